@@ -1,0 +1,1 @@
+//! The driver library a program sees: it forwards every call to the worker.

@@ -1,0 +1,1 @@
+//! Versioned control messages over Unix sockets, and their client.

@@ -1,0 +1,1 @@
+//! The CUDA runtime API as a thin layer over the driver API.

@@ -1,0 +1,1 @@
+//! Sessions, worker pool, CRIU, supervision.

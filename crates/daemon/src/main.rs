@@ -1,0 +1,2 @@
+//! Entry of the daemon.
+fn main() {}

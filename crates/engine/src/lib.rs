@@ -1,0 +1,1 @@
+//! Checkpoint and restore protocols over a session's device data.

@@ -1,0 +1,1 @@
+//! CUDA graphs as data: nodes, edges, parameters and stream capture.

@@ -1,0 +1,1 @@
+//! Checkpoint intervals, waste, collaborative schedules and their simulation.

@@ -1,0 +1,1 @@
+//! PTX: parser, syntax tree, printer, analyses; and the fat binary container it travels in.

@@ -1,0 +1,1 @@
+//! A software GPU: the CUDA driver API on the CPU.

@@ -1,0 +1,1 @@
+//! The object graph of a session and its versioned records.

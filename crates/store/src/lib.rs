@@ -1,0 +1,1 @@
+//! Chunks, packs, manifests, images: bytes and hashes on disk.

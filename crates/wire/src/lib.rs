@@ -1,0 +1,1 @@
+//! Shared-memory rings between program and worker, the handshake and the passing of descriptors.

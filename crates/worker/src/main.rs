@@ -1,0 +1,2 @@
+//! Entry of the worker process.
+fn main() {}

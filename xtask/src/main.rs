@@ -1,0 +1,2 @@
+//! Developer tasks: generated files and checks.
+fn main() {}

@@ -1,1 +1,2 @@
 //! A software GPU: the CUDA driver API on the CPU.
+pub mod exec;

@@ -1,0 +1,494 @@
+//! The operations a program's library sends to the worker, and what comes back.
+//!
+//! The library folds the many shapes of the CUDA driver API into these few operations, so that the
+//! worker, the engine's access sets and the saved state deal with one small vocabulary. Everything
+//! is plain data encoded with postcard; a decoder must treat every byte as hostile.
+//!
+//! Two properties hold for every operation:
+//! - Handles are numbers chosen by the program's library (never 0, 1 or 2), unique for the life of
+//!   the session, so that creating an object needs no answer and handles stay valid over a restore.
+//! - An operation marked "answered" gets exactly one [`Reply`]; the others get none, and their
+//!   failure is reported by the next answered operation on that context, as CUDA allows.
+
+use serde::{Deserialize, Serialize};
+
+/// A handle chosen by the program's library.
+pub type Handle = u64;
+/// An address in the device range or in shared host memory, equal in both processes.
+pub type Address = u64;
+
+/// The stream handle meaning the legacy default stream of the operation's context.
+pub const STREAM_LEGACY: Handle = 1;
+/// The stream handle meaning the per-thread default stream; the library replaces it by a real
+/// stream of its own per thread and context before sending, so the worker never sees it.
+pub const STREAM_PER_THREAD: Handle = 2;
+/// First handle that may be given to an object.
+pub const FIRST_HANDLE: Handle = 0x100;
+
+/// Device addresses lie in `DEVICE_BASE .. DEVICE_END`, reserved in the worker.
+pub const DEVICE_BASE: Address = 0x3000_0000_0000;
+/// One past the device range (4 TiB).
+pub const DEVICE_END: Address = 0x3400_0000_0000;
+/// Pinned and managed host memory made by the library lies in `HOST_BASE .. HOST_END`,
+/// mapped at the same address in program and worker.
+pub const HOST_BASE: Address = 0x2000_0000_0000;
+/// One past the host range (4 TiB).
+pub const HOST_END: Address = 0x2400_0000_0000;
+
+/// Bytes that travel with an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Blob<'a> {
+    /// In the message itself.
+    Inline(#[serde(with = "serde_bytes")] &'a [u8]),
+    /// In the session's staging area, at this offset, until the operation has been answered.
+    Staged {
+        /// Byte offset in the staging area.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+/// One side of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place<'a> {
+    /// Device, pinned or managed memory, by address (unified addressing).
+    Address(Address),
+    /// Ordinary host memory: the bytes are staged (source), or are to be put there (destination).
+    Blob(#[serde(borrow)] Blob<'a>),
+    /// A CUDA array, at byte x, row y, slice z.
+    Array {
+        /// The array.
+        array: Handle,
+        /// Byte within the row.
+        x: u64,
+        /// Row.
+        y: u64,
+        /// Slice.
+        z: u64,
+    },
+}
+
+/// Pitches of one side of a copy of two or three dimensions, in bytes and rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Pitch {
+    /// Bytes from one row to the next.
+    pub row: u64,
+    /// Rows from one slice to the next.
+    pub rows: u64,
+}
+
+/// Extent of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// Bytes in a row.
+    pub width: u64,
+    /// Rows.
+    pub height: u64,
+    /// Slices.
+    pub depth: u64,
+}
+
+/// What a block of shared host memory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostKind {
+    /// `cuMemAllocHost`, `cuMemHostAlloc`.
+    Pinned,
+    /// `cuMemHostRegister`: ordinary memory turned into a shared mapping at its own address.
+    Registered,
+    /// `cuMemAllocManaged`, `__managed__` variables.
+    Managed,
+}
+
+/// An attribute of a launch beyond grid and block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchAttribute<'a> {
+    /// A `CUlaunchAttributeID`.
+    pub id: u32,
+    /// The 64 bytes of its `CUlaunchAttributeValue`.
+    #[serde(with = "serde_bytes")]
+    pub value: &'a [u8],
+}
+
+/// A kernel launch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch<'a> {
+    /// The function.
+    pub function: Handle,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads per block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub shared: u32,
+    /// Cooperative launch.
+    pub cooperative: bool,
+    /// The parameter block, laid out as [`FunctionInfo::params`] says.
+    #[serde(with = "serde_bytes")]
+    pub params: &'a [u8],
+    /// Launch attributes that matter to the driver (cluster size, priority, ...).
+    #[serde(borrow)]
+    pub attributes: Vec<LaunchAttribute<'a>>,
+}
+
+/// An operation. Fields are named as the driver API names its parameters; sizes are bytes.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Op<'a> {
+    // --- session -------------------------------------------------------------------------------
+    /// Answered with [`ReplyBody::Devices`]. First operation of a session.
+    Devices,
+    /// Answered with [`ReplyBody::None`] when everything issued before has been executed and every
+    /// stream of every context is idle: the consistent point.
+    Drain,
+
+    // --- contexts (the context handle of primary context d is chosen once by the library) --------
+    /// Answered.
+    ContextCreate {
+        context: Handle,
+        device: u32,
+        flags: u32,
+        primary: bool,
+    },
+    /// Answered.
+    ContextDestroy { context: Handle },
+    /// Answered. Waits for all streams of the context.
+    ContextSync { context: Handle },
+    /// Answered.
+    ContextSetLimit {
+        context: Handle,
+        limit: u32,
+        value: u64,
+    },
+    /// Answered with [`ReplyBody::U64`].
+    ContextGetLimit { context: Handle, limit: u32 },
+    /// Answered with [`ReplyBody::Pair`]: free and total bytes.
+    MemInfo { context: Handle },
+    /// Answered.
+    PeerEnable { context: Handle, peer: Handle },
+    /// Answered.
+    PeerDisable { context: Handle, peer: Handle },
+
+    // --- modules ----------------------------------------------------------------------------------
+    /// Answered with [`ReplyBody::Module`]; a refusal carries the compiler's log in the reply's text.
+    ModuleLoad {
+        module: Handle,
+        context: Handle,
+        #[serde(borrow)]
+        image: Blob<'a>,
+    },
+    /// Answered.
+    ModuleUnload { module: Handle },
+    /// Answered with [`ReplyBody::Function`]; `CUDA_ERROR_NOT_FOUND` if there is none.
+    FunctionGet {
+        function: Handle,
+        module: Handle,
+        name: &'a str,
+    },
+    /// Answered.
+    FunctionSetAttribute {
+        function: Handle,
+        attribute: i32,
+        value: i32,
+    },
+    /// Answered with [`ReplyBody::Pair`]: address and size. The address is fixed from then on.
+    VariableGet { module: Handle, name: &'a str },
+    /// Answered with [`ReplyBody::U64`]: blocks per multiprocessor.
+    Occupancy {
+        function: Handle,
+        block: u32,
+        shared: u64,
+        flags: u32,
+    },
+
+    // --- device memory ------------------------------------------------------------------------------
+    /// Answered with [`ReplyBody::U64`], the address.
+    MemAlloc { context: Handle, size: u64 },
+    /// Answered. Waits as `cuMemFree` does.
+    MemFree { address: Address },
+    /// Stream-ordered allocation: answered with [`ReplyBody::U64`].
+    MemAllocAsync { stream: StreamRef, size: u64 },
+    /// Stream-ordered free.
+    MemFreeAsync { address: Address, stream: StreamRef },
+    /// Answered with [`ReplyBody::U64`]; `address` 0 lets the worker choose.
+    AddressReserve {
+        size: u64,
+        align: u64,
+        address: Address,
+    },
+    /// Answered.
+    AddressFree { address: Address, size: u64 },
+    /// Physical memory. Answered.
+    MemCreate {
+        memory: Handle,
+        device: u32,
+        size: u64,
+        flags: u64,
+    },
+    /// Answered.
+    MemRelease { memory: Handle },
+    /// Answered.
+    MemMap {
+        address: Address,
+        size: u64,
+        offset: u64,
+        memory: Handle,
+    },
+    /// Answered.
+    MemUnmap { address: Address, size: u64 },
+    /// Answered. `access` is a `CUmemAccess_flags` value; `devices` those it is for.
+    MemSetAccess {
+        address: Address,
+        size: u64,
+        access: u32,
+        devices: Vec<u32>,
+    },
+
+    // --- host memory shared by both processes; the descriptor goes over the side socket first -------
+    /// Answered.
+    HostMap {
+        address: Address,
+        size: u64,
+        kind: HostKind,
+        flags: u32,
+        context: Handle,
+    },
+    /// Answered. Waits as `cuMemFreeHost` does.
+    HostUnmap { address: Address },
+
+    // --- copies and fills ---------------------------------------------------------------------------
+    /// One-dimensional copy. Answered with [`ReplyBody::None`] or, for a `Blob::Inline`
+    /// destination (whose length says how much), [`ReplyBody::Bytes`], if `answered`; completion is
+    /// what is answered, not acceptance. Unanswered copies never have a blob destination.
+    Copy {
+        #[serde(borrow)]
+        to: Place<'a>,
+        #[serde(borrow)]
+        from: Place<'a>,
+        len: u64,
+        stream: StreamRef,
+        answered: bool,
+    },
+    /// Two- or three-dimensional copy, same rules.
+    Copy3d {
+        #[serde(borrow)]
+        to: Place<'a>,
+        #[serde(borrow)]
+        from: Place<'a>,
+        to_pitch: Pitch,
+        from_pitch: Pitch,
+        extent: Extent,
+        stream: StreamRef,
+        answered: bool,
+    },
+    /// Fill `height` rows of `width` elements of `element` bytes (1, 2, 4) with `value`.
+    /// Answered on completion if `answered`.
+    Fill {
+        address: Address,
+        pitch: u64,
+        element: u8,
+        value: u32,
+        width: u64,
+        height: u64,
+        stream: StreamRef,
+        answered: bool,
+    },
+    /// Arrays. Answered. `format` is a `CUarray_format`.
+    ArrayCreate {
+        array: Handle,
+        context: Handle,
+        width: u64,
+        height: u64,
+        depth: u64,
+        format: u32,
+        channels: u32,
+        flags: u32,
+    },
+    /// Answered.
+    ArrayDestroy { array: Handle },
+
+    // --- streams and events -------------------------------------------------------------------------
+    /// Not answered.
+    StreamCreate {
+        stream: Handle,
+        context: Handle,
+        flags: u32,
+        priority: i32,
+    },
+    /// Not answered.
+    StreamDestroy { stream: Handle },
+    /// Answered when all work issued to the stream before has completed.
+    StreamSync { stream: StreamRef },
+    /// Answered at once: `CUDA_SUCCESS` or `CUDA_ERROR_NOT_READY`.
+    StreamQuery { stream: StreamRef },
+    /// Not answered.
+    StreamWait {
+        stream: StreamRef,
+        event: Handle,
+        flags: u32,
+    },
+    /// Not answered.
+    EventCreate {
+        event: Handle,
+        context: Handle,
+        flags: u32,
+    },
+    /// Not answered.
+    EventDestroy { event: Handle },
+    /// Not answered.
+    EventRecord {
+        event: Handle,
+        stream: StreamRef,
+        flags: u32,
+    },
+    /// Answered when the event has completed.
+    EventSync { event: Handle },
+    /// Answered at once.
+    EventQuery { event: Handle },
+    /// Answered with [`ReplyBody::F32`], milliseconds.
+    EventElapsed { start: Handle, end: Handle },
+    /// Not answered. The worker sends [`ToProgram::Callback`] when the stream reaches it and goes
+    /// on with the stream after [`Op::CallbackDone`].
+    HostCall { stream: StreamRef, id: u64 },
+    /// Not answered.
+    CallbackDone { id: u64 },
+    /// `cuStreamWriteValue32/64` (`wide`). Not answered.
+    WriteValue {
+        stream: StreamRef,
+        address: Address,
+        value: u64,
+        flags: u32,
+        wide: bool,
+    },
+    /// `cuStreamWaitValue32/64`. Not answered.
+    WaitValue {
+        stream: StreamRef,
+        address: Address,
+        value: u64,
+        flags: u32,
+        wide: bool,
+    },
+
+    // --- kernels and graphs -------------------------------------------------------------------------
+    /// Not answered.
+    Launch {
+        #[serde(borrow)]
+        launch: Launch<'a>,
+        stream: StreamRef,
+    },
+    /// A graph as data (crate `fermata-graph`, postcard), made executable. Answered.
+    GraphInstantiate {
+        exec: Handle,
+        context: Handle,
+        #[serde(borrow)]
+        graph: Blob<'a>,
+        flags: u64,
+    },
+    /// Replaces the executable graph's definition by one of the same shape. Answered.
+    GraphUpdate {
+        exec: Handle,
+        #[serde(borrow)]
+        graph: Blob<'a>,
+    },
+    /// Not answered.
+    GraphLaunch { exec: Handle, stream: StreamRef },
+    /// Not answered.
+    GraphDestroy { exec: Handle },
+}
+
+/// A stream, with the context that the legacy default stream (handle 1) belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct StreamRef {
+    /// The context.
+    pub context: Handle,
+    /// [`STREAM_LEGACY`] or a created stream.
+    pub stream: Handle,
+}
+
+/// The answer to an operation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reply<'a> {
+    /// A `CUresult`.
+    pub status: u32,
+    /// The value, if the status is success.
+    #[serde(borrow)]
+    pub body: ReplyBody<'a>,
+    /// A log or explanation (compiler log of a refused module); may be empty.
+    pub text: &'a str,
+}
+
+/// The value of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ReplyBody<'a> {
+    /// Nothing but the status.
+    None,
+    /// A number or address.
+    U64(u64),
+    /// Two numbers.
+    Pair(u64, u64),
+    /// Milliseconds.
+    F32(f32),
+    /// Bytes copied from the device.
+    Bytes(#[serde(with = "serde_bytes")] &'a [u8]),
+    /// The devices of this session.
+    Devices(Vec<DeviceInfo>),
+    /// Names in a module.
+    Module(ModuleInfo),
+    /// A function.
+    Function(FunctionInfo),
+}
+
+/// What the library answers device queries from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// As `cuDeviceGetName`.
+    pub name: String,
+    /// As `cuDeviceGetUuid`.
+    pub uuid: [u8; 16],
+    /// Bytes of memory.
+    pub memory: u64,
+    /// As `cuDeviceGetPCIBusId`.
+    pub bus_id: String,
+    /// `CUdevice_attribute` values by id; the index is the id, `i32::MIN` where not supported.
+    pub attributes: Vec<i32>,
+    /// `cuDeviceCanAccessPeer` for each device.
+    pub peers: Vec<bool>,
+    /// The driver's version, as `cuDriverGetVersion`.
+    pub driver_version: i32,
+}
+
+/// What `ModuleLoad` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ModuleInfo {
+    /// Names of its kernels, if the driver tells them.
+    pub functions: Vec<String>,
+}
+
+/// What `FunctionGet` answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FunctionInfo {
+    /// Offset and size of each parameter in the parameter block, in bytes.
+    pub params: Vec<(u32, u32)>,
+    /// `CUfunction_attribute` values by id.
+    pub attributes: Vec<i32>,
+}
+
+/// What the worker sends on its own account, over the side socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToProgram {
+    /// Run host callback `id`, then send [`Op::CallbackDone`].
+    Callback {
+        /// As given in [`Op::HostCall`].
+        id: u64,
+    },
+    /// A shared host memory region that exists in this session; its descriptor comes along.
+    /// Sent for every region after a (re)attachment, then [`ToProgram::RegionsEnd`].
+    Region {
+        /// Where it must be mapped.
+        address: Address,
+        /// Bytes, a multiple of the page size.
+        size: u64,
+    },
+    /// All regions have been sent.
+    RegionsEnd,
+}

@@ -1,1 +1,18 @@
 //! Versioned control messages over Unix sockets, and their client.
+//!
+//! Three conversations, each a stream of frames (little-endian `u32` length, then JSON; descriptors
+//! travel with the frame that announces them):
+//!
+//! ```text
+//!  fermata (CLI) ── user ──► fermatad ── worker ──► fermata-worker
+//!                               ▲
+//!                               └────── agent ───── the library in the program
+//! ```
+//! A peer's bytes are hostile: lengths are bounded, unknown fields ignored, unknown messages refused.
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod worker;
+
+/// Version of all three conversations; the first message of each side carries it.
+pub const PROTOCOL: u32 = 1;

@@ -1,0 +1,118 @@
+//! The conversation between the daemon and the agent thread inside the program.
+//!
+//! ```text
+//!   agent                          daemon
+//!     │ Hello ──────────────────────► │   (first use of CUDA, or after Wake)
+//!     │ ◄──────────────────── Welcome │   + descriptors: ring, side socket
+//!     │            running            │
+//!     │ ◄──────────────────── Quiesce │
+//!     │ Quiesced / Refused ─────────► │   every thread parked, ring drained, GPU idle
+//!     │ ◄──────── Detach   or  Resume │
+//!     │ Detached ───────────────────► │   then no descriptor, no mapping, no socket is left
+//!     │        (CRIU dumps)           │
+//!     │ ◄─ wake block written through /proc/PID/mem ─┘
+//!     │ Hello { reattach } ─────────► │
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// From the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromAgent {
+    /// The first message on a connection.
+    Hello {
+        /// [`crate::PROTOCOL`].
+        protocol: u32,
+        /// The process id as the program sees it.
+        pid: u32,
+        /// The session's token, from the environment or the wake block.
+        token: String,
+        /// Address of the [`WakeBlock`] in the program.
+        wake_block: u64,
+        /// Whether this follows a detachment (checkpoint or restore).
+        reattach: bool,
+    },
+    /// All threads are parked, the ring is drained, the GPU idle.
+    Quiesced {
+        /// Threads parked.
+        threads: u32,
+        /// Nanoseconds from the request.
+        nanoseconds: u64,
+    },
+    /// The program cannot be stopped now, and goes on as before.
+    Refused {
+        /// Why, naming the thread or object.
+        reason: String,
+        /// What the user can do.
+        hint: String,
+    },
+    /// Nothing of ours that CRIU cannot dump is left. The connection ends here.
+    Detached,
+    /// Threads run again.
+    Resumed,
+}
+
+/// To the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// Answer to Hello; with it come two descriptors: the ring's memory and the side socket.
+    Welcome {
+        /// [`crate::PROTOCOL`].
+        protocol: u32,
+        /// Whether the program's threads are to be woken once attached.
+        resume: bool,
+    },
+    /// The session cannot start; every CUDA call of the program fails with this `CUresult`.
+    Reject {
+        /// A `CUresult`.
+        status: u32,
+        /// Why.
+        reason: String,
+    },
+    /// Park every thread, drain, synchronise.
+    Quiesce {
+        /// Give up after this many milliseconds.
+        deadline_ms: u64,
+    },
+    /// Let go of everything shared.
+    Detach,
+    /// Wake the threads without having detached.
+    Resume,
+}
+
+/// `WakeBlock::state`: nothing to do.
+pub const WAKE_IDLE: u32 = 0;
+/// `WakeBlock::state`: connect to `socket` and say Hello with `token`.
+pub const WAKE_REATTACH: u32 = 1;
+
+/// A static in the program through which the daemon reaches a detached agent: it writes `socket`
+/// and `token`, then `state`, through `/proc/PID/mem`; the agent polls `state` once a millisecond.
+///
+/// | offset | bytes | field |
+/// | --- | --- | --- |
+/// | 0 | 8 | magic `FERMATAW` |
+/// | 8 | 4 | state |
+/// | 12 | 4 | reserved |
+/// | 16 | 108 | socket path, NUL-terminated |
+/// | 124 | 68 | token, NUL-terminated |
+pub mod wake_block {
+    /// First eight bytes.
+    pub const MAGIC: &[u8; 8] = b"FERMATAW";
+    /// Offset of the state word.
+    pub const STATE: u64 = 8;
+    /// Offset of the socket path.
+    pub const SOCKET: u64 = 16;
+    /// Room for the socket path, its NUL included.
+    pub const SOCKET_BYTES: usize = 108;
+    /// Offset of the token.
+    pub const TOKEN: u64 = 124;
+    /// Room for the token, its NUL included.
+    pub const TOKEN_BYTES: usize = 68;
+    /// Bytes of the block.
+    pub const BYTES: usize = 192;
+}
+
+/// Environment variable: path of the daemon's agent socket.
+pub const ENV_SOCKET: &str = "FERMATA_AGENT_SOCKET";
+/// Environment variable: the session's token.
+pub const ENV_TOKEN: &str = "FERMATA_SESSION_TOKEN";

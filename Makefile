@@ -1,0 +1,58 @@
+# Entry points of the project. `make help` lists them.
+#
+# Everything made lands in build/ (relocatable), $(TARGET) (cargo) and .deps/.
+
+SHELL := /bin/sh
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release
+CARGO := cargo
+PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client \
+            fermata-softgpu fermata-cudart fermata-e2e
+BINARIES := fermata fermatad fermata-worker e2e
+
+.PHONY: help deps build rust libs programs test check e2e demo bundle clean
+.DEFAULT_GOAL := build
+
+help:
+	@echo 'make build    build/: a tree that can be moved and copied'
+	@echo 'make test     every check and test, the same as in CI'
+	@echo 'make demo     a heat program, checkpointed, killed and restored'
+	@echo 'make bundle   build/ packed into one archive'
+	@echo 'make clean    removes build/ and what cargo made'
+
+deps:
+	@sh tools/setup.sh
+
+build: libs programs
+
+rust: deps
+	$(CARGO) build --release --locked $(addprefix -p ,$(PACKAGES))
+
+libs: rust
+	sh tools/install-tree.sh $(RELEASE) build
+
+programs: deps
+	$(MAKE) --no-print-directory -C programs OUT=$(CURDIR)/build/programs
+
+check: deps
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) xtask check
+
+test: check build
+	$(CARGO) test --workspace --locked
+	$(CARGO) build --release --locked -p fermata-e2e
+	$(RELEASE)/e2e quick
+
+e2e: build
+	$(RELEASE)/e2e quick
+
+demo: build
+	sh tools/demo.sh
+
+bundle: build
+	sh tools/bundle.sh build
+
+clean:
+	rm -rf build
+	$(CARGO) clean

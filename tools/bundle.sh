@@ -1,0 +1,38 @@
+#!/bin/sh
+# Packs the build tree, without debug information, into one archive:
+# fermata-VERSION-x86_64.tar.xz (or .tar.zst where xz is missing).
+#
+#   tools/bundle.sh BUILD_FOLDER
+set -eu
+
+cd "$(dirname "$0")/.."
+tree=$1
+limit=60000000
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+name=fermata-$version-x86_64
+stage=$tree/bundle
+
+rm -rf "$stage"
+mkdir -p "$stage/$name"
+cp -R "$tree/bin" "$tree/lib" "$tree/programs" "$stage/$name/"
+cp README.md CHANGELOG.md LICENSE "$stage/$name/" 2>/dev/null || true
+find "$stage/$name" -path '*/criu' -prune -o -type f \( -name '*.so*' -o -perm -u+x \) -print |
+    while read -r file; do
+        strip --strip-debug "$file" 2>/dev/null || true
+    done
+
+if command -v xz >/dev/null 2>&1; then
+    archive=$tree/$name.tar.xz
+    tar -C "$stage" -cf - "$name" | xz -T0 -6 >"$archive"
+else
+    archive=$tree/$name.tar.zst
+    tar -C "$stage" -cf - "$name" | zstd -q -T0 -12 >"$archive"
+fi
+rm -rf "$stage"
+
+size=$(wc -c <"$archive")
+echo "$archive: $size bytes"
+if [ "$size" -gt $limit ]; then
+    echo "bundle: larger than $limit bytes" >&2
+    exit 1
+fi

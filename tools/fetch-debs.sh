@@ -1,0 +1,62 @@
+#!/bin/sh
+# Downloads Debian packages with everything they depend on, without touching
+# the system's package state.
+#
+#   tools/fetch-debs.sh SUITE FOLDER PACKAGE...
+#
+# The mirror, its keys and any proxy are those of the machine's own apt
+# settings; only the suite is replaced ("" keeps the machine's own suite). An
+# empty package database makes apt download all dependencies, libc included.
+set -eu
+
+suite=$1
+out=$2
+shift 2
+
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+state=$out/apt
+mkdir -p "$state/lists/partial" "$state/archives/partial"
+: >"$state/status"
+
+# One line per package index the machine uses: address and suite. Security and
+# update archives do not carry other suites.
+mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' |
+    awk '$1 !~ /security/ && $2 !~ /-/ { print; exit }')
+if [ -z "$mirror" ]; then
+    echo "fetch-debs: apt on this machine names no Debian mirror" >&2
+    echo "hint: packages come from the mirror in /etc/apt/sources.list.d" >&2
+    exit 1
+fi
+uri=${mirror% *}
+own_suite=${mirror##* }
+
+# Newer suites are signed by newer keys; the archive keyring holds them all.
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+key=
+if [ -e $keyring ]; then
+    key=" signed-by=$keyring"
+fi
+echo "deb [arch=amd64$key] $uri ${suite:-$own_suite} main" >"$state/sources.list"
+
+apt() {
+    apt-get -q -o Dir::State="$state" -o Dir::State::status="$state/status" \
+        -o Dir::State::lists="$state/lists" -o Dir::Cache="$state" \
+        -o Dir::Cache::archives="$state/archives" \
+        -o Dir::Etc::SourceList="$state/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+        -o APT::Architecture=amd64 -o APT::Architectures=amd64 \
+        -o APT::Install-Recommends=false -o APT::Sandbox::User=root \
+        -o APT::Update::Post-Invoke::= -o APT::Update::Post-Invoke-Success::= \
+        -o Debug::NoLocking=true "$@"
+}
+
+apt -o Acquire::Retries=3 update >"$state/update.log" 2>&1 || {
+    cat "$state/update.log" >&2
+    exit 1
+}
+apt -o Acquire::Retries=3 install --yes --download-only "$@" >"$state/install.log" 2>&1 || {
+    cat "$state/install.log" >&2
+    exit 1
+}
+mv "$state"/archives/*.deb "$out/"
+rm -rf "$state"

@@ -1,0 +1,39 @@
+#!/bin/sh
+# Copies what cargo built into the tree that users get:
+#
+#   bin/fermata, fermatad, fermata-worker
+#   lib/client/   libcuda.so(.1) for programs under Fermata
+#   lib/softgpu/  libcuda.so(.1) that runs on the CPU
+#   lib/cudart/   libcudart.so.13, libcudart.so.12
+#   lib/criu/     CRIU with its libraries
+#
+# Nothing in it names an absolute path. Files are replaced by rename, so that a
+# running program keeps the library it has mapped.
+#
+#   tools/install-tree.sh CARGO_RELEASE_FOLDER BUILD_FOLDER
+set -eu
+
+cd "$(dirname "$0")/.."
+from=$1
+to=$2
+
+put() {
+    mkdir -p "$(dirname "$to/$2")"
+    cp "$1" "$to/$2.new"
+    mv "$to/$2.new" "$to/$2"
+}
+
+for bin in fermata fermatad fermata-worker; do
+    put "$from/$bin" "bin/$bin"
+done
+put "$from/libfermata_client.so" lib/client/libcuda.so.1
+put "$from/libfermata_softgpu.so" lib/softgpu/libcuda.so.1
+for folder in client softgpu; do
+    ln -sfn libcuda.so.1 "$to/lib/$folder/libcuda.so"
+done
+sh tools/link-cudart.sh "$from/libfermata_cudart.a" "$to/lib/cudart"
+
+if ! cmp -s .deps/criu/bin/criu "$to/lib/criu/bin/criu"; then
+    rm -rf "$to/lib/criu"
+    cp -R .deps/criu "$to/lib/criu"
+fi

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Installs what the build and the tests need into .deps/ of this repository:
+# the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
+# newer Debian suite). Nothing outside .deps/ is changed, and what is already
+# there is left alone, so a second run needs no network.
+#
+#   tools/setup.sh [cuda|criu|rust]...      default: all three
+set -eu
+
+cd "$(dirname "$0")/.."
+mkdir -p .deps
+
+if [ $# -eq 0 ]; then
+    set -- rust cuda criu
+fi
+for part in "$@"; do
+    case $part in
+    rust) sh tools/setup-rust.sh ;;
+    cuda) sh tools/setup-cuda.sh ;;
+    criu) sh tools/setup-criu.sh ;;
+    *)
+        echo "setup: no part \`$part\`; parts are rust, cuda, criu" >&2
+        exit 2
+        ;;
+    esac
+done

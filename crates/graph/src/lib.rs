@@ -1,1 +1,17 @@
 //! CUDA graphs as data: nodes, edges, parameters and stream capture.
+//!
+//! Nothing here runs anything: handles are numbers, pointers are addresses. The software GPU executes
+//! this model, the client captures into it, and the worker keeps it as state that can be stored.
+#![forbid(unsafe_code)]
+
+pub mod copy;
+mod error;
+mod graph;
+pub mod node;
+
+pub use copy::{Copy, CopyEnd, Place};
+pub use error::GraphError;
+pub use graph::{Edge, EdgeData, Graph, Node, NodeId};
+pub use node::{
+    HostCall, KernelNode, LaunchAttribute, MemAllocNode, MemOp, MemOpKind, MemsetNode, NodeKind,
+};

@@ -1,2 +1,64 @@
 //! Developer tasks: generated files and checks.
-fn main() {}
+//!
+//! `abi` reads the toolkit's headers; every other task works from what is checked in. A task writes only
+//! the files it names, and prints one line for each that changed.
+mod abi;
+
+
+mod ctype;
+mod exports;
+mod header;
+mod output;
+mod scan;
+
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  abi --cuda-include DIR [--types]  the API tables (and with --types the C types) from the headers in DIR
+  exports CRATE...                  unsupported.rs, per_thread.rs and proc_table.rs of softgpu, client, cudart
+  coverage                          docs/coverage.md
+  check                             generated files, crate edges, file sizes, headers, forbidden code";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let root = root()?;
+    let mut args = std::env::args().skip(1);
+    let task = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    match task.as_str() {
+        "abi" => {
+            let at = rest.iter().position(|a| a == "--cuda-include");
+            let include = at
+                .and_then(|i| rest.get(i + 1))
+                .context("abi needs --cuda-include DIR")?;
+            let types = rest.iter().any(|a| a == "--types");
+            abi::generate(&root, Path::new(include), types)
+        }
+        "exports" if !rest.is_empty() => rest.iter().try_for_each(|name| {
+            let shim = exports::Shim::named(name)?;
+            output::write_all(&root, exports::files(&root, shim)?)
+        }),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+/// The workspace folder: the parent of this package's.
+fn root() -> Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Ok(here.parent().context("xtask stands inside the workspace")?.to_path_buf())
+}

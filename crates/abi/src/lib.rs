@@ -3,3 +3,4 @@
 //! This crate has no code that runs on a GPU and no I/O: it is facts and plain data.
 pub mod op;
 pub mod sys;
+pub mod table;

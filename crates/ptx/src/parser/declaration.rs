@@ -1,0 +1,218 @@
+//! Variables, registers, parameters and initialisers.
+
+use super::{Parser, Prefix, Result, integer};
+use crate::ast::{Constant, Init, Linkage, Space, Type, Variable};
+use crate::lexer::Token;
+
+impl Parser<'_> {
+    /// A declaration whose state space comes next; one variable per declared name.
+    pub(super) fn variables(&mut self, mut prefix: Prefix) -> Result<Vec<Variable>> {
+        let space = match self.peek() {
+            Token::Dot("reg") => Space::Reg,
+            Token::Dot("const") => Space::Const,
+            Token::Dot("global" | "tex") => Space::Global,
+            Token::Dot("local") => Space::Local,
+            Token::Dot("shared") => Space::Shared,
+            Token::Dot("param") => Space::Param,
+            _ => return self.error("a state space"),
+        };
+        self.next();
+        let later = self.prefix()?;
+        prefix.managed |= later.managed;
+        let (ty, vector) = self.typing(&mut prefix)?;
+        let mut out = Vec::new();
+        loop {
+            let line = self.line();
+            let name = self.word("a name")?;
+            let mut count = None;
+            if self.accept(Token::Less) {
+                count = Some(self.small("a count")?);
+                self.expect(Token::Greater, "`>`")?;
+            }
+            let dims = self.dimensions()?;
+            let init = if self.accept(Token::Equals) { Some(self.initialiser()?) } else { None };
+            let Prefix { linkage, managed, align } = prefix;
+            out.push(Variable { linkage, space, align, vector, ty, name, dims, count, init, managed, line });
+            if self.accept(Token::Semicolon) {
+                return Ok(out);
+            }
+            self.expect(Token::Comma, "`,` or `;`")?;
+        }
+    }
+
+    /// The rest of a parameter after its state space.
+    pub(super) fn parameter(&mut self, space: Space) -> Result<Variable> {
+        let mut prefix = Prefix { linkage: Linkage::Local, managed: false, align: None };
+        let (ty, vector) = self.typing(&mut prefix)?;
+        // `.ptr`, the space it points to and the alignment of what it points to do not change layout.
+        if self.accept(Token::Dot("ptr")) {
+            loop {
+                match self.peek() {
+                    Token::Dot("align") => {
+                        self.next();
+                        self.small("an alignment")?;
+                    }
+                    Token::Dot(_) => {
+                        self.next();
+                    }
+                    _ => break,
+                }
+            }
+        }
+        let line = self.line();
+        let name = self.word("a parameter's name")?;
+        let dims = self.dimensions()?;
+        let Prefix { linkage, managed, align } = prefix;
+        Ok(Variable { linkage, space, align, vector, ty, name, dims, count: None, init: None, managed, line })
+    }
+
+    /// `.align N`, `.v2`, and the type, in any order that compilers use.
+    fn typing(&mut self, prefix: &mut Prefix) -> Result<(Type, u32)> {
+        let mut vector = 1;
+        loop {
+            match self.peek() {
+                Token::Dot("align") => {
+                    self.next();
+                    let align = self.small("an alignment")?;
+                    if !align.is_power_of_two() || align > 1 << 20 {
+                        return self.error("an alignment that is a power of two");
+                    }
+                    prefix.align = Some(align);
+                }
+                Token::Dot("v2") => {
+                    self.next();
+                    vector = 2;
+                }
+                Token::Dot("v4") => {
+                    self.next();
+                    vector = 4;
+                }
+                Token::Dot(word) => match Type::from_name(word) {
+                    Some(ty) => {
+                        self.next();
+                        return Ok((ty, vector));
+                    }
+                    None => return self.error("a type"),
+                },
+                _ => return self.error("a type"),
+            }
+        }
+    }
+
+    fn dimensions(&mut self) -> Result<Vec<Option<u64>>> {
+        let mut dims = Vec::new();
+        while self.accept(Token::OpenBracket) {
+            if self.accept(Token::CloseBracket) {
+                dims.push(None);
+            } else {
+                dims.push(Some(self.unsigned("a length")?));
+                self.expect(Token::CloseBracket, "`]`")?;
+            }
+        }
+        Ok(dims)
+    }
+
+    fn initialiser(&mut self) -> Result<Init> {
+        if !self.accept(Token::OpenBrace) {
+            return Ok(Init::Value(self.constant()?));
+        }
+        let mut list = Vec::new();
+        if self.accept(Token::CloseBrace) {
+            return Ok(Init::List(list));
+        }
+        loop {
+            list.push(self.nested(Self::initialiser)?);
+            if self.accept(Token::CloseBrace) {
+                return Ok(Init::List(list));
+            }
+            self.expect(Token::Comma, "`,` or `}`")?;
+        }
+    }
+
+    fn constant(&mut self) -> Result<Constant> {
+        let mut left = self.term()?;
+        loop {
+            let minus = match self.peek() {
+                Token::Plus => false,
+                Token::Minus => true,
+                _ => return Ok(left),
+            };
+            self.next();
+            let Constant::Int(right) = self.term()? else { return self.error("an integer term before this") };
+            let right = if minus { right.wrapping_neg() } else { right };
+            match &mut left {
+                Constant::Int(value) => *value = value.wrapping_add(right),
+                Constant::Symbol { addend, .. } => *addend = addend.wrapping_add(right),
+                _ => return self.error("an integer term before this"),
+            }
+        }
+    }
+
+    fn term(&mut self) -> Result<Constant> {
+        match self.peek() {
+            Token::Int(text) => {
+                let value = integer(text);
+                self.next();
+                if self.peek() == Token::OpenParen {
+                    return self.masked(value);
+                }
+                match value {
+                    Some(value) => Ok(Constant::Int(value as i64)),
+                    None => self.error("an integer of at most 64 bits before this"),
+                }
+            }
+            Token::FloatBits(text) => {
+                self.next();
+                Ok(float_bits(text))
+            }
+            Token::Float(text) => {
+                self.next();
+                Ok(Constant::F64(text.parse::<f64>().unwrap_or(f64::NAN).to_bits()))
+            }
+            Token::Minus => {
+                self.next();
+                Ok(match self.nested(Self::term)? {
+                    Constant::Int(value) => Constant::Int(value.wrapping_neg()),
+                    Constant::F32(bits) => Constant::F32(bits ^ 1 << 31),
+                    Constant::F64(bits) => Constant::F64(bits ^ 1 << 63),
+                    Constant::Symbol { .. } => return self.error("a number before this"),
+                })
+            }
+            Token::OpenParen => {
+                self.next();
+                let value = self.nested(Self::constant)?;
+                self.expect(Token::CloseParen, "`)`")?;
+                Ok(value)
+            }
+            Token::Word("generic") if self.peek_second() == Token::OpenParen => {
+                self.next();
+                self.next();
+                let name = self.word("a variable")?;
+                self.expect(Token::CloseParen, "`)`")?;
+                Ok(Constant::Symbol { name, addend: 0, generic: true, mask: None })
+            }
+            Token::Word(_) => {
+                let name = self.word("a symbol")?;
+                Ok(Constant::Symbol { name, addend: 0, generic: false, mask: None })
+            }
+            _ => self.error("a constant"),
+        }
+    }
+
+    /// `0xFF00(symbol)`, after the number.
+    fn masked(&mut self, mask: Option<u64>) -> Result<Constant> {
+        self.expect(Token::OpenParen, "`(`")?;
+        let inner = self.nested(Self::constant)?;
+        self.expect(Token::CloseParen, "`)`")?;
+        match inner {
+            Constant::Symbol { name, addend, generic, .. } => Ok(Constant::Symbol { name, addend, generic, mask }),
+            _ => self.error("a symbol under the mask"),
+        }
+    }
+}
+
+/// `0f…` or `0d…`; the lexer has checked the digits.
+fn float_bits(text: &str) -> Constant {
+    let bits = u64::from_str_radix(&text[2..], 16).unwrap_or(0);
+    if text.len() == 10 { Constant::F32(bits as u32) } else { Constant::F64(bits) }
+}

@@ -1,0 +1,95 @@
+//! Unit and property tests of the parser and printer.
+use proptest::prelude::*;
+
+use crate::ast::{Constant, Init, Item, Operand, Statement};
+use crate::parse;
+
+const SAMPLE: &str = r#"
+.version 9.0
+.target sm_75, debug
+.address_size 64
+.extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b) ;
+.global .align 8 .u64 table[2] = {f, generic(data)+4};
+.global .align 4 .b8 data[16] = {1, 0x02, -3};
+.global .attribute(.managed) .align 4 .f32 m = 0f3F800000;
+.const .b8 bytes[4] = {0xFF(data), 0xFF00(data)};
+.visible .entry k(.param .u64 .ptr .global .align 16 k_p0, .param .align 8 .b8 k_p1[24])
+.maxntid 128, 1, 1
+.minnctapersm 2
+{
+	.reg .pred %p<3>; .reg .b32 %r<10>;
+	.loc 1 2 3, function_name $L__info, inlined_at 1 2 3
+$L_0:
+	@!%p1 bra.uni $L_0;
+	ld.global.v2.u32 {%r1, _}, [%rd1+-8];
+	shfl.sync.down.b32 %r1|%p1, %r2, 1, 31, -1;
+	mov.u32 %r1, %tid.x;
+	{ .param .b32 p0;
+	proto : .callprototype (.param .b32 _) _ (.param .b32 _);
+	call (r0), %rd1, (p0), proto; }
+	setp.lt.and.f32 %p1|%p2, %r1, 0f00000000, !%p2;
+	ret;
+}
+.section .debug_info { .b8 1 { } $L__x: .b64 $L__x }
+"#;
+
+#[test]
+fn a_module_of_the_usual_shape() {
+    let module = parse(SAMPLE).unwrap();
+    assert_eq!(module.version, (9, 0));
+    assert_eq!(module.items.len(), 6);
+    let Item::Variable(table) = &module.items[1] else { panic!() };
+    let Some(Init::List(list)) = &table.init else { panic!() };
+    assert!(matches!(&list[1], Init::Value(Constant::Symbol { addend: 4, generic: true, .. })));
+    let Item::Function(k) = &module.items[5] else { panic!() };
+    assert!(k.entry && k.params.len() == 2 && k.tuning.len() == 2);
+    let body = k.body.as_ref().unwrap();
+    let loads: Vec<_> = body
+        .iter()
+        .filter_map(|s| match s {
+            Statement::Instruction(i) if &*i.opcode == "ld" => Some(i),
+            _ => None,
+        })
+        .collect();
+    assert!(matches!(&loads[0].operands[1], Operand::Address { offset: -8, .. }));
+    assert_eq!(&SAMPLE[loads[0].span.start as usize..loads[0].span.end as usize], "ld.global.v2.u32 {%r1, _}, [%rd1+-8];");
+}
+
+#[test]
+fn printing_and_parsing_again_gives_the_same_tree() {
+    let first = parse(SAMPLE).unwrap();
+    let text = first.to_string();
+    let second = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    assert_eq!(text, second.to_string());
+    assert_eq!(first.items.len(), second.items.len());
+}
+
+#[test]
+fn errors_name_the_line() {
+    let error = parse(".version 8.0\n.target sm_80\n.visible .entry k() {\n add.s32 %r1 %r2;\n}").unwrap_err();
+    assert_eq!(error.line, 4);
+}
+
+#[test]
+fn deep_nesting_is_refused() {
+    let text = format!(".version 8.0 .func f() {}", "{".repeat(100_000));
+    assert!(parse(&text).unwrap_err().message.contains("nesting"));
+    let text = format!(".version 8.0 .global .b32 x = {}", "-".repeat(100_000));
+    assert!(parse(&text).is_err());
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_parsed_or_refused(text in ".{0,300}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn damaged_modules_are_parsed_or_refused(cut in 0..SAMPLE.len(), insert in "[{}()\\[\\];,.:@!|+0-9a-z%-]{0,6}", skip in 0usize..40) {
+        let end = (cut + skip).min(SAMPLE.len());
+        if let Ok(module) = parse(&format!("{}{insert}{}", &SAMPLE[..cut], &SAMPLE[end..])) {
+            let text = module.to_string();
+            prop_assert!(parse(&text).is_ok(), "{}", text);
+        }
+    }
+}

@@ -4,8 +4,21 @@
 //! launches. This part parses, compiles (Cranelift) and executes. It never allocates device memory,
 //! knows nothing of streams or contexts, and never prints.
 
+mod layout;
+mod module;
+
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+pub use module::{LinkedModule, Module};
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets how many threads of the host run blocks, for the whole process; 0 is one per core. Threads
+/// that have been started stay, but no more than `count` serve a launch.
+pub fn set_threads(count: usize) {
+    THREADS.store(count, Ordering::Relaxed);
+}
 
 /// First address of the range in which everything the device can reach by a direct pointer lies
 /// (device memory, pinned and managed host memory that softgpu itself placed).

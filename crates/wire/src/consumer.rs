@@ -1,0 +1,225 @@
+//! The worker's end of the ring: one decode loop.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fermata_abi::op::Op;
+
+use crate::layout::{
+    ALIGN, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED, PROGRAM_AT, SPACE_AT,
+    TAIL_AT, WORKER_AT,
+};
+use crate::message::{Header, KIND_OP, KIND_PAD};
+use crate::protocol::wake_sleeper;
+use crate::reply::Replier;
+use crate::shm::Mapping;
+use crate::side::Side;
+use crate::wait::{Spin, futex_wake, program_alive, wait};
+use crate::{StagedArea, Ticket, WireError};
+
+/// What [`Consumer::next`] found.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// An operation, in the order of issue.
+    Message(Message<'a>),
+    /// The timeout passed, or [`Kicker::kick`] was called.
+    Idle,
+    /// The program has closed its end and everything it sent has been taken.
+    Closed,
+}
+
+/// An operation and where its answer goes.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// The operation. It borrows the consumer's private copy of the message.
+    pub op: Op<'a>,
+    /// `None` if no answer is wanted.
+    pub ticket: Option<Ticket>,
+}
+
+/// Takes operations out of the ring.
+#[derive(Debug)]
+pub struct Consumer {
+    map: Arc<Mapping>,
+    side: Arc<Side>,
+    kicked: Arc<AtomicBool>,
+    tail: u64,
+    number: u64,
+    buffer: Vec<u8>,
+    spin: Spin,
+}
+
+impl Consumer {
+    /// Attaches to a memory file made by [`crate::create`].
+    ///
+    /// # Errors
+    /// The memory is not usable, or a worker has read from it before.
+    pub fn open(memory: BorrowedFd<'_>, side: Arc<Side>) -> Result<Self, WireError> {
+        let map = Arc::new(Mapping::open(memory)?);
+        if map.word64(TAIL_AT).load(Ordering::Acquire) != 0 {
+            return Err(WireError::Layout("another worker has used it"));
+        }
+        map.word32(WORKER_AT).store(PEER_ATTACHED, Ordering::Release);
+        Ok(Self {
+            map,
+            side,
+            kicked: Arc::default(),
+            tail: 0,
+            number: 0,
+            buffer: Vec::new(),
+            spin: Spin::new(),
+        })
+    }
+
+    /// What answers; clones of it may go to other threads.
+    pub fn replier(&self) -> Replier {
+        Replier::new(self.map.clone())
+    }
+
+    /// What interrupts [`Consumer::next`] from other threads.
+    pub fn kicker(&self) -> Kicker {
+        Kicker { map: self.map.clone(), kicked: self.kicked.clone() }
+    }
+
+    /// The staging area.
+    pub fn staging(&self) -> StagedArea {
+        StagedArea(self.map.clone())
+    }
+
+    /// The next operation, after at most `timeout`.
+    ///
+    /// # Errors
+    /// [`WireError::PeerGone`] if the program has died; [`WireError::Malformed`] or
+    /// [`WireError::Decode`] if it wrote nonsense. Either way the ring is of no more use.
+    pub fn next(&mut self, timeout: Duration) -> Result<Event<'_>, WireError> {
+        loop {
+            let head = self.head();
+            if head == self.tail {
+                if !self.sleep(timeout)? {
+                    return Ok(Event::Idle);
+                }
+                if self.head() == self.tail {
+                    return Ok(self.nothing_left());
+                }
+                continue;
+            }
+            self.check_head(head)?;
+            let at = self.tail & (self.map.layout().ring_bytes - 1);
+            let to_end = self.map.layout().ring_bytes - at;
+            if to_end < MESSAGE_HEADER {
+                self.advance(to_end, head)?;
+                continue;
+            }
+            let header = self.header(at)?;
+            let (position, span) = (self.tail, header.span());
+            if header.kind == KIND_PAD {
+                if span != to_end {
+                    return Err(self.malformed("its padding does not end with the ring"));
+                }
+                self.advance(span, head)?;
+                continue;
+            }
+            if span > to_end {
+                return Err(self.malformed("it reaches over the end of the ring"));
+            }
+            self.buffer.resize(header.len as usize, 0);
+            self.map.read(self.map.layout().ring + at + MESSAGE_HEADER, &mut self.buffer);
+            self.advance(span, head)?;
+            self.number += 1;
+            let decode = |source| WireError::Decode { what: "message", position, source };
+            let op = postcard::from_bytes(&self.buffer).map_err(decode)?;
+            return Ok(Event::Message(Message { op, ticket: header.ticket() }));
+        }
+    }
+
+    fn head(&self) -> u64 {
+        self.map.word64(HEAD_AT).load(Ordering::Acquire)
+    }
+
+    /// Sleeps until there is something to look at; `false` if the timeout passed.
+    fn sleep(&self, timeout: Duration) -> Result<bool, WireError> {
+        let closed = || self.map.word32(PROGRAM_AT).load(Ordering::Acquire) == PEER_CLOSED;
+        let ready = || self.head() != self.tail || self.kicked.load(Ordering::Acquire) || closed();
+        let doorbell = self.map.word32(DOORBELL_AT);
+        wait(&self.spin, doorbell, Some(timeout), ready, || program_alive(&self.map, &*self.side))
+    }
+
+    fn nothing_left(&self) -> Event<'static> {
+        if self.kicked.swap(false, Ordering::AcqRel) { Event::Idle } else { Event::Closed }
+    }
+
+    fn check_head(&self, head: u64) -> Result<(), WireError> {
+        let layout = self.map.layout();
+        if !head.wrapping_sub(self.tail).is_multiple_of(ALIGN) {
+            return Err(self.malformed("the write position is not aligned"));
+        }
+        if head.wrapping_sub(self.tail) > layout.ring_bytes {
+            return Err(self.malformed("the write position is ahead by more than the ring"));
+        }
+        Ok(())
+    }
+
+    fn header(&self, at: u64) -> Result<Header, WireError> {
+        let layout = self.map.layout();
+        let mut raw = [0; MESSAGE_HEADER as usize];
+        self.map.read(layout.ring + at, &mut raw);
+        let header = Header::decode(&raw);
+        if header.kind != KIND_OP && header.kind != KIND_PAD {
+            return Err(self.malformed("its kind is unknown"));
+        }
+        if header.number != self.number {
+            return Err(self.malformed("its number is not the next"));
+        }
+        if header.kind == KIND_OP && header.span() > layout.longest_message() {
+            return Err(self.malformed("it is longer than a message may be"));
+        }
+        let Some(ticket) = header.ticket() else { return Ok(header) };
+        let staged = ticket.overflow.checked_add(u64::from(ticket.overflow_len));
+        if u64::from(ticket.slot) >= layout.slot_count {
+            return Err(self.malformed("its reply slot does not exist"));
+        }
+        if staged.is_none_or(|end| end > layout.staging_bytes) {
+            return Err(self.malformed("its overflow range is outside the staging area"));
+        }
+        Ok(header)
+    }
+
+    /// Gives `bytes` of the ring back to the producers.
+    fn advance(&mut self, bytes: u64, head: u64) -> Result<(), WireError> {
+        if bytes > head.wrapping_sub(self.tail) {
+            return Err(self.malformed("it is longer than what has been written"));
+        }
+        self.tail += bytes;
+        self.map.word64(TAIL_AT).store(self.tail, Ordering::Release);
+        wake_sleeper(self.map.word32(SPACE_AT), futex_wake);
+        Ok(())
+    }
+
+    fn malformed(&self, why: &'static str) -> WireError {
+        WireError::Malformed { what: "message", position: self.tail, why }
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.replier().close();
+        wake_sleeper(self.map.word32(SPACE_AT), futex_wake);
+    }
+}
+
+/// Interrupts [`Consumer::next`], so that its thread looks at other things.
+#[derive(Debug, Clone)]
+pub struct Kicker {
+    map: Arc<Mapping>,
+    kicked: Arc<AtomicBool>,
+}
+
+impl Kicker {
+    /// Makes the present or the next wait in [`Consumer::next`] return [`Event::Idle`] at once.
+    pub fn kick(&self) {
+        self.kicked.store(true, Ordering::Release);
+        wake_sleeper(self.map.word32(DOORBELL_AT), futex_wake);
+    }
+}

@@ -1,0 +1,270 @@
+//! The program's end of the ring.
+//!
+//! Any thread may send; the order of messages is the order in which the threads got the lock. The lock
+//! is held for the copy into the ring only, encoding happens before it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fermata_abi::op::{Op, Reply};
+
+use crate::layout::{
+    DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED, PROGRAM_AT, SPACE_AT, TAIL_AT,
+};
+use crate::message::{Header, span};
+use crate::protocol::wake_sleeper;
+use crate::reply::{Ticket, is_done, take, wait_done};
+use crate::shm::Mapping;
+use crate::side::Side;
+use crate::staging::{Staged, StagingPool};
+use crate::wait::{Spin, futex_wake, wait, worker_alive};
+use crate::{StagedArea, WireError};
+
+/// Operations up to this size are encoded without an allocation.
+const SMALL: usize = 512;
+
+/// Sends operations and receives their answers.
+#[derive(Debug)]
+pub struct Producer {
+    map: Arc<Mapping>,
+    side: Arc<Side>,
+    ring: Mutex<Ring>,
+    slots: Mutex<Vec<Ticket>>,
+    staging: StagingPool,
+    spin: Spin,
+    sent: AtomicU64,
+}
+
+/// The producer's private idea of the ring: what it has written is never read back.
+#[derive(Debug)]
+struct Ring {
+    head: u64,
+    tail: u64,
+    number: u64,
+}
+
+impl Producer {
+    /// Attaches to a memory file made by [`crate::create`] that no program has used before.
+    ///
+    /// # Errors
+    /// The memory is not usable; see [`WireError`].
+    pub fn open(memory: BorrowedFd<'_>, side: Arc<Side>) -> Result<Self, WireError> {
+        let map = Arc::new(Mapping::open(memory)?);
+        let head = map.word64(HEAD_AT).load(Ordering::Acquire);
+        if head != 0 {
+            return Err(WireError::Layout("another program has used it"));
+        }
+        let free = |slot| Ticket { slot, sequence: 0, overflow: 0, overflow_len: 0 };
+        let slots = (0..map.layout().slot_count as u16).rev().map(free).collect();
+        map.word32(PROGRAM_AT).store(PEER_ATTACHED, Ordering::Release);
+        Ok(Self {
+            staging: StagingPool::new(StagedArea(map.clone())),
+            map,
+            side,
+            ring: Mutex::new(Ring { head: 0, tail: 0, number: 0 }),
+            slots: Mutex::new(slots),
+            spin: Spin::new(),
+            sent: AtomicU64::new(0),
+        })
+    }
+
+    /// Sends an operation that is not answered.
+    ///
+    /// # Errors
+    /// The worker is gone, or the operation is too large for a message.
+    #[inline]
+    pub fn post(&self, op: &Op<'_>) -> Result<(), WireError> {
+        self.send(op, None)
+    }
+
+    /// Sends an operation that is answered, and hands out the waiting for it.
+    ///
+    /// `overflow` is room for an answer that may exceed 4 KiB; it must stay allocated until the answer
+    /// has been taken.
+    ///
+    /// # Errors
+    /// As [`Producer::post`].
+    pub fn request(&self, op: &Op<'_>, overflow: Option<&Staged<'_>>) -> Result<Pending<'_>, WireError> {
+        let mut ticket = self.take_slot()?;
+        ticket.sequence = ticket.sequence.wrapping_add(1).max(1);
+        if let Some(range) = overflow {
+            ticket.overflow = range.offset();
+            ticket.overflow_len = u32::try_from(range.len()).unwrap_or(u32::MAX);
+        }
+        let pending = Pending { producer: self, ticket };
+        self.send(op, Some(ticket))?;
+        Ok(pending)
+    }
+
+    /// Sends an operation and waits for its answer, which borrows `buffer`.
+    ///
+    /// # Errors
+    /// As [`Producer::post`], and a malformed answer.
+    pub fn ask<'b>(&self, op: &Op<'_>, buffer: &'b mut Vec<u8>) -> Result<Reply<'b>, WireError> {
+        self.request(op, None)?.wait(buffer)
+    }
+
+    /// A range of the staging area; waits until enough has been given back.
+    ///
+    /// # Errors
+    /// [`WireError::TooLarge`] if the whole area is smaller; the worker is gone.
+    pub fn stage(&self, len: u64) -> Result<Staged<'_>, WireError> {
+        self.staging.alloc(len, || self.check_peer())
+    }
+
+    /// Bytes of the whole staging area.
+    pub fn staging_bytes(&self) -> u64 {
+        self.staging.bytes()
+    }
+
+    /// Operations sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Whether the worker is still there.
+    ///
+    /// # Errors
+    /// [`WireError::PeerGone`] if it is not.
+    pub fn check_peer(&self) -> Result<(), WireError> {
+        worker_alive(&self.map, &*self.side)
+    }
+
+    /// Tells the worker that nothing more will come. Called before the producer is dropped; sending
+    /// afterwards fails.
+    pub fn close(&self) {
+        self.map.word32(PROGRAM_AT).store(PEER_CLOSED, Ordering::Release);
+        wake_sleeper(self.map.word32(DOORBELL_AT), futex_wake);
+    }
+
+    #[inline]
+    fn send(&self, op: &Op<'_>, ticket: Option<Ticket>) -> Result<(), WireError> {
+        let mut small = [0; SMALL];
+        match postcard::to_slice(op, &mut small) {
+            Ok(bytes) => self.put(bytes, ticket),
+            Err(postcard::Error::SerializeBufferFull) => {
+                let encode = |source| WireError::Encode { what: "operation", source };
+                self.put(&postcard::to_stdvec(op).map_err(encode)?, ticket)
+            }
+            Err(source) => Err(WireError::Encode { what: "operation", source }),
+        }
+    }
+
+    #[inline]
+    fn put(&self, body: &[u8], ticket: Option<Ticket>) -> Result<(), WireError> {
+        let layout = self.map.layout();
+        let needed = span(body.len() as u64);
+        if needed > layout.longest_message() {
+            let limit = layout.longest_message() - MESSAGE_HEADER;
+            return Err(WireError::TooLarge { what: "operation", bytes: body.len() as u64, limit });
+        }
+        let mut ring = self.lock();
+        let mut at = ring.head & (layout.ring_bytes - 1);
+        let to_end = layout.ring_bytes - at;
+        let padding = if to_end < needed { to_end } else { 0 };
+        self.wait_for_space(&mut ring, padding + needed)?;
+        if padding > 0 {
+            // The rest of the ring is too short: a header fits, for everything is a multiple of 16 bytes,
+            // unless only 16 are left, which the consumer skips on its own.
+            if padding >= MESSAGE_HEADER {
+                let header = Header::padding(padding, ring.number);
+                self.map.write(layout.ring + at, &header.encode());
+            }
+            ring.head += padding;
+            at = 0;
+        }
+        let header = Header::operation(body.len() as u32, ticket, ring.number);
+        self.map.write(layout.ring + at, &header.encode());
+        self.map.write(layout.ring + at + MESSAGE_HEADER, body);
+        ring.head += needed;
+        ring.number += 1;
+        self.map.word64(HEAD_AT).store(ring.head, Ordering::Release);
+        wake_sleeper(self.map.word32(DOORBELL_AT), futex_wake);
+        self.sent.store(ring.number, Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[inline]
+    fn wait_for_space(&self, ring: &mut Ring, needed: u64) -> Result<(), WireError> {
+        let bytes = self.map.layout().ring_bytes;
+        while ring.head - ring.tail + needed > bytes {
+            let (head, seen) = (ring.head, ring.tail);
+            let tail = || self.map.word64(TAIL_AT).load(Ordering::Acquire);
+            let space = self.map.word32(SPACE_AT);
+            wait(&self.spin, space, None, || tail() != seen, || self.check_peer())?;
+            let tail = tail();
+            if tail < seen || tail > head {
+                let why = "the worker has read what was not written";
+                return Err(WireError::Malformed { what: "read position", position: tail, why });
+            }
+            ring.tail = tail;
+        }
+        Ok(())
+    }
+
+    fn take_slot(&self) -> Result<Ticket, WireError> {
+        loop {
+            if let Some(ticket) = self.slots().pop() {
+                return Ok(ticket);
+            }
+            // More threads wait for answers than there are slots.
+            std::thread::sleep(Duration::from_micros(100));
+            self.check_peer()?;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Vec<Ticket>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An answer that is under way.
+#[derive(Debug)]
+pub struct Pending<'p> {
+    producer: &'p Producer,
+    ticket: Ticket,
+}
+
+impl Pending<'_> {
+    /// Whether the answer is there.
+    pub fn is_done(&self) -> bool {
+        is_done(&self.producer.map, self.ticket)
+    }
+
+    /// Waits for the answer as long as the worker lives.
+    ///
+    /// # Errors
+    /// The worker is gone, or the answer is malformed.
+    pub fn wait<'b>(self, buffer: &'b mut Vec<u8>) -> Result<Reply<'b>, WireError> {
+        self.finish(None)?;
+        take(&self.producer.map, self.ticket, buffer)
+    }
+
+    /// Waits at most `timeout`; `false` if the answer has not come by then.
+    ///
+    /// # Errors
+    /// The worker is gone.
+    pub fn wait_for(&self, timeout: Duration) -> Result<bool, WireError> {
+        self.finish(Some(timeout))
+    }
+
+    fn finish(&self, timeout: Option<Duration>) -> Result<bool, WireError> {
+        let Producer { map, side, spin, .. } = self.producer;
+        wait_done(map, self.ticket, spin, &**side, timeout)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        // A slot whose answer never came stays out of use: the answer may still be written.
+        if self.is_done() {
+            self.producer.slots().push(Ticket { overflow: 0, overflow_len: 0, ..self.ticket });
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The memory file and its mapping: the only place that touches shared memory.
+//!
+//! Everything outside deals in offsets. Words are atomics; everything else is copied in or out as
+//! bytes, never borrowed, because the peer may write at any moment.
+
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::WireError;
+use crate::layout::{Config, FIXED_BYTES, Layout};
+
+/// A new memory file for one session, of sealed size, with its header written.
+///
+/// # Errors
+/// A size in `config` is out of range, or the system has no memory or descriptors left.
+pub fn create(config: &Config) -> Result<OwnedFd, WireError> {
+    let layout = Layout::new(config)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create(c"fermata-ring", flags)
+        .map_err(|errno| WireError::io("create the ring's memory", errno))?;
+    rustix::fs::ftruncate(&fd, layout.total())
+        .map_err(|errno| WireError::io("size the ring's memory", errno))?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(|errno| WireError::io("seal the ring's memory", errno))?;
+    let header = layout.encode();
+    let written = rustix::io::pwrite(&fd, &header, 0)
+        .map_err(|errno| WireError::io("write the ring's header", errno))?;
+    if written != header.len() {
+        return Err(WireError::Layout("its header could not be written whole"));
+    }
+    Ok(fd)
+}
+
+/// A mapped memory file.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+    layout: Layout,
+}
+
+// SAFETY: the mapping is plain memory owned by this value; it is reached through atomics and byte
+// copies only, which any thread may do.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps and checks a memory file made by [`create`].
+    ///
+    /// # Errors
+    /// It is not one, may still shrink, or cannot be mapped.
+    pub fn open(fd: BorrowedFd<'_>) -> Result<Self, WireError> {
+        let seals = rustix::fs::fcntl_get_seals(fd)
+            .map_err(|errno| WireError::io("read the seals of the ring's memory", errno))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(WireError::Layout("its size is not sealed"));
+        }
+        let stat = rustix::fs::fstat(fd).map_err(|errno| WireError::io("size the ring's memory", errno))?;
+        let file = u64::try_from(stat.st_size).unwrap_or(0);
+        let mut header = [0; FIXED_BYTES];
+        let read = rustix::io::pread(fd, &mut header, 0)
+            .map_err(|errno| WireError::io("read the ring's header", errno))?;
+        if read != header.len() {
+            return Err(WireError::Layout("it is shorter than its header"));
+        }
+        let layout = Layout::decode(&header, file)?;
+        let bytes = usize::try_from(file).map_err(|_| WireError::Layout("it is too large to map"))?;
+        let length = NonZeroUsize::new(bytes).ok_or(WireError::Layout("it is empty"))?;
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                length.get(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd.as_fd(),
+                0,
+            )
+        }
+        .map_err(|errno| WireError::io("map the ring's memory", errno))?;
+        let base = NonNull::new(base.cast()).ok_or(WireError::Layout("it was mapped at address 0"))?;
+        Ok(Self { base, bytes, layout })
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The word at `offset`, which the caller has derived from the checked layout.
+    pub fn word32(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.bytes));
+        // SAFETY: in bounds and aligned by the line above; the mapping lives as long as `self`, and
+        // every bit pattern is a u32. Both processes access it atomically.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// As [`Mapping::word32`], for eight bytes.
+    pub fn word64(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.bytes));
+        // SAFETY: as in `word32`.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// Copies `from` into the memory at `offset`.
+    #[inline]
+    pub fn write(&self, offset: u64, from: &[u8]) {
+        let to = self.range(offset, from.len());
+        // SAFETY: `range` has checked the bounds; private and shared memory do not overlap. The peer may
+        // read meanwhile: it sees bytes, and believes none of them before the head has moved.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    /// Copies bytes at `offset` out.
+    #[inline]
+    pub fn read(&self, offset: u64, to: &mut [u8]) {
+        let from = self.range(offset, to.len());
+        // SAFETY: as in `write`. A peer that writes meanwhile can only spoil the bytes it sends.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Address of a range that lies in the mapping.
+    #[inline]
+    fn range(&self, offset: u64, len: usize) -> *mut u8 {
+        let end = offset.checked_add(len as u64);
+        assert!(end.is_some_and(|end| end <= self.bytes as u64), "range outside the ring's memory");
+        // SAFETY: in bounds by the line above.
+        unsafe { self.base.as_ptr().add(offset as usize) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing borrows from it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The staging area, for handing ranges of it to the driver or to system calls.
+///
+/// The memory stays mapped as long as a clone of this lives.
+#[derive(Debug, Clone)]
+pub struct StagedArea(pub(crate) Arc<Mapping>);
+
+impl StagedArea {
+    /// Address of the area's first byte.
+    pub fn base(&self) -> *mut u8 {
+        self.0.range(self.0.layout().staging, 0)
+    }
+
+    /// Bytes of the area.
+    pub fn bytes(&self) -> u64 {
+        self.0.layout().staging_bytes
+    }
+
+    /// Address of `len` bytes at `offset`. They may change at any moment: copy before judging.
+    ///
+    /// # Errors
+    /// The range does not lie in the area.
+    pub fn at(&self, offset: u64, len: u64) -> Result<*mut u8, WireError> {
+        let start = self.check(offset, len)?;
+        Ok(self.0.range(start, len as usize))
+    }
+
+    /// Copies bytes at `offset` out.
+    ///
+    /// # Errors
+    /// The range does not lie in the area.
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), WireError> {
+        let start = self.check(offset, to.len() as u64)?;
+        self.0.read(start, to);
+        Ok(())
+    }
+
+    /// Copies bytes in at `offset`.
+    ///
+    /// # Errors
+    /// The range does not lie in the area.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), WireError> {
+        let start = self.check(offset, from.len() as u64)?;
+        self.0.write(start, from);
+        Ok(())
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<u64, WireError> {
+        let layout = self.0.layout();
+        let fits = offset.checked_add(len).is_some_and(|end| end <= layout.staging_bytes);
+        if !fits {
+            let why = "it does not lie in the staging area";
+            return Err(WireError::Malformed { what: "staged range", position: offset, why });
+        }
+        Ok(layout.staging + offset)
+    }
+}

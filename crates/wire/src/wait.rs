@@ -1,0 +1,129 @@
+//! Spinning a little, then sleeping in slices, with a look at the peer after each.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+use rustix::thread::futex;
+
+use crate::WireError;
+use crate::layout::{PEER_CLOSED, PROGRAM_AT, WORKER_AT};
+use crate::protocol::{ASLEEP, sleep_unless};
+use crate::shm::Mapping;
+
+/// The longest sleep between two looks at the peer.
+const SLICE: Duration = Duration::from_millis(40);
+/// The longest spin.
+const SPIN_MOST: u32 = 40;
+/// The shortest spin that still learns whether spinning pays.
+const SPIN_LEAST: u32 = 2;
+
+/// How long to spin before sleeping: longer while spinning is what ends the waits.
+#[derive(Debug)]
+pub(crate) struct Spin(AtomicU32);
+
+impl Spin {
+    pub fn new() -> Self {
+        let cores = cores();
+        Self(AtomicU32::new(if cores > 1 { SPIN_MOST } else { 0 }))
+    }
+
+    /// Spins until `ready` or the budget is used up; returns what `ready` said last.
+    fn until(&self, ready: &impl Fn() -> bool) -> bool {
+        if ready() {
+            return true;
+        }
+        let budget = self.0.load(Ordering::Relaxed);
+        if budget == 0 {
+            return false;
+        }
+        let end = Instant::now() + Duration::from_micros(u64::from(budget));
+        loop {
+            for _ in 0..32 {
+                if ready() {
+                    self.0.store(SPIN_MOST, Ordering::Relaxed);
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if Instant::now() >= end {
+                self.0.store((budget / 2).max(SPIN_LEAST), Ordering::Relaxed);
+                return false;
+            }
+        }
+    }
+}
+
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Waits until `ready`, which is Ok(true), or until `timeout`, which is Ok(false).
+///
+/// `word` is the futex word of this wait in the shared memory.
+///
+/// # Errors
+/// Whatever `alive` finds: it is called after every slice of sleep.
+pub(crate) fn wait(
+    spin: &Spin,
+    word: &AtomicU32,
+    timeout: Option<Duration>,
+    ready: impl Fn() -> bool,
+    alive: impl Fn() -> Result<(), WireError>,
+) -> Result<bool, WireError> {
+    if timeout == Some(Duration::ZERO) {
+        return Ok(ready());
+    }
+    if spin.until(&ready) {
+        return Ok(true);
+    }
+    let end = timeout.map(|timeout| Instant::now() + timeout);
+    loop {
+        let left = end.map_or(SLICE, |end| end.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return Ok(ready());
+        }
+        sleep_unless(word, &ready, |word| futex_wait(word, left.min(SLICE)));
+        if ready() {
+            return Ok(true);
+        }
+        alive()?;
+    }
+}
+
+fn futex_wait(word: &AtomicU32, slice: Duration) {
+    let time = Timespec { tv_sec: 0, tv_nsec: i64::from(slice.subsec_nanos()) };
+    // Any outcome leads to another look at the condition, which alone decides.
+    let _ = futex::wait(word, futex::Flags::empty(), ASLEEP, Some(&time));
+}
+
+/// Wakes the one that sleeps on `word`.
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::empty(), 1);
+}
+
+/// Whether the worker is there, seen from the program.
+pub(crate) fn worker_alive(map: &Mapping, side: impl AsFd) -> Result<(), WireError> {
+    alive(map, WORKER_AT, side, "worker")
+}
+
+/// Whether the program is there, seen from the worker.
+pub(crate) fn program_alive(map: &Mapping, side: impl AsFd) -> Result<(), WireError> {
+    alive(map, PROGRAM_AT, side, "program")
+}
+
+fn alive(map: &Mapping, word: usize, side: impl AsFd, who: &'static str) -> Result<(), WireError> {
+    if map.word32(word).load(Ordering::Acquire) == PEER_CLOSED {
+        return Err(WireError::PeerGone(who));
+    }
+    let mut fds = [PollFd::new(&side, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    match poll(&mut fds, Some(&now)) {
+        Ok(_) if fds[0].revents().intersects(gone) => Err(WireError::PeerGone(who)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,253 @@
+//! Program and worker in one process, over real shared memory.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::{Blob, Launch, ModuleInfo, Op, Place, Reply, ReplyBody, StreamRef, ToProgram};
+use fermata_wire::{Config, Consumer, Event, FromProgram, Producer, Side, WireError, create};
+use proptest::prelude::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const STREAM: StreamRef = StreamRef { context: 0x100, stream: 1 };
+
+fn pair(config: Config) -> (Producer, Consumer) {
+    let memory = create(&config).unwrap();
+    let (program, worker) = Side::pair().unwrap();
+    let consumer = Consumer::open(memory.as_fd(), Arc::new(Side::new(worker))).unwrap();
+    let producer = Producer::open(memory.as_fd(), Arc::new(Side::new(program))).unwrap();
+    (producer, consumer)
+}
+
+fn small() -> Config {
+    Config { ring: 4096, slots: 4, staging: 1 << 16 }
+}
+
+/// Answers requests until the program closes; returns the numbers of `CallbackDone` in order.
+fn serve(mut consumer: Consumer) -> thread::JoinHandle<Vec<u64>> {
+    thread::spawn(move || {
+        let replier = consumer.replier();
+        let staging = consumer.staging();
+        let mut seen = Vec::new();
+        loop {
+            let message = match consumer.next(SECOND).unwrap() {
+                Event::Message(message) => message,
+                Event::Idle => continue,
+                Event::Closed => return seen,
+            };
+            let mut names = ModuleInfo::default();
+            let body = match message.op {
+                Op::CallbackDone { id } => {
+                    seen.push(id);
+                    continue;
+                }
+                Op::ModuleLoad { module, .. } => {
+                    names.functions = (0..module).map(|n| format!("kernel_{n:08}")).collect();
+                    ReplyBody::Module(names)
+                }
+                Op::Copy { to: Place::Blob(Blob::Staged { offset, len }), .. } => {
+                    let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+                    staging.write(offset, &bytes).unwrap();
+                    ReplyBody::None
+                }
+                Op::MemAlloc { size, .. } => ReplyBody::U64(size),
+                _ => ReplyBody::None,
+            };
+            let reply = Reply { status: 0, body, text: "" };
+            let ticket = message.ticket.unwrap();
+            if let Err(error) = replier.answer(ticket, &reply) {
+                assert!(matches!(error, WireError::TooLarge { .. }));
+                let reply = Reply { status: 1, body: ReplyBody::None, text: "too large" };
+                replier.answer(ticket, &reply).unwrap();
+            }
+        }
+    })
+}
+
+#[test]
+fn threads_keep_their_order_through_a_ring_that_is_always_full() {
+    let (producer, consumer) = pair(small());
+    let server = serve(consumer);
+    thread::scope(|scope| {
+        for base in [0u64, 1 << 32, 1 << 33] {
+            let producer = &producer;
+            scope.spawn(move || {
+                for id in base..base + 2000 {
+                    producer.post(&Op::CallbackDone { id }).unwrap();
+                }
+            });
+        }
+    });
+    producer.close();
+    let seen = server.join().unwrap();
+    assert_eq!(seen.len(), 6000);
+    for base in [0u64, 1 << 32, 1 << 33] {
+        let own = seen.iter().filter(|id| (base..base + 2000).contains(id));
+        assert!(own.copied().eq(base..base + 2000));
+    }
+}
+
+#[test]
+fn answers_reach_the_thread_that_asked_with_more_threads_than_slots() {
+    let (producer, consumer) = pair(small());
+    let server = serve(consumer);
+    thread::scope(|scope| {
+        for n in 0..8u64 {
+            let producer = &producer;
+            scope.spawn(move || {
+                let mut buffer = Vec::new();
+                for k in 0..200 {
+                    let size = n * 1000 + k;
+                    let reply = producer.ask(&Op::MemAlloc { context: 1, size }, &mut buffer).unwrap();
+                    assert_eq!(reply.body, ReplyBody::U64(size));
+                }
+            });
+        }
+    });
+    producer.close();
+    server.join().unwrap();
+}
+
+#[test]
+fn large_answers_use_the_overflow_range_or_are_refused() {
+    let (producer, consumer) = pair(small());
+    let server = serve(consumer);
+    let load = Op::ModuleLoad { module: 1000, context: 1, image: Blob::Inline(b"") };
+    let room = producer.stage(32 << 10).unwrap();
+    let mut buffer = Vec::new();
+    let reply = producer.request(&load, Some(&room)).unwrap().wait(&mut buffer).unwrap();
+    let ReplyBody::Module(info) = reply.body else { panic!("{reply:?}") };
+    assert_eq!(info.functions.len(), 1000);
+    assert_eq!(info.functions[999], "kernel_00000999");
+    let reply = producer.ask(&load, &mut buffer).unwrap();
+    assert_eq!((reply.status, reply.text), (1, "too large"));
+    drop(room);
+    producer.close();
+    server.join().unwrap();
+}
+
+#[test]
+fn staged_bytes_come_back() {
+    let (producer, consumer) = pair(small());
+    let server = serve(consumer);
+    let range = producer.stage(1000).unwrap();
+    let to = Place::Blob(Blob::Staged { offset: range.offset(), len: 1000 });
+    let from = Place::Address(0x3000_0000_0000);
+    let copy = Op::Copy { to, from, len: 1000, stream: STREAM, answered: true };
+    producer.ask(&copy, &mut Vec::new()).unwrap();
+    // SAFETY: the range is ours until dropped, and the worker has answered.
+    let bytes = unsafe { std::slice::from_raw_parts(range.address(), 1000) };
+    assert!(bytes.iter().copied().eq((0..1000).map(|n: u32| n as u8)));
+    drop(range);
+    producer.close();
+    server.join().unwrap();
+}
+
+#[test]
+fn a_dead_worker_is_noticed_while_waiting() {
+    let (producer, mut consumer) = pair(small());
+    let killer = thread::spawn(move || {
+        assert!(matches!(consumer.next(SECOND).unwrap(), Event::Message(_)));
+        thread::sleep(Duration::from_millis(20));
+    });
+    let start = Instant::now();
+    let error = producer.ask(&Op::Drain, &mut Vec::new()).unwrap_err();
+    assert!(matches!(error, WireError::PeerGone("worker")), "{error}");
+    assert!(start.elapsed() < Duration::from_millis(200));
+    killer.join().unwrap();
+    let full = (0..1000).find_map(|id| producer.post(&Op::CallbackDone { id }).err());
+    assert!(matches!(full, Some(WireError::PeerGone("worker"))));
+}
+
+#[test]
+fn a_dead_program_is_noticed_after_its_messages() {
+    let memory = create(&small()).unwrap();
+    let (program, worker) = Side::pair().unwrap();
+    let mut consumer = Consumer::open(memory.as_fd(), Arc::new(Side::new(worker))).unwrap();
+    let producer = Producer::open(memory.as_fd(), Arc::new(Side::new(program))).unwrap();
+    producer.post(&Op::Devices).unwrap();
+    drop(producer);
+    assert!(matches!(consumer.next(SECOND).unwrap(), Event::Message(_)));
+    let start = Instant::now();
+    let error = consumer.next(Duration::from_secs(10)).unwrap_err();
+    assert!(matches!(error, WireError::PeerGone("program")), "{error}");
+    assert!(start.elapsed() < Duration::from_millis(200));
+}
+
+#[test]
+fn a_kick_interrupts_the_wait() {
+    let (_producer, mut consumer) = pair(small());
+    let kicker = consumer.kicker();
+    let thread = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(10));
+        kicker.kick();
+    });
+    let start = Instant::now();
+    assert!(matches!(consumer.next(Duration::from_secs(10)).unwrap(), Event::Idle));
+    assert!(start.elapsed() < SECOND);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_used_ring_is_not_taken_again() {
+    let (producer, consumer) = pair(small());
+    let memory = create(&small()).unwrap();
+    let (program, worker) = Side::pair().unwrap();
+    let (program, worker) = (Arc::new(Side::new(program)), Arc::new(Side::new(worker)));
+    let first = Producer::open(memory.as_fd(), program.clone()).unwrap();
+    first.post(&Op::Devices).unwrap();
+    assert!(matches!(Producer::open(memory.as_fd(), program), Err(WireError::Layout(_))));
+    let mut reader = Consumer::open(memory.as_fd(), worker.clone()).unwrap();
+    assert!(matches!(reader.next(SECOND).unwrap(), Event::Message(_)));
+    assert!(matches!(Consumer::open(memory.as_fd(), worker), Err(WireError::Layout(_))));
+    drop((producer, consumer));
+}
+
+#[test]
+fn descriptors_cross_the_side_socket_both_ways() {
+    let (program, worker) = Side::pair().unwrap();
+    let (program, worker) = (Side::new(program), Side::new(worker));
+    let memory = create(&small()).unwrap();
+    let region = FromProgram::Region { address: 0x2000_0000_0000, size: 4096 };
+    program.send_region(&region, memory.as_fd()).unwrap();
+    let (message, fd) = worker.receive_from_program(SECOND).unwrap().unwrap();
+    assert_eq!(message, region);
+    worker.send_to_program(&ToProgram::Region { address: 1, size: 2 }, Some(fd.unwrap().as_fd())).unwrap();
+    worker.send_to_program(&ToProgram::RegionsEnd, None).unwrap();
+    let (message, fd) = program.receive_from_worker(SECOND).unwrap().unwrap();
+    assert_eq!(message, ToProgram::Region { address: 1, size: 2 });
+    let here = rustix::fs::fstat(&memory).unwrap();
+    assert_eq!(rustix::fs::fstat(fd.unwrap()).unwrap().st_ino, here.st_ino);
+    let (message, fd) = program.receive_from_worker(SECOND).unwrap().unwrap();
+    assert!(message == ToProgram::RegionsEnd && fd.is_none());
+    assert!(program.receive_from_worker(Duration::from_millis(1)).unwrap().is_none());
+    drop(worker);
+    assert!(matches!(program.receive_from_worker(SECOND), Err(WireError::PeerGone("worker"))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn launches_of_every_size_arrive_unchanged(sizes in prop::collection::vec(0usize..900, 1..60)) {
+        let (producer, mut consumer) = pair(small());
+        for (n, size) in sizes.iter().enumerate() {
+            let params: Vec<u8> = (0..*size).map(|i| (i * 7 + n) as u8).collect();
+            let launch = Launch {
+                function: n as u64,
+                grid: [1, 2, 3],
+                block: [4, 5, 6],
+                shared: 7,
+                cooperative: false,
+                params: &params,
+                attributes: Vec::new(),
+            };
+            let op = Op::Launch { launch, stream: STREAM };
+            producer.post(&op).unwrap();
+            let Event::Message(message) = consumer.next(SECOND).unwrap() else { panic!("no message") };
+            prop_assert_eq!(message.op, op);
+            prop_assert!(message.ticket.is_none());
+        }
+    }
+}

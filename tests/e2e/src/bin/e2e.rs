@@ -1,0 +1,248 @@
+//! `e2e`: crosses programs, devices, protocols and moments.
+//!
+//! `e2e quick` is the selection that CI runs; `e2e matrix` takes filters and
+//! writes a JSON report; `e2e straight` only runs the programs.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use fermata_e2e::case::{Case, Device, Mode, Outcome, Reference, straight};
+use fermata_e2e::moment::Moment;
+use fermata_e2e::programs::{PROGRAMS, Program};
+use fermata_e2e::report::{CaseReport, Report, Verdict};
+use fermata_e2e::tree::Tree;
+
+#[derive(Parser)]
+#[command(about = "Runs programs under Fermata, kills and restores them, and compares")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// A few programs at two moments each on the software GPU
+    Quick(Common),
+    /// Every selected program at many moments
+    Matrix {
+        #[command(flatten)]
+        common: Common,
+        /// Moments of each program and protocol
+        #[arg(long, default_value_t = 20)]
+        moments: usize,
+        /// Protocols
+        #[arg(long, value_delimiter = ',', default_value = "stop")]
+        modes: Vec<Mode>,
+    },
+    /// Runs the programs without Fermata and compares their digests
+    Straight(Common),
+}
+
+#[derive(Args, Clone)]
+struct Common {
+    /// Programs, by name; all of them if none is given
+    #[arg(long, value_delimiter = ',')]
+    programs: Vec<String>,
+    /// Where kernels run
+    #[arg(long, default_value = "soft")]
+    device: Device,
+    /// Seed of the moments
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Cases at a time
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// File for the report
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().verb.run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("e2e: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Verb {
+    fn run(self) -> Result<bool> {
+        let tree = Tree::find()?;
+        match self {
+            Self::Straight(common) => run_straight(&tree, &common),
+            Self::Quick(common) => {
+                let chosen = if common.programs.is_empty() {
+                    PROGRAMS.iter().copied().filter(|p| p.quick).collect()
+                } else {
+                    select(&common.programs)?
+                };
+                run_matrix(&tree, &common, &chosen, 2, &[Mode::Stop])
+            }
+            Self::Matrix {
+                common,
+                moments,
+                modes,
+            } => run_matrix(&tree, &common, &select(&common.programs)?, moments, &modes),
+        }
+    }
+}
+
+fn select(names: &[String]) -> Result<Vec<Program>> {
+    if names.is_empty() {
+        return Ok(PROGRAMS.to_vec());
+    }
+    names
+        .iter()
+        .map(|name| {
+            let found = PROGRAMS.iter().find(|p| p.name == name);
+            found
+                .copied()
+                .with_context(|| format!("no program `{name}`"))
+        })
+        .collect()
+}
+
+fn run_straight(tree: &Tree, common: &Common) -> Result<bool> {
+    let mut failed = 0;
+    for program in select(&common.programs)? {
+        match straight(tree, &program, common.device) {
+            Ok(done) => println!("{:<12} {:6.2} s", program.name, done.took.as_secs_f64()),
+            Err(error) => {
+                failed += 1;
+                println!("{:<12} FAILED {error:#}", program.name);
+            }
+        }
+    }
+    Ok(failed == 0)
+}
+
+fn run_matrix(
+    tree: &Tree,
+    common: &Common,
+    programs: &[Program],
+    moments: usize,
+    modes: &[Mode],
+) -> Result<bool> {
+    let begun = Instant::now();
+    let mut work = Vec::new();
+    let mut reports = Vec::new();
+    for program in programs {
+        match straight(tree, program, common.device) {
+            Ok(reference) => work.extend(cases(common, *program, moments, modes, &reference)),
+            Err(error) => {
+                let lost = Moment {
+                    steps: 0,
+                    delay_us: 0,
+                };
+                let case = Case {
+                    program: *program,
+                    device: common.device,
+                    mode: Mode::Stop,
+                    moment: lost,
+                };
+                reports.push(describe(&case, Err(error)));
+            }
+        }
+    }
+    reports.iter().for_each(print_line);
+    reports.extend(run_all(tree, &work, common.jobs));
+
+    let report = Report::new(common.seed, reports, begun.elapsed());
+    if let Some(path) = &common.json {
+        let text = serde_json::to_string_pretty(&report)?;
+        std::fs::write(path, text + "\n").with_context(|| format!("`{}`", path.display()))?;
+    }
+    println!("{}", report.summary());
+    if report.passed == 0 {
+        bail!("no case was shown");
+    }
+    Ok(report.failed == 0)
+}
+
+fn cases(
+    common: &Common,
+    program: Program,
+    moments: usize,
+    modes: &[Mode],
+    reference: &Reference,
+) -> Vec<(Case, Reference)> {
+    let steps = reference.output.steps.len();
+    let at = |i| Moment::seeded(common.seed, i, moments, steps, reference.took);
+    modes
+        .iter()
+        .flat_map(|mode| (0..moments).map(move |i| (*mode, i)))
+        .map(|(mode, i)| {
+            let case = Case {
+                program,
+                device: common.device,
+                mode,
+                moment: at(i),
+            };
+            (case, reference.clone())
+        })
+        .collect()
+}
+
+fn run_all(tree: &Tree, work: &[(Case, Reference)], jobs: usize) -> Vec<CaseReport> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(work.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                while let Some((case, reference)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let report = describe(case, case.run(tree, reference));
+                    print_line(&report);
+                    if let Ok(mut done) = done.lock() {
+                        done.push(report);
+                    }
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_default()
+}
+
+fn describe(case: &Case, result: Result<Outcome>) -> CaseReport {
+    let (verdict, error, timings) = match result {
+        Ok(Outcome::Restored(timings)) => (Verdict::Passed, None, Some(timings)),
+        Ok(Outcome::TooLate) => (Verdict::TooLate, None, None),
+        Err(error) => (Verdict::Failed, Some(format!("{error:#}")), None),
+    };
+    CaseReport {
+        program: case.program.name.to_owned(),
+        device: case.device,
+        mode: case.mode,
+        moment: case.moment,
+        verdict,
+        error,
+        checkpoint_s: timings.map(|t| t.checkpoint.as_secs_f64()),
+        restore_s: timings.map(|t| t.restore.as_secs_f64()),
+    }
+}
+
+fn print_line(report: &CaseReport) {
+    let what = match report.verdict {
+        Verdict::Passed => "ok",
+        Verdict::TooLate => "too late",
+        Verdict::Failed => "FAILED",
+    };
+    let mut out = std::io::stdout().lock();
+    let place = format!("{}+{}us", report.moment.steps, report.moment.delay_us);
+    let mode = report.mode.name();
+    let error = report.error.as_deref().unwrap_or("");
+    writeln!(
+        out,
+        "{:<12} {mode:<8} {place:<14} {what} {error}",
+        report.program
+    )
+    .ok();
+}

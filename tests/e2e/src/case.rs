@@ -1,0 +1,218 @@
+//! One case: run, checkpoint at a moment, kill, restore, compare.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+
+use crate::command;
+use crate::fermata::{Fermata, Session};
+use crate::moment::Moment;
+use crate::output::Output;
+use crate::processes::{self, Process};
+use crate::programs::Program;
+use crate::report::Timings;
+use crate::sandbox::Sandbox;
+use crate::tree::Tree;
+
+/// No program may take longer than this to its end.
+pub const PROGRAM_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where kernels run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// The software GPU.
+    Soft,
+    /// The GPU of this machine.
+    Gpu,
+}
+
+impl Device {
+    /// As the command line spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Soft => "soft",
+            Self::Gpu => "gpu",
+        }
+    }
+}
+
+/// Checkpoint protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Copy while stopped.
+    Stop,
+    /// Copy on the device in the stop, drain behind.
+    Snapshot,
+    /// Copy on write.
+    Cow,
+    /// Copy, then copy again what changed.
+    Recopy,
+    /// Whatever Fermata picks.
+    Auto,
+}
+
+impl Mode {
+    /// As the command line spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Snapshot => "snapshot",
+            Self::Cow => "cow",
+            Self::Recopy => "recopy",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+/// A straight run of a program: what it printed and how long it took.
+#[derive(Debug, Clone)]
+pub struct Reference {
+    /// What was printed.
+    pub output: Output,
+    /// Wall time.
+    pub took: Duration,
+}
+
+/// Runs `program` on `device` without Fermata.
+///
+/// # Errors
+/// When it fails, or its digest is not the recorded one.
+pub fn straight(tree: &Tree, program: &Program, device: Device) -> Result<Reference> {
+    let mut command = Command::new(tree.program(program.name)?);
+    command
+        .args(program.args)
+        .env("LD_LIBRARY_PATH", tree.library_path(device));
+    let done = command::run(command, PROGRAM_LIMIT)?.success(program.name)?;
+    let output = Output::parse(&done.stdout)?;
+    output.check_complete(&output)?;
+    if let Some(recorded) = program.recorded_digest() {
+        ensure!(
+            output.digest.as_deref() == Some(recorded),
+            "`{}` without Fermata: digest {:?}, recorded {recorded}",
+            program.name,
+            output.digest
+        );
+    }
+    Ok(Reference {
+        output,
+        took: done.took,
+    })
+}
+
+/// What is crossed.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// The program.
+    pub program: Program,
+    /// Where its kernels run.
+    pub device: Device,
+    /// How it is checkpointed.
+    pub mode: Mode,
+    /// When.
+    pub moment: Moment,
+}
+
+/// How a case that broke no promise ended.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome {
+    /// Restored and compared.
+    Restored(Timings),
+    /// The program ended before the moment came; nothing was shown.
+    TooLate,
+}
+
+impl Case {
+    /// Runs the case in a sandbox of its own.
+    ///
+    /// # Errors
+    /// The first broken promise, or what the case left behind.
+    pub fn run(&self, tree: &Tree, reference: &Reference) -> Result<Outcome> {
+        let sandbox = Sandbox::new()?;
+        let result = self.run_in(&Fermata::new(tree, &sandbox), tree, reference);
+        let left = sandbox.close();
+        let outcome = result?;
+        ensure!(left.is_empty(), "left behind: {}", left.join(", "));
+        Ok(outcome)
+    }
+
+    fn run_in(&self, fermata: &Fermata, tree: &Tree, reference: &Reference) -> Result<Outcome> {
+        let path = tree.program(self.program.name)?;
+        fermata.run("first", self.device, &path, self.program.args)?;
+        if !self.wait_for_moment(fermata)? {
+            return Ok(Outcome::TooLate);
+        }
+        let before = live(&fermata.session("first")?)?;
+        let checkpoint = match fermata.checkpoint("first", "image", self.mode) {
+            Ok(done) => done.took,
+            Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),
+            Err(error) => return Err(error),
+        };
+        kill_nine(&before);
+        fermata
+            .call(&["images", "verify", "image"])?
+            .success("fermata images verify")?;
+
+        let begun = Instant::now();
+        fermata.restore("image", "second", self.device)?;
+        let restore = begun.elapsed();
+        if let Ok(after) = live(&fermata.session("second")?) {
+            for process in &after {
+                ensure!(
+                    !before.contains(process),
+                    "process {} was not restored",
+                    process.pid
+                );
+            }
+        }
+        let status = fermata.wait_exit("second", PROGRAM_LIMIT)?;
+        let log = fermata.log("second")?;
+        ensure!(
+            status == 0,
+            "the restored program ended with {status}; log: {log}"
+        );
+        Output::parse(&log)?
+            .check_complete(&reference.output)
+            .with_context(|| format!("log of the restored session: {log}"))?;
+        Ok(Outcome::Restored(Timings {
+            checkpoint,
+            restore,
+        }))
+    }
+
+    /// Waits for the moment; false if the program ended before it.
+    fn wait_for_moment(&self, fermata: &Fermata) -> Result<bool> {
+        let steps = self.moment.steps;
+        let reached = |log: &str| {
+            Output::parse(log).is_ok_and(|out| out.nonce.is_some() && out.steps.len() >= steps)
+        };
+        let in_time = fermata.wait_log("first", PROGRAM_LIMIT, reached)?;
+        std::thread::sleep(Duration::from_micros(self.moment.delay_us));
+        Ok(in_time)
+    }
+}
+
+fn ended(fermata: &Fermata, name: &str) -> bool {
+    fermata.log(name).is_ok_and(|log| log.contains("\ndigest "))
+}
+
+/// Program and worker of a session.
+fn live(session: &Session) -> Result<Vec<Process>> {
+    let program = session.pid.context("`ps` tells no pid")?;
+    let worker = session.worker_pid.context("`ps` tells no worker_pid")?;
+    [program, worker]
+        .into_iter()
+        .map(|pid| processes::look_up(pid).with_context(|| format!("process {pid} is gone")))
+        .collect()
+}
+
+fn kill_nine(processes: &[Process]) {
+    for pid in processes.iter().filter_map(|p| Pid::from_raw(p.pid)) {
+        kill_process(pid, Signal::KILL).ok();
+    }
+}

@@ -1,0 +1,197 @@
+//! The command line tool as a test sees it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::case::{Device, Mode};
+use crate::command::{self, Finished};
+use crate::sandbox::Sandbox;
+use crate::tree::Tree;
+
+/// No single command may take longer than this.
+pub const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+
+/// Fermata within one sandbox.
+#[derive(Debug)]
+pub struct Fermata<'a> {
+    tree: &'a Tree,
+    sandbox: &'a Sandbox,
+}
+
+/// One line of `fermata ps --json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Session {
+    /// Name of the session.
+    pub name: String,
+    /// The program's process as this machine numbers it.
+    #[serde(default)]
+    pub pid: Option<i32>,
+    /// The worker's process.
+    #[serde(default)]
+    pub worker_pid: Option<i32>,
+    /// `running`, `exited`, ...
+    pub state: String,
+    /// Exit status once it ended.
+    #[serde(default)]
+    pub exit_status: Option<i32>,
+}
+
+#[derive(Deserialize)]
+struct SessionList {
+    sessions: Vec<Session>,
+}
+
+impl<'a> Fermata<'a> {
+    /// The tool of `tree`, working in `sandbox`.
+    pub fn new(tree: &'a Tree, sandbox: &'a Sandbox) -> Self {
+        Self { tree, sandbox }
+    }
+
+    /// Runs the tool with `args`.
+    ///
+    /// # Errors
+    /// When it cannot be started or passes the deadline.
+    pub fn call<S: AsRef<OsStr>>(&self, args: &[S]) -> Result<Finished> {
+        let mut command = Command::new(self.tree.fermata());
+        command.args(args);
+        self.sandbox.enter(&mut command);
+        command::run(command, COMMAND_LIMIT)
+    }
+
+    /// Starts a program in the background as session `name`.
+    ///
+    /// # Errors
+    /// When the tool refuses.
+    pub fn run(
+        &self,
+        name: &str,
+        device: Device,
+        program: &Path,
+        args: &[&str],
+    ) -> Result<Finished> {
+        let mut words: Vec<&OsStr> = [
+            "run",
+            "--device",
+            device.name(),
+            "--name",
+            name,
+            "--detach",
+            "--",
+        ]
+        .map(OsStr::new)
+        .into();
+        words.push(program.as_os_str());
+        words.extend(args.iter().map(OsStr::new));
+        self.call(&words)?.success("fermata run")
+    }
+
+    /// Takes an image of session `name` and says where it lies.
+    ///
+    /// # Errors
+    /// When the tool refuses.
+    pub fn checkpoint(&self, name: &str, image: &str, mode: Mode) -> Result<Finished> {
+        let path = self.image(image);
+        let words = ["checkpoint", name, "-o"].map(OsStr::new);
+        let tail = ["--mode", mode.name()].map(OsStr::new);
+        let all: Vec<&OsStr> = words
+            .into_iter()
+            .chain([path.as_os_str()])
+            .chain(tail)
+            .collect();
+        self.call(&all)?.success("fermata checkpoint")
+    }
+
+    /// Starts `image` again as session `name`.
+    ///
+    /// # Errors
+    /// When the tool refuses.
+    pub fn restore(&self, image: &str, name: &str, device: Device) -> Result<Finished> {
+        let path = self.image(image);
+        let tail = ["--name", name, "--device", device.name(), "--detach"].map(OsStr::new);
+        let all: Vec<&OsStr> = [OsStr::new("restore"), path.as_os_str()]
+            .into_iter()
+            .chain(tail)
+            .collect();
+        self.call(&all)?.success("fermata restore")
+    }
+
+    /// Where image `name` lies.
+    pub fn image(&self, name: &str) -> PathBuf {
+        self.sandbox.images().join(name)
+    }
+
+    /// What the session has printed so far.
+    ///
+    /// # Errors
+    /// When there is no such session.
+    pub fn log(&self, name: &str) -> Result<String> {
+        Ok(self.call(&["logs", name])?.success("fermata logs")?.stdout)
+    }
+
+    /// The session's line in `ps`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn session(&self, name: &str) -> Result<Session> {
+        let out = self.call(&["ps", "--json"])?.success("fermata ps")?.stdout;
+        let list: SessionList = serde_json::from_str(&out)
+            .with_context(|| format!("`fermata ps --json` said {out}"))?;
+        list.sessions
+            .into_iter()
+            .find(|s| s.name == name)
+            .with_context(|| format!("`ps` does not list session `{name}`"))
+    }
+
+    /// Waits until the session's program has ended, and gives its status.
+    ///
+    /// # Errors
+    /// At the deadline, with the session's state.
+    pub fn wait_exit(&self, name: &str, limit: Duration) -> Result<i32> {
+        let begun = Instant::now();
+        loop {
+            let session = self.session(name)?;
+            if let Some(status) = session.exit_status {
+                return Ok(status);
+            }
+            ensure!(
+                begun.elapsed() < limit,
+                "session `{name}` is still {} after {limit:?}; log: {}",
+                session.state,
+                self.log(name).unwrap_or_default()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until `condition` holds for the session's log; false if the
+    /// program printed its digest before.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub fn wait_log(
+        &self,
+        name: &str,
+        limit: Duration,
+        condition: impl Fn(&str) -> bool,
+    ) -> Result<bool> {
+        let begun = Instant::now();
+        loop {
+            let log = self.log(name)?;
+            if log.lines().any(|line| line.starts_with("digest ")) {
+                return Ok(false);
+            }
+            if condition(&log) {
+                return Ok(true);
+            }
+            if begun.elapsed() > limit {
+                bail!("session `{name}` printed only: {log}");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! When a checkpoint is asked for: a seeded place between start and end.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// A place in a run: after so many printed steps, and a little later.
+///
+/// Steps make the place independent of the speed of the machine; the delay
+/// spreads it over the calls and kernels between two steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Moment {
+    /// Steps to wait for.
+    pub steps: usize,
+    /// Microseconds to wait after them.
+    pub delay_us: u64,
+}
+
+impl Moment {
+    /// The `index`-th of `count` moments of a run that prints `steps` steps in
+    /// `duration`. They are spread evenly and jittered by `seed`; none lies in
+    /// the last tenth, where the program may end first.
+    pub fn seeded(seed: u64, index: usize, count: usize, steps: usize, duration: Duration) -> Self {
+        let jitter = scramble(seed.wrapping_mul(0x9e37_79b9).wrapping_add(index as u64));
+        let unit = (jitter >> 11) as f64 / (1u64 << 53) as f64;
+        let place = 0.9 * (index as f64 + unit) / count.max(1) as f64 * steps as f64;
+        let per_step = duration.as_secs_f64() / steps.max(1) as f64;
+        Self {
+            steps: place as usize,
+            delay_us: (place.fract() * per_step * 1e6) as u64,
+        }
+    }
+}
+
+/// A bijection of 64 bits that looks random.
+fn scramble(x: u64) -> u64 {
+    let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_repeatable_ordered_and_end_before_the_run() {
+        let second = Duration::from_secs(1);
+        let moments: Vec<_> = (0..20)
+            .map(|i| Moment::seeded(7, i, 20, 40, second))
+            .collect();
+        let again: Vec<_> = (0..20)
+            .map(|i| Moment::seeded(7, i, 20, 40, second))
+            .collect();
+        assert_eq!(moments, again);
+        let place = |m: &Moment| m.steps as f64 + m.delay_us as f64 / 25_000.0;
+        assert!(moments.windows(2).all(|w| place(&w[0]) < place(&w[1])));
+        assert!(moments.iter().all(|m| place(m) <= 36.0));
+    }
+}

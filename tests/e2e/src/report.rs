@@ -1,0 +1,113 @@
+//! The JSON document of a run of the matrix.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::case::{Device, Mode};
+use crate::moment::Moment;
+
+/// Version of the document; raised when a field changes its meaning.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Times of one restored case.
+#[derive(Debug, Clone, Copy)]
+pub struct Timings {
+    /// The checkpoint command, from start to end.
+    pub checkpoint: Duration,
+    /// The restore command, until it returned.
+    pub restore: Duration,
+}
+
+/// Result of one case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Every promise held.
+    Passed,
+    /// The program had ended before the moment.
+    TooLate,
+    /// A promise was broken.
+    Failed,
+}
+
+/// One case and what came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct CaseReport {
+    /// Program name.
+    pub program: String,
+    /// Device.
+    pub device: Device,
+    /// Protocol.
+    pub mode: Mode,
+    /// Moment of the checkpoint.
+    pub moment: Moment,
+    /// Result.
+    pub verdict: Verdict,
+    /// The broken promise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Seconds of the checkpoint command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_s: Option<f64>,
+    /// Seconds of the restore command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restore_s: Option<f64>,
+}
+
+/// The whole document.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Kernel and processor of this machine.
+    pub host: String,
+    /// Seed of the moments.
+    pub seed: u64,
+    /// Cases that held every promise.
+    pub passed: usize,
+    /// Cases in which the program ended too early.
+    pub too_late: usize,
+    /// Cases in which a promise was broken.
+    pub failed: usize,
+    /// Seconds for all of them.
+    pub took_s: f64,
+    /// Every case.
+    pub cases: Vec<CaseReport>,
+}
+
+impl Report {
+    /// Counts the verdicts of `cases`.
+    pub fn new(seed: u64, cases: Vec<CaseReport>, took: Duration) -> Self {
+        let count = |verdict| cases.iter().filter(|case| case.verdict == verdict).count();
+        Self {
+            schema_version: SCHEMA_VERSION,
+            host: host(),
+            seed,
+            passed: count(Verdict::Passed),
+            too_late: count(Verdict::TooLate),
+            failed: count(Verdict::Failed),
+            took_s: took.as_secs_f64(),
+            cases,
+        }
+    }
+
+    /// One line: `e2e: 20 passed, 0 too late, 0 failed in 31.2 s`.
+    pub fn summary(&self) -> String {
+        format!(
+            "e2e: {} passed, {} too late, {} failed in {:.1} s",
+            self.passed, self.too_late, self.failed, self.took_s
+        )
+    }
+}
+
+fn host() -> String {
+    let uname = rustix::system::uname();
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    format!(
+        "{} {} {}, {cpus} processors",
+        uname.sysname().to_string_lossy(),
+        uname.release().to_string_lossy(),
+        uname.machine().to_string_lossy()
+    )
+}

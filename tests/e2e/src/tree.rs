@@ -1,0 +1,68 @@
+//! Where the build tree lies, and the library path of a straight run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::case::Device;
+
+/// The tree that `make build` leaves.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    /// The tree named by `FERMATA_BUILD`, or `build/` of this repository.
+    ///
+    /// # Errors
+    /// When it holds no `bin/fermata`.
+    pub fn find() -> Result<Self> {
+        let root = match std::env::var_os("FERMATA_BUILD") {
+            Some(folder) => PathBuf::from(folder),
+            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build"),
+        };
+        let root = root
+            .canonicalize()
+            .with_context(|| format!("no build tree at `{}`; run `make build`", root.display()))?;
+        if !root.join("bin/fermata").exists() {
+            bail!(
+                "`{}` holds no bin/fermata; run `make build`",
+                root.display()
+            );
+        }
+        Ok(Self { root })
+    }
+
+    /// The command line tool.
+    pub fn fermata(&self) -> PathBuf {
+        self.root.join("bin/fermata")
+    }
+
+    /// CRIU of the tree.
+    pub fn criu(&self) -> PathBuf {
+        self.root.join("lib/criu/criu")
+    }
+
+    /// Program `name` of ours.
+    ///
+    /// # Errors
+    /// When it was not built.
+    pub fn program(&self, name: &str) -> Result<PathBuf> {
+        let path = self.root.join("programs").join(name);
+        if !path.exists() {
+            bail!("no program `{}`; run `make programs`", path.display());
+        }
+        Ok(path)
+    }
+
+    /// The library path with which a program runs on `device` without Fermata.
+    pub fn library_path(&self, device: Device) -> String {
+        let cudart = self.root.join("lib/cudart");
+        let softgpu = self.root.join("lib/softgpu");
+        match device {
+            Device::Soft => format!("{}:{}", cudart.display(), softgpu.display()),
+            Device::Gpu => cudart.display().to_string(),
+        }
+    }
+}

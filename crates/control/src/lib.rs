@@ -12,7 +12,12 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod error;
+mod frame;
 pub mod worker;
+
+pub use error::ControlError;
+pub use frame::{Connection, MAX_FDS, MAX_FRAME};
 
 /// Version of all three conversations; the first message of each side carries it.
 pub const PROTOCOL: u32 = 1;

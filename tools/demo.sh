@@ -1,0 +1,89 @@
+#!/bin/sh
+# The main job, shown: a heat program runs under Fermata, is checkpointed in the
+# middle, killed, restored, and ends with the bytes of an uninterrupted run.
+#
+#   tools/demo.sh [soft|gpu|auto]      default: auto, the GPU if there is one
+set -eu
+
+cd "$(dirname "$0")/.."
+root=$PWD
+device=${1:-auto}
+fermata=$root/build/bin/fermata
+heat=$root/build/programs/heat2d
+steps=${FERMATA_DEMO_STEPS:-4000}
+
+if [ "$device" = auto ]; then
+    device=soft
+    if [ -e /dev/nvidiactl ]; then
+        device=gpu
+    fi
+fi
+library_path=$root/build/lib/cudart
+if [ "$device" = soft ]; then
+    library_path=$library_path:$root/build/lib/softgpu
+fi
+
+work=$(mktemp -d /tmp/fermata-demo.XXXXXX)
+export FERMATA_RUNTIME_DIR="$work/run" FERMATA_IMAGE_DIR="$work/images"
+mkdir -m 700 "$FERMATA_RUNTIME_DIR" "$FERMATA_IMAGE_DIR"
+
+# Ends what the demo started, whatever happened.
+cleanup() {
+    for session in heat heat-again; do
+        timeout 20 "$fermata" kill $session >/dev/null 2>&1 || true
+    done
+    if [ -f "$FERMATA_RUNTIME_DIR/daemon.pid" ]; then
+        kill "$(cat "$FERMATA_RUNTIME_DIR/daemon.pid")" 2>/dev/null || true
+    fi
+    rm -rf "$work"
+}
+trap cleanup EXIT INT TERM
+
+say() { printf '\n== %s\n' "$*"; }
+now() { date +%s%N; }
+since() { awk "BEGIN { printf \"%.2f s\", ($(now) - $1) / 1e9 }"; }
+digest() { sed -n 's/^digest [^ ]* //p'; }
+steps_done() { grep -c '^step' || true; }
+
+say "1. An uninterrupted run on device \`$device\`, without Fermata"
+begun=$(now)
+expected=$(LD_LIBRARY_PATH=$library_path timeout 120 "$heat" --steps "$steps" | digest)
+echo "digest $expected, $(since "$begun")"
+
+say "2. The same program under Fermata, checkpointed in the middle"
+timeout 60 "$fermata" run --device "$device" --name heat --detach -- "$heat" --steps "$steps" --pause-ms 5
+until [ "$("$fermata" logs heat | steps_done)" -ge 20 ]; do sleep 0.02; done
+begun=$(now)
+timeout 60 "$fermata" checkpoint heat -o "$FERMATA_IMAGE_DIR/heat-1"
+took=$(since "$begun")
+"$fermata" logs heat | tail -n 1
+echo "checkpoint in $took, image $(du -sh "$FERMATA_IMAGE_DIR" | cut -f 1)"
+
+say "3. Killed (signal 9)"
+"$fermata" ps
+timeout 20 "$fermata" kill heat
+
+say "4. Restored from the image, run to its end"
+begun=$(now)
+timeout 60 "$fermata" restore "$FERMATA_IMAGE_DIR/heat-1" --name heat-again --device "$device" --detach
+echo "restored in $(since "$begun")"
+tries=0
+until "$fermata" logs heat-again | grep -q '^digest'; do
+    tries=$((tries + 1))
+    if [ $tries -gt 600 ]; then
+        echo "demo: the restored program did not end" >&2
+        exit 1
+    fi
+    sleep 0.1
+done
+"$fermata" logs heat-again | tail -n 2
+actual=$("$fermata" logs heat-again | digest)
+
+say "5. Compared"
+echo "uninterrupted  $expected"
+echo "restored       $actual"
+if [ "$expected" != "$actual" ]; then
+    echo "demo: the digests differ" >&2
+    exit 1
+fi
+echo "the same"

@@ -1,1 +1,35 @@
 //! Chunks, packs, manifests, images: bytes and hashes on disk.
+//!
+//! ```text
+//!  images/NAME/manifest.json ── covers ──► host/*, state, chunks
+//!                  chunks ── names ──► store: index/*.idx ── places ──► packs/*.pack
+//! ```
+//! The order of writing is chunks, index, manifest; the order of reading is the reverse. The format
+//! is described in `docs/image-format.md`. This crate knows nothing of CUDA, prints nothing, and
+//! never changes a file that it has published.
+#![forbid(unsafe_code)]
+
+mod direct;
+mod error;
+mod format;
+mod gc;
+mod id;
+pub mod image;
+mod index;
+mod lock;
+mod reader;
+mod store;
+mod sync;
+mod writer;
+
+pub use direct::{AlignedBuf, BLOCK};
+pub use error::{Result, StoreError};
+pub use format::{IndexFile, IndexRecord, PackHeader, PackId};
+pub use gc::{GcOptions, GcReport, gc};
+pub use id::ChunkId;
+pub use reader::ChunkReader;
+pub use store::Store;
+pub use writer::{PackWriter, Put, Totals, WriteOptions};
+
+/// The longest chunk the store takes, in bytes.
+pub const MAX_CHUNK_BYTES: usize = 64 << 20;

@@ -1,0 +1,162 @@
+//! Folders of images: names, listing, removal, what dead writers left.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Image, MANIFEST, Manifest, registry};
+use crate::lock::{self, Kind};
+use crate::{Result, Store, StoreError, format, sync};
+
+/// How names of drafts begin.
+pub(super) const DRAFT_PREFIX: &str = ".draft-";
+/// How names of images that are being removed begin.
+const REMOVED_PREFIX: &str = ".removed-";
+
+/// Checks that `name` can name an image.
+///
+/// # Errors
+/// `BadName` with the rule that it breaks.
+pub fn check_name(name: &str) -> Result<()> {
+    let why = if name.is_empty() {
+        "it is empty"
+    } else if name.len() > 200 {
+        "it is longer than 200 bytes"
+    } else if name.starts_with(['.', '-']) {
+        "it starts with a dot or a dash"
+    } else if name.contains('/') || name.contains(char::is_control) {
+        "it contains a slash or a control character"
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::BadName {
+        name: name.into(),
+        why,
+    })
+}
+
+/// The first free name of BASE-1, BASE-2, ... in a folder of images.
+///
+/// # Errors
+/// `BadName`, or `Io` when the folder cannot be read.
+pub fn next_name(images_dir: &Path, base: &str) -> Result<String> {
+    check_name(base)?;
+    let numbers = names(images_dir)?
+        .into_iter()
+        .filter_map(|n| n.strip_prefix(base)?.strip_prefix('-')?.parse::<u64>().ok());
+    Ok(format!("{base}-{}", numbers.max().unwrap_or(0) + 1))
+}
+
+/// An image in a listing.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its manifest, or why it cannot be read.
+    pub manifest: Result<Manifest>,
+}
+
+/// The images in a folder, by name; none when there is no such folder.
+///
+/// # Errors
+/// `Io` when the folder cannot be read.
+pub fn ls(images_dir: &Path) -> Result<Vec<Listed>> {
+    let mut listed: Vec<_> = names(images_dir)?
+        .into_iter()
+        .filter(|name| images_dir.join(name).join(MANIFEST).exists())
+        .map(|name| {
+            let path = images_dir.join(&name);
+            let manifest = Image::open(&path).map(Image::into_manifest);
+            Listed {
+                name,
+                path,
+                manifest,
+            }
+        })
+        .collect();
+    listed.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(listed)
+}
+
+/// Removes an image; its chunks stay until the next collection. A damaged image can be removed too.
+/// `store` is the one the image refers to, if it is still there.
+///
+/// # Errors
+/// `NotFound`, or `Io`.
+pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
+    if !image.join(MANIFEST).exists() {
+        return Err(StoreError::NotFound {
+            what: "image",
+            path: image.into(),
+        });
+    }
+    let image = std::fs::canonicalize(image).map_err(|e| StoreError::io("resolve", image, 0, e))?;
+    let parent = image.parent().unwrap_or(Path::new("/"));
+    let unique = format::PackId(sync::unique()?);
+    let aside = parent.join(format!("{REMOVED_PREFIX}{unique}"));
+    sync::rename(&image, &aside)?;
+    sync::folder(parent)?;
+    if let Some(store) = store {
+        registry::forget(store, &image)?;
+    }
+    std::fs::remove_dir_all(&aside).map_err(|e| StoreError::io("remove", &aside, 0, e))
+}
+
+/// Removes drafts whose writers are dead, and what is left of removed images.
+pub(crate) fn sweep_drafts(images_dir: &Path) -> Result<()> {
+    for name in names(images_dir)? {
+        let path = images_dir.join(&name);
+        let dead = name.starts_with(REMOVED_PREFIX)
+            || name.starts_with(DRAFT_PREFIX)
+                && matches!(
+                    lock::folder(&path, Kind::Exclusive, Duration::ZERO),
+                    Ok(Some(_))
+                );
+        if dead {
+            match std::fs::remove_dir_all(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::io("remove", &path, 0, e));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let io = |e| StoreError::io("list", folder, 0, e);
+    let entries = match std::fs::read_dir(folder) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(io)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry.map_err(io)?.file_name().into_string().ok());
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_count_up() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(next_name(dir.path(), "heat").unwrap(), "heat-1");
+        for n in ["heat-1", "heat-9", "heat-x", "heater-50"] {
+            std::fs::create_dir(dir.path().join(n)).unwrap();
+        }
+        assert_eq!(next_name(dir.path(), "heat").unwrap(), "heat-10");
+    }
+
+    #[test]
+    fn bad_names_say_why() {
+        for name in ["", ".x", "a/b", "-o", "a\nb", &"x".repeat(201)] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+        assert!(check_name("heat 2-1").is_ok());
+    }
+}

@@ -1,0 +1,234 @@
+//! `manifest.json`: what an image is and what it consists of.
+//!
+//! Fields may be added in later releases without a new schema version; readers ignore those they do
+//! not know. Removing a field or changing its meaning takes a new version.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path};
+
+use serde::{Deserialize, Serialize};
+
+use crate::format::damaged;
+use crate::{Result, StoreError};
+
+/// Version of the manifest and of the image folder's layout.
+pub const SCHEMA_VERSION: u32 = 1;
+/// Name of the manifest.
+pub const MANIFEST: &str = "manifest.json";
+/// Name of the file with the manifest's BLAKE3: 64 hexadecimal digits and a line feed.
+pub const MANIFEST_HASH: &str = "manifest.b3";
+/// Name of the file with the session's objects.
+pub const STATE: &str = "state";
+/// Name of the chunk table.
+pub const CHUNKS: &str = "chunks";
+/// Name of the folder of the host process.
+pub const HOST: &str = "host";
+
+/// The contents of `manifest.json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Manifest {
+    /// [`SCHEMA_VERSION`]; set by `Draft::commit`.
+    pub schema_version: u32,
+    /// The image's name when it was written; set by `Draft::commit`.
+    pub name: String,
+    /// When it was committed, RFC 3339 UTC; set by `Draft::commit`.
+    pub created: String,
+    /// Folder of the store with its chunks, absolute; set by `Draft::commit`.
+    pub store: String,
+    /// Release of Fermata that wrote it.
+    pub fermata_version: String,
+    /// Session it was taken of.
+    pub session: String,
+    /// Protocol: `stop`, `snapshot`, `cow`, `recopy`.
+    pub mode: String,
+    /// The program.
+    pub program: Program,
+    /// The machine.
+    pub host: HostRecord,
+    /// Devices in the program's order.
+    pub devices: Vec<DeviceRecord>,
+    /// What the session held.
+    pub totals: SessionTotals,
+    /// Steps of the checkpoint in order.
+    pub phases: Vec<Phase>,
+    /// What the writer needs at restore beyond the above (log length, open files), by name.
+    pub extra: BTreeMap<String, serde_json::Value>,
+    /// Every other file of the folder; set by `Draft::commit`.
+    pub files: Vec<FileRecord>,
+}
+
+/// The program that was checkpointed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Program {
+    /// Its command line.
+    pub argv: Vec<String>,
+    /// Its working folder.
+    pub cwd: String,
+    /// Path of its executable.
+    pub executable: String,
+    /// Its process id as it sees it.
+    pub pid: u32,
+}
+
+/// The machine an image was written on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostRecord {
+    /// Host name.
+    pub hostname: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Version of CRIU.
+    pub criu: String,
+}
+
+/// A device the program saw.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceRecord {
+    /// Name.
+    pub name: String,
+    /// UUID.
+    pub uuid: String,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// 10 * major + minor.
+    pub compute_capability: u32,
+    /// `cuDriverGetVersion`.
+    pub driver_version: i32,
+    /// Whether it was softgpu's.
+    pub soft: bool,
+}
+
+/// What a session held when it was checkpointed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionTotals {
+    /// Live device allocations.
+    pub allocations: u64,
+    /// Their bytes.
+    pub device_bytes: u64,
+    /// Bytes of pinned, registered and managed memory.
+    pub host_bytes: u64,
+    /// Streams, events, modules, graphs alive.
+    pub objects: u64,
+    /// Chunks referred to.
+    pub chunks: u64,
+    /// Bytes newly written to the store.
+    pub written_bytes: u64,
+    /// Seconds the whole checkpoint took.
+    pub seconds: f64,
+    /// Seconds the program stood still.
+    pub stopped_seconds: f64,
+}
+
+/// A step of a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Phase {
+    /// Name: `quiesce`, `device`, `host`, ...
+    pub name: String,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// Bytes it moved.
+    pub bytes: u64,
+}
+
+/// A file of the image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    /// Path inside the image folder, parts separated by `/`.
+    pub path: String,
+    /// Bytes.
+    pub length: u64,
+    /// BLAKE3, 64 hexadecimal digits.
+    pub blake3: String,
+}
+
+impl Manifest {
+    /// Reads a manifest; `path` is only named in errors.
+    ///
+    /// # Errors
+    /// `Newer` for a later schema version, `Damaged` for anything that is not a manifest.
+    pub fn decode(bytes: &[u8], path: &Path) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Version {
+            schema_version: u32,
+        }
+        let bad = |e: serde_json::Error| StoreError::Damaged {
+            path: path.into(),
+            what: format!("not a manifest: {e}"),
+        };
+        let found = serde_json::from_slice::<Version>(bytes)
+            .map_err(bad)?
+            .schema_version;
+        if found > SCHEMA_VERSION {
+            return Err(StoreError::Newer {
+                path: path.into(),
+                found,
+                known: SCHEMA_VERSION,
+            });
+        }
+        if found == 0 {
+            return damaged(path, "schema version 0 does not exist");
+        }
+        let manifest: Self = serde_json::from_slice(bytes).map_err(bad)?;
+        for file in &manifest.files {
+            if !stays_inside(&file.path) {
+                return damaged(path, &format!("`{}` leads out of the image", file.path));
+            }
+        }
+        Ok(manifest)
+    }
+
+    /// The bytes of `manifest.json`.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec_pretty(self).expect("a manifest has only text keys");
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// The record of a file, by its path inside the image.
+    pub fn file(&self, path: &str) -> Option<&FileRecord> {
+        self.files.iter().find(|f| f.path == path)
+    }
+}
+
+fn stays_inside(path: &str) -> bool {
+    !path.is_empty()
+        && Path::new(path)
+            .components()
+            .all(|c| matches!(c, Component::Normal(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_fields_are_ignored_and_newer_versions_refused() {
+        let m = Manifest::decode(br#"{"schema_version":1,"later":2}"#, Path::new("m")).unwrap();
+        assert_eq!(m.schema_version, 1);
+        let e = Manifest::decode(br#"{"schema_version":2}"#, Path::new("m")).unwrap_err();
+        assert!(matches!(e, StoreError::Newer { found: 2, .. }));
+        assert!(Manifest::decode(b"{}", Path::new("m")).is_err());
+    }
+
+    #[test]
+    fn paths_that_lead_outside_are_refused() {
+        for path in ["../x", "/etc/passwd", "a/../../b", ""] {
+            let m = Manifest {
+                schema_version: 1,
+                files: vec![FileRecord {
+                    path: path.into(),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            };
+            let e = Manifest::decode(&m.encode(), Path::new("m")).unwrap_err();
+            assert!(e.to_string().contains("leads out"), "{path}: {e}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Images: folders that hold one checkpoint each, and what can be done with them.
+//!
+//! ```text
+//!  NAME/manifest.json   what the image is; length and BLAKE3 of every other file
+//!       manifest.b3     BLAKE3 of manifest.json
+//!       state           objects of the session (written by the engine)
+//!       chunks          which chunk fills which part of which buffer
+//!       host/           the host process (written by CRIU)
+//! ```
+
+mod diff;
+mod draft;
+mod folder;
+mod manifest;
+mod open;
+mod registry;
+mod table;
+mod time;
+mod verify;
+
+pub use diff::{BufferChange, BufferDiff, Diff, FileChange, FileDiff, diff};
+pub use draft::Draft;
+pub use folder::{Listed, check_name, ls, next_name, rm};
+pub use manifest::{
+    CHUNKS, DeviceRecord, FileRecord, HOST, HostRecord, MANIFEST, MANIFEST_HASH, Manifest, Phase,
+    Program, SCHEMA_VERSION, STATE, SessionTotals,
+};
+pub use open::Image;
+pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWriter};
+pub use time::{rfc3339, unix_now};
+pub use verify::{Damage, DamagedBuffer, Report, VerifyProgress, verify};
+
+pub(crate) use folder::sweep_drafts;
+pub(crate) use registry::{forget, known_images};

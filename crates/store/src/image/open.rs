@@ -1,0 +1,126 @@
+//! Opening an image: is it one, can it be read here, is it whole.
+
+use std::path::{Path, PathBuf};
+
+use super::manifest::{CHUNKS, HOST, MANIFEST, MANIFEST_HASH, Manifest, STATE};
+use super::table::ChunkTable;
+use crate::format::damaged;
+use crate::{Result, StoreError, sync};
+
+const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// A committed image.
+#[derive(Debug, Clone)]
+pub struct Image {
+    dir: PathBuf,
+    manifest: Manifest,
+}
+
+impl Image {
+    /// Opens the image in `dir`. The manifest is checked bit by bit, other files for presence and
+    /// length; their content is checked by [`super::verify`] and, for the chunk table, by reading.
+    ///
+    /// # Errors
+    /// `NotFound`, `Newer`, `Damaged`.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join(MANIFEST);
+        if !path.exists() {
+            return Err(StoreError::NotFound {
+                what: "image",
+                path: dir.into(),
+            });
+        }
+        let dir = std::fs::canonicalize(dir).map_err(|e| StoreError::io("resolve", dir, 0, e))?;
+        let bytes = sync::read_limited(&path, MAX_MANIFEST_BYTES)?;
+        let hash_path = dir.join(MANIFEST_HASH);
+        let hash = match sync::read_limited(&hash_path, 128) {
+            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return damaged(&hash_path, "it is missing");
+            }
+            other => other?,
+        };
+        if hash != format!("{}\n", blake3::hash(&bytes).to_hex()).as_bytes() {
+            return damaged(&path, "its hash is not the one in `manifest.b3`");
+        }
+        let manifest = Manifest::decode(&bytes, &path)?;
+        for file in &manifest.files {
+            let path = dir.join(&file.path);
+            match path.symlink_metadata() {
+                Ok(m) if m.is_file() && m.len() == file.length => {}
+                Ok(m) if m.is_file() => {
+                    let what = format!("{} bytes instead of {}", m.len(), file.length);
+                    return damaged(&path, &what);
+                }
+                Ok(_) => return damaged(&path, "it is not a regular file"),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                    return damaged(&path, "it is missing");
+                }
+                Err(e) => return Err(StoreError::io("examine", &path, 0, e)),
+            }
+        }
+        Ok(Self { dir, manifest })
+    }
+
+    /// The image's folder, absolute.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What the image is.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The manifest alone.
+    pub fn into_manifest(self) -> Manifest {
+        self.manifest
+    }
+
+    /// Path of the session's objects.
+    pub fn state(&self) -> PathBuf {
+        self.dir.join(STATE)
+    }
+
+    /// Folder of the host process.
+    pub fn host(&self) -> PathBuf {
+        self.dir.join(HOST)
+    }
+
+    /// Folder of the store the image was written to.
+    pub fn store(&self) -> &Path {
+        Path::new(&self.manifest.store)
+    }
+
+    /// Which chunk fills which part of which buffer; empty for an image without device data.
+    ///
+    /// # Errors
+    /// `Damaged`, also when the file is not the one the manifest describes; `Newer`.
+    pub fn chunk_table(&self) -> Result<ChunkTable> {
+        match self.manifest.file(CHUNKS) {
+            None => Ok(ChunkTable::default()),
+            Some(_) => ChunkTable::decode(&self.read_file(CHUNKS)?, &self.dir.join(CHUNKS)),
+        }
+    }
+
+    /// Reads a file of the image whole and checks it against the manifest.
+    ///
+    /// # Errors
+    /// `Damaged` when the content is another or the manifest does not list the file.
+    pub fn read_file(&self, path: &str) -> Result<Vec<u8>> {
+        let at = self.dir.join(path);
+        let Some(record) = self.manifest.file(path) else {
+            return damaged(&at, "the manifest does not list it");
+        };
+        let bytes = sync::read_limited(&at, record.length)?;
+        if bytes.len() as u64 != record.length {
+            return damaged(
+                &at,
+                &format!("{} bytes instead of {}", bytes.len(), record.length),
+            );
+        }
+        if blake3::hash(&bytes).to_hex().as_str() != record.blake3 {
+            return damaged(&at, "its hash is not the one in the manifest");
+        }
+        Ok(bytes)
+    }
+}

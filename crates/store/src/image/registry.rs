@@ -1,0 +1,74 @@
+//! The store's list of images: one small file each with the image's path, so that a collection
+//! finds images wherever they were written.
+//!
+//! ```text
+//!  commit:  HASH.pending ──► image folder gets its name ──► HASH.image
+//! ```
+//! A pending entry whose image is not there is what a crash before the renaming left.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::{Result, Store, StoreError, sync};
+
+fn entry(store: &Store, image: &Path, extension: &str) -> PathBuf {
+    let hash = blake3::hash(image.as_os_str().as_bytes()).to_hex();
+    store
+        .images_dir()
+        .join(format!("{}.{extension}", &hash[..32]))
+}
+
+/// Announces an image that is about to get its name.
+pub(super) fn announce(store: &Store, image: &Path) -> Result<()> {
+    let path = entry(store, image, "pending");
+    sync::remove_file(&path)?;
+    sync::write_new(&path, &[image.as_os_str().as_bytes(), b"\n"], true)?;
+    sync::folder(&store.images_dir())
+}
+
+/// Enters an announced image.
+pub(super) fn enter(store: &Store, image: &Path) -> Result<()> {
+    sync::rename(
+        &entry(store, image, "pending"),
+        &entry(store, image, "image"),
+    )?;
+    sync::folder(&store.images_dir())
+}
+
+/// Removes an image's entries.
+pub(crate) fn forget(store: &Store, image: &Path) -> Result<()> {
+    sync::remove_file(&entry(store, image, "pending"))?;
+    sync::remove_file(&entry(store, image, "image"))
+}
+
+/// The images the store knows of that are there, and those that are not.
+pub(crate) struct KnownImages {
+    /// Folders that exist.
+    pub(crate) present: BTreeSet<PathBuf>,
+    /// Folders that were committed and are not there any more.
+    pub(crate) lost: Vec<PathBuf>,
+}
+
+/// Reads the list; drops entries of images that were never finished.
+pub(crate) fn known_images(store: &Store) -> Result<KnownImages> {
+    let dir = store.images_dir();
+    let mut known = KnownImages {
+        present: BTreeSet::new(),
+        lost: Vec::new(),
+    };
+    for item in std::fs::read_dir(&dir).map_err(|e| StoreError::io("list", &dir, 0, e))? {
+        let path = item.map_err(|e| StoreError::io("list", &dir, 0, e))?.path();
+        let text = sync::read_limited(&path, 1 << 16)?;
+        let image = PathBuf::from(OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text)));
+        if image.join(super::MANIFEST).exists() {
+            known.present.insert(image);
+        } else if path.extension().is_some_and(|e| e == "pending") {
+            sync::remove_file(&path)?;
+        } else {
+            known.lost.push(image);
+        }
+    }
+    Ok(known)
+}

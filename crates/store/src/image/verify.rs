@@ -1,0 +1,233 @@
+//! Verification: every bit of an image and of the chunks it refers to.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use super::Image;
+use super::draft::hash_file;
+use super::manifest::{MANIFEST, MANIFEST_HASH};
+use super::table::{BufferId, ChunkTable};
+use crate::{ChunkId, ChunkReader, Result, Store, StoreError};
+
+/// A buffer, or a part of one, that cannot be restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct DamagedBuffer {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// First byte of the part.
+    pub offset: u64,
+    /// Bytes of the part.
+    pub length: u64,
+}
+
+/// Something that is wrong with an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The file or pack.
+    pub file: PathBuf,
+    /// The chunk, if it is one.
+    pub chunk: Option<ChunkId>,
+    /// What is wrong.
+    pub what: String,
+    /// The parts of buffers that are lost with it.
+    pub buffers: Vec<DamagedBuffer>,
+}
+
+/// Outcome of a verification.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Files read.
+    pub files: u64,
+    /// Different chunks read.
+    pub chunks: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// All damage; empty when the image is sound.
+    pub damage: Vec<Damage>,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.damage.is_empty()
+    }
+}
+
+/// How far a verification is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VerifyProgress {
+    /// Bytes read.
+    pub done: u64,
+    /// Bytes to read.
+    pub total: u64,
+}
+
+/// Reads the whole image and all its chunks and names everything that is damaged. `progress` is
+/// called from several threads.
+///
+/// # Errors
+/// `Locked` while a collection runs. Damage is not an error but part of the report.
+pub fn verify(
+    image: &Image,
+    store: &Store,
+    progress: &(dyn Fn(VerifyProgress) + Sync),
+) -> Result<Report> {
+    let reader = store.reader()?;
+    let mut report = Report::default();
+    let table = match image.chunk_table() {
+        Ok(table) => table,
+        Err(StoreError::Damaged { .. } | StoreError::Newer { .. }) => ChunkTable::default(),
+        Err(e) => return Err(e),
+    };
+    let mut uses: BTreeMap<ChunkId, Vec<DamagedBuffer>> = BTreeMap::new();
+    let mut chunk_bytes = 0;
+    for r in table.records() {
+        let length = u64::from(r.length);
+        let users = uses.entry(r.id).or_insert_with(|| {
+            chunk_bytes += length;
+            Vec::new()
+        });
+        users.push(DamagedBuffer {
+            buffer: r.buffer,
+            offset: r.offset,
+            length,
+        });
+    }
+    let file_bytes: u64 = image.manifest().files.iter().map(|f| f.length).sum();
+    let meter = Meter {
+        done: AtomicU64::new(0),
+        total: file_bytes + chunk_bytes,
+        progress,
+    };
+    check_files(image, &table, &mut report, &meter)?;
+    check_chunks(&reader, &uses, &mut report, &meter);
+    Ok(report)
+}
+
+struct Meter<'a> {
+    done: AtomicU64,
+    total: u64,
+    progress: &'a (dyn Fn(VerifyProgress) + Sync),
+}
+
+impl Meter<'_> {
+    fn add(&self, bytes: u64) {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        (self.progress)(VerifyProgress {
+            done,
+            total: self.total.max(done),
+        });
+    }
+}
+
+fn check_files(
+    image: &Image,
+    table: &ChunkTable,
+    report: &mut Report,
+    meter: &Meter,
+) -> Result<()> {
+    let mut damage = |path: &Path, what: String| {
+        report.damage.push(Damage {
+            file: path.into(),
+            chunk: None,
+            what,
+            buffers: Vec::new(),
+        });
+    };
+    for record in &image.manifest().files {
+        let path = image.dir().join(&record.path);
+        match hash_file(&path, false) {
+            Ok((length, _)) if length != record.length => {
+                damage(
+                    &path,
+                    format!("{length} bytes instead of {}", record.length),
+                );
+            }
+            Ok((_, hash)) if hash != record.blake3 => {
+                damage(&path, "its hash is not the one in the manifest".into());
+            }
+            Ok(_) => {}
+            Err(e) => damage(&path, e.to_string()),
+        }
+        report.files += 1;
+        report.bytes += record.length;
+        meter.add(record.length);
+    }
+    if let (true, Err(e)) = (table.records().is_empty(), image.chunk_table()) {
+        damage(&image.dir().join(super::CHUNKS), e.to_string());
+    }
+    let listed: HashSet<PathBuf> = image
+        .manifest()
+        .files
+        .iter()
+        .map(|f| image.dir().join(&f.path))
+        .collect();
+    let mut folders = vec![image.dir().to_owned()];
+    while let Some(folder) = folders.pop() {
+        let io = |e| StoreError::io("list", &folder, 0, e);
+        for entry in std::fs::read_dir(&folder).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            let own = path == image.dir().join(MANIFEST) || path == image.dir().join(MANIFEST_HASH);
+            if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            } else if !own && !listed.contains(&path) {
+                damage(&path, "the manifest does not list it".into());
+            }
+        }
+    }
+    report.damage.dedup_by(|a, b| a.file == b.file);
+    Ok(())
+}
+
+fn check_chunks(
+    reader: &ChunkReader,
+    uses: &BTreeMap<ChunkId, Vec<DamagedBuffer>>,
+    report: &mut Report,
+    meter: &Meter,
+) {
+    let chunks: Vec<_> = uses.iter().collect();
+    let next = AtomicUsize::new(0);
+    let bytes = AtomicU64::new(0);
+    let found = Mutex::new(Vec::new());
+    let work = || {
+        let mut scratch = Vec::new();
+        while let Some((id, users)) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let wanted = users[0].length;
+            let what = match reader.verify(id, &mut scratch) {
+                Ok(length) => {
+                    bytes.fetch_add(length as u64, Ordering::Relaxed);
+                    let fits = users.iter().all(|u| u.length == length as u64);
+                    (!fits).then(|| format!("it has {length} bytes, the image expects {wanted}"))
+                }
+                Err(e) => Some(e.to_string()),
+            };
+            if let Some(what) = what {
+                let file = reader.pack_of(id).unwrap_or_else(|| reader.store().into());
+                let buffers = (*users).clone();
+                found.lock().push(Damage {
+                    file,
+                    chunk: Some(**id),
+                    what,
+                    buffers,
+                });
+            }
+            meter.add(wanted);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(16));
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    report.chunks = chunks.len() as u64;
+    report.bytes += bytes.into_inner();
+    let mut found = found.into_inner();
+    found.sort_by(|a, b| a.buffers.cmp(&b.buffers));
+    report.damage.append(&mut found);
+}

@@ -1,0 +1,155 @@
+//! What is where: the index files of a store, in memory.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::OFlags;
+
+use crate::format::{IndexFile, PackId};
+use crate::{ChunkId, Result, StoreError, direct, sync};
+
+/// The longest index file that is read: 48 bytes for each of 22 million chunks.
+const MAX_INDEX_BYTES: u64 = 1 << 30;
+
+/// A published pack.
+#[derive(Debug)]
+pub(crate) struct Pack {
+    pub(crate) id: PackId,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    direct: OnceLock<File>,
+    plain: OnceLock<File>,
+}
+
+impl Pack {
+    /// The pack's file, opened once for direct I/O or through the page cache.
+    pub(crate) fn file(&self, aligned: bool) -> Result<&File> {
+        let slot = if aligned { &self.direct } else { &self.plain };
+        if let Some(f) = slot.get() {
+            return Ok(f);
+        }
+        let file = if aligned {
+            direct::open(&self.path, OFlags::RDONLY, "open pack")?
+        } else {
+            File::open(&self.path).map_err(|e| StoreError::io("open pack", &self.path, 0, e))?
+        };
+        Ok(slot.get_or_init(|| file))
+    }
+}
+
+/// Where a chunk lies.
+#[derive(Debug, Clone)]
+pub(crate) struct Location {
+    pub(crate) pack: Arc<Pack>,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+}
+
+/// All published chunks of a store at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Index {
+    pub(crate) chunks: HashMap<ChunkId, Location>,
+    pub(crate) packs: HashMap<PackId, Arc<Pack>>,
+    /// Index files that could not be read; their chunks count as missing.
+    pub(crate) damage: HashMap<PackId, String>,
+}
+
+impl Index {
+    /// Enters what an index file says.
+    pub(crate) fn add(&mut self, file: &IndexFile, packs: &Path) {
+        let pack = Arc::new(Pack {
+            id: file.pack,
+            path: pack_path(packs, file.pack),
+            bytes: file.pack_bytes,
+            direct: OnceLock::new(),
+            plain: OnceLock::new(),
+        });
+        for r in &file.records {
+            let (offset, length) = (r.offset.get(), r.length.get());
+            self.chunks.insert(
+                r.id,
+                Location {
+                    pack: pack.clone(),
+                    offset,
+                    length,
+                },
+            );
+        }
+        self.packs.insert(file.pack, pack);
+    }
+
+    /// Brings `old` up to date with the folders; the same when nothing has changed.
+    pub(crate) fn refresh(old: &Arc<Self>, index: &Path, packs: &Path) -> Result<Arc<Self>> {
+        let present = list(index, "idx")?;
+        let known = |id: &PackId| old.packs.contains_key(id) || old.damage.contains_key(id);
+        let gone =
+            present.iter().filter(|id| known(id)).count() < old.packs.len() + old.damage.len();
+        let missing: Vec<_> = present.iter().filter(|id| gone || !known(id)).collect();
+        if missing.is_empty() && !gone {
+            return Ok(old.clone());
+        }
+        let mut new = if gone {
+            Self::default()
+        } else {
+            (**old).clone()
+        };
+        for id in missing {
+            let path = index_path(index, *id);
+            let read = sync::read_limited(&path, MAX_INDEX_BYTES)
+                .and_then(|bytes| IndexFile::decode(&bytes, &path));
+            match read {
+                Ok(f) if f.pack == *id => new.add(&f, packs),
+                Ok(f) => {
+                    let what = format!("`{}` is the index of pack `{}`", path.display(), f.pack);
+                    new.damage.insert(*id, what);
+                }
+                Err(StoreError::Io { source, .. })
+                    if source.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e @ (StoreError::Damaged { .. } | StoreError::Newer { .. })) => {
+                    new.damage.insert(*id, e.to_string());
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Arc::new(new))
+    }
+}
+
+/// Path of a pack.
+pub(crate) fn pack_path(packs: &Path, id: PackId) -> PathBuf {
+    packs.join(format!("{id}.pack"))
+}
+
+/// Path of an index file.
+pub(crate) fn index_path(index: &Path, id: PackId) -> PathBuf {
+    index.join(format!("{id}.idx"))
+}
+
+/// The packs named by the files with this extension in a folder.
+pub(crate) fn list(folder: &Path, extension: &str) -> Result<Vec<PackId>> {
+    let entries = std::fs::read_dir(folder).map_err(|e| StoreError::io("list", folder, 0, e))?;
+    let mut ids = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| StoreError::io("list", folder, 0, e))?;
+        let name = entry.file_name();
+        let id = name
+            .to_str()
+            .and_then(|n| n.strip_suffix(extension)?.strip_suffix('.'));
+        ids.extend(id.and_then(parse));
+    }
+    ids.sort();
+    Ok(ids)
+}
+
+fn parse(text: &str) -> Option<PackId> {
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    let mut id = [0; 16];
+    for (i, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some(PackId(id))
+}

@@ -1,0 +1,167 @@
+//! Reading chunks, several threads at once, straight into callers' buffers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::direct::{self, BLOCK, blocks};
+use crate::index::{Index, Location};
+use crate::lock::Guard;
+use crate::{ChunkId, Result, Store, StoreError};
+
+/// Reads chunks; see [`Store::reader`]. All methods may be called from several threads.
+pub struct ChunkReader {
+    store: Store,
+    index: Mutex<Arc<Index>>,
+    _lock: Option<Guard>,
+}
+
+impl ChunkReader {
+    pub(crate) fn new(store: Store, index: Arc<Index>, lock: Guard) -> Self {
+        Self {
+            store,
+            index: Mutex::new(index),
+            _lock: Some(lock),
+        }
+    }
+
+    /// For a caller that holds the exclusive lock.
+    pub(crate) fn under_lock(store: Store, index: Arc<Index>) -> Self {
+        Self {
+            store,
+            index: Mutex::new(index),
+            _lock: None,
+        }
+    }
+
+    /// A chunk's length in bytes.
+    ///
+    /// # Errors
+    /// `MissingChunk`, or `Damaged` when the chunk may be in a pack whose index is damaged.
+    pub fn length(&self, id: &ChunkId) -> Result<usize> {
+        Ok(self.find(id)?.length as usize)
+    }
+
+    /// Reads a chunk into a buffer of exactly its length. The content is not checked: see
+    /// [`Self::read_verified`]. Buffers that start at a multiple of [`BLOCK`] are read into without
+    /// a copy.
+    ///
+    /// # Errors
+    /// `MissingChunk`, `Misuse` for a buffer of another length, `DamagedChunk` when the pack is cut.
+    pub fn read(&self, id: &ChunkId, into: &mut [u8]) -> Result<()> {
+        let at = self.find(id)?;
+        if into.len() != at.length as usize {
+            let what = format!("`{id}` has {} bytes, the buffer {}", at.length, into.len());
+            return Err(StoreError::Misuse {
+                op: "read a chunk",
+                what,
+            });
+        }
+        let whole = if direct::is_aligned(into) {
+            into.len() / BLOCK * BLOCK
+        } else {
+            0
+        };
+        let (front, rest) = into.split_at_mut(whole);
+        let short = read_at(&at, front, at.offset, true)?
+            || read_at(&at, rest, at.offset + whole as u64, false)?;
+        if short {
+            Err(damaged(id, &at, "its pack has been cut"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// As [`Self::read`], and checks that the bytes have the chunk's hash.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and `DamagedChunk` when the hash is another.
+    pub fn read_verified(&self, id: &ChunkId, into: &mut [u8]) -> Result<()> {
+        self.read(id, into)?;
+        if ChunkId::of(into) != *id {
+            return Err(damaged(id, &self.find(id)?, "its bytes have another hash"));
+        }
+        Ok(())
+    }
+
+    /// Checks a chunk on disk, the fill of its last block included; returns its length.
+    /// `scratch` grows as needed and can be used for the next chunk.
+    ///
+    /// # Errors
+    /// `MissingChunk` or `DamagedChunk`.
+    pub fn verify(&self, id: &ChunkId, scratch: &mut Vec<u8>) -> Result<usize> {
+        let at = self.find(id)?;
+        let length = at.length as usize;
+        let padded = blocks(length as u64) as usize;
+        if scratch.len() < padded + BLOCK {
+            scratch.resize(padded + BLOCK, 0);
+        }
+        let start = scratch.as_ptr().align_offset(BLOCK);
+        let bytes = &mut scratch[start..start + padded];
+        if read_at(&at, bytes, at.offset, true)? {
+            return Err(damaged(id, &at, "its pack has been cut"));
+        }
+        if ChunkId::of(&bytes[..length]) != *id {
+            return Err(damaged(id, &at, "its bytes have another hash"));
+        }
+        if bytes[length..].iter().any(|&b| b != 0) {
+            return Err(damaged(id, &at, "the fill of its last block is not zero"));
+        }
+        Ok(length)
+    }
+
+    /// The pack that holds a chunk.
+    pub fn pack_of(&self, id: &ChunkId) -> Option<std::path::PathBuf> {
+        self.find(id).ok().map(|at| at.pack.path.clone())
+    }
+
+    /// The store that is read.
+    pub fn store(&self) -> &Path {
+        self.store.dir()
+    }
+
+    fn find(&self, id: &ChunkId) -> Result<Location> {
+        let index = self.index.lock().clone();
+        if let Some(at) = index.chunks.get(id) {
+            return Ok(at.clone());
+        }
+        let newer = self.store.refresh()?;
+        *self.index.lock() = newer.clone();
+        if let Some(at) = newer.chunks.get(id) {
+            return Ok(at.clone());
+        }
+        if let Some((pack, what)) = newer.damage.iter().next() {
+            let path = crate::index::index_path(&self.store.index_dir(), *pack);
+            return Err(StoreError::Damaged {
+                path,
+                what: what.clone(),
+            });
+        }
+        Err(StoreError::MissingChunk {
+            id: *id,
+            store: self.store.dir().into(),
+        })
+    }
+}
+
+/// Reads; true when the file ends too early.
+fn read_at(at: &Location, into: &mut [u8], offset: u64, aligned: bool) -> Result<bool> {
+    if into.is_empty() {
+        return Ok(false);
+    }
+    let wanted = into.len();
+    let got = direct::read_full(at.pack.file(aligned)?, into, offset)
+        .map_err(|e| StoreError::io("read", &at.pack.path, 0, e))?;
+    Ok(got < wanted)
+}
+
+fn damaged(id: &ChunkId, at: &Location, what: &str) -> StoreError {
+    let pack = at.pack.path.clone();
+    StoreError::DamagedChunk {
+        id: *id,
+        pack,
+        offset: at.offset,
+        what: what.into(),
+    }
+}

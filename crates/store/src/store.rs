@@ -1,0 +1,205 @@
+//! A store on disk: its folders, its locks, its index.
+//!
+//! ```text
+//!  store/version       one line, written last when a store is made
+//!        lock          shared by writers, readers and drafts; alone for gc
+//!        packs/        ID.pack   chunks
+//!        index/        ID.idx    what ID.pack holds; a pack without one does not count
+//!        images/       one line each: where an image is that refers to chunks here
+//!        tmp/          what is being written
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::index::{self, Index};
+use crate::lock::{self, Guard, Kind};
+use crate::reader::ChunkReader;
+use crate::writer::{PackWriter, WriteOptions};
+use crate::{Result, StoreError, format, sync};
+
+const VERSION_TEXT: &str = "fermata store 1\n";
+const SHARED_WAIT: Duration = Duration::from_secs(10);
+const ALONE_WAIT: Duration = Duration::from_secs(2);
+
+/// A store of chunks. Clones share their index; all methods may be called from several threads.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    index: Mutex<Arc<Index>>,
+}
+
+impl Store {
+    /// Opens the store in `dir`, making it if `create`, and removes what dead writers left behind.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none and `create` is off; `Newer` or `Damaged`.
+    pub fn open(dir: &Path, create: bool) -> Result<Self> {
+        match sync::read_limited(&dir.join("version"), 64) {
+            Ok(text) => check_version(dir, &text)?,
+            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                if !create {
+                    return Err(StoreError::NotFound {
+                        what: "store",
+                        path: dir.into(),
+                    });
+                }
+                make(dir)?;
+            }
+            Err(e) => return Err(e),
+        }
+        let dir = std::fs::canonicalize(dir).map_err(|e| StoreError::io("resolve", dir, 0, e))?;
+        let index = Mutex::new(Arc::new(Index::default()));
+        let store = Self {
+            inner: Arc::new(Inner { dir, index }),
+        };
+        if let Some(_alone) = lock::file(&store.lock_path(), Kind::Exclusive, Duration::ZERO)? {
+            store.clean()?;
+        }
+        store.refresh()?;
+        Ok(store)
+    }
+
+    /// The store's folder, absolute.
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// Starts writing with [`WriteOptions::default`].
+    ///
+    /// # Errors
+    /// `Locked` while a collection runs.
+    pub fn begin(&self) -> Result<PackWriter> {
+        self.begin_with(WriteOptions::default())
+    }
+
+    /// Starts writing.
+    ///
+    /// # Errors
+    /// `Locked` while a collection runs.
+    pub fn begin_with(&self, options: WriteOptions) -> Result<PackWriter> {
+        let lock = self.share()?;
+        Ok(PackWriter::new(
+            self.clone(),
+            self.refresh()?,
+            lock,
+            options,
+        ))
+    }
+
+    /// A reader of all chunks published so far. No collection can run until it is dropped.
+    ///
+    /// # Errors
+    /// `Locked` while a collection runs.
+    pub fn reader(&self) -> Result<ChunkReader> {
+        let lock = self.share()?;
+        Ok(ChunkReader::new(self.clone(), self.refresh()?, lock))
+    }
+
+    /// Takes the lock of those who use chunks.
+    pub(crate) fn share(&self) -> Result<Guard> {
+        lock::file(&self.lock_path(), Kind::Shared, SHARED_WAIT)?.ok_or_else(|| {
+            StoreError::Locked {
+                path: self.dir().into(),
+                by: "a collection of garbage is running",
+            }
+        })
+    }
+
+    /// Takes the lock of those who remove chunks.
+    pub(crate) fn alone(&self) -> Result<Guard> {
+        lock::file(&self.lock_path(), Kind::Exclusive, ALONE_WAIT)?.ok_or_else(|| {
+            StoreError::Locked {
+                path: self.dir().into(),
+                by: "a checkpoint, restore or verification is running",
+            }
+        })
+    }
+
+    /// The newest index.
+    pub(crate) fn refresh(&self) -> Result<Arc<Index>> {
+        let mut index = self.inner.index.lock();
+        *index = Index::refresh(&index, &self.index_dir(), &self.packs_dir())?;
+        Ok(index.clone())
+    }
+
+    /// Removes temporary files and packs without an index; only under the exclusive lock.
+    pub(crate) fn clean(&self) -> Result<u64> {
+        let mut removed = 0;
+        let tmp = self.tmp_dir();
+        for entry in std::fs::read_dir(&tmp).map_err(|e| StoreError::io("list", &tmp, 0, e))? {
+            let entry = entry.map_err(|e| StoreError::io("list", &tmp, 0, e))?;
+            removed += entry.metadata().map_or(0, |m| m.len());
+            sync::remove_file(&entry.path())?;
+        }
+        let indexed = index::list(&self.index_dir(), "idx")?;
+        for id in index::list(&self.packs_dir(), "pack")? {
+            if indexed.binary_search(&id).is_err() {
+                let path = index::pack_path(&self.packs_dir(), id);
+                removed += std::fs::metadata(&path).map_or(0, |m| m.len());
+                sync::remove_file(&path)?;
+            }
+        }
+        Ok(removed)
+    }
+
+    pub(crate) fn packs_dir(&self) -> PathBuf {
+        self.dir().join("packs")
+    }
+
+    pub(crate) fn index_dir(&self) -> PathBuf {
+        self.dir().join("index")
+    }
+
+    pub(crate) fn images_dir(&self) -> PathBuf {
+        self.dir().join("images")
+    }
+
+    pub(crate) fn tmp_dir(&self) -> PathBuf {
+        self.dir().join("tmp")
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.dir().join("lock")
+    }
+}
+
+fn make(dir: &Path) -> Result<()> {
+    for folder in ["", "packs", "index", "images", "tmp"] {
+        sync::make_folder(&dir.join(folder))?;
+    }
+    let unique = format::PackId(sync::unique()?);
+    let temporary = dir.join("tmp").join(format!("version-{unique}"));
+    sync::write_new(&temporary, &[VERSION_TEXT.as_bytes()], true)?;
+    sync::rename(&temporary, &dir.join("version"))?;
+    sync::folder(dir)
+}
+
+fn check_version(dir: &Path, text: &[u8]) -> Result<()> {
+    if text == VERSION_TEXT.as_bytes() {
+        return Ok(());
+    }
+    let path = dir.join("version");
+    let number = std::str::from_utf8(text).ok().and_then(|t| {
+        t.strip_prefix("fermata store ")?
+            .strip_suffix('\n')?
+            .parse()
+            .ok()
+    });
+    match number {
+        Some(found) if found > 1 => Err(StoreError::Newer {
+            path,
+            found,
+            known: 1,
+        }),
+        _ => format::damaged(&path, "not the version line of a store"),
+    }
+}

@@ -1,1 +1,48 @@
-//! The loaded CUDA driver (NVIDIA's or softgpu): function table, address ranges, arenas, pinned buffers.
+//! The loaded CUDA driver, NVIDIA's or softgpu's: its function table behind typed calls, the range of
+//! device addresses that every worker reserves, and the pinned buffers data travels through.
+//!
+//! ```text
+//!   Driver ──────── functions of one libcuda.so.1, chosen by path
+//!     ▲
+//!   AddressSpace ── Layout (pure: which address) + physical memory mapped there
+//!   CopyEngine ──── a stream per direction, PinnedPool buffers, events
+//! ```
+//! Handles of the driver are plain numbers here; a stale one gets an error from the driver. Calls act
+//! on the calling thread's current context, as in CUDA: see [`Driver::set_current`].
+
+mod address_space;
+mod arrays;
+mod context;
+mod copy;
+mod devices;
+mod driver;
+mod error;
+mod functions;
+mod graph;
+mod handles;
+mod host;
+mod launch;
+pub mod layout;
+mod memory;
+mod module;
+mod pinned;
+mod ranges;
+mod stream;
+mod transfer;
+
+pub use address_space::AddressSpace;
+pub use arrays::ArrayShape;
+pub use copy::{CopyBox, CopySide, Endpoint};
+pub use devices::DeviceFacts;
+pub use driver::Driver;
+pub use error::{DriverError, LoadError, MemoryError};
+pub use graph::{BatchOp, NodeSpec};
+pub use handles::{
+    ArrayHandle, ContextHandle, EventHandle, ExecHandle, FunctionHandle, GraphHandle, ModuleHandle,
+    NodeHandle, PhysicalHandle, StreamHandle,
+};
+pub use host::HostMapping;
+pub use launch::{Grid, KernelLaunch};
+pub use module::ModuleRefused;
+pub use pinned::{PinnedBuffer, PinnedPool};
+pub use transfer::{CopyEngine, Direction, InFlight};

@@ -1,0 +1,119 @@
+//! Pinned buffers of one size, made once and used again.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use fermata_abi::sys::driver as cu;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Driver, DriverError};
+
+struct Slot {
+    start: *mut u8,
+}
+
+// SAFETY: a slot is the only name of its memory, and whoever holds it holds it alone.
+unsafe impl Send for Slot {}
+
+struct Shared {
+    free: Mutex<Vec<Slot>>,
+    returned: Condvar,
+    bytes: usize,
+}
+
+/// Buffers of pinned host memory; the memory stays until the process ends.
+#[derive(Clone)]
+pub struct PinnedPool {
+    shared: Arc<Shared>,
+}
+
+/// One buffer, exclusively held; it goes back to the pool when dropped.
+pub struct PinnedBuffer {
+    slot: Option<Slot>,
+    shared: Arc<Shared>,
+}
+
+impl PinnedPool {
+    /// `count` buffers of `bytes` each, touched and pinned, usable from every context.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn new(driver: &Driver, count: usize, bytes: usize) -> Result<Self, DriverError> {
+        let mut start = std::ptr::null_mut();
+        let all = count * bytes;
+        // SAFETY: the pointer refers to a live local.
+        unsafe { driver.f.cuMemHostAlloc(&mut start, all.max(1), cu::CU_MEMHOSTALLOC_PORTABLE)? };
+        let start = start.cast::<u8>();
+        // SAFETY: the driver gave `all` bytes; nobody else knows of them yet.
+        unsafe { std::ptr::write_bytes(start, 0, all) };
+        // SAFETY: offsets stay within the allocation.
+        let free = (0..count).map(|i| Slot { start: unsafe { start.add(i * bytes) } }).collect();
+        Ok(Self { shared: Arc::new(Shared { free: Mutex::new(free), returned: Condvar::new(), bytes }) })
+    }
+
+    /// Bytes of each buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        self.shared.bytes
+    }
+
+    /// A buffer, if one is free.
+    pub fn try_take(&self) -> Option<PinnedBuffer> {
+        let slot = self.shared.free.lock().pop()?;
+        Some(PinnedBuffer { slot: Some(slot), shared: Arc::clone(&self.shared) })
+    }
+
+    /// A buffer, waited for at most `deadline`.
+    pub fn take(&self, deadline: std::time::Duration) -> Option<PinnedBuffer> {
+        let until = std::time::Instant::now() + deadline;
+        let mut free = self.shared.free.lock();
+        loop {
+            if let Some(slot) = free.pop() {
+                return Some(PinnedBuffer { slot: Some(slot), shared: Arc::clone(&self.shared) });
+            }
+            if self.shared.returned.wait_until(&mut free, until).timed_out() {
+                return None;
+            }
+        }
+    }
+}
+
+impl PinnedBuffer {
+    /// Its address, as the device sees it too.
+    pub fn address(&self) -> u64 {
+        self.start() as u64
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.slot.as_ref().map_or(std::ptr::null_mut(), |slot| slot.start)
+    }
+
+    pub(crate) fn as_void(&self) -> *mut c_void {
+        self.start().cast::<c_void>()
+    }
+}
+
+impl std::ops::Deref for PinnedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the slot's memory has that many bytes and lives as long as the process; `self` holds it
+        // alone, and a copy in flight owns the buffer until it is done.
+        unsafe { std::slice::from_raw_parts(self.start(), self.shared.bytes) }
+    }
+}
+
+impl std::ops::DerefMut for PinnedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.shared.bytes) }
+    }
+}
+
+impl Drop for PinnedBuffer {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.shared.free.lock().push(slot);
+            self.shared.returned.notify_one();
+        }
+    }
+}

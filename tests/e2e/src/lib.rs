@@ -19,4 +19,5 @@ pub mod processes;
 pub mod programs;
 pub mod report;
 pub mod sandbox;
+pub mod scene;
 pub mod tree;

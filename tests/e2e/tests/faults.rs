@@ -1,0 +1,106 @@
+//! Processes that die at a bad moment: the rest ends or goes on in bounded time,
+//! older images stay whole, nothing is left behind.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use fermata_e2e::case::Mode;
+use fermata_e2e::fermata::Fermata;
+use fermata_e2e::scene::{Scene, Which, kill_nine};
+
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+fn check_all_images(fermata: &Fermata) -> Result<()> {
+    for entry in std::fs::read_dir(fermata.image(""))?.flatten() {
+        if entry.path().join("manifest.json").exists() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            fermata
+                .call(&["images", "verify", &name])?
+                .success("fermata images verify")?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_whose_worker_dies_ends_with_an_error() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.start_slow("heat")?;
+    scene.fermata().checkpoint("heat", "before", Mode::Stop)?;
+    kill_nine(&scene.process("heat", Which::Worker)?)?;
+    let status = scene.fermata().wait_exit("heat", END_LIMIT)?;
+    ensure!(
+        status != 0,
+        "the program ended with success though its GPU was gone"
+    );
+    scene.check_restorable("before")?;
+    scene.close()
+}
+
+#[test]
+fn a_worker_does_not_outlive_its_program() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.start_slow("heat")?;
+    let worker = scene.process("heat", Which::Worker)?;
+    kill_nine(&scene.process("heat", Which::Program)?)?;
+    ensure!(
+        scene.fermata().wait_exit("heat", END_LIMIT)? == 137,
+        "status of a killed program"
+    );
+    let begun = std::time::Instant::now();
+    while fermata_e2e::processes::look_up(worker.pid).as_ref() == Some(&worker) {
+        ensure!(begun.elapsed() < END_LIMIT, "the worker is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    scene.close()
+}
+
+#[test]
+fn a_program_killed_during_its_checkpoint_leaves_older_images_whole() -> Result<()> {
+    for delay_ms in [0, 20, 60, 150, 300] {
+        let scene = Scene::new()?;
+        scene.start_slow("heat")?;
+        scene.fermata().checkpoint("heat", "older", Mode::Stop)?;
+        let victim = scene.process("heat", Which::Program)?;
+        std::thread::scope(|scope| -> Result<()> {
+            let attempt = scope.spawn(|| scene.fermata().checkpoint("heat", "newer", Mode::Stop));
+            std::thread::sleep(Duration::from_millis(delay_ms));
+            kill_nine(&victim)?;
+            // It may have been quick enough; a refusal must come in time.
+            attempt
+                .join()
+                .map_err(|_| anyhow::anyhow!("checkpoint thread"))?
+                .ok();
+            Ok(())
+        })?;
+        check_all_images(&scene.fermata())?;
+        scene.check_restorable("older")?;
+        scene.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_killed_daemon_leaves_images_whole_and_a_new_one_starts() -> Result<()> {
+    for delay_ms in [0, 30, 120] {
+        let scene = Scene::new()?;
+        scene.start_slow("heat")?;
+        scene.fermata().checkpoint("heat", "older", Mode::Stop)?;
+        let daemon = scene.sandbox().daemon();
+        ensure!(daemon.is_some(), "no daemon runs");
+        std::thread::scope(|scope| -> Result<()> {
+            let attempt = scope.spawn(|| scene.fermata().checkpoint("heat", "newer", Mode::Stop));
+            std::thread::sleep(Duration::from_millis(delay_ms));
+            daemon.iter().try_for_each(kill_nine)?;
+            attempt
+                .join()
+                .map_err(|_| anyhow::anyhow!("checkpoint thread"))?
+                .ok();
+            Ok(())
+        })?;
+        check_all_images(&scene.fermata())?;
+        scene.check_restorable("older")?;
+        scene.close()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! What is refused, or passed on: one clear sentence and the documented status.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::command::{self, Finished};
+use fermata_e2e::fermata::COMMAND_LIMIT;
+use fermata_e2e::scene::Scene;
+
+/// Runs `fermata run --device soft -- words` to its end.
+fn run(scene: &Scene, words: &[&str]) -> Result<Finished> {
+    let all: Vec<&str> = ["run", "--device", "soft", "--"]
+        .into_iter()
+        .chain(words.iter().copied())
+        .collect();
+    scene.fermata().call(&all)
+}
+
+fn expect(done: &Finished, status: i32, words: &[&str]) -> Result<()> {
+    ensure!(
+        done.status == status,
+        "status {} instead of {status}: {}",
+        done.status,
+        done.stderr
+    );
+    for word in words {
+        ensure!(
+            done.stderr.contains(word),
+            "`{word}` is missing in: {}",
+            done.stderr
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_keeps_its_own_status() -> Result<()> {
+    let scene = Scene::new()?;
+    expect(&run(&scene, &["sh", "-c", "exit 7"])?, 7, &[])?;
+    expect(&run(&scene, &["sh", "-c", "kill -15 $$"])?, 143, &[])?;
+    expect(
+        &run(&scene, &["/no/such/program"])?,
+        127,
+        &["/no/such/program"],
+    )?;
+    let file = scene.sandbox().work().join("plain");
+    std::fs::write(&file, "text")?;
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
+    expect(
+        &run(&scene, &[file.to_str().context("path")?])?,
+        126,
+        &["plain"],
+    )?;
+    scene.close()
+}
+
+#[test]
+fn a_wrong_option_is_wrong_usage() -> Result<()> {
+    let scene = Scene::new()?;
+    expect(
+        &scene.fermata().call(&["checkpoint", "--no-such-option"])?,
+        2,
+        &["--no-such-option"],
+    )?;
+    scene.close()
+}
+
+#[test]
+fn an_unknown_session_or_image_is_named() -> Result<()> {
+    let scene = Scene::new()?;
+    expect(
+        &scene.fermata().call(&["checkpoint", "nobody"])?,
+        10,
+        &["nobody"],
+    )?;
+    expect(&scene.fermata().call(&["logs", "nobody"])?, 10, &["nobody"])?;
+    expect(&scene.try_restore("nothing", "name")?, 10, &["nothing"])?;
+    scene.close()
+}
+
+#[test]
+fn the_static_runtime_is_refused_with_the_fix() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = scene.tree().program("static")?;
+    let done = run(&scene, &[program.to_str().context("path")?])?;
+    ensure!(done.status != 0, "a program with the static runtime ran");
+    ensure!(
+        done.stderr.contains("-cudart shared"),
+        "the fix is missing in: {}",
+        done.stderr
+    );
+    scene.close()
+}
+
+#[test]
+fn an_unknown_instruction_is_named_when_the_module_is_loaded() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = scene.sandbox().work().join("driver");
+    std::fs::copy(scene.tree().program("driver")?, &program)?;
+    let ptx = std::fs::read_to_string(scene.tree().program("driver_kernels.ptx")?)?;
+    let strange = ptx.replacen("ret;", "frobnicate.u32 %r1, %r2;\n\tret;", 1);
+    std::fs::write(scene.sandbox().work().join("driver_kernels.ptx"), strange)?;
+    let done = run(&scene, &[program.to_str().context("path")?])?;
+    ensure!(done.status == 1, "status {}: {}", done.status, done.stderr);
+    ensure!(
+        done.stderr.contains("frobnicate"),
+        "the instruction is not named: {}",
+        done.stderr
+    );
+    scene.close()
+}
+
+#[test]
+fn without_criu_nothing_is_stopped() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut run = Command::new(scene.tree().fermata());
+    run.args([
+        "run", "--device", "soft", "--name", "heat", "--detach", "--",
+    ])
+    .arg(scene.tree().program("heat2d")?)
+    .args(fermata_e2e::scene::SLOW)
+    .env("FERMATA_CRIU", "/no/such/criu");
+    scene.sandbox().enter(&mut run);
+    command::run(run, COMMAND_LIMIT)?.success("fermata run")?;
+    scene.wait_steps("heat", 2)?;
+    let done = scene.fermata().call(&["checkpoint", "heat"])?;
+    expect(&done, 13, &["CRIU"])?;
+    scene.check_goes_on("heat")?;
+    scene
+        .fermata()
+        .call(&["kill", "heat"])?
+        .success("fermata kill")?;
+    scene.close()
+}

@@ -1,0 +1,84 @@
+//! The main job on a few programs, and what a restored image allows.
+
+use anyhow::{Result, ensure};
+use fermata_e2e::case::{Case, Device, Mode, Outcome, PROGRAM_LIMIT, straight};
+use fermata_e2e::moment::Moment;
+use fermata_e2e::output::Output;
+use fermata_e2e::programs::PROGRAMS;
+use fermata_e2e::scene::Scene;
+use fermata_e2e::tree::Tree;
+
+fn check(name: &str) -> Result<()> {
+    let tree = Tree::find()?;
+    let mut shown = 0;
+    for program in PROGRAMS.iter().filter(|p| p.name == name) {
+        let reference = straight(&tree, program, Device::Soft)?;
+        let steps = reference.output.steps.len();
+        let moment = Moment::seeded(3, 0, 2, steps, reference.took);
+        let case = Case {
+            program: *program,
+            device: Device::Soft,
+            mode: Mode::Stop,
+            moment,
+        };
+        match case.run(&tree, &reference)? {
+            Outcome::Restored(_) => shown += 1,
+            Outcome::TooLate => anyhow::bail!("`{name}` ended before {moment:?}"),
+        }
+    }
+    ensure!(shown == 1, "no program `{name}`");
+    Ok(())
+}
+
+#[test]
+fn heat2d_ends_with_the_same_bytes() -> Result<()> {
+    check("heat2d")
+}
+
+#[test]
+fn driver_api_program_ends_with_the_same_bytes() -> Result<()> {
+    check("driver")
+}
+
+#[test]
+fn eight_threads_end_with_the_same_bytes() -> Result<()> {
+    check("threads")
+}
+
+#[test]
+fn an_image_can_be_restored_twice_at_once() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.make_image("image")?;
+    let fermata = scene.fermata();
+    for name in ["one", "two"] {
+        fermata.restore("image", name, Device::Soft)?;
+    }
+    let mut digests = Vec::new();
+    for name in ["one", "two"] {
+        ensure!(
+            fermata.wait_exit(name, PROGRAM_LIMIT)? == 0,
+            "`{name}` failed"
+        );
+        digests.push(Output::parse(&fermata.log(name)?)?.digest);
+    }
+    ensure!(
+        digests[0].is_some() && digests[0] == digests[1],
+        "digests: {digests:?}"
+    );
+    scene.close()
+}
+
+#[test]
+fn a_program_goes_on_after_its_checkpoint() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.start_slow("heat")?;
+    scene.fermata().checkpoint("heat", "image", Mode::Stop)?;
+    scene.check_goes_on("heat")?;
+    scene.fermata().checkpoint("heat", "again", Mode::Stop)?;
+    scene.check_goes_on("heat")?;
+    scene
+        .fermata()
+        .call(&["kill", "heat"])?
+        .success("fermata kill")?;
+    scene.close()
+}

@@ -4,13 +4,11 @@
 //! the files it names, and prints one line for each that changed.
 mod abi;
 
-
 mod ctype;
 mod exports;
 mod header;
 mod output;
 mod scan;
-
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -8,20 +8,35 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// Names of generated files, which say nothing about what is implemented.
-const GENERATED: [&str; 3] = ["unsupported.rs", "per_thread.rs", "proc_table.rs"];
+const GENERATED: [&str; 4] = ["unsupported.rs", "per_thread.rs", "proc_table.rs", "calls.rs"];
 
 /// Exported symbols among `known` that the sources under `folder` implement.
 pub fn implemented(folder: &Path, known: &BTreeSet<&str>) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
+    for_each_source(folder, |text| scan(text, known, &mut found))?;
+    Ok(found)
+}
+
+/// Words among `known` that the sources under `folder` mention anywhere.
+pub fn mentioned(folder: &Path, known: &BTreeSet<&str>) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for_each_source(folder, |text| {
+        let words = tokens(text).into_iter().filter(|t| known.contains(t));
+        found.extend(words.map(str::to_owned));
+    })?;
+    Ok(found)
+}
+
+fn for_each_source(folder: &Path, mut each: impl FnMut(&str)) -> Result<()> {
     for path in rust_files(folder)? {
         if path.file_name().is_some_and(|n| GENERATED.iter().any(|g| n == *g)) {
             continue;
         }
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
-        scan(&text, known, &mut found);
+        each(&text);
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Every .rs file below a folder, sorted; none if there is no such folder.

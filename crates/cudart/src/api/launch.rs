@@ -1,0 +1,237 @@
+//! Kernel launches: configurations pushed by `<<<...>>>`, the launches themselves, host functions.
+use core::ffi::{c_uint, c_void};
+use std::cell::RefCell;
+
+use fermata_abi::sys::driver::{self as drv, CUlaunchConfig, CUstream};
+use fermata_abi::sys::runtime::{
+    cudaHostFn_t, cudaKernel_t, cudaLaunchConfig_t, cudaStream_t, dim3,
+};
+
+use crate::context;
+use crate::driver::Calls;
+use crate::error::{Error, Result, export, get, guard, put};
+use crate::registry::{self, Function};
+
+/// Nested configurations a thread may have: one per launch whose arguments launch again.
+const DEPTH: usize = 16;
+
+#[derive(Clone, Copy)]
+struct Configuration {
+    grid: dim3,
+    block: dim3,
+    shared: usize,
+    stream: usize,
+}
+
+thread_local! {
+    static PUSHED: RefCell<([Option<Configuration>; DEPTH], usize)> =
+        const { RefCell::new(([None; DEPTH], 0)) };
+}
+
+/// Keeps a launch configuration for the stub that is called next; 0 if that worked.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub extern "C" fn __cudaPushCallConfiguration(
+    grid: dim3,
+    block: dim3,
+    shared: usize,
+    stream: cudaStream_t,
+) -> c_uint {
+    let stream = stream.expose_provenance();
+    guard(|| {
+        PUSHED.with_borrow_mut(|(stack, depth)| {
+            let slot = stack.get_mut(*depth).ok_or(Error::INVALID_VALUE)?;
+            *slot = Some(Configuration { grid, block, shared, stream });
+            *depth += 1;
+            Ok(())
+        })
+    })
+}
+
+export! {
+    /// Hands the configuration pushed last to the stub.
+    fn __cudaPopCallConfiguration(
+        grid: *mut dim3,
+        block: *mut dim3,
+        shared: *mut usize,
+        stream: *mut c_void,
+    ) {
+        let top = PUSHED.with_borrow_mut(|(stack, depth)| {
+            *depth = depth.checked_sub(1)?;
+            stack.get_mut(*depth)?.take()
+        });
+        let top = top.ok_or(Error(fermata_abi::sys::runtime::cudaErrorMissingConfiguration))?;
+        put(grid, top.grid)?;
+        put(block, top.block)?;
+        put(shared, top.shared)?;
+        put(stream.cast::<usize>(), top.stream)
+    }
+
+    /// A handle of the kernel behind a host stub that stays valid for the process.
+    fn __cudaGetKernel(handle: *mut cudaKernel_t, stub: *const c_void) {
+        let function = core::ptr::from_ref(registry::function(stub)?);
+        put(handle, function.cast_mut().cast())
+    }
+
+    /// Launches by a handle of `__cudaGetKernel`.
+    fn __cudaLaunchKernel(
+        handle: cudaKernel_t,
+        grid: dim3,
+        block: dim3,
+        args: *mut *mut c_void,
+        shared: usize,
+        stream: cudaStream_t,
+    ) {
+        let function = handle.cast::<Function>().as_ref().ok_or(Error::INVALID_FUNCTION)?;
+        let calls = context::ready()?;
+        launch(calls, function.kernel(calls)?, grid, block, args, shared, stream)
+    }
+
+    /// The same for programs built with per-thread default streams.
+    fn __cudaLaunchKernel_ptsz(
+        handle: cudaKernel_t,
+        grid: dim3,
+        block: dim3,
+        args: *mut *mut c_void,
+        shared: usize,
+        stream: cudaStream_t,
+    ) {
+        let function = handle.cast::<Function>().as_ref().ok_or(Error::INVALID_FUNCTION)?;
+        let calls = context::ready()?;
+        launch(calls, function.kernel(calls)?, grid, block, args, shared, own(stream))
+    }
+
+    /// Launches the kernel of a host stub or of a kernel handle.
+    fn cudaLaunchKernel(
+        func: *const c_void,
+        grid: dim3,
+        block: dim3,
+        args: *mut *mut c_void,
+        shared: usize,
+        stream: cudaStream_t,
+    ) {
+        let calls = context::ready()?;
+        launch(calls, registry::kernel(calls, func)?, grid, block, args, shared, stream)
+    }
+
+    /// Launches with attributes.
+    fn cudaLaunchKernelExC(
+        config: *const cudaLaunchConfig_t,
+        func: *const c_void,
+        args: *mut *mut c_void,
+    ) {
+        let config = get(config)?;
+        launch_ex(config, config.stream, func, args)
+    }
+
+    /// The same for programs built with per-thread default streams.
+    fn cudaLaunchKernelExC_ptsz(
+        config: *const cudaLaunchConfig_t,
+        func: *const c_void,
+        args: *mut *mut c_void,
+    ) {
+        let config = get(config)?;
+        launch_ex(config, own(config.stream), func, args)
+    }
+
+    /// Launches a grid whose blocks may wait for one another.
+    fn cudaLaunchCooperativeKernel(
+        func: *const c_void,
+        grid: dim3,
+        block: dim3,
+        args: *mut *mut c_void,
+        shared: usize,
+        stream: cudaStream_t,
+    ) {
+        let calls = context::ready()?;
+        let kernel = registry::kernel(calls, func)?.cast();
+        let shared = c_uint::try_from(shared).map_err(|_| Error::INVALID_VALUE)?;
+        calls.cuLaunchCooperativeKernel(
+            kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream.cast(), args,
+        )
+    }
+
+    /// Calls `function` on the host when the stream gets there.
+    fn cudaLaunchHostFunc(stream: cudaStream_t, function: cudaHostFn_t, data: *mut c_void) {
+        if function.is_none() {
+            return Err(Error::INVALID_VALUE);
+        }
+        context::ready()?.cuLaunchHostFunc(stream.cast(), function, data)
+    }
+}
+
+/// The null stream of a program built with per-thread default streams.
+fn own(stream: cudaStream_t) -> cudaStream_t {
+    if stream.is_null() { core::ptr::without_provenance_mut(2) } else { stream }
+}
+
+/// # Safety
+/// `args` is what the kernel's signature asks for.
+unsafe fn launch(
+    calls: &Calls,
+    kernel: drv::CUkernel,
+    grid: dim3,
+    block: dim3,
+    args: *mut *mut c_void,
+    shared: usize,
+    stream: cudaStream_t,
+) -> Result {
+    let shared = c_uint::try_from(shared).map_err(|_| Error::INVALID_VALUE)?;
+    let extra = core::ptr::null_mut();
+    let stream: CUstream = stream.cast();
+    // SAFETY: a kernel handle serves as a function; the arguments are the caller's promise.
+    let launched = unsafe {
+        calls.cuLaunchKernel(
+            kernel.cast(), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream, args,
+            extra,
+        )
+    };
+    launched.map_err(as_launch_error)
+}
+
+/// # Safety
+/// `args` is what the kernel's signature asks for, and `config` names `numAttrs` attributes.
+unsafe fn launch_ex(
+    config: &cudaLaunchConfig_t,
+    stream: cudaStream_t,
+    func: *const c_void,
+    args: *mut *mut c_void,
+) -> Result {
+    let calls = context::ready()?;
+    let kernel = registry::kernel(calls, func)?;
+    let config = driver_config(config, stream)?;
+    let extra = core::ptr::null_mut();
+    // SAFETY: a kernel handle serves as a function; the rest is the caller's promise.
+    let launched = unsafe { calls.cuLaunchKernelEx(&config, kernel.cast(), args, extra) };
+    launched.map_err(as_launch_error)
+}
+
+/// The driver's form of a launch configuration. Attributes are laid out alike in both APIs.
+pub fn driver_config(config: &cudaLaunchConfig_t, stream: cudaStream_t) -> Result<CUlaunchConfig> {
+    let shared = c_uint::try_from(config.dynamicSmemBytes).map_err(|_| Error::INVALID_VALUE)?;
+    Ok(CUlaunchConfig {
+        gridDimX: config.gridDim.x,
+        gridDimY: config.gridDim.y,
+        gridDimZ: config.gridDim.z,
+        blockDimX: config.blockDim.x,
+        blockDimY: config.blockDim.y,
+        blockDimZ: config.blockDim.z,
+        sharedMemBytes: shared,
+        hStream: stream.cast(),
+        attrs: config.attrs.cast(),
+        numAttrs: config.numAttrs,
+    })
+}
+
+/// A launch whose shape the driver refuses is a configuration error to the runtime.
+fn as_launch_error(error: Error) -> Error {
+    match error {
+        Error::INVALID_VALUE => Error(fermata_abi::sys::runtime::cudaErrorInvalidConfiguration),
+        other => other,
+    }
+}
+
+const _: () = assert!(
+    size_of::<drv::CUlaunchAttribute>()
+        == size_of::<fermata_abi::sys::runtime::cudaLaunchAttribute>()
+);

@@ -64,7 +64,7 @@ pub struct Listed {
 pub fn ls(images_dir: &Path) -> Result<Vec<Listed>> {
     let mut listed: Vec<_> = names(images_dir)?
         .into_iter()
-        .filter(|name| images_dir.join(name).join(MANIFEST).exists())
+        .filter(|name| !name.starts_with('.') && images_dir.join(name).join(MANIFEST).exists())
         .map(|name| {
             let path = images_dir.join(&name);
             let manifest = Image::open(&path).map(Image::into_manifest);

@@ -5,6 +5,7 @@
 //! every failure is an error, never a panic, and depth and size are bounded.
 #![forbid(unsafe_code)]
 
+pub mod analysis;
 pub mod ast;
 pub mod fatbin;
 mod lexer;

@@ -14,10 +14,14 @@
 pub mod agent;
 mod error;
 mod frame;
+mod paths;
+mod text;
+pub mod user;
 pub mod worker;
 
 pub use error::ControlError;
 pub use frame::{Connection, MAX_FDS, MAX_FRAME};
+pub use paths::Paths;
 
 /// Version of all three conversations; the first message of each side carries it.
 pub const PROTOCOL: u32 = 1;

@@ -1,0 +1,82 @@
+//! Strings of the operating system in JSON: text where it is UTF-8, an array of bytes else.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// An argument, a variable or a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Text {
+    /// UTF-8.
+    Utf8(String),
+    /// Anything else.
+    Bytes(Vec<u8>),
+}
+
+impl Text {
+    /// For showing: what is not UTF-8 is replaced.
+    pub fn lossy(&self) -> String {
+        match self {
+            Self::Utf8(text) => text.clone(),
+            Self::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        }
+    }
+
+    /// As the operating system has it.
+    pub fn to_os(&self) -> OsString {
+        match self {
+            Self::Utf8(text) => text.into(),
+            Self::Bytes(bytes) => OsString::from_vec(bytes.clone()),
+        }
+    }
+
+    /// As a path.
+    pub fn to_path(&self) -> PathBuf {
+        self.to_os().into()
+    }
+}
+
+impl From<&OsStr> for Text {
+    fn from(text: &OsStr) -> Self {
+        match text.to_str() {
+            Some(text) => Self::Utf8(text.to_owned()),
+            None => Self::Bytes(text.as_bytes().to_vec()),
+        }
+    }
+}
+
+impl From<OsString> for Text {
+    fn from(text: OsString) -> Self {
+        text.as_os_str().into()
+    }
+}
+
+impl From<&Path> for Text {
+    fn from(path: &Path) -> Self {
+        path.as_os_str().into()
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self::Utf8(text.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_string_survives_json() {
+        for bytes in [b"plain".to_vec(), vec![b'a', 0xff, b'b'], Vec::new()] {
+            let text = Text::from(OsString::from_vec(bytes.clone()));
+            let json = serde_json::to_string(&text).expect("encoded");
+            let back: Text = serde_json::from_str(&json).expect("decoded");
+            assert_eq!(back.to_os().into_vec(), bytes);
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The conversation between a user's tool (`fermata`) and the daemon.
+//!
+//! ```text
+//!   tool                                   daemon
+//!     │ Request { protocol, verb } ──────────► │   (+ standard input for Run)
+//!     │ ◄──────────────────────── Progress *   │
+//!     │ ◄─────────────── one answer, or Failed │
+//!     │ Request ...                            │
+//! ```
+//! A connection carries one request at a time; closing it does not undo what was asked for, except
+//! that a `Wait` ends.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::text::Text;
+pub use crate::worker::{Device, Failure, FailureKind, Totals};
+
+/// Name of the daemon's socket for users in its runtime folder.
+pub const SOCKET: &str = "fermatad.sock";
+/// Environment variable: the daemon's runtime folder.
+pub const ENV_RUNTIME_DIR: &str = "FERMATA_RUNTIME_DIR";
+/// Environment variable: the folder of images.
+pub const ENV_IMAGE_DIR: &str = "FERMATA_IMAGE_DIR";
+/// Environment variable: the folder Fermata is installed in.
+pub const ENV_HOME: &str = "FERMATA_HOME";
+
+/// From the tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// [`crate::PROTOCOL`].
+    pub protocol: u32,
+    /// What to do.
+    pub verb: Verb,
+}
+
+impl Request {
+    /// A request of this version.
+    pub fn new(verb: Verb) -> Self {
+        Self {
+            protocol: crate::PROTOCOL,
+            verb,
+        }
+    }
+}
+
+/// What the tool asks for, and in brackets what the daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verb {
+    /// Start a program [`FromDaemon::Session`]. A descriptor sent along becomes its standard input
+    /// if it is a regular file; otherwise that is `/dev/null`.
+    Run(Run),
+    /// List sessions [`FromDaemon::Sessions`].
+    Ps,
+    /// One session, with the path of its log [`FromDaemon::Session`].
+    Session {
+        /// Its name.
+        name: String,
+    },
+    /// Send a signal to the session's program and its children [`FromDaemon::Done`]. With
+    /// SIGKILL the answer comes when nothing of the session is left.
+    Kill {
+        /// The session's name.
+        name: String,
+        /// Signal number.
+        signal: i32,
+    },
+    /// Wait until the program has ended [`FromDaemon::Session`].
+    Wait {
+        /// The session's name.
+        name: String,
+    },
+    /// Take an image [`FromDaemon::Checkpointed`].
+    Checkpoint(Checkpoint),
+    /// Start sessions from an image [`FromDaemon::Restored`].
+    Restore(Restore),
+    /// What this host, or one session, can and cannot do [`FromDaemon::Report`].
+    Doctor {
+        /// A session; none for the host.
+        name: Option<String>,
+    },
+    /// The daemon itself [`FromDaemon::Status`].
+    Status,
+    /// End the daemon [`FromDaemon::Done`]. Refused while sessions run, unless `force`, which kills
+    /// them.
+    Shutdown {
+        /// Kill running sessions.
+        force: bool,
+    },
+}
+
+/// Which driver a session uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    /// The GPU if there is one, softgpu else; at restore as it was at the checkpoint.
+    #[default]
+    Auto,
+    /// The GPU.
+    Gpu,
+    /// softgpu.
+    Soft,
+}
+
+/// A program to start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Program and arguments; the program is looked up in the `PATH` of `env`.
+    pub argv: Vec<Text>,
+    /// Working folder.
+    pub cwd: Text,
+    /// The whole environment.
+    pub env: Vec<(Text, Text)>,
+    /// The session's name; else one is made from the program's.
+    pub name: Option<String>,
+    /// Which driver.
+    pub device: DeviceChoice,
+}
+
+/// Protocol of a checkpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The best the daemon knows.
+    #[default]
+    Auto,
+    /// Copy while stopped.
+    Stop,
+    /// Copy on the device, then drain.
+    Snapshot,
+    /// State at the start.
+    Cow,
+    /// State at the end.
+    Recopy,
+}
+
+/// What becomes of the program after a checkpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Then {
+    /// It goes on.
+    #[default]
+    Run,
+    /// It is ended.
+    Stop,
+}
+
+/// An image to take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// A session's name, or a process id inside a session.
+    pub session: String,
+    /// The image's folder: a path if it contains a slash, else a name in the daemon's folder of
+    /// images; none for SESSION-1, SESSION-2, ...
+    pub output: Option<Text>,
+    /// Protocol.
+    pub mode: Mode,
+    /// What then.
+    pub then: Then,
+}
+
+/// An image to start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restore {
+    /// As [`Checkpoint::output`].
+    pub image: Text,
+    /// The session's name, else that of the recorded one if it is free, else a numbered one. With
+    /// `copies` above one the sessions are NAME-1, NAME-2, ...
+    pub name: Option<String>,
+    /// Which driver.
+    pub device: DeviceChoice,
+    /// How many sessions; at least 1.
+    pub copies: u32,
+    /// Read all host memory before the program runs.
+    pub eager: bool,
+    /// Go on although regular files of the program have changed since.
+    pub ignore_changed_files: bool,
+}
+
+/// From the daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum FromDaemon {
+    /// How far a request is.
+    Progress(Progress),
+    /// A session.
+    Session(Session),
+    /// All sessions.
+    Sessions(Vec<Session>),
+    /// An image was taken.
+    Checkpointed(Checkpointed),
+    /// Sessions were started from an image.
+    Restored(Restored),
+    /// Checks.
+    Report(Vec<Check>),
+    /// The daemon.
+    Status(Status),
+    /// It is done.
+    Done,
+    /// It could not be done.
+    Failed(Failure),
+}
+
+/// How far a request is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The step, such as `quiesce`, `device`, `host`, `commit`.
+    pub phase: String,
+    /// Bytes done; 0 when the step is not counted in bytes.
+    pub done: u64,
+    /// Bytes in all; 0 when unknown.
+    pub total: u64,
+}
+
+/// State of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionState {
+    /// The program has been started.
+    Running,
+    /// A checkpoint holds it.
+    Stopped,
+    /// It is coming back from an image.
+    Restoring,
+    /// Its GPU side is gone: every CUDA call of the program fails.
+    Lost,
+    /// The daemon that started it is gone; it goes on, but cannot be checkpointed.
+    Orphaned,
+    /// The program has ended.
+    Exited,
+}
+
+/// A session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    /// Its name.
+    pub name: String,
+    /// State.
+    pub state: SessionState,
+    /// The program's process id as the daemon sees it, while it lives.
+    pub pid: Option<u32>,
+    /// The worker's process id, once the program uses CUDA.
+    pub worker_pid: Option<u32>,
+    /// Status as shells count it (128+n for signal n), once it has ended.
+    pub exit_status: Option<i32>,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Working folder.
+    pub cwd: String,
+    /// Seconds since 1970 when it was started or restored.
+    pub started: u64,
+    /// File with what the program prints.
+    pub log: PathBuf,
+    /// Whether it runs on softgpu; none until it uses CUDA.
+    pub soft: Option<bool>,
+    /// Devices it uses.
+    pub devices: Vec<Device>,
+    /// The image it was restored from.
+    pub image: Option<PathBuf>,
+    /// Why it is lost, or what else a user should know.
+    pub note: Option<String>,
+}
+
+/// A step of a checkpoint or restore.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Name.
+    pub name: String,
+    /// Seconds it took; steps may overlap.
+    pub seconds: f64,
+    /// Bytes moved, or 0.
+    pub bytes: u64,
+}
+
+/// An image that was taken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Checkpointed {
+    /// The session.
+    pub session: String,
+    /// The image's folder.
+    pub image: PathBuf,
+    /// Protocol used.
+    pub mode: Mode,
+    /// Whether the program goes on.
+    pub running: bool,
+    /// Device part.
+    pub device: Totals,
+    /// Bytes of the host part.
+    pub host_bytes: u64,
+    /// Seconds the program stood still.
+    pub stopped_seconds: f64,
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Steps.
+    pub phases: Vec<Phase>,
+}
+
+/// Sessions started from an image.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Restored {
+    /// The image's folder.
+    pub image: PathBuf,
+    /// The sessions.
+    pub sessions: Vec<Session>,
+    /// Seconds until the last of them ran.
+    pub seconds: f64,
+    /// Steps, of the slowest session.
+    pub phases: Vec<Phase>,
+    /// What was done otherwise than asked for, such as "eager: userfaultfd is not permitted".
+    pub notes: Vec<String>,
+}
+
+/// Outcome of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckState {
+    /// Fine.
+    Ok,
+    /// Works, but not as well as it could.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// One line of `fermata doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// Outcome.
+    pub state: CheckState,
+    /// What was found.
+    pub detail: String,
+    /// The fix; may be empty.
+    pub hint: String,
+}
+
+/// The daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its process id.
+    pub pid: u32,
+    /// Release.
+    pub version: String,
+    /// Seconds since 1970 when it started.
+    pub started: u64,
+    /// Its runtime folder.
+    pub runtime_dir: PathBuf,
+    /// Its folder of images.
+    pub image_dir: PathBuf,
+    /// Its chunk store.
+    pub store_dir: PathBuf,
+    /// Its own log.
+    pub log: PathBuf,
+    /// Sessions whose program runs.
+    pub running: u32,
+    /// Workers that wait for a session.
+    pub spare_workers: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_keep_their_shape_in_json() {
+        let request = Request::new(Verb::Checkpoint(Checkpoint {
+            session: "heat".into(),
+            output: Some("/tmp/image".into()),
+            mode: Mode::Stop,
+            then: Then::Run,
+        }));
+        let json = serde_json::to_string(&request).expect("encoded");
+        assert!(json.contains(r#""mode":"stop""#), "{json}");
+        let back: Request = serde_json::from_str(&json).expect("decoded");
+        assert_eq!(back, request);
+    }
+
+    #[test]
+    fn fields_of_a_later_release_are_ignored() {
+        let json = r#"{"protocol":1,"verb":{"Kill":{"name":"a","signal":9,"later":true}}}"#;
+        let back: Request = serde_json::from_str(json).expect("decoded");
+        assert_eq!(
+            back.verb,
+            Verb::Kill {
+                name: "a".into(),
+                signal: 9
+            }
+        );
+    }
+}

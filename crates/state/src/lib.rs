@@ -1,1 +1,27 @@
-//! The object graph of a session and its versioned records.
+//! The objects of a session as data: what exists, how it was made, what refers to what.
+//!
+//! ```text
+//!  Context ◄─ Module ◄─ Function          Allocation   HostRegion   Array      each with a buffer number:
+//!     ▲          └─ image, by content     Memory ◄─ Mapping ─► Reservation     content is kept elsewhere
+//!     ├─ Stream, Event
+//!     └─ Executable (graph as data)
+//! ```
+//! Only live objects are here, so that a restore never replays history. The worker changes a [`Session`]
+//! after the driver has agreed; [`records`] turns it into bytes and back. No I/O, no driver.
+#![forbid(unsafe_code)]
+
+mod buffers;
+mod error;
+mod memory;
+mod objects;
+pub mod records;
+mod session;
+mod table;
+mod validate;
+
+pub use buffers::{Buffer, BufferOwner};
+pub use error::StateError;
+pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
+pub use objects::{Array, Context, Device, Event, Executable, Function, ImageId, Module, Stream, Variable};
+pub use session::{Removed, Session};
+pub use table::{Kind, Table};

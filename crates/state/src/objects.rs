@@ -1,0 +1,161 @@
+//! Objects without content of their own: contexts, modules, functions, streams, events, graphs, arrays.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fermata_abi::op::{Address, Handle};
+use fermata_abi::sys::driver as cu;
+use fermata_graph::Graph;
+use serde::{Deserialize, Serialize};
+
+use crate::Kind;
+
+/// A device the session was made for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Model.
+    pub name: String,
+    /// Unique id.
+    pub uuid: [u8; 16],
+    /// Bytes.
+    pub memory: u64,
+    /// 10 * major + minor.
+    pub compute_capability: u32,
+}
+
+/// A context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Context {
+    /// Index of its device.
+    pub device: u32,
+    /// `CU_CTX_*`.
+    pub flags: u32,
+    /// Whether it is the device's primary context.
+    pub primary: bool,
+    /// Limits that were set, by `CUlimit`.
+    pub limits: BTreeMap<u32, u64>,
+    /// Contexts whose memory it may reach.
+    pub peers: BTreeSet<Handle>,
+}
+
+/// BLAKE3 of a module image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ImageId(pub [u8; 32]);
+
+impl ImageId {
+    /// The id of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+/// A device variable of a module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variable {
+    /// Where it lies.
+    pub address: Address,
+    /// Bytes.
+    pub size: u64,
+    /// Whether the program has been told the address, so that it must be the same after a restore.
+    pub fixed: bool,
+    /// Number of its content.
+    pub buffer: u64,
+}
+
+/// A loaded module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Module {
+    /// Its context.
+    pub context: Handle,
+    /// Its image.
+    pub image: ImageId,
+    /// Place in the order in which modules were loaded.
+    pub serial: u64,
+    /// Variables known so far, by name.
+    pub variables: BTreeMap<String, Variable>,
+}
+
+/// A kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// Its module.
+    pub module: Handle,
+    /// Its name.
+    pub name: String,
+    /// Attributes that were set, by `CUfunction_attribute`.
+    pub attributes: BTreeMap<i32, i32>,
+}
+
+/// A stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Its context.
+    pub context: Handle,
+    /// `CU_STREAM_*`.
+    pub flags: u32,
+    /// Its priority.
+    pub priority: i32,
+}
+
+/// An event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its context.
+    pub context: Handle,
+    /// `CU_EVENT_*`.
+    pub flags: u32,
+    /// Whether it has been recorded.
+    pub recorded: bool,
+}
+
+/// An executable graph.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executable {
+    /// Its context.
+    pub context: Handle,
+    /// `CUDA_GRAPH_INSTANTIATE_FLAG_*`.
+    pub flags: u64,
+    /// What it does.
+    pub graph: Graph,
+}
+
+/// A CUDA array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Array {
+    /// Its context.
+    pub context: Handle,
+    /// Elements in a row.
+    pub width: u64,
+    /// Rows, 0 for one dimension.
+    pub height: u64,
+    /// Slices, 0 for fewer than three dimensions.
+    pub depth: u64,
+    /// A `CUarray_format`.
+    pub format: u32,
+    /// Channels per element.
+    pub channels: u32,
+    /// `CUDA_ARRAY3D_*`.
+    pub flags: u32,
+    /// Bytes of its content, rows packed.
+    pub bytes: u64,
+    /// Number of its content.
+    pub buffer: u64,
+}
+
+macro_rules! kinds {
+    ($($type:ident: $name:literal, $missing:ident;)*) => {
+        $(impl Kind for $type {
+            const NAME: &'static str = $name;
+            const MISSING: cu::CUresult = cu::$missing;
+        })*
+    };
+}
+
+kinds! {
+    Context: "context", CUDA_ERROR_INVALID_CONTEXT;
+    Module: "module", CUDA_ERROR_INVALID_HANDLE;
+    Function: "function", CUDA_ERROR_INVALID_HANDLE;
+    Stream: "stream", CUDA_ERROR_INVALID_HANDLE;
+    Event: "event", CUDA_ERROR_INVALID_HANDLE;
+    Executable: "executable graph", CUDA_ERROR_INVALID_VALUE;
+    Array: "array", CUDA_ERROR_INVALID_HANDLE;
+}

@@ -1,0 +1,210 @@
+//! All objects of a session, and the operations that touch several kinds at once.
+
+use std::collections::BTreeMap;
+
+use fermata_abi::op::{Address, Handle};
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::{
+    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId, Mapping, Memory, Module,
+    Reservation, StateError, Stream, Table, Variable,
+};
+
+/// See the crate's documentation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Devices, by index.
+    pub devices: Vec<Device>,
+    /// Module images by content, one copy each.
+    pub(crate) images: BTreeMap<ImageId, ByteBuf>,
+    /// Contexts.
+    pub contexts: Table<Context>,
+    /// Modules.
+    pub modules: Table<Module>,
+    /// Functions.
+    pub functions: Table<Function>,
+    /// Streams.
+    pub streams: Table<Stream>,
+    /// Events.
+    pub events: Table<Event>,
+    /// Executable graphs.
+    pub executables: Table<Executable>,
+    /// Arrays.
+    pub arrays: Table<Array>,
+    /// Allocations.
+    pub allocations: Table<Allocation>,
+    /// Host regions.
+    pub host_regions: Table<HostRegion>,
+    /// Reservations.
+    pub reservations: Table<Reservation>,
+    /// Physical memory.
+    pub memories: Table<Memory>,
+    /// Mappings.
+    pub mappings: Table<Mapping>,
+    /// The last number given to content.
+    pub(crate) next_buffer: u64,
+    /// The last number given to a module.
+    pub(crate) next_serial: u64,
+}
+
+/// What went with a context.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// Allocations.
+    pub allocations: Vec<(Address, Allocation)>,
+    /// Functions.
+    pub functions: Vec<Handle>,
+    /// Modules.
+    pub modules: Vec<Handle>,
+    /// Streams.
+    pub streams: Vec<Handle>,
+    /// Events.
+    pub events: Vec<Handle>,
+    /// Executable graphs.
+    pub executables: Vec<Handle>,
+    /// Arrays.
+    pub arrays: Vec<Handle>,
+}
+
+fn handles<T>(taken: Vec<(Handle, T)>) -> Vec<Handle> {
+    taken.into_iter().map(|(handle, _)| handle).collect()
+}
+
+impl Session {
+    /// A session on these devices, with nothing in it.
+    pub fn new(devices: Vec<Device>) -> Self {
+        Self { devices, ..Self::default() }
+    }
+
+    /// A module's image.
+    pub fn image(&self, id: &ImageId) -> Option<&[u8]> {
+        self.images.get(id).map(|bytes| bytes.as_slice())
+    }
+
+    /// Adds a module and keeps its image.
+    ///
+    /// # Errors
+    /// The handle is taken or the context unknown.
+    pub fn add_module(&mut self, handle: Handle, context: Handle, image: &[u8]) -> Result<(), StateError> {
+        self.contexts.get(context)?;
+        let id = ImageId::of(image);
+        let serial = self.next_serial + 1;
+        self.modules.insert(handle, Module { context, image: id, serial, variables: BTreeMap::new() })?;
+        self.next_serial = serial;
+        self.images.entry(id).or_insert_with(|| ByteBuf::from(image.to_vec()));
+        Ok(())
+    }
+
+    /// Removes a module with its functions, and its image if nobody else has it. The answer is the functions.
+    ///
+    /// # Errors
+    /// There is no such module.
+    pub fn remove_module(&mut self, handle: Handle) -> Result<Vec<Handle>, StateError> {
+        let module = self.modules.remove(handle)?;
+        let functions = handles(self.functions.take_where(|function| function.module == handle));
+        self.drop_image(&module.image);
+        Ok(functions)
+    }
+
+    fn drop_image(&mut self, id: &ImageId) {
+        if !self.modules.iter().any(|(_, module)| module.image == *id) {
+            self.images.remove(id);
+        }
+    }
+
+    /// Modules in the order in which they were loaded.
+    pub fn modules_in_order(&self) -> Vec<(Handle, &Module)> {
+        let mut modules: Vec<_> = self.modules.iter().collect();
+        modules.sort_by_key(|(_, module)| module.serial);
+        modules
+    }
+
+    /// Records a device variable; `fixed` when the program gets to know its address.
+    ///
+    /// # Errors
+    /// There is no such module.
+    pub fn add_variable(
+        &mut self,
+        module: Handle,
+        name: &str,
+        address: Address,
+        size: u64,
+        fixed: bool,
+    ) -> Result<(), StateError> {
+        let number = self.next_buffer + 1;
+        let variables = &mut self.modules.get_mut(module)?.variables;
+        if let Some(known) = variables.get_mut(name) {
+            known.fixed |= fixed;
+            return Ok(());
+        }
+        variables.insert(name.to_owned(), Variable { address, size, fixed, buffer: number });
+        self.next_buffer = number;
+        Ok(())
+    }
+
+    /// Removes a context with everything that lives in it.
+    ///
+    /// # Errors
+    /// There is no such context.
+    pub fn remove_context(&mut self, handle: Handle) -> Result<Removed, StateError> {
+        self.contexts.remove(handle)?;
+        for (_, context) in self.contexts.iter_mut() {
+            context.peers.remove(&handle);
+        }
+        let mut removed = Removed::default();
+        for (module, _) in self.modules.iter().filter(|(_, it)| it.context == handle) {
+            removed.modules.push(module);
+        }
+        for module in removed.modules.clone() {
+            removed.functions.extend(self.remove_module(module)?);
+        }
+        removed.allocations = self.allocations.take_where(|it| it.context == handle);
+        removed.streams = handles(self.streams.take_where(|it| it.context == handle));
+        removed.events = handles(self.events.take_where(|it| it.context == handle));
+        removed.executables = handles(self.executables.take_where(|it| it.context == handle));
+        removed.arrays = handles(self.arrays.take_where(|it| it.context == handle));
+        Ok(removed)
+    }
+
+    /// Lets go of physical memory. The answer says whether it is gone, or lives on in a mapping.
+    ///
+    /// # Errors
+    /// Unknown, or let go before.
+    pub fn release_memory(&mut self, handle: Handle) -> Result<bool, StateError> {
+        let memory = self.memories.get_mut(handle)?;
+        if memory.released {
+            let reason = "it has been released already";
+            return Err(StateError::Invalid { kind: "physical memory", handle, reason });
+        }
+        memory.released = true;
+        Ok(self.collect_memory(handle))
+    }
+
+    /// Removes a mapping, and its memory if that was its last.
+    ///
+    /// # Errors
+    /// There is no such mapping.
+    pub fn remove_mapping(&mut self, address: Address) -> Result<Mapping, StateError> {
+        let mapping = self.mappings.remove(address)?;
+        self.collect_memory(mapping.memory);
+        Ok(mapping)
+    }
+
+    fn collect_memory(&mut self, handle: Handle) -> bool {
+        let released = self.memories.get(handle).is_ok_and(|memory| memory.released);
+        let mapped = self.mappings.iter().any(|(_, mapping)| mapping.memory == handle);
+        released && !mapped && self.memories.remove(handle).is_ok()
+    }
+
+    /// The allocation that contains `address`: its start and the allocation.
+    pub fn allocation_at(&self, address: Address) -> Option<(Address, &Allocation)> {
+        let (start, allocation) = self.allocations.at_or_below(address)?;
+        (address - start < allocation.size.max(1)).then_some((start, allocation))
+    }
+
+    /// Number of streams, events, modules and executable graphs.
+    pub fn object_count(&self) -> u64 {
+        (self.streams.len() + self.events.len() + self.modules.len() + self.executables.len()) as u64
+    }
+}

@@ -1,0 +1,185 @@
+//! A session survives being written and read, holds live objects only, and no wrong bit is accepted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind};
+use fermata_state::records::{decode, encode};
+use fermata_state::{
+    Allocation, Context, Device, Event, Function, HostRegion, Mapping, Memory, Reservation, Session, Stream,
+};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Context(u32),
+    DropContext(usize),
+    Module(usize, Vec<u8>),
+    DropModule(usize),
+    Function(usize),
+    Stream(usize),
+    DropStream(usize),
+    Event(usize),
+    Alloc(usize, u64),
+    Free(usize),
+    Host(u64),
+    Map(u64),
+    Unmap(usize),
+    Release(usize),
+    Variable(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pick = any::<usize>();
+    prop_oneof![
+        (0u32..2).prop_map(Step::Context),
+        pick.prop_map(Step::DropContext),
+        (pick, prop::collection::vec(any::<u8>(), 0..3)).prop_map(|(a, b)| Step::Module(a, b)),
+        pick.prop_map(Step::DropModule),
+        pick.prop_map(Step::Function),
+        pick.prop_map(Step::Stream),
+        pick.prop_map(Step::DropStream),
+        pick.prop_map(Step::Event),
+        (pick, 0u64..5000).prop_map(|(a, b)| Step::Alloc(a, b)),
+        pick.prop_map(Step::Free),
+        (1u64..5000).prop_map(Step::Host),
+        (1u64..5000).prop_map(Step::Map),
+        pick.prop_map(Step::Unmap),
+        pick.prop_map(Step::Release),
+        pick.prop_map(Step::Variable),
+    ]
+}
+
+fn nth<T: fermata_state::Kind>(table: &fermata_state::Table<T>, pick: usize) -> Option<u64> {
+    (!table.is_empty()).then(|| table.iter().nth(pick % table.len()).unwrap().0)
+}
+
+fn device() -> Device {
+    Device { name: "soft".into(), uuid: [7; 16], memory: 1 << 30, compute_capability: 90 }
+}
+
+fn run(steps: Vec<Step>) -> Session {
+    let mut s = Session::new(vec![device(), device()]);
+    let mut handle = 0x100;
+    let mut address = 0;
+    for step in steps {
+        handle += 1;
+        address += 8192;
+        let buffer = s.number_buffer();
+        let _ = apply(&mut s, step, handle, address, buffer);
+    }
+    s
+}
+
+fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) -> Option<()> {
+    match step {
+        Step::Context(device) => {
+            let peers = s.contexts.iter().map(|(peer, _)| peer).collect::<BTreeSet<_>>();
+            let limits = BTreeMap::from([(1, 2)]);
+            s.contexts.insert(handle, Context { device, flags: 0, primary: false, limits, peers }).ok()
+        }
+        Step::DropContext(pick) => s.remove_context(nth(&s.contexts, pick)?).ok().map(drop),
+        Step::Module(pick, image) => s.add_module(handle, nth(&s.contexts, pick)?, &image).ok(),
+        Step::DropModule(pick) => s.remove_module(nth(&s.modules, pick)?).ok().map(drop),
+        Step::Function(pick) => {
+            let function = Function { module: nth(&s.modules, pick)?, name: "k".into(), attributes: BTreeMap::new() };
+            s.functions.insert(handle, function).ok()
+        }
+        Step::Stream(pick) => {
+            let context = nth(&s.contexts, pick)?;
+            s.streams.insert(handle, Stream { context, flags: 1, priority: -1 }).ok()
+        }
+        Step::DropStream(pick) => s.streams.remove(nth(&s.streams, pick)?).ok().map(drop),
+        Step::Event(pick) => {
+            let context = nth(&s.contexts, pick)?;
+            s.events.insert(handle, Event { context, flags: 0, recorded: true }).ok()
+        }
+        Step::Alloc(pick, size) => {
+            let context = nth(&s.contexts, pick)?;
+            let device = s.contexts.get(context).ok()?.device;
+            s.allocations.insert(DEVICE_BASE + address, Allocation { context, device, size, buffer }).ok()
+        }
+        Step::Free(pick) => s.allocations.remove(nth(&s.allocations, pick)?).ok().map(drop),
+        Step::Host(size) => {
+            let region = HostRegion { size, kind: HostKind::Pinned, flags: 0, context: 0x100, buffer };
+            s.host_regions.insert(HOST_BASE + address, region).ok()
+        }
+        Step::Map(size) => {
+            let at = DEVICE_BASE + (1 << 40) + address;
+            s.reservations.insert(at, Reservation { size }).ok()?;
+            s.memories.insert(handle, Memory { device: 1, size, flags: 0, released: false, buffer }).ok()?;
+            let access = BTreeMap::from([(0, 3), (1, 1)]);
+            s.mappings.insert(at, Mapping { size, offset: 0, memory: handle, access }).ok()
+        }
+        Step::Unmap(pick) => s.remove_mapping(nth(&s.mappings, pick)?).ok().map(drop),
+        Step::Release(pick) => s.release_memory(nth(&s.memories, pick)?).ok().map(drop),
+        Step::Variable(pick) => {
+            let module = nth(&s.modules, pick)?;
+            s.add_variable(module, "v", 0x7000 + address, 64, pick % 2 == 0).ok()
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_back(steps in prop::collection::vec(step(), 0..80)) {
+        let session = run(steps);
+        prop_assert_eq!(session.validate(), Ok(()));
+        prop_assert_eq!(&decode(&encode(&session).unwrap()).unwrap(), &session);
+    }
+
+    #[test]
+    fn only_live_objects_are_left(steps in prop::collection::vec(step(), 0..80)) {
+        let mut session = run(steps);
+        let contexts: Vec<u64> = session.contexts.iter().map(|(handle, _)| handle).collect();
+        for context in contexts {
+            session.remove_context(context).unwrap();
+        }
+        prop_assert_eq!(session.object_count(), 0);
+        prop_assert!(session.functions.is_empty() && session.allocations.is_empty() && session.arrays.is_empty());
+        let empty = Session::new(vec![device(), device()]);
+        let images = encode(&session).unwrap().len();
+        prop_assert!(session.host_regions.iter().count() > 0 || session.memories.iter().count() > 0
+            || session.reservations.iter().count() > 0 || images <= encode(&empty).unwrap().len() + 20);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_refused(steps in prop::collection::vec(step(), 0..20), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+        let mut bytes = encode(&run(steps)).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        prop_assert!(decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn hostile_bodies_are_refused_or_valid(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut bytes = b"FERMSTAT\x01\0\0\0\0\0\0\0".to_vec();
+        bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        let sum = *blake3::Hasher::new().update(&bytes).update(&body).finalize().as_bytes();
+        bytes.extend_from_slice(&sum);
+        bytes.extend_from_slice(&body);
+        if let Ok(session) = decode(&bytes) {
+            prop_assert_eq!(session.validate(), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_cut_or_newer_file_is_refused() {
+    let bytes = encode(&run(vec![Step::Context(0), Step::Stream(0)])).unwrap();
+    for len in 0..bytes.len() {
+        assert!(decode(&bytes[..len]).is_err());
+    }
+    let mut newer = bytes.clone();
+    newer[8] = 9;
+    let sum = *blake3::Hasher::new().update(&newer[..24]).update(&newer[56..]).finalize().as_bytes();
+    newer[24..56].copy_from_slice(&sum);
+    assert!(decode(&newer).unwrap_err().to_string().contains("version 9"));
+}
+
+#[test]
+fn mappings_outside_their_reservation_are_refused() {
+    let mut session = run(vec![Step::Map(100)]);
+    let (address, _) = session.mappings.iter().next().unwrap();
+    session.mappings.get_mut(address).unwrap().size = 101;
+    assert!(decode(&encode(&session).unwrap()).is_err());
+}

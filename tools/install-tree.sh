@@ -31,7 +31,7 @@ put "$from/libfermata_softgpu.so" lib/softgpu/libcuda.so.1
 for folder in client softgpu; do
     ln -sfn libcuda.so.1 "$to/lib/$folder/libcuda.so"
 done
-sh tools/link-cudart.sh "$from/libfermata_cudart.a" "$to/lib/cudart"
+sh tools/link-cudart.sh "$to/lib/cudart" "$(basename "$from")"
 
 if ! cmp -s .deps/criu/bin/criu "$to/lib/criu/bin/criu"; then
     rm -rf "$to/lib/criu"

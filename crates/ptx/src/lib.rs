@@ -10,6 +10,7 @@ pub mod ast;
 pub mod fatbin;
 mod lexer;
 mod parser;
+pub mod passes;
 mod printer;
 
 pub use parser::{ParseError, parse};

@@ -227,7 +227,8 @@ impl Display for Operand {
                 f.write_char('[')?;
                 match base {
                     Some(base) if *offset == 0 => f.write_str(base)?,
-                    Some(base) => write!(f, "{base}{}", Addend(*offset))?,
+                    // Between brackets only a sum is written: `[%rd1+-4]`.
+                    Some(base) => write!(f, "{base}+{offset}")?,
                     None => write!(f, "{}", *offset as u64)?,
                 }
                 if !rest.is_empty() {

@@ -1,0 +1,200 @@
+//! Surroundings that do not fit: a full disk, an image of a later release, a GPU
+//! with too little memory, files that changed.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::command;
+use fermata_e2e::fermata::COMMAND_LIMIT;
+use fermata_e2e::scene::Scene;
+
+/// A small file system below the image folder; unmounted when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: PathBuf, size: &str) -> Result<Self> {
+        fs::create_dir_all(&at)?;
+        let mut mount = Command::new("mount");
+        mount
+            .args([
+                "-t",
+                "tmpfs",
+                "-o",
+                &format!("size={size},mode=700"),
+                "tmpfs",
+            ])
+            .arg(&at);
+        command::run(mount, COMMAND_LIMIT)?.success("mount")?;
+        Ok(Self(at))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let mut unmount = Command::new("umount");
+        unmount.arg("-l").arg(&self.0);
+        command::run(unmount, COMMAND_LIMIT).ok();
+    }
+}
+
+#[test]
+fn a_full_disk_fails_the_checkpoint_and_nothing_else() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let scene = Scene::new()?;
+    let disk = SmallDisk::mount(scene.sandbox().images(), "1m")?;
+    scene.start_slow("heat")?;
+    let path = scene.fermata().image("image");
+    let words = ["checkpoint", "heat", "-o", path.to_str().context("path")?];
+    let done = scene.fermata().call(&words)?;
+    ensure!(done.status == 1, "status {}: {}", done.status, done.stderr);
+    ensure!(
+        !path.join("manifest.json").exists(),
+        "half an image was left"
+    );
+    scene.check_goes_on("heat")?;
+    drop(disk);
+    // With space again the same session can be checkpointed.
+    scene.fermata().checkpoint("heat", "image", Mode::Stop)?;
+    scene
+        .fermata()
+        .call(&["kill", "heat"])?
+        .success("fermata kill")?;
+    scene.check_restorable("image")?;
+    scene.close()
+}
+
+#[test]
+fn an_image_of_a_later_release_is_named_as_such() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.make_image("image")?;
+    let folder = scene.fermata().image("image");
+    let manifest = folder.join("manifest.json");
+    let whole = fs::read_to_string(&manifest)?;
+    let mut document: serde_json::Value = serde_json::from_str(&whole)?;
+    document["schema_version"] = 4_000_000.into();
+    let newer = serde_json::to_string(&document)?;
+    let hash = fs::read_to_string(folder.join("manifest.b3"))?;
+    fs::write(&manifest, &newer)?;
+    fs::write(
+        folder.join("manifest.b3"),
+        format!("{}\n", blake3::hash(newer.as_bytes()).to_hex()),
+    )?;
+    let done = scene.try_restore("image", "later")?;
+    ensure!(done.status == 13, "status {}: {}", done.status, done.stderr);
+    ensure!(
+        done.stderr.contains("4000000"),
+        "the version is missing in: {}",
+        done.stderr
+    );
+    fs::write(&manifest, &whole)?;
+    fs::write(folder.join("manifest.b3"), hash)?;
+    scene.check_restorable("image")?;
+    scene.close()
+}
+
+#[test]
+fn a_name_in_use_is_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.start_slow("heat")?;
+    let done = scene.fermata().call(&[
+        "run", "--device", "soft", "--name", "heat", "--detach", "--", "true",
+    ])?;
+    ensure!(
+        done.status != 0 && done.stderr.contains("heat"),
+        "{}: {}",
+        done.status,
+        done.stderr
+    );
+    scene.check_goes_on("heat")?;
+    scene
+        .fermata()
+        .call(&["kill", "heat"])?
+        .success("fermata kill")?;
+    scene.close()
+}
+
+#[test]
+fn an_image_that_exists_is_not_overwritten() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.start_slow("heat")?;
+    scene.fermata().checkpoint("heat", "image", Mode::Stop)?;
+    ensure!(
+        scene
+            .fermata()
+            .checkpoint("heat", "image", Mode::Stop)
+            .is_err(),
+        "it was overwritten"
+    );
+    scene.check_goes_on("heat")?;
+    scene
+        .fermata()
+        .call(&["kill", "heat"])?
+        .success("fermata kill")?;
+    scene.check_restorable("image")?;
+    scene.close()
+}
+
+#[test]
+fn a_file_that_changed_its_size_is_named() -> Result<()> {
+    let scene = Scene::new()?;
+    let notes = scene.sandbox().work().join("notes.txt");
+    fs::write(&notes, "as it was\n")?;
+    // The shell keeps the file open on descriptor 7 for the program.
+    let script = format!(
+        "exec 7<'{}'; exec '{}' {}",
+        notes.display(),
+        scene.tree().program("heat2d")?.display(),
+        fermata_e2e::scene::SLOW.join(" ")
+    );
+    scene
+        .fermata()
+        .run("heat", Device::Soft, "/bin/sh".as_ref(), &["-c", &script])?;
+    scene.wait_steps("heat", 2)?;
+    scene.fermata().checkpoint("heat", "image", Mode::Stop)?;
+    scene
+        .fermata()
+        .call(&["kill", "heat"])?
+        .success("fermata kill")?;
+    fs::write(&notes, "as it was, and more\n")?;
+    let done = scene.try_restore("image", "changed")?;
+    ensure!(done.status == 1, "status {}: {}", done.status, done.stderr);
+    ensure!(
+        done.stderr.contains("notes.txt"),
+        "the file is missing in: {}",
+        done.stderr
+    );
+    fs::write(&notes, "as it was\n")?;
+    scene.check_restorable("image")?;
+    scene.close()
+}
+
+#[test]
+fn a_device_with_too_little_memory_is_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.make_image("image")?;
+    let path = scene.fermata().image("image");
+    let mut restore = Command::new(scene.tree().fermata());
+    restore
+        .arg("restore")
+        .arg(&path)
+        .args(["--name", "small", "--device", "soft", "--detach"]);
+    restore.env("FERMATA_SOFTGPU_MEMORY", "64K");
+    scene.sandbox().enter(&mut restore);
+    // A daemon that runs already keeps its own settings: end it first.
+    if let Some(daemon) = scene.sandbox().daemon() {
+        fermata_e2e::scene::kill_nine(&daemon)?;
+    }
+    let done = command::run(restore, COMMAND_LIMIT)?;
+    ensure!(done.status == 13, "status {}: {}", done.status, done.stderr);
+    ensure!(
+        done.stderr.contains("memory"),
+        "the reason is missing in: {}",
+        done.stderr
+    );
+    scene.close()
+}

@@ -8,7 +8,6 @@ RELEASE := $(TARGET)/release
 CARGO := cargo
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client \
             fermata-softgpu fermata-cudart fermata-e2e
-BINARIES := fermata fermatad fermata-worker e2e
 
 .PHONY: help deps build rust libs programs test check e2e demo bundle clean
 .DEFAULT_GOAL := build
@@ -41,11 +40,10 @@ check: deps
 
 test: check build
 	$(CARGO) test --workspace --locked
-	$(CARGO) build --release --locked -p fermata-e2e
-	$(RELEASE)/e2e quick
+	build/test/e2e quick
 
 e2e: build
-	$(RELEASE)/e2e quick
+	build/test/e2e quick
 
 demo: build
 	sh tools/demo.sh

@@ -6,6 +6,7 @@
 #   lib/softgpu/  libcuda.so(.1) that runs on the CPU
 #   lib/cudart/   libcudart.so.13, libcudart.so.12
 #   lib/criu/     CRIU with its libraries
+#   test/e2e      the runner; not part of what is shipped
 #
 # Nothing in it names an absolute path. Files are replaced by rename, so that a
 # running program keeps the library it has mapped.
@@ -26,6 +27,7 @@ put() {
 for bin in fermata fermatad fermata-worker; do
     put "$from/$bin" "bin/$bin"
 done
+put "$from/e2e" test/e2e
 put "$from/libfermata_client.so" lib/client/libcuda.so.1
 put "$from/libfermata_softgpu.so" lib/softgpu/libcuda.so.1
 for folder in client softgpu; do

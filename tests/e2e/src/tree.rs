@@ -13,15 +13,16 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree named by `FERMATA_BUILD`, or `build/` of this repository.
+    /// The tree named by `FERMATA_BUILD`, else the one this executable lies in,
+    /// else `build/` of this repository.
     ///
     /// # Errors
     /// When it holds no `bin/fermata`.
     pub fn find() -> Result<Self> {
-        let root = match std::env::var_os("FERMATA_BUILD") {
-            Some(folder) => PathBuf::from(folder),
-            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build"),
-        };
+        let root = std::env::var_os("FERMATA_BUILD")
+            .map(PathBuf::from)
+            .or_else(own_tree)
+            .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build"));
         let root = root
             .canonicalize()
             .with_context(|| format!("no build tree at `{}`; run `make build`", root.display()))?;
@@ -65,4 +66,11 @@ impl Tree {
             Device::Gpu => cudart.display().to_string(),
         }
     }
+}
+
+/// The tree around this executable, if it was installed into one (`test/e2e`).
+fn own_tree() -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?;
+    let root = exe.parent()?.parent()?;
+    root.join("bin/fermata").exists().then(|| root.to_owned())
 }

@@ -20,6 +20,7 @@ mod error;
 mod functions;
 mod graph;
 mod handles;
+pub mod hash;
 mod host;
 mod launch;
 pub mod layout;

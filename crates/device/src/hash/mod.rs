@@ -1,0 +1,227 @@
+//! Hashing device memory where it is, by our own kernels (folder `kernels/`).
+//!
+//! Two hashes for two questions. [`Hasher::blake3`] names content: the digest the CPU gives for the
+//! same bytes. [`Hasher::changes`] tells, within one checkpoint, whether a 64 KiB block is still what
+//! it was: keyed, at memory speed, never stored.
+
+mod scratch;
+
+use std::time::Duration;
+
+use crate::driver::Result;
+use crate::{Driver, DriverError, FunctionHandle, Grid, KernelLaunch, PinnedPool, StreamHandle};
+use scratch::Scratch;
+
+/// Bytes of a block of the change hash.
+pub const CHANGE_BLOCK: u64 = 65_536;
+/// Bytes of the change hash's key.
+pub const CHANGE_KEY_BYTES: usize = 65_536 + 16;
+/// Longest piece that [`Hasher::blake3`] takes, bytes.
+pub const LONGEST_PIECE: u64 = 1 << 31;
+
+const BLAKE3: &[u8] = include_bytes!("../../../../kernels/blake3.ptx");
+const CHANGE: &[u8] = include_bytes!("../../../../kernels/change.ptx");
+/// Bytes of a tile of the BLAKE3 kernel.
+const TILE: u64 = 128 * 1024;
+const THREADS: u32 = 128;
+const CHANGE_THREADS: u32 = 256;
+/// A job as the kernels read it: BLAKE3's is 16 bytes, the change hash's 24.
+const BLAKE3_JOB: usize = 16;
+const CHANGE_JOB: usize = 24;
+/// Results come back through a buffer of this size.
+const BOUNCE: usize = 1 << 20;
+const SHARED_MEMORY_ATTRIBUTE: i32 = fermata_abi::sys::driver::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as i32;
+
+/// A piece of device memory: its address, a multiple of 16, and its bytes.
+pub type Piece = (u64, u64);
+
+/// The kernels, loaded into one context, with their scratch memory. Not for two threads at once.
+pub struct Hasher<'d> {
+    driver: &'d Driver,
+    stream: StreamHandle,
+    tiles: FunctionHandle,
+    roots: FunctionHandle,
+    change: FunctionHandle,
+    multiprocessors: u32,
+    scratch: Scratch<'d>,
+    bounce: PinnedPool,
+}
+
+impl<'d> Hasher<'d> {
+    /// Loads the kernels into the current context, which belongs to device `index`.
+    ///
+    /// # Errors
+    /// What the driver says; a compiler's log is in the error's name.
+    pub fn new(driver: &'d Driver, index: u32, multiprocessors: u32) -> Result<Self> {
+        let load = |image| {
+            driver.load_module(image).map_err(|refused| DriverError {
+                name: format!("{}: {}", refused.error.name, refused.log),
+                ..refused.error
+            })
+        };
+        let (blake3, change) = (load(BLAKE3)?, load(CHANGE)?);
+        let change = driver.function(change, "fermata_change_hash")?;
+        driver.set_function_attribute(change, SHARED_MEMORY_ATTRIBUTE, CHANGE_KEY_BYTES as i32)?;
+        Ok(Hasher {
+            driver,
+            stream: driver.create_stream(fermata_abi::sys::driver::CU_STREAM_NON_BLOCKING, 0)?,
+            tiles: driver.function(blake3, "fermata_blake3_tiles")?,
+            roots: driver.function(blake3, "fermata_blake3_roots")?,
+            change,
+            multiprocessors: multiprocessors.max(1),
+            scratch: Scratch::new(driver, index)?,
+            bounce: PinnedPool::new(driver, 1, BOUNCE)?,
+        })
+    }
+
+    /// The BLAKE3 digest of every piece.
+    ///
+    /// # Errors
+    /// What the driver says; pieces longer than [`LONGEST_PIECE`] are `CUDA_ERROR_INVALID_VALUE`.
+    pub fn blake3(&mut self, pieces: &[Piece]) -> Result<Vec<[u8; 32]>> {
+        if pieces.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut jobs = Vec::with_capacity(pieces.len() * BLAKE3_JOB);
+        let mut tiles = 0u64;
+        for &(address, bytes) in pieces {
+            if bytes > LONGEST_PIECE {
+                return Err(invalid("a piece is longer than 2 GiB"));
+            }
+            jobs.extend_from_slice(&address.to_le_bytes());
+            jobs.extend_from_slice(&(bytes as u32).to_le_bytes());
+            jobs.extend_from_slice(&(tiles as u32).to_le_bytes());
+            tiles += bytes.div_ceil(TILE).max(1);
+        }
+        let grid = u32::try_from(tiles).map_err(|_| invalid("the pieces are too many"))?;
+        let count = pieces.len() as u32;
+        let digest_bytes = pieces.len() * 32;
+        let [job_at, tiles_at, digests_at] = self.scratch.place([jobs.len(), tiles as usize * 32, digest_bytes])?;
+        self.driver.copy_from_slice(job_at, &jobs, self.stream)?;
+        let params = Params::new().address(job_at).word(count).address(tiles_at);
+        self.launch(self.tiles, grid, THREADS, 0, &params)?;
+        let params = Params::new().address(job_at).word(count).address(tiles_at).address(digests_at);
+        self.launch(self.roots, count, THREADS, 0, &params)?;
+        let bytes = self.fetch(digests_at, digest_bytes)?;
+        Ok(bytes.as_chunks::<32>().0.to_vec())
+    }
+
+    /// The keyed hash of every [`CHANGE_BLOCK`] of every piece, in order, 16 bytes each.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn changes(&mut self, pieces: &[Piece], key: &[u8; CHANGE_KEY_BYTES]) -> Result<Vec<[u8; 16]>> {
+        let mut jobs = Vec::with_capacity(pieces.len() * CHANGE_JOB);
+        let mut blocks = 0u64;
+        for &(address, bytes) in pieces.iter().filter(|(_, bytes)| *bytes > 0) {
+            for word in [address, bytes, blocks] {
+                jobs.extend_from_slice(&word.to_le_bytes());
+            }
+            blocks += bytes.div_ceil(CHANGE_BLOCK);
+        }
+        if blocks == 0 {
+            return Ok(Vec::new());
+        }
+        let count = (jobs.len() / CHANGE_JOB) as u32;
+        let hash_bytes = blocks as usize * 16;
+        let [job_at, key_at, hashes_at] = self.scratch.place([jobs.len(), CHANGE_KEY_BYTES, hash_bytes])?;
+        self.driver.copy_from_slice(job_at, &jobs, self.stream)?;
+        self.driver.copy_from_slice(key_at, key, self.stream)?;
+        let params = Params::new().address(job_at).word(count).address(blocks).address(key_at).address(hashes_at);
+        let grid = blocks.min(u64::from(self.multiprocessors) * 2) as u32;
+        self.launch(self.change, grid, CHANGE_THREADS, CHANGE_KEY_BYTES as u32, &params)?;
+        let bytes = self.fetch(hashes_at, hash_bytes)?;
+        Ok(bytes.as_chunks::<16>().0.to_vec())
+    }
+
+    fn launch(&self, function: FunctionHandle, grid: u32, block: u32, shared: u32, params: &Params) -> Result<()> {
+        let size = Grid { grid: [grid, 1, 1], block: [block, 1, 1], shared };
+        self.driver.launch(&KernelLaunch { function, size, params: &params.0, attributes: &[] }, self.stream)
+    }
+
+    fn fetch(&self, from: u64, bytes: usize) -> Result<Vec<u8>> {
+        let buffer = self.bounce.take(Duration::from_secs(10)).ok_or_else(|| invalid("the result buffer is in use"))?;
+        let mut all = Vec::with_capacity(bytes);
+        while all.len() < bytes {
+            let part = (bytes - all.len()).min(BOUNCE);
+            self.driver.copy(buffer.address(), from + all.len() as u64, part as u64, self.stream)?;
+            self.driver.synchronize_stream(self.stream)?;
+            all.extend_from_slice(&buffer[..part]);
+        }
+        Ok(all)
+    }
+}
+
+fn invalid(what: &str) -> DriverError {
+    let code = fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
+    DriverError { call: "hashing device memory", code, name: what.to_owned() }
+}
+
+/// A parameter block: values at their natural alignment.
+struct Params(Vec<u8>);
+
+impl Params {
+    fn new() -> Self {
+        Params(Vec::new())
+    }
+
+    fn address(mut self, value: u64) -> Self {
+        self.0.resize(self.0.len().next_multiple_of(8), 0);
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    fn word(mut self, value: u32) -> Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+}
+
+/// The change hash as the kernel computes it, on the CPU: the reference for tests and for host memory.
+///
+/// `block` is at most [`CHANGE_BLOCK`] bytes; what is missing counts as zeros.
+pub fn change_hash(block: &[u8], key: &[u8; CHANGE_KEY_BYTES]) -> [u8; 16] {
+    let word = |bytes: &[u8], at: usize| {
+        let mut raw = [0; 4];
+        for (to, from) in raw.iter_mut().zip(bytes.iter().skip(at)) {
+            *to = *from;
+        }
+        u32::from_le_bytes(raw)
+    };
+    let mut sums = [0u64; 2];
+    for at in (0..CHANGE_BLOCK as usize).step_by(8) {
+        let message = [word(block, at), word(block, at + 4)];
+        for (pass, sum) in sums.iter_mut().enumerate() {
+            let left = message[0].wrapping_add(word(key, at + 16 * pass));
+            let right = message[1].wrapping_add(word(key, at + 16 * pass + 4));
+            *sum = sum.wrapping_add(u64::from(left).wrapping_mul(u64::from(right)));
+        }
+    }
+    let mut out = [0; 16];
+    out[..8].copy_from_slice(&sums[0].to_le_bytes());
+    out[8..].copy_from_slice(&sums[1].to_le_bytes());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_changed_bit_anywhere_changes_the_hash() {
+        let mut key = [0; CHANGE_KEY_BYTES];
+        let mut state = 1u32;
+        for byte in &mut key {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = (state >> 24) as u8;
+        }
+        let block = vec![7; CHANGE_BLOCK as usize];
+        let hash = change_hash(&block, &key);
+        for at in [0, 1, 15, 16, 4095, 32_768, 65_535] {
+            let mut other = block.clone();
+            other[at] ^= 0x10;
+            assert_ne!(change_hash(&other, &key), hash, "byte {at}");
+        }
+        assert_eq!(change_hash(&block[..0], &key), change_hash(&[0; 100], &key));
+    }
+}

@@ -32,8 +32,9 @@ cleanup() {
     for session in heat heat-again; do
         timeout 20 "$fermata" kill $session >/dev/null 2>&1 || true
     done
-    if [ -f "$FERMATA_RUNTIME_DIR/daemon.pid" ]; then
-        kill "$(cat "$FERMATA_RUNTIME_DIR/daemon.pid")" 2>/dev/null || true
+    daemon=$("$fermata" version --json | sed -n 's/^ *"pid": \([0-9]*\).*/\1/p')
+    if [ -n "$daemon" ]; then
+        kill "$daemon" 2>/dev/null || true
     fi
     rm -rf "$work"
 }

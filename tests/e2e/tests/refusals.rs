@@ -85,10 +85,10 @@ fn the_static_runtime_is_refused_with_the_fix() -> Result<()> {
     let program = scene.tree().program("static")?;
     let done = run(&scene, &[program.to_str().context("path")?])?;
     ensure!(done.status != 0, "a program with the static runtime ran");
+    let said = done.stdout + &done.stderr;
     ensure!(
-        done.stderr.contains("-cudart shared"),
-        "the fix is missing in: {}",
-        done.stderr
+        said.contains("-cudart shared"),
+        "the fix is missing in: {said}"
     );
     scene.close()
 }
@@ -103,10 +103,10 @@ fn an_unknown_instruction_is_named_when_the_module_is_loaded() -> Result<()> {
     std::fs::write(scene.sandbox().work().join("driver_kernels.ptx"), strange)?;
     let done = run(&scene, &[program.to_str().context("path")?])?;
     ensure!(done.status == 1, "status {}: {}", done.status, done.stderr);
+    let said = done.stdout + &done.stderr;
     ensure!(
-        done.stderr.contains("frobnicate"),
-        "the instruction is not named: {}",
-        done.stderr
+        said.contains("frobnicate"),
+        "the instruction is not named: {said}"
     );
     scene.close()
 }

@@ -8,10 +8,10 @@
 //! Registration calls no driver function. Libraries and kernels do not belong to a context, so that one
 //! handle serves every device. Records are never freed: programs keep their addresses in statics.
 use core::ffi::{CStr, c_char, c_void};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use fermata_abi::sys::driver::{CUkern_st, CUkernel, CUlib_st, CUlibrary};
+use fermata_abi::sys::driver::{CUfunction, CUkern_st, CUkernel, CUlib_st, CUlibrary};
 use parking_lot::{Mutex, RwLock};
 
 use crate::driver::{self, Calls};
@@ -60,11 +60,23 @@ pub struct Managed {
     host_pointer: AtomicPtr<*mut c_void>,
 }
 
+/// What a handle given to the program is to the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handle {
+    /// A kernel of a library, good in every context.
+    Kernel,
+    /// A function of a module, or of a kernel in one context.
+    Function,
+    /// A function made from a registered kernel: its host stub.
+    FunctionOf(usize),
+}
+
 #[derive(Default)]
 struct Registry {
     functions: HashMap<usize, &'static Function>,
     variables: HashMap<usize, &'static Variable>,
-    kernels: HashSet<usize>,
+    /// Handles given to the program, which it may use where a host stub is asked for.
+    handles: HashMap<usize, Handle>,
 }
 
 static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
@@ -102,7 +114,7 @@ pub unsafe fn add_function(binary: &'static Binary, stub: *const c_void, name: *
         kernel: AtomicPtr::default(),
     }));
     let mut registry = REGISTRY.write();
-    registry.get_or_insert_default().functions.insert(stub.addr(), function);
+    registry.get_or_insert_default().functions.insert(stub.expose_provenance(), function);
 }
 
 /// Registers the device variable behind a host shadow.
@@ -169,30 +181,96 @@ pub fn function(stub: *const c_void) -> Result<&'static Function> {
     found.ok_or(Error::INVALID_FUNCTION)
 }
 
-/// The driver's kernel for what a program launches: a host stub, or a kernel handle given out before.
+/// What the driver launches for what a program names: a host stub, or a handle given out before.
+///
+/// A kernel serves where a function is asked for in launches.
 ///
 /// # Errors
 /// `cudaErrorInvalidDeviceFunction` if it is neither, or what loading says.
-pub fn kernel(calls: &Calls, function_or_kernel: *const c_void) -> Result<CUkernel> {
-    let key = function_or_kernel.addr();
-    let registered = {
-        let registry = REGISTRY.read();
-        let registry = registry.as_ref().ok_or(Error::INVALID_FUNCTION)?;
-        let function = registry.functions.get(&key).copied();
-        if function.is_none() && !registry.kernels.contains(&key) {
-            return Err(Error::INVALID_FUNCTION);
-        }
-        function
-    };
-    match registered {
-        Some(function) => function.kernel(calls),
-        None => Ok(function_or_kernel.cast_mut().cast()),
+pub fn launchable(calls: &Calls, stub_or_handle: *const c_void) -> Result<CUfunction> {
+    match lookup(stub_or_handle)? {
+        Named::Stub(function) => Ok(function.kernel(calls)?.cast()),
+        Named::Handle(_) => Ok(stub_or_handle.cast_mut().cast()),
     }
 }
 
-/// Remembers a handle that the program may launch instead of a host stub.
-pub fn remember_kernel(kernel: *const c_void) {
-    REGISTRY.write().get_or_insert_default().kernels.insert(kernel.addr());
+/// The driver's kernel for what a program names; functions of modules are none.
+///
+/// # Errors
+/// `cudaErrorInvalidDeviceFunction` if it is no kernel, or what loading says.
+pub fn kernel(calls: &Calls, stub_or_handle: *const c_void) -> Result<CUkernel> {
+    match lookup(stub_or_handle)? {
+        Named::Stub(function) => function.kernel(calls),
+        Named::Handle(Handle::Kernel) => Ok(stub_or_handle.cast_mut().cast()),
+        Named::Handle(Handle::FunctionOf(stub)) => match lookup(core::ptr::without_provenance(stub))? {
+            Named::Stub(function) => function.kernel(calls),
+            Named::Handle(_) => Err(Error::INVALID_FUNCTION),
+        },
+        Named::Handle(Handle::Function) => Err(Error::INVALID_FUNCTION),
+    }
+}
+
+/// The driver's function, in the current context, for what a program names.
+///
+/// # Errors
+/// `cudaErrorInvalidDeviceFunction` if it names none, or what loading says.
+pub fn in_context(calls: &Calls, stub_or_handle: *const c_void) -> Result<CUfunction> {
+    let (kernel, kind) = match lookup(stub_or_handle)? {
+        Named::Stub(function) => (function.kernel(calls)?, Handle::FunctionOf(stub_or_handle.addr())),
+        Named::Handle(Handle::Kernel) => (stub_or_handle.cast_mut().cast(), Handle::Function),
+        Named::Handle(_) => return Ok(stub_or_handle.cast_mut().cast()),
+    };
+    let mut function = core::ptr::null_mut();
+    // SAFETY: a live kernel and a place for the result.
+    unsafe { calls.cuKernelGetFunction(&mut function, kernel) }?;
+    remember(function.cast(), kind);
+    Ok(function)
+}
+
+/// The host stub that a driver's kernel or function was made for, or the handle itself, which then
+/// serves like one.
+pub fn stub_of(handle: *mut c_void, kind: Handle) -> *mut c_void {
+    let stub = {
+        let registry = REGISTRY.read();
+        registry.as_ref().and_then(|registry| match registry.handles.get(&handle.addr()) {
+            Some(Handle::FunctionOf(stub)) => Some(*stub),
+            _ => {
+                let mut functions = registry.functions.iter();
+                let made = functions.find(|(_, f)| f.kernel.load(Ordering::Acquire) == handle.cast());
+                made.map(|(stub, _)| *stub)
+            }
+        })
+    };
+    match stub {
+        Some(stub) => core::ptr::with_exposed_provenance_mut(stub),
+        None => {
+            remember(handle, kind);
+            handle
+        }
+    }
+}
+
+/// Remembers a handle that the program may use where a host stub is asked for.
+pub fn remember(handle: *const c_void, kind: Handle) {
+    REGISTRY.write().get_or_insert_default().handles.insert(handle.addr(), kind);
+}
+
+enum Named {
+    Stub(&'static Function),
+    Handle(Handle),
+}
+
+fn lookup(stub_or_handle: *const c_void) -> Result<Named> {
+    let key = stub_or_handle.addr();
+    let registry = REGISTRY.read();
+    let registry = registry.as_ref().ok_or(Error::INVALID_FUNCTION)?;
+    match registry.functions.get(&key) {
+        Some(function) => Ok(Named::Stub(function)),
+        None => {
+            let handle = registry.handles.get(&key).copied();
+            handle.map(Named::Handle).ok_or(Error::INVALID_FUNCTION)
+        }
+    }
 }
 
 /// Address and size of the device variable behind a host shadow, in the current context.

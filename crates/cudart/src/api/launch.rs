@@ -84,7 +84,7 @@ export! {
     ) {
         let function = handle.cast::<Function>().as_ref().ok_or(Error::INVALID_FUNCTION)?;
         let calls = context::ready()?;
-        launch(calls, function.kernel(calls)?, grid, block, args, shared, stream)
+        launch(calls, function.kernel(calls)?.cast(), grid, block, args, shared, stream)
     }
 
     /// The same for programs built with per-thread default streams.
@@ -98,7 +98,7 @@ export! {
     ) {
         let function = handle.cast::<Function>().as_ref().ok_or(Error::INVALID_FUNCTION)?;
         let calls = context::ready()?;
-        launch(calls, function.kernel(calls)?, grid, block, args, shared, own(stream))
+        launch(calls, function.kernel(calls)?.cast(), grid, block, args, shared, own(stream))
     }
 
     /// Launches the kernel of a host stub or of a kernel handle.
@@ -111,7 +111,7 @@ export! {
         stream: cudaStream_t,
     ) {
         let calls = context::ready()?;
-        launch(calls, registry::kernel(calls, func)?, grid, block, args, shared, stream)
+        launch(calls, registry::launchable(calls, func)?, grid, block, args, shared, stream)
     }
 
     /// Launches with attributes.
@@ -144,7 +144,7 @@ export! {
         stream: cudaStream_t,
     ) {
         let calls = context::ready()?;
-        let kernel = registry::kernel(calls, func)?.cast();
+        let kernel = registry::launchable(calls, func)?;
         let shared = c_uint::try_from(shared).map_err(|_| Error::INVALID_VALUE)?;
         calls.cuLaunchCooperativeKernel(
             kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream.cast(), args,
@@ -169,7 +169,7 @@ fn own(stream: cudaStream_t) -> cudaStream_t {
 /// `args` is what the kernel's signature asks for.
 unsafe fn launch(
     calls: &Calls,
-    kernel: drv::CUkernel,
+    kernel: drv::CUfunction,
     grid: dim3,
     block: dim3,
     args: *mut *mut c_void,
@@ -182,7 +182,7 @@ unsafe fn launch(
     // SAFETY: a kernel handle serves as a function; the arguments are the caller's promise.
     let launched = unsafe {
         calls.cuLaunchKernel(
-            kernel.cast(), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream, args,
+            kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream, args,
             extra,
         )
     };
@@ -198,11 +198,11 @@ unsafe fn launch_ex(
     args: *mut *mut c_void,
 ) -> Result {
     let calls = context::ready()?;
-    let kernel = registry::kernel(calls, func)?;
+    let kernel = registry::launchable(calls, func)?;
     let config = driver_config(config, stream)?;
     let extra = core::ptr::null_mut();
     // SAFETY: a kernel handle serves as a function; the rest is the caller's promise.
-    let launched = unsafe { calls.cuLaunchKernelEx(&config, kernel.cast(), args, extra) };
+    let launched = unsafe { calls.cuLaunchKernelEx(&config, kernel, args, extra) };
     launched.map_err(as_launch_error)
 }
 

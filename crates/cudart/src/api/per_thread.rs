@@ -21,6 +21,23 @@ unsafe extern "C" {
         stream: sys::cudaStream_t,
         flags: core::ffi::c_uint,
     ) -> sys::cudaError_t;
+    fn cudaFreeAsync(
+        devPtr: *mut core::ffi::c_void,
+        hStream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaGraphInstantiateWithParams(
+        pGraphExec: *mut sys::cudaGraphExec_t,
+        graph: sys::cudaGraph_t,
+        instantiateParams: *mut sys::cudaGraphInstantiateParams,
+    ) -> sys::cudaError_t;
+    fn cudaGraphLaunch(
+        graphExec: sys::cudaGraphExec_t,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaGraphUpload(
+        graphExec: sys::cudaGraphExec_t,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
     fn cudaLaunchCooperativeKernel(
         func: *const core::ffi::c_void,
         gridDim: sys::dim3,
@@ -42,6 +59,45 @@ unsafe extern "C" {
         sharedMem: usize,
         stream: sys::cudaStream_t,
     ) -> sys::cudaError_t;
+    fn cudaMallocAsync(
+        devPtr: *mut *mut core::ffi::c_void,
+        size: usize,
+        hStream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMallocFromPoolAsync(
+        ptr: *mut *mut core::ffi::c_void,
+        size: usize,
+        memPool: sys::cudaMemPool_t,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMemPrefetchAsync(
+        devPtr: *const core::ffi::c_void,
+        count: usize,
+        location: sys::cudaMemLocation,
+        flags: core::ffi::c_uint,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMemPrefetchBatchAsync(
+        dptrs: *mut *mut core::ffi::c_void,
+        sizes: *mut usize,
+        count: usize,
+        prefetchLocs: *mut sys::cudaMemLocation,
+        prefetchLocIdxs: *mut usize,
+        numPrefetchLocs: usize,
+        flags: core::ffi::c_ulonglong,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMemcpy2DArrayToArray(
+        dst: sys::cudaArray_t,
+        wOffsetDst: usize,
+        hOffsetDst: usize,
+        src: sys::cudaArray_const_t,
+        wOffsetSrc: usize,
+        hOffsetSrc: usize,
+        width: usize,
+        height: usize,
+        kind: sys::cudaMemcpyKind,
+    ) -> sys::cudaError_t;
     fn cudaMemcpy2DAsync(
         dst: *mut core::ffi::c_void,
         dpitch: usize,
@@ -50,6 +106,36 @@ unsafe extern "C" {
         width: usize,
         height: usize,
         kind: sys::cudaMemcpyKind,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMemcpy2DFromArrayAsync(
+        dst: *mut core::ffi::c_void,
+        dpitch: usize,
+        src: sys::cudaArray_const_t,
+        wOffset: usize,
+        hOffset: usize,
+        width: usize,
+        height: usize,
+        kind: sys::cudaMemcpyKind,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMemcpy2DToArrayAsync(
+        dst: sys::cudaArray_t,
+        wOffset: usize,
+        hOffset: usize,
+        src: *const core::ffi::c_void,
+        spitch: usize,
+        width: usize,
+        height: usize,
+        kind: sys::cudaMemcpyKind,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMemcpy3DAsync(
+        p: *const sys::cudaMemcpy3DParms,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMemcpy3DPeerAsync(
+        p: *const sys::cudaMemcpy3DPeerParms,
         stream: sys::cudaStream_t,
     ) -> sys::cudaError_t;
     fn cudaMemcpyAsync(
@@ -107,14 +193,39 @@ unsafe extern "C" {
         length: usize,
         flags: core::ffi::c_uint,
     ) -> sys::cudaError_t;
+    fn cudaStreamBeginCapture(
+        stream: sys::cudaStream_t,
+        mode: sys::cudaStreamCaptureMode,
+    ) -> sys::cudaError_t;
+    fn cudaStreamBeginCaptureToGraph(
+        stream: sys::cudaStream_t,
+        graph: sys::cudaGraph_t,
+        dependencies: *const sys::cudaGraphNode_t,
+        dependencyData: *const sys::cudaGraphEdgeData,
+        numDependencies: usize,
+        mode: sys::cudaStreamCaptureMode,
+    ) -> sys::cudaError_t;
     fn cudaStreamCopyAttributes(
         dstStream: sys::cudaStream_t,
         srcStream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaStreamEndCapture(
+        stream: sys::cudaStream_t,
+        pGraph: *mut sys::cudaGraph_t,
     ) -> sys::cudaError_t;
     fn cudaStreamGetAttribute(
         stream: sys::cudaStream_t,
         attr: sys::cudaLaunchAttributeID,
         value: *mut sys::cudaLaunchAttributeValue,
+    ) -> sys::cudaError_t;
+    fn cudaStreamGetCaptureInfo(
+        stream: sys::cudaStream_t,
+        captureStatus_out: *mut sys::cudaStreamCaptureStatus,
+        id_out: *mut core::ffi::c_ulonglong,
+        graph_out: *mut sys::cudaGraph_t,
+        dependencies_out: *mut *const sys::cudaGraphNode_t,
+        edgeData_out: *mut *const sys::cudaGraphEdgeData,
+        numDependencies_out: *mut usize,
     ) -> sys::cudaError_t;
     fn cudaStreamGetDevice(
         hStream: sys::cudaStream_t,
@@ -132,6 +243,10 @@ unsafe extern "C" {
         hStream: sys::cudaStream_t,
         priority: *mut core::ffi::c_int,
     ) -> sys::cudaError_t;
+    fn cudaStreamIsCapturing(
+        stream: sys::cudaStream_t,
+        pCaptureStatus: *mut sys::cudaStreamCaptureStatus,
+    ) -> sys::cudaError_t;
     fn cudaStreamQuery(stream: sys::cudaStream_t) -> sys::cudaError_t;
     fn cudaStreamSetAttribute(
         stream: sys::cudaStream_t,
@@ -139,6 +254,13 @@ unsafe extern "C" {
         param: *const sys::cudaLaunchAttributeValue,
     ) -> sys::cudaError_t;
     fn cudaStreamSynchronize(stream: sys::cudaStream_t) -> sys::cudaError_t;
+    fn cudaStreamUpdateCaptureDependencies(
+        stream: sys::cudaStream_t,
+        dependencies: *mut sys::cudaGraphNode_t,
+        dependencyData: *const sys::cudaGraphEdgeData,
+        numDependencies: usize,
+        flags: core::ffi::c_uint,
+    ) -> sys::cudaError_t;
     fn cudaStreamWaitEvent(
         stream: sys::cudaStream_t,
         event: sys::cudaEvent_t,
@@ -163,6 +285,43 @@ pub unsafe extern "C" fn cudaEventRecordWithFlags_ptsz(
 ) -> sys::cudaError_t {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cudaEventRecordWithFlags(event, own(stream), flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaFreeAsync_ptsz(
+    devPtr: *mut core::ffi::c_void,
+    hStream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaFreeAsync(devPtr, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaGraphInstantiateWithParams_ptsz(
+    pGraphExec: *mut sys::cudaGraphExec_t,
+    graph: sys::cudaGraph_t,
+    instantiateParams: *mut sys::cudaGraphInstantiateParams,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaGraphInstantiateWithParams(pGraphExec, graph, instantiateParams) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaGraphLaunch_ptsz(
+    graphExec: sys::cudaGraphExec_t,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaGraphLaunch(graphExec, own(stream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaGraphUpload_ptsz(
+    graphExec: sys::cudaGraphExec_t,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaGraphUpload(graphExec, own(stream)) }
 }
 
 #[unsafe(no_mangle)]
@@ -202,6 +361,65 @@ pub unsafe extern "C" fn cudaLaunchKernel_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMallocAsync_ptsz(
+    devPtr: *mut *mut core::ffi::c_void,
+    size: usize,
+    hStream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaMallocAsync(devPtr, size, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMallocFromPoolAsync_ptsz(
+    ptr: *mut *mut core::ffi::c_void,
+    size: usize,
+    memPool: sys::cudaMemPool_t,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaMallocFromPoolAsync(ptr, size, memPool, own(stream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemPrefetchAsync_ptsz(
+    devPtr: *const core::ffi::c_void,
+    count: usize,
+    location: sys::cudaMemLocation,
+    flags: core::ffi::c_uint,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaMemPrefetchAsync(devPtr, count, location, flags, own(stream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemPrefetchBatchAsync_ptsz(
+    dptrs: *mut *mut core::ffi::c_void,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut sys::cudaMemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: core::ffi::c_ulonglong,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cudaMemPrefetchBatchAsync(
+            dptrs,
+            sizes,
+            count,
+            prefetchLocs,
+            prefetchLocIdxs,
+            numPrefetchLocs,
+            flags,
+            own(stream),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaMemcpy_ptds(
     dst: *mut core::ffi::c_void,
     src: *const core::ffi::c_void,
@@ -237,6 +455,26 @@ pub unsafe extern "C" fn cudaMemcpy2D_ptds(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpy2DArrayToArray_ptds(
+    dst: sys::cudaArray_t,
+    wOffsetDst: usize,
+    hOffsetDst: usize,
+    src: sys::cudaArray_const_t,
+    wOffsetSrc: usize,
+    hOffsetSrc: usize,
+    width: usize,
+    height: usize,
+    kind: sys::cudaMemcpyKind,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cudaMemcpy2DArrayToArray(
+            dst, wOffsetDst, hOffsetDst, src, wOffsetSrc, hOffsetSrc, width, height, kind,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaMemcpy2DAsync_ptsz(
     dst: *mut core::ffi::c_void,
     dpitch: usize,
@@ -249,6 +487,148 @@ pub unsafe extern "C" fn cudaMemcpy2DAsync_ptsz(
 ) -> sys::cudaError_t {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cudaMemcpy2DAsync(dst, dpitch, src, spitch, width, height, kind, own(stream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpy2DFromArray_ptds(
+    dst: *mut core::ffi::c_void,
+    dpitch: usize,
+    src: sys::cudaArray_const_t,
+    wOffset: usize,
+    hOffset: usize,
+    width: usize,
+    height: usize,
+    kind: sys::cudaMemcpyKind,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cudaMemcpy2DFromArrayAsync(
+            dst, dpitch, src, wOffset, hOffset, width, height, kind, PER_THREAD,
+        ) {
+            0 => cudaStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpy2DFromArrayAsync_ptsz(
+    dst: *mut core::ffi::c_void,
+    dpitch: usize,
+    src: sys::cudaArray_const_t,
+    wOffset: usize,
+    hOffset: usize,
+    width: usize,
+    height: usize,
+    kind: sys::cudaMemcpyKind,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cudaMemcpy2DFromArrayAsync(
+            dst,
+            dpitch,
+            src,
+            wOffset,
+            hOffset,
+            width,
+            height,
+            kind,
+            own(stream),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpy2DToArray_ptds(
+    dst: sys::cudaArray_t,
+    wOffset: usize,
+    hOffset: usize,
+    src: *const core::ffi::c_void,
+    spitch: usize,
+    width: usize,
+    height: usize,
+    kind: sys::cudaMemcpyKind,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cudaMemcpy2DToArrayAsync(
+            dst, wOffset, hOffset, src, spitch, width, height, kind, PER_THREAD,
+        ) {
+            0 => cudaStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpy2DToArrayAsync_ptsz(
+    dst: sys::cudaArray_t,
+    wOffset: usize,
+    hOffset: usize,
+    src: *const core::ffi::c_void,
+    spitch: usize,
+    width: usize,
+    height: usize,
+    kind: sys::cudaMemcpyKind,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cudaMemcpy2DToArrayAsync(
+            dst,
+            wOffset,
+            hOffset,
+            src,
+            spitch,
+            width,
+            height,
+            kind,
+            own(stream),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpy3D_ptds(p: *const sys::cudaMemcpy3DParms) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cudaMemcpy3DAsync(p, PER_THREAD) {
+            0 => cudaStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpy3DAsync_ptsz(
+    p: *const sys::cudaMemcpy3DParms,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaMemcpy3DAsync(p, own(stream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpy3DPeer_ptds(
+    p: *const sys::cudaMemcpy3DPeerParms,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cudaMemcpy3DPeerAsync(p, PER_THREAD) {
+            0 => cudaStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpy3DPeerAsync_ptsz(
+    p: *const sys::cudaMemcpy3DPeerParms,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaMemcpy3DPeerAsync(p, own(stream)) }
 }
 
 #[unsafe(no_mangle)]
@@ -428,12 +808,52 @@ pub unsafe extern "C" fn cudaStreamAttachMemAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaStreamBeginCapture_ptsz(
+    stream: sys::cudaStream_t,
+    mode: sys::cudaStreamCaptureMode,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaStreamBeginCapture(own(stream), mode) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaStreamBeginCaptureToGraph_ptsz(
+    stream: sys::cudaStream_t,
+    graph: sys::cudaGraph_t,
+    dependencies: *const sys::cudaGraphNode_t,
+    dependencyData: *const sys::cudaGraphEdgeData,
+    numDependencies: usize,
+    mode: sys::cudaStreamCaptureMode,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cudaStreamBeginCaptureToGraph(
+            own(stream),
+            graph,
+            dependencies,
+            dependencyData,
+            numDependencies,
+            mode,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaStreamCopyAttributes_ptsz(
     dstStream: sys::cudaStream_t,
     srcStream: sys::cudaStream_t,
 ) -> sys::cudaError_t {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cudaStreamCopyAttributes(own(dstStream), own(srcStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaStreamEndCapture_ptsz(
+    stream: sys::cudaStream_t,
+    pGraph: *mut sys::cudaGraph_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaStreamEndCapture(own(stream), pGraph) }
 }
 
 #[unsafe(no_mangle)]
@@ -444,6 +864,30 @@ pub unsafe extern "C" fn cudaStreamGetAttribute_ptsz(
 ) -> sys::cudaError_t {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cudaStreamGetAttribute(own(stream), attr, value) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaStreamGetCaptureInfo_ptsz(
+    stream: sys::cudaStream_t,
+    captureStatus_out: *mut sys::cudaStreamCaptureStatus,
+    id_out: *mut core::ffi::c_ulonglong,
+    graph_out: *mut sys::cudaGraph_t,
+    dependencies_out: *mut *const sys::cudaGraphNode_t,
+    edgeData_out: *mut *const sys::cudaGraphEdgeData,
+    numDependencies_out: *mut usize,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cudaStreamGetCaptureInfo(
+            own(stream),
+            captureStatus_out,
+            id_out,
+            graph_out,
+            dependencies_out,
+            edgeData_out,
+            numDependencies_out,
+        )
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -483,6 +927,15 @@ pub unsafe extern "C" fn cudaStreamGetPriority_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaStreamIsCapturing_ptsz(
+    stream: sys::cudaStream_t,
+    pCaptureStatus: *mut sys::cudaStreamCaptureStatus,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaStreamIsCapturing(own(stream), pCaptureStatus) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaStreamQuery_ptsz(stream: sys::cudaStream_t) -> sys::cudaError_t {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cudaStreamQuery(own(stream)) }
@@ -502,6 +955,26 @@ pub unsafe extern "C" fn cudaStreamSetAttribute_ptsz(
 pub unsafe extern "C" fn cudaStreamSynchronize_ptsz(stream: sys::cudaStream_t) -> sys::cudaError_t {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cudaStreamSynchronize(own(stream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaStreamUpdateCaptureDependencies_ptsz(
+    stream: sys::cudaStream_t,
+    dependencies: *mut sys::cudaGraphNode_t,
+    dependencyData: *const sys::cudaGraphEdgeData,
+    numDependencies: usize,
+    flags: core::ffi::c_uint,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cudaStreamUpdateCaptureDependencies(
+            own(stream),
+            dependencies,
+            dependencyData,
+            numDependencies,
+            flags,
+        )
+    }
 }
 
 #[unsafe(no_mangle)]

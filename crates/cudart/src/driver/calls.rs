@@ -14,6 +14,19 @@ use crate::error::Error;
 
 /// Addresses of the driver's functions; what the driver lacks is `None`.
 pub struct Calls {
+    cuArray3DCreate_v2: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUarray,
+            *const sys::CUDA_ARRAY3D_DESCRIPTOR,
+        ) -> sys::CUresult,
+    >,
+    cuArray3DGetDescriptor_v2: Option<
+        unsafe extern "C" fn(*mut sys::CUDA_ARRAY3D_DESCRIPTOR, sys::CUarray) -> sys::CUresult,
+    >,
+    cuArrayDestroy: Option<unsafe extern "C" fn(sys::CUarray) -> sys::CUresult>,
+    cuCtxDisablePeerAccess: Option<unsafe extern "C" fn(sys::CUcontext) -> sys::CUresult>,
+    cuCtxEnablePeerAccess:
+        Option<unsafe extern "C" fn(sys::CUcontext, core::ffi::c_uint) -> sys::CUresult>,
     cuCtxGetCacheConfig: Option<unsafe extern "C" fn(*mut sys::CUfunc_cache) -> sys::CUresult>,
     cuCtxGetCurrent: Option<unsafe extern "C" fn(*mut sys::CUcontext) -> sys::CUresult>,
     cuCtxGetDevice: Option<unsafe extern "C" fn(*mut sys::CUdevice) -> sys::CUresult>,
@@ -28,6 +41,9 @@ pub struct Calls {
     cuCtxSetLimit: Option<unsafe extern "C" fn(sys::CUlimit, usize) -> sys::CUresult>,
     cuCtxSetSharedMemConfig: Option<unsafe extern "C" fn(sys::CUsharedconfig) -> sys::CUresult>,
     cuCtxSynchronize: Option<unsafe extern "C" fn() -> sys::CUresult>,
+    cuDeviceCanAccessPeer: Option<
+        unsafe extern "C" fn(*mut core::ffi::c_int, sys::CUdevice, sys::CUdevice) -> sys::CUresult,
+    >,
     cuDeviceGet:
         Option<unsafe extern "C" fn(*mut sys::CUdevice, core::ffi::c_int) -> sys::CUresult>,
     cuDeviceGetAttribute: Option<
@@ -40,6 +56,32 @@ pub struct Calls {
     cuDeviceGetByPCIBusId:
         Option<unsafe extern "C" fn(*mut sys::CUdevice, *const core::ffi::c_char) -> sys::CUresult>,
     cuDeviceGetCount: Option<unsafe extern "C" fn(*mut core::ffi::c_int) -> sys::CUresult>,
+    cuDeviceGetDefaultMemPool:
+        Option<unsafe extern "C" fn(*mut sys::CUmemoryPool, sys::CUdevice) -> sys::CUresult>,
+    cuDeviceGetGraphMemAttribute: Option<
+        unsafe extern "C" fn(
+            sys::CUdevice,
+            sys::CUgraphMem_attribute,
+            *mut core::ffi::c_void,
+        ) -> sys::CUresult,
+    >,
+    cuDeviceGetMemPool:
+        Option<unsafe extern "C" fn(*mut sys::CUmemoryPool, sys::CUdevice) -> sys::CUresult>,
+    cuDeviceGetName: Option<
+        unsafe extern "C" fn(
+            *mut core::ffi::c_char,
+            core::ffi::c_int,
+            sys::CUdevice,
+        ) -> sys::CUresult,
+    >,
+    cuDeviceGetP2PAttribute: Option<
+        unsafe extern "C" fn(
+            *mut core::ffi::c_int,
+            sys::CUdevice_P2PAttribute,
+            sys::CUdevice,
+            sys::CUdevice,
+        ) -> sys::CUresult,
+    >,
     cuDeviceGetPCIBusId: Option<
         unsafe extern "C" fn(
             *mut core::ffi::c_char,
@@ -47,6 +89,9 @@ pub struct Calls {
             sys::CUdevice,
         ) -> sys::CUresult,
     >,
+    cuDeviceGetUuid_v2:
+        Option<unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> sys::CUresult>,
+    cuDeviceGraphMemTrim: Option<unsafe extern "C" fn(sys::CUdevice) -> sys::CUresult>,
     cuDevicePrimaryCtxGetState: Option<
         unsafe extern "C" fn(
             sys::CUdevice,
@@ -59,6 +104,16 @@ pub struct Calls {
         Option<unsafe extern "C" fn(*mut sys::CUcontext, sys::CUdevice) -> sys::CUresult>,
     cuDevicePrimaryCtxSetFlags_v2:
         Option<unsafe extern "C" fn(sys::CUdevice, core::ffi::c_uint) -> sys::CUresult>,
+    cuDeviceSetGraphMemAttribute: Option<
+        unsafe extern "C" fn(
+            sys::CUdevice,
+            sys::CUgraphMem_attribute,
+            *mut core::ffi::c_void,
+        ) -> sys::CUresult,
+    >,
+    cuDeviceSetMemPool:
+        Option<unsafe extern "C" fn(sys::CUdevice, sys::CUmemoryPool) -> sys::CUresult>,
+    cuDeviceTotalMem_v2: Option<unsafe extern "C" fn(*mut usize, sys::CUdevice) -> sys::CUresult>,
     cuDriverGetVersion: Option<unsafe extern "C" fn(*mut core::ffi::c_int) -> sys::CUresult>,
     cuEventCreate:
         Option<unsafe extern "C" fn(*mut sys::CUevent, core::ffi::c_uint) -> sys::CUresult>,
@@ -73,7 +128,416 @@ pub struct Calls {
         unsafe extern "C" fn(sys::CUevent, sys::CUstream, core::ffi::c_uint) -> sys::CUresult,
     >,
     cuEventSynchronize: Option<unsafe extern "C" fn(sys::CUevent) -> sys::CUresult>,
+    cuFuncGetAttribute: Option<
+        unsafe extern "C" fn(
+            *mut core::ffi::c_int,
+            sys::CUfunction_attribute,
+            sys::CUfunction,
+        ) -> sys::CUresult,
+    >,
+    cuFuncGetName: Option<
+        unsafe extern "C" fn(*mut *const core::ffi::c_char, sys::CUfunction) -> sys::CUresult,
+    >,
+    cuFuncGetParamInfo: Option<
+        unsafe extern "C" fn(sys::CUfunction, usize, *mut usize, *mut usize) -> sys::CUresult,
+    >,
+    cuFuncSetAttribute: Option<
+        unsafe extern "C" fn(
+            sys::CUfunction,
+            sys::CUfunction_attribute,
+            core::ffi::c_int,
+        ) -> sys::CUresult,
+    >,
+    cuFuncSetCacheConfig:
+        Option<unsafe extern "C" fn(sys::CUfunction, sys::CUfunc_cache) -> sys::CUresult>,
+    cuFuncSetSharedMemConfig:
+        Option<unsafe extern "C" fn(sys::CUfunction, sys::CUsharedconfig) -> sys::CUresult>,
+    cuGetProcAddress_v2: Option<
+        unsafe extern "C" fn(
+            *const core::ffi::c_char,
+            *mut *mut core::ffi::c_void,
+            core::ffi::c_int,
+            sys::cuuint64_t,
+            *mut sys::CUdriverProcAddressQueryResult,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddChildGraphNode: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+            sys::CUgraph,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddDependencies: Option<
+        unsafe extern "C" fn(
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            *const sys::CUgraphNode,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddDependencies_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            *const sys::CUgraphNode,
+            *const sys::CUgraphEdgeData,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddEmptyNode: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddEventRecordNode: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+            sys::CUevent,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddEventWaitNode: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+            sys::CUevent,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddHostNode: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+            *const sys::CUDA_HOST_NODE_PARAMS,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddKernelNode_v2: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+            *const sys::CUDA_KERNEL_NODE_PARAMS,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddMemAllocNode: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+            *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddMemFreeNode: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+            sys::CUdeviceptr,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddMemcpyNode: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+            *const sys::CUDA_MEMCPY3D,
+            sys::CUcontext,
+        ) -> sys::CUresult,
+    >,
+    cuGraphAddMemsetNode: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            usize,
+            *const sys::CUDA_MEMSET_NODE_PARAMS,
+            sys::CUcontext,
+        ) -> sys::CUresult,
+    >,
+    cuGraphChildGraphNodeGetGraph:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUgraph) -> sys::CUresult>,
+    cuGraphClone: Option<unsafe extern "C" fn(*mut sys::CUgraph, sys::CUgraph) -> sys::CUresult>,
+    cuGraphConditionalHandleCreate: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphConditionalHandle,
+            sys::CUgraph,
+            sys::CUcontext,
+            core::ffi::c_uint,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuGraphCreate:
+        Option<unsafe extern "C" fn(*mut sys::CUgraph, core::ffi::c_uint) -> sys::CUresult>,
+    cuGraphDebugDotPrint: Option<
+        unsafe extern "C" fn(
+            sys::CUgraph,
+            *const core::ffi::c_char,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuGraphDestroy: Option<unsafe extern "C" fn(sys::CUgraph) -> sys::CUresult>,
+    cuGraphDestroyNode: Option<unsafe extern "C" fn(sys::CUgraphNode) -> sys::CUresult>,
+    cuGraphEventRecordNodeGetEvent:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUevent) -> sys::CUresult>,
+    cuGraphEventRecordNodeSetEvent:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, sys::CUevent) -> sys::CUresult>,
+    cuGraphEventWaitNodeGetEvent:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUevent) -> sys::CUresult>,
+    cuGraphEventWaitNodeSetEvent:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, sys::CUevent) -> sys::CUresult>,
+    cuGraphExecChildGraphNodeSetParams: Option<
+        unsafe extern "C" fn(sys::CUgraphExec, sys::CUgraphNode, sys::CUgraph) -> sys::CUresult,
+    >,
+    cuGraphExecDestroy: Option<unsafe extern "C" fn(sys::CUgraphExec) -> sys::CUresult>,
+    cuGraphExecEventRecordNodeSetEvent: Option<
+        unsafe extern "C" fn(sys::CUgraphExec, sys::CUgraphNode, sys::CUevent) -> sys::CUresult,
+    >,
+    cuGraphExecEventWaitNodeSetEvent: Option<
+        unsafe extern "C" fn(sys::CUgraphExec, sys::CUgraphNode, sys::CUevent) -> sys::CUresult,
+    >,
+    cuGraphExecGetFlags:
+        Option<unsafe extern "C" fn(sys::CUgraphExec, *mut sys::cuuint64_t) -> sys::CUresult>,
+    cuGraphExecHostNodeSetParams: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphExec,
+            sys::CUgraphNode,
+            *const sys::CUDA_HOST_NODE_PARAMS,
+        ) -> sys::CUresult,
+    >,
+    cuGraphExecKernelNodeSetParams_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphExec,
+            sys::CUgraphNode,
+            *const sys::CUDA_KERNEL_NODE_PARAMS,
+        ) -> sys::CUresult,
+    >,
+    cuGraphExecMemcpyNodeSetParams: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphExec,
+            sys::CUgraphNode,
+            *const sys::CUDA_MEMCPY3D,
+            sys::CUcontext,
+        ) -> sys::CUresult,
+    >,
+    cuGraphExecMemsetNodeSetParams: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphExec,
+            sys::CUgraphNode,
+            *const sys::CUDA_MEMSET_NODE_PARAMS,
+            sys::CUcontext,
+        ) -> sys::CUresult,
+    >,
+    cuGraphExecUpdate_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphExec,
+            sys::CUgraph,
+            *mut sys::CUgraphExecUpdateResultInfo,
+        ) -> sys::CUresult,
+    >,
+    cuGraphGetEdges: Option<
+        unsafe extern "C" fn(
+            sys::CUgraph,
+            *mut sys::CUgraphNode,
+            *mut sys::CUgraphNode,
+            *mut usize,
+        ) -> sys::CUresult,
+    >,
+    cuGraphGetEdges_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUgraph,
+            *mut sys::CUgraphNode,
+            *mut sys::CUgraphNode,
+            *mut sys::CUgraphEdgeData,
+            *mut usize,
+        ) -> sys::CUresult,
+    >,
+    cuGraphGetNodes: Option<
+        unsafe extern "C" fn(sys::CUgraph, *mut sys::CUgraphNode, *mut usize) -> sys::CUresult,
+    >,
+    cuGraphGetRootNodes: Option<
+        unsafe extern "C" fn(sys::CUgraph, *mut sys::CUgraphNode, *mut usize) -> sys::CUresult,
+    >,
+    cuGraphHostNodeGetParams: Option<
+        unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUDA_HOST_NODE_PARAMS) -> sys::CUresult,
+    >,
+    cuGraphHostNodeSetParams: Option<
+        unsafe extern "C" fn(sys::CUgraphNode, *const sys::CUDA_HOST_NODE_PARAMS) -> sys::CUresult,
+    >,
+    cuGraphInstantiateWithFlags: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphExec,
+            sys::CUgraph,
+            core::ffi::c_ulonglong,
+        ) -> sys::CUresult,
+    >,
+    cuGraphInstantiateWithParams: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphExec,
+            sys::CUgraph,
+            *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
+        ) -> sys::CUresult,
+    >,
+    cuGraphKernelNodeCopyAttributes:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, sys::CUgraphNode) -> sys::CUresult>,
+    cuGraphKernelNodeGetAttribute: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphNode,
+            sys::CUkernelNodeAttrID,
+            *mut sys::CUkernelNodeAttrValue,
+        ) -> sys::CUresult,
+    >,
+    cuGraphKernelNodeGetParams_v2: Option<
+        unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUDA_KERNEL_NODE_PARAMS) -> sys::CUresult,
+    >,
+    cuGraphKernelNodeSetAttribute: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphNode,
+            sys::CUkernelNodeAttrID,
+            *const sys::CUkernelNodeAttrValue,
+        ) -> sys::CUresult,
+    >,
+    cuGraphKernelNodeSetParams_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphNode,
+            *const sys::CUDA_KERNEL_NODE_PARAMS,
+        ) -> sys::CUresult,
+    >,
+    cuGraphLaunch: Option<unsafe extern "C" fn(sys::CUgraphExec, sys::CUstream) -> sys::CUresult>,
+    cuGraphMemAllocNodeGetParams: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphNode,
+            *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
+        ) -> sys::CUresult,
+    >,
+    cuGraphMemFreeNodeGetParams:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUdeviceptr) -> sys::CUresult>,
+    cuGraphMemcpyNodeGetParams:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUDA_MEMCPY3D) -> sys::CUresult>,
+    cuGraphMemcpyNodeSetParams:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, *const sys::CUDA_MEMCPY3D) -> sys::CUresult>,
+    cuGraphMemsetNodeGetParams: Option<
+        unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUDA_MEMSET_NODE_PARAMS) -> sys::CUresult,
+    >,
+    cuGraphMemsetNodeSetParams: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphNode,
+            *const sys::CUDA_MEMSET_NODE_PARAMS,
+        ) -> sys::CUresult,
+    >,
+    cuGraphNodeFindInClone: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraphNode,
+            sys::CUgraph,
+        ) -> sys::CUresult,
+    >,
+    cuGraphNodeGetDependencies: Option<
+        unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUgraphNode, *mut usize) -> sys::CUresult,
+    >,
+    cuGraphNodeGetDependencies_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphNode,
+            *mut sys::CUgraphNode,
+            *mut sys::CUgraphEdgeData,
+            *mut usize,
+        ) -> sys::CUresult,
+    >,
+    cuGraphNodeGetDependentNodes: Option<
+        unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUgraphNode, *mut usize) -> sys::CUresult,
+    >,
+    cuGraphNodeGetDependentNodes_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphNode,
+            *mut sys::CUgraphNode,
+            *mut sys::CUgraphEdgeData,
+            *mut usize,
+        ) -> sys::CUresult,
+    >,
+    cuGraphNodeGetEnabled: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphExec,
+            sys::CUgraphNode,
+            *mut core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuGraphNodeGetType:
+        Option<unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUgraphNodeType) -> sys::CUresult>,
+    cuGraphNodeSetEnabled: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphExec,
+            sys::CUgraphNode,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuGraphReleaseUserObject: Option<
+        unsafe extern "C" fn(sys::CUgraph, sys::CUuserObject, core::ffi::c_uint) -> sys::CUresult,
+    >,
+    cuGraphRemoveDependencies: Option<
+        unsafe extern "C" fn(
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            *const sys::CUgraphNode,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuGraphRemoveDependencies_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            *const sys::CUgraphNode,
+            *const sys::CUgraphEdgeData,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuGraphRetainUserObject: Option<
+        unsafe extern "C" fn(
+            sys::CUgraph,
+            sys::CUuserObject,
+            core::ffi::c_uint,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuGraphUpload: Option<unsafe extern "C" fn(sys::CUgraphExec, sys::CUstream) -> sys::CUresult>,
     cuInit: Option<unsafe extern "C" fn(core::ffi::c_uint) -> sys::CUresult>,
+    cuIpcCloseMemHandle: Option<unsafe extern "C" fn(sys::CUdeviceptr) -> sys::CUresult>,
+    cuIpcGetEventHandle:
+        Option<unsafe extern "C" fn(*mut sys::CUipcEventHandle, sys::CUevent) -> sys::CUresult>,
+    cuIpcGetMemHandle:
+        Option<unsafe extern "C" fn(*mut sys::CUipcMemHandle, sys::CUdeviceptr) -> sys::CUresult>,
+    cuIpcOpenEventHandle:
+        Option<unsafe extern "C" fn(*mut sys::CUevent, sys::CUipcEventHandle) -> sys::CUresult>,
+    cuIpcOpenMemHandle_v2: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUdeviceptr,
+            sys::CUipcMemHandle,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuKernelGetFunction:
+        Option<unsafe extern "C" fn(*mut sys::CUfunction, sys::CUkernel) -> sys::CUresult>,
+    cuKernelSetAttribute: Option<
+        unsafe extern "C" fn(
+            sys::CUfunction_attribute,
+            core::ffi::c_int,
+            sys::CUkernel,
+            sys::CUdevice,
+        ) -> sys::CUresult,
+    >,
     cuLaunchCooperativeKernel: Option<
         unsafe extern "C" fn(
             sys::CUfunction,
@@ -114,6 +578,13 @@ pub struct Calls {
             *mut *mut core::ffi::c_void,
         ) -> sys::CUresult,
     >,
+    cuLibraryEnumerateKernels: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUkernel,
+            core::ffi::c_uint,
+            sys::CUlibrary,
+        ) -> sys::CUresult,
+    >,
     cuLibraryGetGlobal: Option<
         unsafe extern "C" fn(
             *mut sys::CUdeviceptr,
@@ -129,6 +600,8 @@ pub struct Calls {
             *const core::ffi::c_char,
         ) -> sys::CUresult,
     >,
+    cuLibraryGetKernelCount:
+        Option<unsafe extern "C" fn(*mut core::ffi::c_uint, sys::CUlibrary) -> sys::CUresult>,
     cuLibraryGetManaged: Option<
         unsafe extern "C" fn(
             *mut sys::CUdeviceptr,
@@ -149,8 +622,41 @@ pub struct Calls {
             core::ffi::c_uint,
         ) -> sys::CUresult,
     >,
+    cuLibraryLoadFromFile: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUlibrary,
+            *const core::ffi::c_char,
+            *mut sys::CUjit_option,
+            *mut *mut core::ffi::c_void,
+            core::ffi::c_uint,
+            *mut sys::CUlibraryOption,
+            *mut *mut core::ffi::c_void,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
     cuLibraryUnload: Option<unsafe extern "C" fn(sys::CUlibrary) -> sys::CUresult>,
+    cuMemAdvise_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUdeviceptr,
+            usize,
+            sys::CUmem_advise,
+            sys::CUmemLocation,
+        ) -> sys::CUresult,
+    >,
     cuMemAlloc_v2: Option<unsafe extern "C" fn(*mut sys::CUdeviceptr, usize) -> sys::CUresult>,
+    cuMemAllocAsync:
+        Option<unsafe extern "C" fn(*mut sys::CUdeviceptr, usize, sys::CUstream) -> sys::CUresult>,
+    cuMemAllocFromPoolAsync: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUdeviceptr,
+            usize,
+            sys::CUmemoryPool,
+            sys::CUstream,
+        ) -> sys::CUresult,
+    >,
+    cuMemAllocManaged: Option<
+        unsafe extern "C" fn(*mut sys::CUdeviceptr, usize, core::ffi::c_uint) -> sys::CUresult,
+    >,
     cuMemAllocPitch_v2: Option<
         unsafe extern "C" fn(
             *mut sys::CUdeviceptr,
@@ -161,8 +667,23 @@ pub struct Calls {
         ) -> sys::CUresult,
     >,
     cuMemFree_v2: Option<unsafe extern "C" fn(sys::CUdeviceptr) -> sys::CUresult>,
+    cuMemFreeAsync: Option<unsafe extern "C" fn(sys::CUdeviceptr, sys::CUstream) -> sys::CUresult>,
     cuMemFreeHost: Option<unsafe extern "C" fn(*mut core::ffi::c_void) -> sys::CUresult>,
+    cuMemGetDefaultMemPool: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUmemoryPool,
+            *mut sys::CUmemLocation,
+            sys::CUmemAllocationType,
+        ) -> sys::CUresult,
+    >,
     cuMemGetInfo_v2: Option<unsafe extern "C" fn(*mut usize, *mut usize) -> sys::CUresult>,
+    cuMemGetMemPool: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUmemoryPool,
+            *mut sys::CUmemLocation,
+            sys::CUmemAllocationType,
+        ) -> sys::CUresult,
+    >,
     cuMemHostAlloc: Option<
         unsafe extern "C" fn(
             *mut *mut core::ffi::c_void,
@@ -184,12 +705,107 @@ pub struct Calls {
         unsafe extern "C" fn(*mut core::ffi::c_void, usize, core::ffi::c_uint) -> sys::CUresult,
     >,
     cuMemHostUnregister: Option<unsafe extern "C" fn(*mut core::ffi::c_void) -> sys::CUresult>,
+    cuMemPoolCreate: Option<
+        unsafe extern "C" fn(*mut sys::CUmemoryPool, *const sys::CUmemPoolProps) -> sys::CUresult,
+    >,
+    cuMemPoolDestroy: Option<unsafe extern "C" fn(sys::CUmemoryPool) -> sys::CUresult>,
+    cuMemPoolExportToShareableHandle: Option<
+        unsafe extern "C" fn(
+            *mut core::ffi::c_void,
+            sys::CUmemoryPool,
+            sys::CUmemAllocationHandleType,
+            core::ffi::c_ulonglong,
+        ) -> sys::CUresult,
+    >,
+    cuMemPoolGetAccess: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUmemAccess_flags,
+            sys::CUmemoryPool,
+            *mut sys::CUmemLocation,
+        ) -> sys::CUresult,
+    >,
+    cuMemPoolGetAttribute: Option<
+        unsafe extern "C" fn(
+            sys::CUmemoryPool,
+            sys::CUmemPool_attribute,
+            *mut core::ffi::c_void,
+        ) -> sys::CUresult,
+    >,
+    cuMemPoolSetAccess: Option<
+        unsafe extern "C" fn(
+            sys::CUmemoryPool,
+            *const sys::CUmemAccessDesc,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuMemPoolSetAttribute: Option<
+        unsafe extern "C" fn(
+            sys::CUmemoryPool,
+            sys::CUmemPool_attribute,
+            *mut core::ffi::c_void,
+        ) -> sys::CUresult,
+    >,
+    cuMemPoolTrimTo: Option<unsafe extern "C" fn(sys::CUmemoryPool, usize) -> sys::CUresult>,
+    cuMemPrefetchAsync_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUdeviceptr,
+            usize,
+            sys::CUmemLocation,
+            core::ffi::c_uint,
+            sys::CUstream,
+        ) -> sys::CUresult,
+    >,
+    cuMemPrefetchBatchAsync: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUdeviceptr,
+            *mut usize,
+            usize,
+            *mut sys::CUmemLocation,
+            *mut usize,
+            usize,
+            core::ffi::c_ulonglong,
+            sys::CUstream,
+        ) -> sys::CUresult,
+    >,
+    cuMemRangeGetAttribute: Option<
+        unsafe extern "C" fn(
+            *mut core::ffi::c_void,
+            usize,
+            sys::CUmem_range_attribute,
+            sys::CUdeviceptr,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuMemRangeGetAttributes: Option<
+        unsafe extern "C" fn(
+            *mut *mut core::ffi::c_void,
+            *mut usize,
+            *mut sys::CUmem_range_attribute,
+            usize,
+            sys::CUdeviceptr,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuMemSetMemPool: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUmemLocation,
+            sys::CUmemAllocationType,
+            sys::CUmemoryPool,
+        ) -> sys::CUresult,
+    >,
     cuMemcpy:
         Option<unsafe extern "C" fn(sys::CUdeviceptr, sys::CUdeviceptr, usize) -> sys::CUresult>,
     cuMemcpy2DAsync_v2:
         Option<unsafe extern "C" fn(*const sys::CUDA_MEMCPY2D, sys::CUstream) -> sys::CUresult>,
     cuMemcpy2DUnaligned_v2:
         Option<unsafe extern "C" fn(*const sys::CUDA_MEMCPY2D) -> sys::CUresult>,
+    cuMemcpy3D_v2: Option<unsafe extern "C" fn(*const sys::CUDA_MEMCPY3D) -> sys::CUresult>,
+    cuMemcpy3DAsync_v2:
+        Option<unsafe extern "C" fn(*const sys::CUDA_MEMCPY3D, sys::CUstream) -> sys::CUresult>,
+    cuMemcpy3DPeer: Option<unsafe extern "C" fn(*const sys::CUDA_MEMCPY3D_PEER) -> sys::CUresult>,
+    cuMemcpy3DPeerAsync: Option<
+        unsafe extern "C" fn(*const sys::CUDA_MEMCPY3D_PEER, sys::CUstream) -> sys::CUresult,
+    >,
     cuMemcpyAsync: Option<
         unsafe extern "C" fn(
             sys::CUdeviceptr,
@@ -230,6 +846,25 @@ pub struct Calls {
             sys::CUstream,
         ) -> sys::CUresult,
     >,
+    cuMemcpyPeer: Option<
+        unsafe extern "C" fn(
+            sys::CUdeviceptr,
+            sys::CUcontext,
+            sys::CUdeviceptr,
+            sys::CUcontext,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuMemcpyPeerAsync: Option<
+        unsafe extern "C" fn(
+            sys::CUdeviceptr,
+            sys::CUcontext,
+            sys::CUdeviceptr,
+            sys::CUcontext,
+            usize,
+            sys::CUstream,
+        ) -> sys::CUresult,
+    >,
     cuMemsetD2D8_v2: Option<
         unsafe extern "C" fn(
             sys::CUdeviceptr,
@@ -259,6 +894,68 @@ pub struct Calls {
             sys::CUstream,
         ) -> sys::CUresult,
     >,
+    cuMipmappedArrayCreate: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUmipmappedArray,
+            *const sys::CUDA_ARRAY3D_DESCRIPTOR,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuMipmappedArrayDestroy: Option<unsafe extern "C" fn(sys::CUmipmappedArray) -> sys::CUresult>,
+    cuMipmappedArrayGetLevel: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUarray,
+            sys::CUmipmappedArray,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuOccupancyAvailableDynamicSMemPerBlock: Option<
+        unsafe extern "C" fn(
+            *mut usize,
+            sys::CUfunction,
+            core::ffi::c_int,
+            core::ffi::c_int,
+        ) -> sys::CUresult,
+    >,
+    cuOccupancyMaxActiveBlocksPerMultiprocessor: Option<
+        unsafe extern "C" fn(
+            *mut core::ffi::c_int,
+            sys::CUfunction,
+            core::ffi::c_int,
+            usize,
+        ) -> sys::CUresult,
+    >,
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: Option<
+        unsafe extern "C" fn(
+            *mut core::ffi::c_int,
+            sys::CUfunction,
+            core::ffi::c_int,
+            usize,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuOccupancyMaxActiveClusters: Option<
+        unsafe extern "C" fn(
+            *mut core::ffi::c_int,
+            sys::CUfunction,
+            *const sys::CUlaunchConfig,
+        ) -> sys::CUresult,
+    >,
+    cuOccupancyMaxPotentialClusterSize: Option<
+        unsafe extern "C" fn(
+            *mut core::ffi::c_int,
+            sys::CUfunction,
+            *const sys::CUlaunchConfig,
+        ) -> sys::CUresult,
+    >,
+    cuPointerGetAttributes: Option<
+        unsafe extern "C" fn(
+            core::ffi::c_uint,
+            *mut sys::CUpointer_attribute,
+            *mut *mut core::ffi::c_void,
+            sys::CUdeviceptr,
+        ) -> sys::CUresult,
+    >,
     cuStreamAddCallback: Option<
         unsafe extern "C" fn(
             sys::CUstream,
@@ -275,6 +972,18 @@ pub struct Calls {
             core::ffi::c_uint,
         ) -> sys::CUresult,
     >,
+    cuStreamBeginCapture_v2:
+        Option<unsafe extern "C" fn(sys::CUstream, sys::CUstreamCaptureMode) -> sys::CUresult>,
+    cuStreamBeginCaptureToGraph: Option<
+        unsafe extern "C" fn(
+            sys::CUstream,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            *const sys::CUgraphEdgeData,
+            usize,
+            sys::CUstreamCaptureMode,
+        ) -> sys::CUresult,
+    >,
     cuStreamCopyAttributes:
         Option<unsafe extern "C" fn(sys::CUstream, sys::CUstream) -> sys::CUresult>,
     cuStreamCreate:
@@ -287,11 +996,34 @@ pub struct Calls {
         ) -> sys::CUresult,
     >,
     cuStreamDestroy_v2: Option<unsafe extern "C" fn(sys::CUstream) -> sys::CUresult>,
+    cuStreamEndCapture:
+        Option<unsafe extern "C" fn(sys::CUstream, *mut sys::CUgraph) -> sys::CUresult>,
     cuStreamGetAttribute: Option<
         unsafe extern "C" fn(
             sys::CUstream,
             sys::CUstreamAttrID,
             *mut sys::CUstreamAttrValue,
+        ) -> sys::CUresult,
+    >,
+    cuStreamGetCaptureInfo_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUstream,
+            *mut sys::CUstreamCaptureStatus,
+            *mut sys::cuuint64_t,
+            *mut sys::CUgraph,
+            *mut *const sys::CUgraphNode,
+            *mut usize,
+        ) -> sys::CUresult,
+    >,
+    cuStreamGetCaptureInfo_v3: Option<
+        unsafe extern "C" fn(
+            sys::CUstream,
+            *mut sys::CUstreamCaptureStatus,
+            *mut sys::cuuint64_t,
+            *mut sys::CUgraph,
+            *mut *const sys::CUgraphNode,
+            *mut *const sys::CUgraphEdgeData,
+            *mut usize,
         ) -> sys::CUresult,
     >,
     cuStreamGetDevice:
@@ -302,6 +1034,9 @@ pub struct Calls {
         Option<unsafe extern "C" fn(sys::CUstream, *mut core::ffi::c_ulonglong) -> sys::CUresult>,
     cuStreamGetPriority:
         Option<unsafe extern "C" fn(sys::CUstream, *mut core::ffi::c_int) -> sys::CUresult>,
+    cuStreamIsCapturing: Option<
+        unsafe extern "C" fn(sys::CUstream, *mut sys::CUstreamCaptureStatus) -> sys::CUresult,
+    >,
     cuStreamQuery: Option<unsafe extern "C" fn(sys::CUstream) -> sys::CUresult>,
     cuStreamSetAttribute: Option<
         unsafe extern "C" fn(
@@ -311,9 +1046,33 @@ pub struct Calls {
         ) -> sys::CUresult,
     >,
     cuStreamSynchronize: Option<unsafe extern "C" fn(sys::CUstream) -> sys::CUresult>,
+    cuStreamUpdateCaptureDependencies_v2: Option<
+        unsafe extern "C" fn(
+            sys::CUstream,
+            *mut sys::CUgraphNode,
+            *const sys::CUgraphEdgeData,
+            usize,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
     cuStreamWaitEvent: Option<
         unsafe extern "C" fn(sys::CUstream, sys::CUevent, core::ffi::c_uint) -> sys::CUresult,
     >,
+    cuThreadExchangeStreamCaptureMode:
+        Option<unsafe extern "C" fn(*mut sys::CUstreamCaptureMode) -> sys::CUresult>,
+    cuUserObjectCreate: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUuserObject,
+            *mut core::ffi::c_void,
+            sys::CUhostFn,
+            core::ffi::c_uint,
+            core::ffi::c_uint,
+        ) -> sys::CUresult,
+    >,
+    cuUserObjectRelease:
+        Option<unsafe extern "C" fn(sys::CUuserObject, core::ffi::c_uint) -> sys::CUresult>,
+    cuUserObjectRetain:
+        Option<unsafe extern "C" fn(sys::CUuserObject, core::ffi::c_uint) -> sys::CUresult>,
 }
 
 impl Calls {
@@ -323,6 +1082,73 @@ impl Calls {
     /// What `find` returns for a symbol must be that function, callable for ever.
     pub unsafe fn load(mut find: impl FnMut(&Wanted) -> *mut c_void) -> Self {
         Self {
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuArray3DCreate_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUarray,
+                            *const sys::CUDA_ARRAY3D_DESCRIPTOR,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuArray3DCreate",
+                    symbol: c"cuArray3DCreate_v2",
+                    since: 3020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuArray3DGetDescriptor_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUDA_ARRAY3D_DESCRIPTOR,
+                            sys::CUarray,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuArray3DGetDescriptor",
+                    symbol: c"cuArray3DGetDescriptor_v2",
+                    since: 3020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuArrayDestroy: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUarray) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuArrayDestroy",
+                    symbol: c"cuArrayDestroy",
+                    since: 2000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuCtxDisablePeerAccess: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUcontext) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuCtxDisablePeerAccess",
+                    symbol: c"cuCtxDisablePeerAccess",
+                    since: 4000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuCtxEnablePeerAccess: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(sys::CUcontext, core::ffi::c_uint) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuCtxEnablePeerAccess",
+                    symbol: c"cuCtxEnablePeerAccess",
+                    since: 4000,
+                }))
+            },
             // SAFETY: the symbol has this signature, and a null address is `None`.
             cuCtxGetCacheConfig: unsafe {
                 core::mem::transmute::<
@@ -459,6 +1285,23 @@ impl Calls {
                 )
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceCanAccessPeer: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_int,
+                            sys::CUdevice,
+                            sys::CUdevice,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuDeviceCanAccessPeer",
+                    symbol: c"cuDeviceCanAccessPeer",
+                    since: 4000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuDeviceGet: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -516,6 +1359,90 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceGetDefaultMemPool: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmemoryPool,
+                            sys::CUdevice,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuDeviceGetDefaultMemPool",
+                    symbol: c"cuDeviceGetDefaultMemPool",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceGetGraphMemAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUdevice,
+                            sys::CUgraphMem_attribute,
+                            *mut core::ffi::c_void,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuDeviceGetGraphMemAttribute",
+                    symbol: c"cuDeviceGetGraphMemAttribute",
+                    since: 11040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceGetMemPool: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmemoryPool,
+                            sys::CUdevice,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuDeviceGetMemPool",
+                    symbol: c"cuDeviceGetMemPool",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceGetName: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_char,
+                            core::ffi::c_int,
+                            sys::CUdevice,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuDeviceGetName",
+                    symbol: c"cuDeviceGetName",
+                    since: 2000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceGetP2PAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_int,
+                            sys::CUdevice_P2PAttribute,
+                            sys::CUdevice,
+                            sys::CUdevice,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuDeviceGetP2PAttribute",
+                    symbol: c"cuDeviceGetP2PAttribute",
+                    since: 8000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuDeviceGetPCIBusId: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -530,6 +1457,28 @@ impl Calls {
                     base: "cuDeviceGetPCIBusId",
                     symbol: c"cuDeviceGetPCIBusId",
                     since: 4010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceGetUuid_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuDeviceGetUuid",
+                    symbol: c"cuDeviceGetUuid_v2",
+                    since: 11040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceGraphMemTrim: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUdevice) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuDeviceGraphMemTrim",
+                    symbol: c"cuDeviceGraphMemTrim",
+                    since: 11040,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -582,6 +1531,45 @@ impl Calls {
                     base: "cuDevicePrimaryCtxSetFlags",
                     symbol: c"cuDevicePrimaryCtxSetFlags_v2",
                     since: 11000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceSetGraphMemAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUdevice,
+                            sys::CUgraphMem_attribute,
+                            *mut core::ffi::c_void,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuDeviceSetGraphMemAttribute",
+                    symbol: c"cuDeviceSetGraphMemAttribute",
+                    since: 11040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceSetMemPool: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUdevice, sys::CUmemoryPool) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuDeviceSetMemPool",
+                    symbol: c"cuDeviceSetMemPool",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuDeviceTotalMem_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(*mut usize, sys::CUdevice) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuDeviceTotalMem",
+                    symbol: c"cuDeviceTotalMem_v2",
+                    since: 3020,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -696,6 +1684,1198 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuFuncGetAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_int,
+                            sys::CUfunction_attribute,
+                            sys::CUfunction,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuFuncGetAttribute",
+                    symbol: c"cuFuncGetAttribute",
+                    since: 2020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuFuncGetName: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut *const core::ffi::c_char,
+                            sys::CUfunction,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuFuncGetName",
+                    symbol: c"cuFuncGetName",
+                    since: 12030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuFuncGetParamInfo: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUfunction,
+                            usize,
+                            *mut usize,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuFuncGetParamInfo",
+                    symbol: c"cuFuncGetParamInfo",
+                    since: 12040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuFuncSetAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUfunction,
+                            sys::CUfunction_attribute,
+                            core::ffi::c_int,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuFuncSetAttribute",
+                    symbol: c"cuFuncSetAttribute",
+                    since: 9000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuFuncSetCacheConfig: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(sys::CUfunction, sys::CUfunc_cache) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuFuncSetCacheConfig",
+                    symbol: c"cuFuncSetCacheConfig",
+                    since: 3000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuFuncSetSharedMemConfig: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(sys::CUfunction, sys::CUsharedconfig) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuFuncSetSharedMemConfig",
+                    symbol: c"cuFuncSetSharedMemConfig",
+                    since: 4020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGetProcAddress_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *const core::ffi::c_char,
+                            *mut *mut core::ffi::c_void,
+                            core::ffi::c_int,
+                            sys::cuuint64_t,
+                            *mut sys::CUdriverProcAddressQueryResult,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGetProcAddress",
+                    symbol: c"cuGetProcAddress_v2",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddChildGraphNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                            sys::CUgraph,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddChildGraphNode",
+                    symbol: c"cuGraphAddChildGraphNode",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddDependencies: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            *const sys::CUgraphNode,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddDependencies",
+                    symbol: c"cuGraphAddDependencies",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddDependencies_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            *const sys::CUgraphNode,
+                            *const sys::CUgraphEdgeData,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddDependencies",
+                    symbol: c"cuGraphAddDependencies_v2",
+                    since: 12030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddEmptyNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddEmptyNode",
+                    symbol: c"cuGraphAddEmptyNode",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddEventRecordNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                            sys::CUevent,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddEventRecordNode",
+                    symbol: c"cuGraphAddEventRecordNode",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddEventWaitNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                            sys::CUevent,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddEventWaitNode",
+                    symbol: c"cuGraphAddEventWaitNode",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddHostNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                            *const sys::CUDA_HOST_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddHostNode",
+                    symbol: c"cuGraphAddHostNode",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddKernelNode_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                            *const sys::CUDA_KERNEL_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddKernelNode",
+                    symbol: c"cuGraphAddKernelNode_v2",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddMemAllocNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                            *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddMemAllocNode",
+                    symbol: c"cuGraphAddMemAllocNode",
+                    since: 11040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddMemFreeNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                            sys::CUdeviceptr,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddMemFreeNode",
+                    symbol: c"cuGraphAddMemFreeNode",
+                    since: 11040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddMemcpyNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                            *const sys::CUDA_MEMCPY3D,
+                            sys::CUcontext,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddMemcpyNode",
+                    symbol: c"cuGraphAddMemcpyNode",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddMemsetNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            usize,
+                            *const sys::CUDA_MEMSET_NODE_PARAMS,
+                            sys::CUcontext,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddMemsetNode",
+                    symbol: c"cuGraphAddMemsetNode",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphChildGraphNodeGetGraph: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUgraph) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphChildGraphNodeGetGraph",
+                    symbol: c"cuGraphChildGraphNodeGetGraph",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphClone: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(*mut sys::CUgraph, sys::CUgraph) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuGraphClone",
+                    symbol: c"cuGraphClone",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphConditionalHandleCreate: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphConditionalHandle,
+                            sys::CUgraph,
+                            sys::CUcontext,
+                            core::ffi::c_uint,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphConditionalHandleCreate",
+                    symbol: c"cuGraphConditionalHandleCreate",
+                    since: 12030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphCreate: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(*mut sys::CUgraph, core::ffi::c_uint) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphCreate",
+                    symbol: c"cuGraphCreate",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphDebugDotPrint: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            *const core::ffi::c_char,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphDebugDotPrint",
+                    symbol: c"cuGraphDebugDotPrint",
+                    since: 11030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphDestroy: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUgraph) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuGraphDestroy",
+                    symbol: c"cuGraphDestroy",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphDestroyNode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUgraphNode) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuGraphDestroyNode",
+                    symbol: c"cuGraphDestroyNode",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphEventRecordNodeGetEvent: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUevent) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphEventRecordNodeGetEvent",
+                    symbol: c"cuGraphEventRecordNodeGetEvent",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphEventRecordNodeSetEvent: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUgraphNode, sys::CUevent) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuGraphEventRecordNodeSetEvent",
+                    symbol: c"cuGraphEventRecordNodeSetEvent",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphEventWaitNodeGetEvent: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUevent) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphEventWaitNodeGetEvent",
+                    symbol: c"cuGraphEventWaitNodeGetEvent",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphEventWaitNodeSetEvent: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUgraphNode, sys::CUevent) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuGraphEventWaitNodeSetEvent",
+                    symbol: c"cuGraphEventWaitNodeSetEvent",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecChildGraphNodeSetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            sys::CUgraph,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecChildGraphNodeSetParams",
+                    symbol: c"cuGraphExecChildGraphNodeSetParams",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecDestroy: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUgraphExec) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuGraphExecDestroy",
+                    symbol: c"cuGraphExecDestroy",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecEventRecordNodeSetEvent: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            sys::CUevent,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecEventRecordNodeSetEvent",
+                    symbol: c"cuGraphExecEventRecordNodeSetEvent",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecEventWaitNodeSetEvent: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            sys::CUevent,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecEventWaitNodeSetEvent",
+                    symbol: c"cuGraphExecEventWaitNodeSetEvent",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecGetFlags: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            *mut sys::cuuint64_t,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecGetFlags",
+                    symbol: c"cuGraphExecGetFlags",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecHostNodeSetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            *const sys::CUDA_HOST_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecHostNodeSetParams",
+                    symbol: c"cuGraphExecHostNodeSetParams",
+                    since: 10020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecKernelNodeSetParams_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            *const sys::CUDA_KERNEL_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecKernelNodeSetParams",
+                    symbol: c"cuGraphExecKernelNodeSetParams_v2",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecMemcpyNodeSetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            *const sys::CUDA_MEMCPY3D,
+                            sys::CUcontext,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecMemcpyNodeSetParams",
+                    symbol: c"cuGraphExecMemcpyNodeSetParams",
+                    since: 10020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecMemsetNodeSetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            *const sys::CUDA_MEMSET_NODE_PARAMS,
+                            sys::CUcontext,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecMemsetNodeSetParams",
+                    symbol: c"cuGraphExecMemsetNodeSetParams",
+                    since: 10020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecUpdate_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraph,
+                            *mut sys::CUgraphExecUpdateResultInfo,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecUpdate",
+                    symbol: c"cuGraphExecUpdate_v2",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphGetEdges: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            *mut sys::CUgraphNode,
+                            *mut sys::CUgraphNode,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphGetEdges",
+                    symbol: c"cuGraphGetEdges",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphGetEdges_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            *mut sys::CUgraphNode,
+                            *mut sys::CUgraphNode,
+                            *mut sys::CUgraphEdgeData,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphGetEdges",
+                    symbol: c"cuGraphGetEdges_v2",
+                    since: 12030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphGetNodes: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            *mut sys::CUgraphNode,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphGetNodes",
+                    symbol: c"cuGraphGetNodes",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphGetRootNodes: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            *mut sys::CUgraphNode,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphGetRootNodes",
+                    symbol: c"cuGraphGetRootNodes",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphHostNodeGetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUDA_HOST_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphHostNodeGetParams",
+                    symbol: c"cuGraphHostNodeGetParams",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphHostNodeSetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *const sys::CUDA_HOST_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphHostNodeSetParams",
+                    symbol: c"cuGraphHostNodeSetParams",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphInstantiateWithFlags: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphExec,
+                            sys::CUgraph,
+                            core::ffi::c_ulonglong,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphInstantiateWithFlags",
+                    symbol: c"cuGraphInstantiateWithFlags",
+                    since: 11040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphInstantiateWithParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphExec,
+                            sys::CUgraph,
+                            *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphInstantiateWithParams",
+                    symbol: c"cuGraphInstantiateWithParams",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphKernelNodeCopyAttributes: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(sys::CUgraphNode, sys::CUgraphNode) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphKernelNodeCopyAttributes",
+                    symbol: c"cuGraphKernelNodeCopyAttributes",
+                    since: 11000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphKernelNodeGetAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            sys::CUkernelNodeAttrID,
+                            *mut sys::CUkernelNodeAttrValue,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphKernelNodeGetAttribute",
+                    symbol: c"cuGraphKernelNodeGetAttribute",
+                    since: 11000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphKernelNodeGetParams_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUDA_KERNEL_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphKernelNodeGetParams",
+                    symbol: c"cuGraphKernelNodeGetParams_v2",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphKernelNodeSetAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            sys::CUkernelNodeAttrID,
+                            *const sys::CUkernelNodeAttrValue,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphKernelNodeSetAttribute",
+                    symbol: c"cuGraphKernelNodeSetAttribute",
+                    since: 11000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphKernelNodeSetParams_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *const sys::CUDA_KERNEL_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphKernelNodeSetParams",
+                    symbol: c"cuGraphKernelNodeSetParams_v2",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphLaunch: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUgraphExec, sys::CUstream) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuGraphLaunch",
+                    symbol: c"cuGraphLaunch",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphMemAllocNodeGetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphMemAllocNodeGetParams",
+                    symbol: c"cuGraphMemAllocNodeGetParams",
+                    since: 11040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphMemFreeNodeGetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUdeviceptr,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphMemFreeNodeGetParams",
+                    symbol: c"cuGraphMemFreeNodeGetParams",
+                    since: 11040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphMemcpyNodeGetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUDA_MEMCPY3D,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphMemcpyNodeGetParams",
+                    symbol: c"cuGraphMemcpyNodeGetParams",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphMemcpyNodeSetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *const sys::CUDA_MEMCPY3D,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphMemcpyNodeSetParams",
+                    symbol: c"cuGraphMemcpyNodeSetParams",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphMemsetNodeGetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUDA_MEMSET_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphMemsetNodeGetParams",
+                    symbol: c"cuGraphMemsetNodeGetParams",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphMemsetNodeSetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *const sys::CUDA_MEMSET_NODE_PARAMS,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphMemsetNodeSetParams",
+                    symbol: c"cuGraphMemsetNodeSetParams",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphNodeFindInClone: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraphNode,
+                            sys::CUgraph,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphNodeFindInClone",
+                    symbol: c"cuGraphNodeFindInClone",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphNodeGetDependencies: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUgraphNode,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphNodeGetDependencies",
+                    symbol: c"cuGraphNodeGetDependencies",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphNodeGetDependencies_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUgraphNode,
+                            *mut sys::CUgraphEdgeData,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphNodeGetDependencies",
+                    symbol: c"cuGraphNodeGetDependencies_v2",
+                    since: 12030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphNodeGetDependentNodes: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUgraphNode,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphNodeGetDependentNodes",
+                    symbol: c"cuGraphNodeGetDependentNodes",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphNodeGetDependentNodes_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUgraphNode,
+                            *mut sys::CUgraphEdgeData,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphNodeGetDependentNodes",
+                    symbol: c"cuGraphNodeGetDependentNodes_v2",
+                    since: 12030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphNodeGetEnabled: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            *mut core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphNodeGetEnabled",
+                    symbol: c"cuGraphNodeGetEnabled",
+                    since: 11060,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphNodeGetType: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUgraphNodeType,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphNodeGetType",
+                    symbol: c"cuGraphNodeGetType",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphNodeSetEnabled: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphNodeSetEnabled",
+                    symbol: c"cuGraphNodeSetEnabled",
+                    since: 11060,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphReleaseUserObject: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            sys::CUuserObject,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphReleaseUserObject",
+                    symbol: c"cuGraphReleaseUserObject",
+                    since: 11030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphRemoveDependencies: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            *const sys::CUgraphNode,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphRemoveDependencies",
+                    symbol: c"cuGraphRemoveDependencies",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphRemoveDependencies_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            *const sys::CUgraphNode,
+                            *const sys::CUgraphEdgeData,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphRemoveDependencies",
+                    symbol: c"cuGraphRemoveDependencies_v2",
+                    since: 12030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphRetainUserObject: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraph,
+                            sys::CUuserObject,
+                            core::ffi::c_uint,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphRetainUserObject",
+                    symbol: c"cuGraphRetainUserObject",
+                    since: 11030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphUpload: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUgraphExec, sys::CUstream) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuGraphUpload",
+                    symbol: c"cuGraphUpload",
+                    since: 11010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuInit: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -704,6 +2884,113 @@ impl Calls {
                     base: "cuInit",
                     symbol: c"cuInit",
                     since: 2000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuIpcCloseMemHandle: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUdeviceptr) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuIpcCloseMemHandle",
+                    symbol: c"cuIpcCloseMemHandle",
+                    since: 4010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuIpcGetEventHandle: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUipcEventHandle,
+                            sys::CUevent,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuIpcGetEventHandle",
+                    symbol: c"cuIpcGetEventHandle",
+                    since: 4010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuIpcGetMemHandle: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUipcMemHandle,
+                            sys::CUdeviceptr,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuIpcGetMemHandle",
+                    symbol: c"cuIpcGetMemHandle",
+                    since: 4010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuIpcOpenEventHandle: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUevent,
+                            sys::CUipcEventHandle,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuIpcOpenEventHandle",
+                    symbol: c"cuIpcOpenEventHandle",
+                    since: 4010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuIpcOpenMemHandle_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUdeviceptr,
+                            sys::CUipcMemHandle,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuIpcOpenMemHandle",
+                    symbol: c"cuIpcOpenMemHandle_v2",
+                    since: 11000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuKernelGetFunction: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(*mut sys::CUfunction, sys::CUkernel) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuKernelGetFunction",
+                    symbol: c"cuKernelGetFunction",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuKernelSetAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUfunction_attribute,
+                            core::ffi::c_int,
+                            sys::CUkernel,
+                            sys::CUdevice,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuKernelSetAttribute",
+                    symbol: c"cuKernelSetAttribute",
+                    since: 12000,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -791,6 +3078,23 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuLibraryEnumerateKernels: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUkernel,
+                            core::ffi::c_uint,
+                            sys::CUlibrary,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuLibraryEnumerateKernels",
+                    symbol: c"cuLibraryEnumerateKernels",
+                    since: 12040,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuLibraryGetGlobal: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -823,6 +3127,22 @@ impl Calls {
                     base: "cuLibraryGetKernel",
                     symbol: c"cuLibraryGetKernel",
                     since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuLibraryGetKernelCount: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_uint,
+                            sys::CUlibrary,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuLibraryGetKernelCount",
+                    symbol: c"cuLibraryGetKernelCount",
+                    since: 12040,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -866,6 +3186,28 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuLibraryLoadFromFile: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUlibrary,
+                            *const core::ffi::c_char,
+                            *mut sys::CUjit_option,
+                            *mut *mut core::ffi::c_void,
+                            core::ffi::c_uint,
+                            *mut sys::CUlibraryOption,
+                            *mut *mut core::ffi::c_void,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuLibraryLoadFromFile",
+                    symbol: c"cuLibraryLoadFromFile",
+                    since: 12000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuLibraryUnload: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -877,6 +3219,24 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemAdvise_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUdeviceptr,
+                            usize,
+                            sys::CUmem_advise,
+                            sys::CUmemLocation,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemAdvise",
+                    symbol: c"cuMemAdvise_v2",
+                    since: 12020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuMemAlloc_v2: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -885,6 +3245,58 @@ impl Calls {
                     base: "cuMemAlloc",
                     symbol: c"cuMemAlloc_v2",
                     since: 3020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemAllocAsync: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUdeviceptr,
+                            usize,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemAllocAsync",
+                    symbol: c"cuMemAllocAsync",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemAllocFromPoolAsync: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUdeviceptr,
+                            usize,
+                            sys::CUmemoryPool,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemAllocFromPoolAsync",
+                    symbol: c"cuMemAllocFromPoolAsync",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemAllocManaged: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUdeviceptr,
+                            usize,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemAllocManaged",
+                    symbol: c"cuMemAllocManaged",
+                    since: 6000,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -918,6 +3330,17 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemFreeAsync: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUdeviceptr, sys::CUstream) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuMemFreeAsync",
+                    symbol: c"cuMemFreeAsync",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuMemFreeHost: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -929,6 +3352,23 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemGetDefaultMemPool: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmemoryPool,
+                            *mut sys::CUmemLocation,
+                            sys::CUmemAllocationType,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemGetDefaultMemPool",
+                    symbol: c"cuMemGetDefaultMemPool",
+                    since: 13000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuMemGetInfo_v2: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -937,6 +3377,23 @@ impl Calls {
                     base: "cuMemGetInfo",
                     symbol: c"cuMemGetInfo_v2",
                     since: 3020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemGetMemPool: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmemoryPool,
+                            *mut sys::CUmemLocation,
+                            sys::CUmemAllocationType,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemGetMemPool",
+                    symbol: c"cuMemGetMemPool",
+                    since: 13000,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -1018,6 +3475,227 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolCreate: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmemoryPool,
+                            *const sys::CUmemPoolProps,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPoolCreate",
+                    symbol: c"cuMemPoolCreate",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolDestroy: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUmemoryPool) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuMemPoolDestroy",
+                    symbol: c"cuMemPoolDestroy",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolExportToShareableHandle: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_void,
+                            sys::CUmemoryPool,
+                            sys::CUmemAllocationHandleType,
+                            core::ffi::c_ulonglong,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPoolExportToShareableHandle",
+                    symbol: c"cuMemPoolExportToShareableHandle",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolGetAccess: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmemAccess_flags,
+                            sys::CUmemoryPool,
+                            *mut sys::CUmemLocation,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPoolGetAccess",
+                    symbol: c"cuMemPoolGetAccess",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolGetAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUmemoryPool,
+                            sys::CUmemPool_attribute,
+                            *mut core::ffi::c_void,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPoolGetAttribute",
+                    symbol: c"cuMemPoolGetAttribute",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolSetAccess: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUmemoryPool,
+                            *const sys::CUmemAccessDesc,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPoolSetAccess",
+                    symbol: c"cuMemPoolSetAccess",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolSetAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUmemoryPool,
+                            sys::CUmemPool_attribute,
+                            *mut core::ffi::c_void,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPoolSetAttribute",
+                    symbol: c"cuMemPoolSetAttribute",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolTrimTo: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUmemoryPool, usize) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuMemPoolTrimTo",
+                    symbol: c"cuMemPoolTrimTo",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPrefetchAsync_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUdeviceptr,
+                            usize,
+                            sys::CUmemLocation,
+                            core::ffi::c_uint,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPrefetchAsync",
+                    symbol: c"cuMemPrefetchAsync_v2",
+                    since: 12020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPrefetchBatchAsync: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUdeviceptr,
+                            *mut usize,
+                            usize,
+                            *mut sys::CUmemLocation,
+                            *mut usize,
+                            usize,
+                            core::ffi::c_ulonglong,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPrefetchBatchAsync",
+                    symbol: c"cuMemPrefetchBatchAsync",
+                    since: 13000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemRangeGetAttribute: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_void,
+                            usize,
+                            sys::CUmem_range_attribute,
+                            sys::CUdeviceptr,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemRangeGetAttribute",
+                    symbol: c"cuMemRangeGetAttribute",
+                    since: 8000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemRangeGetAttributes: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut *mut core::ffi::c_void,
+                            *mut usize,
+                            *mut sys::CUmem_range_attribute,
+                            usize,
+                            sys::CUdeviceptr,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemRangeGetAttributes",
+                    symbol: c"cuMemRangeGetAttributes",
+                    since: 8000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemSetMemPool: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmemLocation,
+                            sys::CUmemAllocationType,
+                            sys::CUmemoryPool,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemSetMemPool",
+                    symbol: c"cuMemSetMemPool",
+                    since: 13000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuMemcpy: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -1059,6 +3737,60 @@ impl Calls {
                     base: "cuMemcpy2DUnaligned",
                     symbol: c"cuMemcpy2DUnaligned_v2",
                     since: 3020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemcpy3D_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(*const sys::CUDA_MEMCPY3D) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuMemcpy3D",
+                    symbol: c"cuMemcpy3D_v2",
+                    since: 3020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemcpy3DAsync_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *const sys::CUDA_MEMCPY3D,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemcpy3DAsync",
+                    symbol: c"cuMemcpy3DAsync_v2",
+                    since: 3020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemcpy3DPeer: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(*const sys::CUDA_MEMCPY3D_PEER) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuMemcpy3DPeer",
+                    symbol: c"cuMemcpy3DPeer",
+                    since: 4000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemcpy3DPeerAsync: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *const sys::CUDA_MEMCPY3D_PEER,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemcpy3DPeerAsync",
+                    symbol: c"cuMemcpy3DPeerAsync",
+                    since: 4000,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -1185,6 +3917,45 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemcpyPeer: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUdeviceptr,
+                            sys::CUcontext,
+                            sys::CUdeviceptr,
+                            sys::CUcontext,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemcpyPeer",
+                    symbol: c"cuMemcpyPeer",
+                    since: 4000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemcpyPeerAsync: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUdeviceptr,
+                            sys::CUcontext,
+                            sys::CUdeviceptr,
+                            sys::CUcontext,
+                            usize,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemcpyPeerAsync",
+                    symbol: c"cuMemcpyPeerAsync",
+                    since: 4000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuMemsetD2D8_v2: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -1259,6 +4030,158 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMipmappedArrayCreate: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmipmappedArray,
+                            *const sys::CUDA_ARRAY3D_DESCRIPTOR,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMipmappedArrayCreate",
+                    symbol: c"cuMipmappedArrayCreate",
+                    since: 5000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMipmappedArrayDestroy: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUmipmappedArray) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuMipmappedArrayDestroy",
+                    symbol: c"cuMipmappedArrayDestroy",
+                    since: 5000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMipmappedArrayGetLevel: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUarray,
+                            sys::CUmipmappedArray,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMipmappedArrayGetLevel",
+                    symbol: c"cuMipmappedArrayGetLevel",
+                    since: 5000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuOccupancyAvailableDynamicSMemPerBlock: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut usize,
+                            sys::CUfunction,
+                            core::ffi::c_int,
+                            core::ffi::c_int,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuOccupancyAvailableDynamicSMemPerBlock",
+                    symbol: c"cuOccupancyAvailableDynamicSMemPerBlock",
+                    since: 10020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuOccupancyMaxActiveBlocksPerMultiprocessor: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_int,
+                            sys::CUfunction,
+                            core::ffi::c_int,
+                            usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                    symbol: c"cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                    since: 6050,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_int,
+                            sys::CUfunction,
+                            core::ffi::c_int,
+                            usize,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+                    symbol: c"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+                    since: 7000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuOccupancyMaxActiveClusters: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_int,
+                            sys::CUfunction,
+                            *const sys::CUlaunchConfig,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuOccupancyMaxActiveClusters",
+                    symbol: c"cuOccupancyMaxActiveClusters",
+                    since: 11070,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuOccupancyMaxPotentialClusterSize: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut core::ffi::c_int,
+                            sys::CUfunction,
+                            *const sys::CUlaunchConfig,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuOccupancyMaxPotentialClusterSize",
+                    symbol: c"cuOccupancyMaxPotentialClusterSize",
+                    since: 11070,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuPointerGetAttributes: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            core::ffi::c_uint,
+                            *mut sys::CUpointer_attribute,
+                            *mut *mut core::ffi::c_void,
+                            sys::CUdeviceptr,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuPointerGetAttributes",
+                    symbol: c"cuPointerGetAttributes",
+                    since: 7000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuStreamAddCallback: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -1292,6 +4215,42 @@ impl Calls {
                     base: "cuStreamAttachMemAsync",
                     symbol: c"cuStreamAttachMemAsync",
                     since: 6000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuStreamBeginCapture_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUstream,
+                            sys::CUstreamCaptureMode,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuStreamBeginCapture",
+                    symbol: c"cuStreamBeginCapture_v2",
+                    since: 10010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuStreamBeginCaptureToGraph: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUstream,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            *const sys::CUgraphEdgeData,
+                            usize,
+                            sys::CUstreamCaptureMode,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuStreamBeginCaptureToGraph",
+                    symbol: c"cuStreamBeginCaptureToGraph",
+                    since: 12030,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -1350,6 +4309,17 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuStreamEndCapture: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(sys::CUstream, *mut sys::CUgraph) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuStreamEndCapture",
+                    symbol: c"cuStreamEndCapture",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuStreamGetAttribute: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -1364,6 +4334,47 @@ impl Calls {
                     base: "cuStreamGetAttribute",
                     symbol: c"cuStreamGetAttribute",
                     since: 11000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuStreamGetCaptureInfo_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUstream,
+                            *mut sys::CUstreamCaptureStatus,
+                            *mut sys::cuuint64_t,
+                            *mut sys::CUgraph,
+                            *mut *const sys::CUgraphNode,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuStreamGetCaptureInfo",
+                    symbol: c"cuStreamGetCaptureInfo_v2",
+                    since: 11030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuStreamGetCaptureInfo_v3: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUstream,
+                            *mut sys::CUstreamCaptureStatus,
+                            *mut sys::cuuint64_t,
+                            *mut sys::CUgraph,
+                            *mut *const sys::CUgraphNode,
+                            *mut *const sys::CUgraphEdgeData,
+                            *mut usize,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuStreamGetCaptureInfo",
+                    symbol: c"cuStreamGetCaptureInfo_v3",
+                    since: 12030,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -1425,6 +4436,22 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuStreamIsCapturing: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUstream,
+                            *mut sys::CUstreamCaptureStatus,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuStreamIsCapturing",
+                    symbol: c"cuStreamIsCapturing",
+                    since: 10000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuStreamQuery: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -1464,6 +4491,25 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuStreamUpdateCaptureDependencies_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUstream,
+                            *mut sys::CUgraphNode,
+                            *const sys::CUgraphEdgeData,
+                            usize,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuStreamUpdateCaptureDependencies",
+                    symbol: c"cuStreamUpdateCaptureDependencies_v2",
+                    since: 12030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuStreamWaitEvent: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -1480,7 +4526,113 @@ impl Calls {
                     since: 3020,
                 }))
             },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuThreadExchangeStreamCaptureMode: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<unsafe extern "C" fn(*mut sys::CUstreamCaptureMode) -> sys::CUresult>,
+                >(find(&Wanted {
+                    base: "cuThreadExchangeStreamCaptureMode",
+                    symbol: c"cuThreadExchangeStreamCaptureMode",
+                    since: 10010,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuUserObjectCreate: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUuserObject,
+                            *mut core::ffi::c_void,
+                            sys::CUhostFn,
+                            core::ffi::c_uint,
+                            core::ffi::c_uint,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuUserObjectCreate",
+                    symbol: c"cuUserObjectCreate",
+                    since: 11030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuUserObjectRelease: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(sys::CUuserObject, core::ffi::c_uint) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuUserObjectRelease",
+                    symbol: c"cuUserObjectRelease",
+                    since: 11030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuUserObjectRetain: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(sys::CUuserObject, core::ffi::c_uint) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuUserObjectRetain",
+                    symbol: c"cuUserObjectRetain",
+                    since: 11030,
+                }))
+            },
         }
+    }
+
+    pub unsafe fn cuArray3DCreate_v2(
+        &self,
+        pHandle: *mut sys::CUarray,
+        pAllocateArray: *const sys::CUDA_ARRAY3D_DESCRIPTOR,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuArray3DCreate_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pHandle, pAllocateArray) })
+    }
+
+    pub unsafe fn cuArray3DGetDescriptor_v2(
+        &self,
+        pArrayDescriptor: *mut sys::CUDA_ARRAY3D_DESCRIPTOR,
+        hArray: sys::CUarray,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuArray3DGetDescriptor_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pArrayDescriptor, hArray) })
+    }
+
+    pub unsafe fn cuArrayDestroy(&self, hArray: sys::CUarray) -> Result<(), Error> {
+        let call = self.cuArrayDestroy.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hArray) })
+    }
+
+    pub unsafe fn cuCtxDisablePeerAccess(&self, peerContext: sys::CUcontext) -> Result<(), Error> {
+        let call = self
+            .cuCtxDisablePeerAccess
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(peerContext) })
+    }
+
+    pub unsafe fn cuCtxEnablePeerAccess(
+        &self,
+        peerContext: sys::CUcontext,
+        Flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuCtxEnablePeerAccess
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(peerContext, Flags) })
     }
 
     pub unsafe fn cuCtxGetCacheConfig(&self, pconfig: *mut sys::CUfunc_cache) -> Result<(), Error> {
@@ -1580,6 +4732,19 @@ impl Calls {
         Error::check(unsafe { call() })
     }
 
+    pub unsafe fn cuDeviceCanAccessPeer(
+        &self,
+        canAccessPeer: *mut core::ffi::c_int,
+        dev: sys::CUdevice,
+        peerDev: sys::CUdevice,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuDeviceCanAccessPeer
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(canAccessPeer, dev, peerDev) })
+    }
+
     pub unsafe fn cuDeviceGet(
         &self,
         device: *mut sys::CUdevice,
@@ -1623,6 +4788,68 @@ impl Calls {
         Error::check(unsafe { call(count) })
     }
 
+    pub unsafe fn cuDeviceGetDefaultMemPool(
+        &self,
+        pool_out: *mut sys::CUmemoryPool,
+        dev: sys::CUdevice,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuDeviceGetDefaultMemPool
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool_out, dev) })
+    }
+
+    pub unsafe fn cuDeviceGetGraphMemAttribute(
+        &self,
+        device: sys::CUdevice,
+        attr: sys::CUgraphMem_attribute,
+        value: *mut core::ffi::c_void,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuDeviceGetGraphMemAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(device, attr, value) })
+    }
+
+    pub unsafe fn cuDeviceGetMemPool(
+        &self,
+        pool: *mut sys::CUmemoryPool,
+        dev: sys::CUdevice,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuDeviceGetMemPool
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool, dev) })
+    }
+
+    pub unsafe fn cuDeviceGetName(
+        &self,
+        name: *mut core::ffi::c_char,
+        len: core::ffi::c_int,
+        dev: sys::CUdevice,
+    ) -> Result<(), Error> {
+        let call = self.cuDeviceGetName.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(name, len, dev) })
+    }
+
+    pub unsafe fn cuDeviceGetP2PAttribute(
+        &self,
+        value: *mut core::ffi::c_int,
+        attrib: sys::CUdevice_P2PAttribute,
+        srcDevice: sys::CUdevice,
+        dstDevice: sys::CUdevice,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuDeviceGetP2PAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(value, attrib, srcDevice, dstDevice) })
+    }
+
     pub unsafe fn cuDeviceGetPCIBusId(
         &self,
         pciBusId: *mut core::ffi::c_char,
@@ -1634,6 +4861,26 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(pciBusId, len, dev) })
+    }
+
+    pub unsafe fn cuDeviceGetUuid_v2(
+        &self,
+        uuid: *mut sys::CUuuid,
+        dev: sys::CUdevice,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuDeviceGetUuid_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(uuid, dev) })
+    }
+
+    pub unsafe fn cuDeviceGraphMemTrim(&self, device: sys::CUdevice) -> Result<(), Error> {
+        let call = self
+            .cuDeviceGraphMemTrim
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(device) })
     }
 
     pub unsafe fn cuDevicePrimaryCtxGetState(
@@ -1679,6 +4926,43 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(dev, flags) })
+    }
+
+    pub unsafe fn cuDeviceSetGraphMemAttribute(
+        &self,
+        device: sys::CUdevice,
+        attr: sys::CUgraphMem_attribute,
+        value: *mut core::ffi::c_void,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuDeviceSetGraphMemAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(device, attr, value) })
+    }
+
+    pub unsafe fn cuDeviceSetMemPool(
+        &self,
+        dev: sys::CUdevice,
+        pool: sys::CUmemoryPool,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuDeviceSetMemPool
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dev, pool) })
+    }
+
+    pub unsafe fn cuDeviceTotalMem_v2(
+        &self,
+        bytes: *mut usize,
+        dev: sys::CUdevice,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuDeviceTotalMem_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(bytes, dev) })
     }
 
     pub unsafe fn cuDriverGetVersion(
@@ -1773,10 +5057,1076 @@ impl Calls {
         Error::check(unsafe { call(hEvent) })
     }
 
+    pub unsafe fn cuFuncGetAttribute(
+        &self,
+        pi: *mut core::ffi::c_int,
+        attrib: sys::CUfunction_attribute,
+        hfunc: sys::CUfunction,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuFuncGetAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pi, attrib, hfunc) })
+    }
+
+    pub unsafe fn cuFuncGetName(
+        &self,
+        name: *mut *const core::ffi::c_char,
+        hfunc: sys::CUfunction,
+    ) -> Result<(), Error> {
+        let call = self.cuFuncGetName.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(name, hfunc) })
+    }
+
+    pub unsafe fn cuFuncGetParamInfo(
+        &self,
+        func: sys::CUfunction,
+        paramIndex: usize,
+        paramOffset: *mut usize,
+        paramSize: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuFuncGetParamInfo
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(func, paramIndex, paramOffset, paramSize) })
+    }
+
+    pub unsafe fn cuFuncSetAttribute(
+        &self,
+        hfunc: sys::CUfunction,
+        attrib: sys::CUfunction_attribute,
+        value: core::ffi::c_int,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuFuncSetAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hfunc, attrib, value) })
+    }
+
+    pub unsafe fn cuFuncSetCacheConfig(
+        &self,
+        hfunc: sys::CUfunction,
+        config: sys::CUfunc_cache,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuFuncSetCacheConfig
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hfunc, config) })
+    }
+
+    pub unsafe fn cuFuncSetSharedMemConfig(
+        &self,
+        hfunc: sys::CUfunction,
+        config: sys::CUsharedconfig,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuFuncSetSharedMemConfig
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hfunc, config) })
+    }
+
+    pub unsafe fn cuGetProcAddress_v2(
+        &self,
+        symbol: *const core::ffi::c_char,
+        pfn: *mut *mut core::ffi::c_void,
+        cudaVersion: core::ffi::c_int,
+        flags: sys::cuuint64_t,
+        symbolStatus: *mut sys::CUdriverProcAddressQueryResult,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGetProcAddress_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(symbol, pfn, cudaVersion, flags, symbolStatus) })
+    }
+
+    pub unsafe fn cuGraphAddChildGraphNode(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+        childGraph: sys::CUgraph,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddChildGraphNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                phGraphNode,
+                hGraph,
+                dependencies,
+                numDependencies,
+                childGraph,
+            )
+        })
+    }
+
+    pub unsafe fn cuGraphAddDependencies(
+        &self,
+        hGraph: sys::CUgraph,
+        from: *const sys::CUgraphNode,
+        to: *const sys::CUgraphNode,
+        numDependencies: usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddDependencies
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, from, to, numDependencies) })
+    }
+
+    pub unsafe fn cuGraphAddDependencies_v2(
+        &self,
+        hGraph: sys::CUgraph,
+        from: *const sys::CUgraphNode,
+        to: *const sys::CUgraphNode,
+        edgeData: *const sys::CUgraphEdgeData,
+        numDependencies: usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddDependencies_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, from, to, edgeData, numDependencies) })
+    }
+
+    pub unsafe fn cuGraphAddEmptyNode(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddEmptyNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phGraphNode, hGraph, dependencies, numDependencies) })
+    }
+
+    pub unsafe fn cuGraphAddEventRecordNode(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+        event: sys::CUevent,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddEventRecordNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phGraphNode, hGraph, dependencies, numDependencies, event) })
+    }
+
+    pub unsafe fn cuGraphAddEventWaitNode(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+        event: sys::CUevent,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddEventWaitNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phGraphNode, hGraph, dependencies, numDependencies, event) })
+    }
+
+    pub unsafe fn cuGraphAddHostNode(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+        nodeParams: *const sys::CUDA_HOST_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddHostNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                phGraphNode,
+                hGraph,
+                dependencies,
+                numDependencies,
+                nodeParams,
+            )
+        })
+    }
+
+    pub unsafe fn cuGraphAddKernelNode_v2(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+        nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddKernelNode_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                phGraphNode,
+                hGraph,
+                dependencies,
+                numDependencies,
+                nodeParams,
+            )
+        })
+    }
+
+    pub unsafe fn cuGraphAddMemAllocNode(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+        nodeParams: *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddMemAllocNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                phGraphNode,
+                hGraph,
+                dependencies,
+                numDependencies,
+                nodeParams,
+            )
+        })
+    }
+
+    pub unsafe fn cuGraphAddMemFreeNode(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+        dptr: sys::CUdeviceptr,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddMemFreeNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phGraphNode, hGraph, dependencies, numDependencies, dptr) })
+    }
+
+    pub unsafe fn cuGraphAddMemcpyNode(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+        copyParams: *const sys::CUDA_MEMCPY3D,
+        ctx: sys::CUcontext,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddMemcpyNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                phGraphNode,
+                hGraph,
+                dependencies,
+                numDependencies,
+                copyParams,
+                ctx,
+            )
+        })
+    }
+
+    pub unsafe fn cuGraphAddMemsetNode(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        numDependencies: usize,
+        memsetParams: *const sys::CUDA_MEMSET_NODE_PARAMS,
+        ctx: sys::CUcontext,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddMemsetNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                phGraphNode,
+                hGraph,
+                dependencies,
+                numDependencies,
+                memsetParams,
+                ctx,
+            )
+        })
+    }
+
+    pub unsafe fn cuGraphChildGraphNodeGetGraph(
+        &self,
+        hNode: sys::CUgraphNode,
+        phGraph: *mut sys::CUgraph,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphChildGraphNodeGetGraph
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, phGraph) })
+    }
+
+    pub unsafe fn cuGraphClone(
+        &self,
+        phGraphClone: *mut sys::CUgraph,
+        originalGraph: sys::CUgraph,
+    ) -> Result<(), Error> {
+        let call = self.cuGraphClone.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phGraphClone, originalGraph) })
+    }
+
+    pub unsafe fn cuGraphConditionalHandleCreate(
+        &self,
+        pHandle_out: *mut sys::CUgraphConditionalHandle,
+        hGraph: sys::CUgraph,
+        ctx: sys::CUcontext,
+        defaultLaunchValue: core::ffi::c_uint,
+        flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphConditionalHandleCreate
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pHandle_out, hGraph, ctx, defaultLaunchValue, flags) })
+    }
+
+    pub unsafe fn cuGraphCreate(
+        &self,
+        phGraph: *mut sys::CUgraph,
+        flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self.cuGraphCreate.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phGraph, flags) })
+    }
+
+    pub unsafe fn cuGraphDebugDotPrint(
+        &self,
+        hGraph: sys::CUgraph,
+        path: *const core::ffi::c_char,
+        flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphDebugDotPrint
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, path, flags) })
+    }
+
+    pub unsafe fn cuGraphDestroy(&self, hGraph: sys::CUgraph) -> Result<(), Error> {
+        let call = self.cuGraphDestroy.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph) })
+    }
+
+    pub unsafe fn cuGraphDestroyNode(&self, hNode: sys::CUgraphNode) -> Result<(), Error> {
+        let call = self
+            .cuGraphDestroyNode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode) })
+    }
+
+    pub unsafe fn cuGraphEventRecordNodeGetEvent(
+        &self,
+        hNode: sys::CUgraphNode,
+        event_out: *mut sys::CUevent,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphEventRecordNodeGetEvent
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, event_out) })
+    }
+
+    pub unsafe fn cuGraphEventRecordNodeSetEvent(
+        &self,
+        hNode: sys::CUgraphNode,
+        event: sys::CUevent,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphEventRecordNodeSetEvent
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, event) })
+    }
+
+    pub unsafe fn cuGraphEventWaitNodeGetEvent(
+        &self,
+        hNode: sys::CUgraphNode,
+        event_out: *mut sys::CUevent,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphEventWaitNodeGetEvent
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, event_out) })
+    }
+
+    pub unsafe fn cuGraphEventWaitNodeSetEvent(
+        &self,
+        hNode: sys::CUgraphNode,
+        event: sys::CUevent,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphEventWaitNodeSetEvent
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, event) })
+    }
+
+    pub unsafe fn cuGraphExecChildGraphNodeSetParams(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        childGraph: sys::CUgraph,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecChildGraphNodeSetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, childGraph) })
+    }
+
+    pub unsafe fn cuGraphExecDestroy(&self, hGraphExec: sys::CUgraphExec) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecDestroy
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec) })
+    }
+
+    pub unsafe fn cuGraphExecEventRecordNodeSetEvent(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        event: sys::CUevent,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecEventRecordNodeSetEvent
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, event) })
+    }
+
+    pub unsafe fn cuGraphExecEventWaitNodeSetEvent(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        event: sys::CUevent,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecEventWaitNodeSetEvent
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, event) })
+    }
+
+    pub unsafe fn cuGraphExecGetFlags(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        flags: *mut sys::cuuint64_t,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecGetFlags
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, flags) })
+    }
+
+    pub unsafe fn cuGraphExecHostNodeSetParams(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        nodeParams: *const sys::CUDA_HOST_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecHostNodeSetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphExecKernelNodeSetParams_v2(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecKernelNodeSetParams_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphExecMemcpyNodeSetParams(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        copyParams: *const sys::CUDA_MEMCPY3D,
+        ctx: sys::CUcontext,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecMemcpyNodeSetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, copyParams, ctx) })
+    }
+
+    pub unsafe fn cuGraphExecMemsetNodeSetParams(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        memsetParams: *const sys::CUDA_MEMSET_NODE_PARAMS,
+        ctx: sys::CUcontext,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecMemsetNodeSetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, memsetParams, ctx) })
+    }
+
+    pub unsafe fn cuGraphExecUpdate_v2(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hGraph: sys::CUgraph,
+        resultInfo: *mut sys::CUgraphExecUpdateResultInfo,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecUpdate_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hGraph, resultInfo) })
+    }
+
+    pub unsafe fn cuGraphGetEdges(
+        &self,
+        hGraph: sys::CUgraph,
+        from: *mut sys::CUgraphNode,
+        to: *mut sys::CUgraphNode,
+        numEdges: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self.cuGraphGetEdges.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, from, to, numEdges) })
+    }
+
+    pub unsafe fn cuGraphGetEdges_v2(
+        &self,
+        hGraph: sys::CUgraph,
+        from: *mut sys::CUgraphNode,
+        to: *mut sys::CUgraphNode,
+        edgeData: *mut sys::CUgraphEdgeData,
+        numEdges: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphGetEdges_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, from, to, edgeData, numEdges) })
+    }
+
+    pub unsafe fn cuGraphGetNodes(
+        &self,
+        hGraph: sys::CUgraph,
+        nodes: *mut sys::CUgraphNode,
+        numNodes: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self.cuGraphGetNodes.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, nodes, numNodes) })
+    }
+
+    pub unsafe fn cuGraphGetRootNodes(
+        &self,
+        hGraph: sys::CUgraph,
+        rootNodes: *mut sys::CUgraphNode,
+        numRootNodes: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphGetRootNodes
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, rootNodes, numRootNodes) })
+    }
+
+    pub unsafe fn cuGraphHostNodeGetParams(
+        &self,
+        hNode: sys::CUgraphNode,
+        nodeParams: *mut sys::CUDA_HOST_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphHostNodeGetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphHostNodeSetParams(
+        &self,
+        hNode: sys::CUgraphNode,
+        nodeParams: *const sys::CUDA_HOST_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphHostNodeSetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphInstantiateWithFlags(
+        &self,
+        phGraphExec: *mut sys::CUgraphExec,
+        hGraph: sys::CUgraph,
+        flags: core::ffi::c_ulonglong,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphInstantiateWithFlags
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phGraphExec, hGraph, flags) })
+    }
+
+    pub unsafe fn cuGraphInstantiateWithParams(
+        &self,
+        phGraphExec: *mut sys::CUgraphExec,
+        hGraph: sys::CUgraph,
+        instantiateParams: *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphInstantiateWithParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phGraphExec, hGraph, instantiateParams) })
+    }
+
+    pub unsafe fn cuGraphKernelNodeCopyAttributes(
+        &self,
+        dst: sys::CUgraphNode,
+        src: sys::CUgraphNode,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphKernelNodeCopyAttributes
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dst, src) })
+    }
+
+    pub unsafe fn cuGraphKernelNodeGetAttribute(
+        &self,
+        hNode: sys::CUgraphNode,
+        attr: sys::CUkernelNodeAttrID,
+        value_out: *mut sys::CUkernelNodeAttrValue,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphKernelNodeGetAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, attr, value_out) })
+    }
+
+    pub unsafe fn cuGraphKernelNodeGetParams_v2(
+        &self,
+        hNode: sys::CUgraphNode,
+        nodeParams: *mut sys::CUDA_KERNEL_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphKernelNodeGetParams_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphKernelNodeSetAttribute(
+        &self,
+        hNode: sys::CUgraphNode,
+        attr: sys::CUkernelNodeAttrID,
+        value: *const sys::CUkernelNodeAttrValue,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphKernelNodeSetAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, attr, value) })
+    }
+
+    pub unsafe fn cuGraphKernelNodeSetParams_v2(
+        &self,
+        hNode: sys::CUgraphNode,
+        nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphKernelNodeSetParams_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphLaunch(
+        &self,
+        hGraph: sys::CUgraphExec,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self.cuGraphLaunch.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, hStream) })
+    }
+
+    pub unsafe fn cuGraphMemAllocNodeGetParams(
+        &self,
+        hNode: sys::CUgraphNode,
+        params_out: *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphMemAllocNodeGetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, params_out) })
+    }
+
+    pub unsafe fn cuGraphMemFreeNodeGetParams(
+        &self,
+        hNode: sys::CUgraphNode,
+        dptr_out: *mut sys::CUdeviceptr,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphMemFreeNodeGetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, dptr_out) })
+    }
+
+    pub unsafe fn cuGraphMemcpyNodeGetParams(
+        &self,
+        hNode: sys::CUgraphNode,
+        nodeParams: *mut sys::CUDA_MEMCPY3D,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphMemcpyNodeGetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphMemcpyNodeSetParams(
+        &self,
+        hNode: sys::CUgraphNode,
+        nodeParams: *const sys::CUDA_MEMCPY3D,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphMemcpyNodeSetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphMemsetNodeGetParams(
+        &self,
+        hNode: sys::CUgraphNode,
+        nodeParams: *mut sys::CUDA_MEMSET_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphMemsetNodeGetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphMemsetNodeSetParams(
+        &self,
+        hNode: sys::CUgraphNode,
+        nodeParams: *const sys::CUDA_MEMSET_NODE_PARAMS,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphMemsetNodeSetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, nodeParams) })
+    }
+
+    pub unsafe fn cuGraphNodeFindInClone(
+        &self,
+        phNode: *mut sys::CUgraphNode,
+        hOriginalNode: sys::CUgraphNode,
+        hClonedGraph: sys::CUgraph,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphNodeFindInClone
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phNode, hOriginalNode, hClonedGraph) })
+    }
+
+    pub unsafe fn cuGraphNodeGetDependencies(
+        &self,
+        hNode: sys::CUgraphNode,
+        dependencies: *mut sys::CUgraphNode,
+        numDependencies: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphNodeGetDependencies
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, dependencies, numDependencies) })
+    }
+
+    pub unsafe fn cuGraphNodeGetDependencies_v2(
+        &self,
+        hNode: sys::CUgraphNode,
+        dependencies: *mut sys::CUgraphNode,
+        edgeData: *mut sys::CUgraphEdgeData,
+        numDependencies: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphNodeGetDependencies_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, dependencies, edgeData, numDependencies) })
+    }
+
+    pub unsafe fn cuGraphNodeGetDependentNodes(
+        &self,
+        hNode: sys::CUgraphNode,
+        dependentNodes: *mut sys::CUgraphNode,
+        numDependentNodes: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphNodeGetDependentNodes
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, dependentNodes, numDependentNodes) })
+    }
+
+    pub unsafe fn cuGraphNodeGetDependentNodes_v2(
+        &self,
+        hNode: sys::CUgraphNode,
+        dependentNodes: *mut sys::CUgraphNode,
+        edgeData: *mut sys::CUgraphEdgeData,
+        numDependentNodes: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphNodeGetDependentNodes_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, dependentNodes, edgeData, numDependentNodes) })
+    }
+
+    pub unsafe fn cuGraphNodeGetEnabled(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        isEnabled: *mut core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphNodeGetEnabled
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, isEnabled) })
+    }
+
+    pub unsafe fn cuGraphNodeGetType(
+        &self,
+        hNode: sys::CUgraphNode,
+        type_: *mut sys::CUgraphNodeType,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphNodeGetType
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, type_) })
+    }
+
+    pub unsafe fn cuGraphNodeSetEnabled(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        isEnabled: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphNodeSetEnabled
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, isEnabled) })
+    }
+
+    pub unsafe fn cuGraphReleaseUserObject(
+        &self,
+        graph: sys::CUgraph,
+        object: sys::CUuserObject,
+        count: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphReleaseUserObject
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(graph, object, count) })
+    }
+
+    pub unsafe fn cuGraphRemoveDependencies(
+        &self,
+        hGraph: sys::CUgraph,
+        from: *const sys::CUgraphNode,
+        to: *const sys::CUgraphNode,
+        numDependencies: usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphRemoveDependencies
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, from, to, numDependencies) })
+    }
+
+    pub unsafe fn cuGraphRemoveDependencies_v2(
+        &self,
+        hGraph: sys::CUgraph,
+        from: *const sys::CUgraphNode,
+        to: *const sys::CUgraphNode,
+        edgeData: *const sys::CUgraphEdgeData,
+        numDependencies: usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphRemoveDependencies_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, from, to, edgeData, numDependencies) })
+    }
+
+    pub unsafe fn cuGraphRetainUserObject(
+        &self,
+        graph: sys::CUgraph,
+        object: sys::CUuserObject,
+        count: core::ffi::c_uint,
+        flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphRetainUserObject
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(graph, object, count, flags) })
+    }
+
+    pub unsafe fn cuGraphUpload(
+        &self,
+        hGraph: sys::CUgraphExec,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self.cuGraphUpload.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraph, hStream) })
+    }
+
     pub unsafe fn cuInit(&self, Flags: core::ffi::c_uint) -> Result<(), Error> {
         let call = self.cuInit.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(Flags) })
+    }
+
+    pub unsafe fn cuIpcCloseMemHandle(&self, dptr: sys::CUdeviceptr) -> Result<(), Error> {
+        let call = self
+            .cuIpcCloseMemHandle
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dptr) })
+    }
+
+    pub unsafe fn cuIpcGetEventHandle(
+        &self,
+        pHandle: *mut sys::CUipcEventHandle,
+        event: sys::CUevent,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuIpcGetEventHandle
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pHandle, event) })
+    }
+
+    pub unsafe fn cuIpcGetMemHandle(
+        &self,
+        pHandle: *mut sys::CUipcMemHandle,
+        dptr: sys::CUdeviceptr,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuIpcGetMemHandle
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pHandle, dptr) })
+    }
+
+    pub unsafe fn cuIpcOpenEventHandle(
+        &self,
+        phEvent: *mut sys::CUevent,
+        handle: sys::CUipcEventHandle,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuIpcOpenEventHandle
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(phEvent, handle) })
+    }
+
+    pub unsafe fn cuIpcOpenMemHandle_v2(
+        &self,
+        pdptr: *mut sys::CUdeviceptr,
+        handle: sys::CUipcMemHandle,
+        Flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuIpcOpenMemHandle_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pdptr, handle, Flags) })
+    }
+
+    pub unsafe fn cuKernelGetFunction(
+        &self,
+        pFunc: *mut sys::CUfunction,
+        kernel: sys::CUkernel,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuKernelGetFunction
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pFunc, kernel) })
+    }
+
+    pub unsafe fn cuKernelSetAttribute(
+        &self,
+        attrib: sys::CUfunction_attribute,
+        val: core::ffi::c_int,
+        kernel: sys::CUkernel,
+        dev: sys::CUdevice,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuKernelSetAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(attrib, val, kernel, dev) })
     }
 
     pub unsafe fn cuLaunchCooperativeKernel(
@@ -1872,6 +6222,19 @@ impl Calls {
         Error::check(unsafe { call(config, f, kernelParams, extra) })
     }
 
+    pub unsafe fn cuLibraryEnumerateKernels(
+        &self,
+        kernels: *mut sys::CUkernel,
+        numKernels: core::ffi::c_uint,
+        lib: sys::CUlibrary,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuLibraryEnumerateKernels
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(kernels, numKernels, lib) })
+    }
+
     pub unsafe fn cuLibraryGetGlobal(
         &self,
         dptr: *mut sys::CUdeviceptr,
@@ -1897,6 +6260,18 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(pKernel, library, name) })
+    }
+
+    pub unsafe fn cuLibraryGetKernelCount(
+        &self,
+        count: *mut core::ffi::c_uint,
+        lib: sys::CUlibrary,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuLibraryGetKernelCount
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(count, lib) })
     }
 
     pub unsafe fn cuLibraryGetManaged(
@@ -1942,10 +6317,51 @@ impl Calls {
         })
     }
 
+    pub unsafe fn cuLibraryLoadFromFile(
+        &self,
+        library: *mut sys::CUlibrary,
+        fileName: *const core::ffi::c_char,
+        jitOptions: *mut sys::CUjit_option,
+        jitOptionsValues: *mut *mut core::ffi::c_void,
+        numJitOptions: core::ffi::c_uint,
+        libraryOptions: *mut sys::CUlibraryOption,
+        libraryOptionValues: *mut *mut core::ffi::c_void,
+        numLibraryOptions: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuLibraryLoadFromFile
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                library,
+                fileName,
+                jitOptions,
+                jitOptionsValues,
+                numJitOptions,
+                libraryOptions,
+                libraryOptionValues,
+                numLibraryOptions,
+            )
+        })
+    }
+
     pub unsafe fn cuLibraryUnload(&self, library: sys::CUlibrary) -> Result<(), Error> {
         let call = self.cuLibraryUnload.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(library) })
+    }
+
+    pub unsafe fn cuMemAdvise_v2(
+        &self,
+        devPtr: sys::CUdeviceptr,
+        count: usize,
+        advice: sys::CUmem_advise,
+        location: sys::CUmemLocation,
+    ) -> Result<(), Error> {
+        let call = self.cuMemAdvise_v2.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(devPtr, count, advice, location) })
     }
 
     pub unsafe fn cuMemAlloc_v2(
@@ -1956,6 +6372,44 @@ impl Calls {
         let call = self.cuMemAlloc_v2.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(dptr, bytesize) })
+    }
+
+    pub unsafe fn cuMemAllocAsync(
+        &self,
+        dptr: *mut sys::CUdeviceptr,
+        bytesize: usize,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self.cuMemAllocAsync.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dptr, bytesize, hStream) })
+    }
+
+    pub unsafe fn cuMemAllocFromPoolAsync(
+        &self,
+        dptr: *mut sys::CUdeviceptr,
+        bytesize: usize,
+        pool: sys::CUmemoryPool,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemAllocFromPoolAsync
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dptr, bytesize, pool, hStream) })
+    }
+
+    pub unsafe fn cuMemAllocManaged(
+        &self,
+        dptr: *mut sys::CUdeviceptr,
+        bytesize: usize,
+        flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemAllocManaged
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dptr, bytesize, flags) })
     }
 
     pub unsafe fn cuMemAllocPitch_v2(
@@ -1979,16 +6433,50 @@ impl Calls {
         Error::check(unsafe { call(dptr) })
     }
 
+    pub unsafe fn cuMemFreeAsync(
+        &self,
+        dptr: sys::CUdeviceptr,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self.cuMemFreeAsync.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dptr, hStream) })
+    }
+
     pub unsafe fn cuMemFreeHost(&self, p: *mut core::ffi::c_void) -> Result<(), Error> {
         let call = self.cuMemFreeHost.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(p) })
     }
 
+    pub unsafe fn cuMemGetDefaultMemPool(
+        &self,
+        pool_out: *mut sys::CUmemoryPool,
+        location: *mut sys::CUmemLocation,
+        type_: sys::CUmemAllocationType,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemGetDefaultMemPool
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool_out, location, type_) })
+    }
+
     pub unsafe fn cuMemGetInfo_v2(&self, free: *mut usize, total: *mut usize) -> Result<(), Error> {
         let call = self.cuMemGetInfo_v2.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(free, total) })
+    }
+
+    pub unsafe fn cuMemGetMemPool(
+        &self,
+        pool: *mut sys::CUmemoryPool,
+        location: *mut sys::CUmemLocation,
+        type_: sys::CUmemAllocationType,
+    ) -> Result<(), Error> {
+        let call = self.cuMemGetMemPool.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool, location, type_) })
     }
 
     pub unsafe fn cuMemHostAlloc(
@@ -2048,6 +6536,186 @@ impl Calls {
         Error::check(unsafe { call(p) })
     }
 
+    pub unsafe fn cuMemPoolCreate(
+        &self,
+        pool: *mut sys::CUmemoryPool,
+        poolProps: *const sys::CUmemPoolProps,
+    ) -> Result<(), Error> {
+        let call = self.cuMemPoolCreate.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool, poolProps) })
+    }
+
+    pub unsafe fn cuMemPoolDestroy(&self, pool: sys::CUmemoryPool) -> Result<(), Error> {
+        let call = self
+            .cuMemPoolDestroy
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool) })
+    }
+
+    pub unsafe fn cuMemPoolExportToShareableHandle(
+        &self,
+        handle_out: *mut core::ffi::c_void,
+        pool: sys::CUmemoryPool,
+        handleType: sys::CUmemAllocationHandleType,
+        flags: core::ffi::c_ulonglong,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPoolExportToShareableHandle
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(handle_out, pool, handleType, flags) })
+    }
+
+    pub unsafe fn cuMemPoolGetAccess(
+        &self,
+        flags: *mut sys::CUmemAccess_flags,
+        memPool: sys::CUmemoryPool,
+        location: *mut sys::CUmemLocation,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPoolGetAccess
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(flags, memPool, location) })
+    }
+
+    pub unsafe fn cuMemPoolGetAttribute(
+        &self,
+        pool: sys::CUmemoryPool,
+        attr: sys::CUmemPool_attribute,
+        value: *mut core::ffi::c_void,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPoolGetAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool, attr, value) })
+    }
+
+    pub unsafe fn cuMemPoolSetAccess(
+        &self,
+        pool: sys::CUmemoryPool,
+        map: *const sys::CUmemAccessDesc,
+        count: usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPoolSetAccess
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool, map, count) })
+    }
+
+    pub unsafe fn cuMemPoolSetAttribute(
+        &self,
+        pool: sys::CUmemoryPool,
+        attr: sys::CUmemPool_attribute,
+        value: *mut core::ffi::c_void,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPoolSetAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool, attr, value) })
+    }
+
+    pub unsafe fn cuMemPoolTrimTo(
+        &self,
+        pool: sys::CUmemoryPool,
+        minBytesToKeep: usize,
+    ) -> Result<(), Error> {
+        let call = self.cuMemPoolTrimTo.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool, minBytesToKeep) })
+    }
+
+    pub unsafe fn cuMemPrefetchAsync_v2(
+        &self,
+        devPtr: sys::CUdeviceptr,
+        count: usize,
+        location: sys::CUmemLocation,
+        flags: core::ffi::c_uint,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPrefetchAsync_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(devPtr, count, location, flags, hStream) })
+    }
+
+    pub unsafe fn cuMemPrefetchBatchAsync(
+        &self,
+        dptrs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        prefetchLocs: *mut sys::CUmemLocation,
+        prefetchLocIdxs: *mut usize,
+        numPrefetchLocs: usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPrefetchBatchAsync
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                dptrs,
+                sizes,
+                count,
+                prefetchLocs,
+                prefetchLocIdxs,
+                numPrefetchLocs,
+                flags,
+                hStream,
+            )
+        })
+    }
+
+    pub unsafe fn cuMemRangeGetAttribute(
+        &self,
+        data: *mut core::ffi::c_void,
+        dataSize: usize,
+        attribute: sys::CUmem_range_attribute,
+        devPtr: sys::CUdeviceptr,
+        count: usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemRangeGetAttribute
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(data, dataSize, attribute, devPtr, count) })
+    }
+
+    pub unsafe fn cuMemRangeGetAttributes(
+        &self,
+        data: *mut *mut core::ffi::c_void,
+        dataSizes: *mut usize,
+        attributes: *mut sys::CUmem_range_attribute,
+        numAttributes: usize,
+        devPtr: sys::CUdeviceptr,
+        count: usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemRangeGetAttributes
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(data, dataSizes, attributes, numAttributes, devPtr, count) })
+    }
+
+    pub unsafe fn cuMemSetMemPool(
+        &self,
+        location: *mut sys::CUmemLocation,
+        type_: sys::CUmemAllocationType,
+        pool: sys::CUmemoryPool,
+    ) -> Result<(), Error> {
+        let call = self.cuMemSetMemPool.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(location, type_, pool) })
+    }
+
     pub unsafe fn cuMemcpy(
         &self,
         dst: sys::CUdeviceptr,
@@ -2080,6 +6748,45 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(pCopy) })
+    }
+
+    pub unsafe fn cuMemcpy3D_v2(&self, pCopy: *const sys::CUDA_MEMCPY3D) -> Result<(), Error> {
+        let call = self.cuMemcpy3D_v2.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pCopy) })
+    }
+
+    pub unsafe fn cuMemcpy3DAsync_v2(
+        &self,
+        pCopy: *const sys::CUDA_MEMCPY3D,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemcpy3DAsync_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pCopy, hStream) })
+    }
+
+    pub unsafe fn cuMemcpy3DPeer(
+        &self,
+        pCopy: *const sys::CUDA_MEMCPY3D_PEER,
+    ) -> Result<(), Error> {
+        let call = self.cuMemcpy3DPeer.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pCopy) })
+    }
+
+    pub unsafe fn cuMemcpy3DPeerAsync(
+        &self,
+        pCopy: *const sys::CUDA_MEMCPY3D_PEER,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemcpy3DPeerAsync
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pCopy, hStream) })
     }
 
     pub unsafe fn cuMemcpyAsync(
@@ -2169,6 +6876,39 @@ impl Calls {
         Error::check(unsafe { call(dstDevice, srcHost, ByteCount, hStream) })
     }
 
+    pub unsafe fn cuMemcpyPeer(
+        &self,
+        dstDevice: sys::CUdeviceptr,
+        dstContext: sys::CUcontext,
+        srcDevice: sys::CUdeviceptr,
+        srcContext: sys::CUcontext,
+        ByteCount: usize,
+    ) -> Result<(), Error> {
+        let call = self.cuMemcpyPeer.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dstDevice, dstContext, srcDevice, srcContext, ByteCount) })
+    }
+
+    pub unsafe fn cuMemcpyPeerAsync(
+        &self,
+        dstDevice: sys::CUdeviceptr,
+        dstContext: sys::CUcontext,
+        srcDevice: sys::CUdeviceptr,
+        srcContext: sys::CUcontext,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemcpyPeerAsync
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream,
+            )
+        })
+    }
+
     pub unsafe fn cuMemsetD2D8_v2(
         &self,
         dstDevice: sys::CUdeviceptr,
@@ -2221,6 +6961,126 @@ impl Calls {
         Error::check(unsafe { call(dstDevice, uc, N, hStream) })
     }
 
+    pub unsafe fn cuMipmappedArrayCreate(
+        &self,
+        pHandle: *mut sys::CUmipmappedArray,
+        pMipmappedArrayDesc: *const sys::CUDA_ARRAY3D_DESCRIPTOR,
+        numMipmapLevels: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMipmappedArrayCreate
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pHandle, pMipmappedArrayDesc, numMipmapLevels) })
+    }
+
+    pub unsafe fn cuMipmappedArrayDestroy(
+        &self,
+        hMipmappedArray: sys::CUmipmappedArray,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMipmappedArrayDestroy
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hMipmappedArray) })
+    }
+
+    pub unsafe fn cuMipmappedArrayGetLevel(
+        &self,
+        pLevelArray: *mut sys::CUarray,
+        hMipmappedArray: sys::CUmipmappedArray,
+        level: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMipmappedArrayGetLevel
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pLevelArray, hMipmappedArray, level) })
+    }
+
+    pub unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
+        &self,
+        dynamicSmemSize: *mut usize,
+        func: sys::CUfunction,
+        numBlocks: core::ffi::c_int,
+        blockSize: core::ffi::c_int,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuOccupancyAvailableDynamicSMemPerBlock
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dynamicSmemSize, func, numBlocks, blockSize) })
+    }
+
+    pub unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        &self,
+        numBlocks: *mut core::ffi::c_int,
+        func: sys::CUfunction,
+        blockSize: core::ffi::c_int,
+        dynamicSMemSize: usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuOccupancyMaxActiveBlocksPerMultiprocessor
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(numBlocks, func, blockSize, dynamicSMemSize) })
+    }
+
+    pub unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        &self,
+        numBlocks: *mut core::ffi::c_int,
+        func: sys::CUfunction,
+        blockSize: core::ffi::c_int,
+        dynamicSMemSize: usize,
+        flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(numBlocks, func, blockSize, dynamicSMemSize, flags) })
+    }
+
+    pub unsafe fn cuOccupancyMaxActiveClusters(
+        &self,
+        numClusters: *mut core::ffi::c_int,
+        func: sys::CUfunction,
+        config: *const sys::CUlaunchConfig,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuOccupancyMaxActiveClusters
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(numClusters, func, config) })
+    }
+
+    pub unsafe fn cuOccupancyMaxPotentialClusterSize(
+        &self,
+        clusterSize: *mut core::ffi::c_int,
+        func: sys::CUfunction,
+        config: *const sys::CUlaunchConfig,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuOccupancyMaxPotentialClusterSize
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(clusterSize, func, config) })
+    }
+
+    pub unsafe fn cuPointerGetAttributes(
+        &self,
+        numAttributes: core::ffi::c_uint,
+        attributes: *mut sys::CUpointer_attribute,
+        data: *mut *mut core::ffi::c_void,
+        ptr: sys::CUdeviceptr,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuPointerGetAttributes
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(numAttributes, attributes, data, ptr) })
+    }
+
     pub unsafe fn cuStreamAddCallback(
         &self,
         hStream: sys::CUstream,
@@ -2247,6 +7107,43 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(hStream, dptr, length, flags) })
+    }
+
+    pub unsafe fn cuStreamBeginCapture_v2(
+        &self,
+        hStream: sys::CUstream,
+        mode: sys::CUstreamCaptureMode,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuStreamBeginCapture_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hStream, mode) })
+    }
+
+    pub unsafe fn cuStreamBeginCaptureToGraph(
+        &self,
+        hStream: sys::CUstream,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        dependencyData: *const sys::CUgraphEdgeData,
+        numDependencies: usize,
+        mode: sys::CUstreamCaptureMode,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuStreamBeginCaptureToGraph
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                hStream,
+                hGraph,
+                dependencies,
+                dependencyData,
+                numDependencies,
+                mode,
+            )
+        })
     }
 
     pub unsafe fn cuStreamCopyAttributes(
@@ -2292,6 +7189,18 @@ impl Calls {
         Error::check(unsafe { call(hStream) })
     }
 
+    pub unsafe fn cuStreamEndCapture(
+        &self,
+        hStream: sys::CUstream,
+        phGraph: *mut sys::CUgraph,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuStreamEndCapture
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hStream, phGraph) })
+    }
+
     pub unsafe fn cuStreamGetAttribute(
         &self,
         hStream: sys::CUstream,
@@ -2303,6 +7212,58 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(hStream, attr, value) })
+    }
+
+    pub unsafe fn cuStreamGetCaptureInfo_v2(
+        &self,
+        hStream: sys::CUstream,
+        captureStatus_out: *mut sys::CUstreamCaptureStatus,
+        id_out: *mut sys::cuuint64_t,
+        graph_out: *mut sys::CUgraph,
+        dependencies_out: *mut *const sys::CUgraphNode,
+        numDependencies_out: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuStreamGetCaptureInfo_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                hStream,
+                captureStatus_out,
+                id_out,
+                graph_out,
+                dependencies_out,
+                numDependencies_out,
+            )
+        })
+    }
+
+    pub unsafe fn cuStreamGetCaptureInfo_v3(
+        &self,
+        hStream: sys::CUstream,
+        captureStatus_out: *mut sys::CUstreamCaptureStatus,
+        id_out: *mut sys::cuuint64_t,
+        graph_out: *mut sys::CUgraph,
+        dependencies_out: *mut *const sys::CUgraphNode,
+        edgeData_out: *mut *const sys::CUgraphEdgeData,
+        numDependencies_out: *mut usize,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuStreamGetCaptureInfo_v3
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                hStream,
+                captureStatus_out,
+                id_out,
+                graph_out,
+                dependencies_out,
+                edgeData_out,
+                numDependencies_out,
+            )
+        })
     }
 
     pub unsafe fn cuStreamGetDevice(
@@ -2351,6 +7312,18 @@ impl Calls {
         Error::check(unsafe { call(hStream, priority) })
     }
 
+    pub unsafe fn cuStreamIsCapturing(
+        &self,
+        hStream: sys::CUstream,
+        captureStatus: *mut sys::CUstreamCaptureStatus,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuStreamIsCapturing
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hStream, captureStatus) })
+    }
+
     pub unsafe fn cuStreamQuery(&self, hStream: sys::CUstream) -> Result<(), Error> {
         let call = self.cuStreamQuery.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
@@ -2378,6 +7351,29 @@ impl Calls {
         Error::check(unsafe { call(hStream) })
     }
 
+    pub unsafe fn cuStreamUpdateCaptureDependencies_v2(
+        &self,
+        hStream: sys::CUstream,
+        dependencies: *mut sys::CUgraphNode,
+        dependencyData: *const sys::CUgraphEdgeData,
+        numDependencies: usize,
+        flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuStreamUpdateCaptureDependencies_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                hStream,
+                dependencies,
+                dependencyData,
+                numDependencies,
+                flags,
+            )
+        })
+    }
+
     pub unsafe fn cuStreamWaitEvent(
         &self,
         hStream: sys::CUstream,
@@ -2389,5 +7385,55 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(hStream, hEvent, Flags) })
+    }
+
+    pub unsafe fn cuThreadExchangeStreamCaptureMode(
+        &self,
+        mode: *mut sys::CUstreamCaptureMode,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuThreadExchangeStreamCaptureMode
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(mode) })
+    }
+
+    pub unsafe fn cuUserObjectCreate(
+        &self,
+        object_out: *mut sys::CUuserObject,
+        ptr: *mut core::ffi::c_void,
+        destroy: sys::CUhostFn,
+        initialRefcount: core::ffi::c_uint,
+        flags: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuUserObjectCreate
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(object_out, ptr, destroy, initialRefcount, flags) })
+    }
+
+    pub unsafe fn cuUserObjectRelease(
+        &self,
+        object: sys::CUuserObject,
+        count: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuUserObjectRelease
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(object, count) })
+    }
+
+    pub unsafe fn cuUserObjectRetain(
+        &self,
+        object: sys::CUuserObject,
+        count: core::ffi::c_uint,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuUserObjectRetain
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(object, count) })
     }
 }

@@ -1,0 +1,355 @@
+//! CRIU as a process of its own: `criu swrk 3`, one request, one answer.
+//!
+//! ```text
+//!  dump     daemon ─► [enter: the target's namespaces] ─► criu swrk   (images_dir: the draft's host/)
+//!  restore  daemon ─► init (pid 1 of a new namespace) ─► criu swrk   (images_dir: links to the image)
+//!                                                     └► criu lazy-pages
+//! ```
+//! The log of CRIU stays in the folder that it worked in; errors carry its first error line.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fermata_control::worker::FailureKind;
+use prost::Message as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use crate::criu_rpc::{
+    Answer, CGROUPS_IGNORE, InheritFd, NETWORK_LOCK_SKIP, Options, Request, kind,
+};
+use crate::failure::{Hint, OrFail, Result, fail};
+use crate::proc;
+use crate::sys::{self, Extra};
+
+/// Name of the log of a dump.
+pub const DUMP_LOG: &str = "dump.log";
+/// Name of the log of a restore.
+pub const RESTORE_LOG: &str = "restore.log";
+/// How long a dump or an eager restore may take.
+const WORK_TIME: Duration = Duration::from_secs(600);
+/// Seconds CRIU may take to freeze the tree.
+const FREEZE_SECONDS: u32 = 30;
+/// Deleted files up to this size are kept in images.
+const GHOST_BYTES: u32 = 256 << 20;
+
+/// The CRIU of this installation.
+#[derive(Debug, Clone)]
+pub struct Criu {
+    program: PathBuf,
+    helper: PathBuf,
+}
+
+impl Criu {
+    /// The CRIU of the installation in `home`; `FERMATA_CRIU` names another one. `helper` is the
+    /// daemon's own executable.
+    ///
+    /// # Errors
+    /// `Host` when there is none.
+    pub fn find(home: &Path, helper: &Path) -> Result<Self> {
+        let program = match std::env::var_os("FERMATA_CRIU") {
+            Some(path) if !path.is_empty() => PathBuf::from(path),
+            _ => home.join("lib/criu/criu"),
+        };
+        if program.is_file() {
+            return Ok(Self::at(program, helper));
+        }
+        Err(fail(
+            FailureKind::Host,
+            format!("CRIU is missing: no `{}`", program.display()),
+        )
+        .hint("run `make deps`, or set FERMATA_CRIU to a CRIU 4.2 or newer"))
+    }
+
+    /// The CRIU at `program`.
+    pub fn at(program: PathBuf, helper: &Path) -> Self {
+        Self {
+            program,
+            helper: helper.into(),
+        }
+    }
+
+    /// Its executable.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The daemon's executable, whose helper modes start CRIU in other namespaces.
+    pub fn helper(&self) -> &Path {
+        &self.helper
+    }
+
+    /// Its version, such as `4.2.1`.
+    ///
+    /// # Errors
+    /// `Host` when it cannot be started.
+    pub fn version(&self) -> Result<String> {
+        let (ours, theirs) = channel()?;
+        let mut child = self.start(None, theirs)?;
+        let answer = call(
+            &ours,
+            &Request {
+                kind: kind::VERSION,
+                options: None,
+            },
+            Duration::from_secs(10),
+        );
+        end(&mut child);
+        let answer = answer.or_fail(FailureKind::Host, || "cannot start CRIU".into())?;
+        let version = answer
+            .version
+            .ok_or_else(|| fail(FailureKind::Host, "CRIU does not say its version"))?;
+        let sublevel = version.sublevel.unwrap_or(0);
+        Ok(format!("{}.{}.{sublevel}", version.major, version.minor))
+    }
+
+    /// Dumps the tree whose root is process `pid` into `dir`, and lets it run on.
+    ///
+    /// # Errors
+    /// `NotCheckpointable` with CRIU's reason, `Host` when CRIU cannot run here.
+    pub fn dump(&self, pid: u32, dir: &Path) -> Result<()> {
+        let (ours, theirs) = channel()?;
+        let foreign = proc::foreign_namespaces(pid).or_fail(FailureKind::Internal, || {
+            format!("cannot read the namespaces of {pid}")
+        })?;
+        let inner = proc::inner_pid(pid)
+            .ok_or_else(|| fail(FailureKind::NotFound, format!("process {pid} has ended")))?;
+        let mut child = self.start(foreign, theirs)?;
+        let options = Options {
+            pid: i32::try_from(inner).ok(),
+            leave_running: Some(true),
+            log_file: Some(DUMP_LOG.into()),
+            ..options(dir)
+        };
+        let answer = call(
+            &ours,
+            &Request {
+                kind: kind::DUMP,
+                options: Some(options),
+            },
+            WORK_TIME,
+        );
+        end(&mut child);
+        check(
+            answer,
+            "dump the program",
+            &dir.join(DUMP_LOG),
+            FailureKind::NotCheckpointable,
+        )
+    }
+
+    /// Asks the CRIU behind `channel` to restore from `dir`; `inherit` replaces files of the image by
+    /// descriptors of that CRIU. Returns the root's process id as its namespace has it.
+    ///
+    /// # Errors
+    /// `Host` with CRIU's reason.
+    pub fn restore(
+        channel: &OwnedFd,
+        dir: &Path,
+        lazy: bool,
+        inherit: Vec<InheritFd>,
+    ) -> Result<u32> {
+        let options = Options {
+            rst_sibling: Some(true),
+            inherit_fd: inherit,
+            lazy_pages: Some(lazy),
+            log_file: Some(RESTORE_LOG.into()),
+            ..options(dir)
+        };
+        let request = Request {
+            kind: kind::RESTORE,
+            options: Some(options),
+        };
+        let answer = call(channel, &request, WORK_TIME);
+        let pid = answer
+            .as_ref()
+            .ok()
+            .and_then(|a| a.restore.as_ref())
+            .map_or(0, |r| r.pid);
+        check(
+            answer,
+            "restore the program",
+            &dir.join(RESTORE_LOG),
+            FailureKind::Host,
+        )?;
+        u32::try_from(pid).or_fail(FailureKind::Internal, || "CRIU restored no process".into())
+    }
+
+    fn start(&self, foreign: Option<Vec<OwnedFd>>, theirs: OwnedFd) -> Result<Child> {
+        let mut command = match &foreign {
+            None => Command::new(&self.program),
+            Some(_) => {
+                let mut command = Command::new(&self.helper);
+                command.arg(crate::init::ENTER).arg(&self.program);
+                command
+            }
+        };
+        command
+            .args(["swrk", "3"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        clean_environment(&mut command);
+        let namespaces = foreign.unwrap_or_default();
+        sys::prepare(
+            &mut command,
+            Extra {
+                namespaces,
+                ..Extra::fds(vec![theirs])
+            },
+        );
+        command.spawn().or_fail(FailureKind::Host, || {
+            format!("cannot start CRIU `{}`", self.program.display())
+        })
+    }
+}
+
+/// Takes variables of the daemon's own environment away that would change CRIU or its loader.
+pub fn clean_environment(command: &mut Command) {
+    for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "CRIU_CONFIG_FILE"] {
+        command.env_remove(name);
+    }
+}
+
+/// The two ends of a conversation with CRIU.
+///
+/// # Errors
+/// `Internal` when no descriptors are left.
+pub fn channel() -> Result<(OwnedFd, OwnedFd)> {
+    rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(io::Error::from)
+    .or_fail(FailureKind::Internal, || {
+        "cannot create CRIU's socket".into()
+    })
+}
+
+fn options(dir: &Path) -> Options {
+    Options {
+        images_dir_fd: -1,
+        images_dir: Some(dir.to_string_lossy().into_owned()),
+        log_level: Some(4),
+        file_locks: Some(true),
+        manage_cgroups_mode: Some(CGROUPS_IGNORE),
+        network_lock: Some(NETWORK_LOCK_SKIP),
+        tcp_close: Some(true),
+        ghost_limit: Some(GHOST_BYTES),
+        timeout: Some(FREEZE_SECONDS),
+        unprivileged: (!rustix::process::geteuid().is_root()).then_some(true),
+        ..Options::default()
+    }
+}
+
+fn call(socket: &OwnedFd, request: &Request, limit: Duration) -> io::Result<Answer> {
+    rustix::net::send(socket, &request.encode_to_vec(), SendFlags::NOSIGNAL)?;
+    let until = Instant::now() + limit;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from(io::ErrorKind::TimedOut));
+        }
+        let wait = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&wait)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let mut buffer = vec![0; 64 << 10];
+    let (bytes, _) = rustix::net::recv(socket, &mut buffer, RecvFlags::empty())?;
+    if bytes == 0 {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+    }
+    Answer::decode(&buffer[..bytes]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+fn check(answer: io::Result<Answer>, what: &str, log: &Path, kind: FailureKind) -> Result<()> {
+    let reason = match answer {
+        Ok(answer) if answer.success => return Ok(()),
+        Ok(answer) => first_error(log).or(answer.message).unwrap_or_else(|| {
+            match answer.errno.filter(|e| *e != 0) {
+                Some(errno) => io::Error::from_raw_os_error(errno.abs()).to_string(),
+                None => "it gives no reason".into(),
+            }
+        }),
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => format!("no answer within {WORK_TIME:?}"),
+        Err(e) => first_error(log).unwrap_or_else(|| format!("it ended unexpectedly ({e})")),
+    };
+    Err(fail(kind, format!("CRIU cannot {what}: {reason}"))
+        .hint(format!("CRIU's log is `{}`", log.display())))
+}
+
+/// The first error in a log of CRIU that stops it, without time and place in its source.
+fn first_error(log: &Path) -> Option<String> {
+    let text = String::from_utf8_lossy(&fs::read(log).ok()?).into_owned();
+    condense(&text)
+}
+
+fn condense(log: &str) -> Option<String> {
+    // CRIU goes on with a lower limit of descriptors, although it calls that an error.
+    let fatal = |line: &&str| line.contains("Error (") && !line.contains("rlimit: Can't setup");
+    let line = log.lines().find(fatal)?;
+    let (_, rest) = line.split_once("Error (")?;
+    let (_, message) = rest.split_once("): ")?;
+    Some(message.trim().to_owned()).filter(|m| !m.is_empty())
+}
+
+/// Waits for a helper that has answered, and kills it when it does not end.
+fn end(child: &mut Child) {
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Both fail only when it has ended meanwhile.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_condensed_to_its_first_error() {
+        let log = "(00.001) Warn  (criu/x.c:1): nothing\n\
+                   (00.001) Error (criu/rlimit.c:1): rlimit: Can't setup RLIMIT_NOFILE for self\n\
+                   (00.002) Error (criu/files.c:12): Can't dump 3 (anon_inode:[io_uring])\n\
+                   (00.003) Error (criu/cr-dump.c:9): Dumping FAILED.\n";
+        assert_eq!(
+            condense(log).as_deref(),
+            Some("Can't dump 3 (anon_inode:[io_uring])")
+        );
+        assert_eq!(condense("(00.001) fine\n"), None);
+    }
+
+    #[test]
+    fn requests_are_encoded_with_the_documented_numbers() {
+        let request = Request {
+            kind: kind::DUMP,
+            options: Some(Options {
+                images_dir_fd: -1,
+                leave_running: Some(true),
+                images_dir: Some("d".into()),
+                ..Options::default()
+            }),
+        };
+        let mut expected = vec![0x08, 1, 0x12, 17, 0x08];
+        expected.extend([0xff; 9]);
+        expected.extend([0x01, 0x18, 1, 0xa2, 0x04, 1, b'd']);
+        assert_eq!(request.encode_to_vec(), expected);
+    }
+}

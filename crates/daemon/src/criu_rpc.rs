@@ -1,0 +1,136 @@
+//! The messages of CRIU's RPC that are used here; field numbers as in its `rpc.proto`.
+
+/// `criu_req_type`.
+pub mod kind {
+    /// Dump a process tree.
+    pub const DUMP: i32 = 1;
+    /// Restore one.
+    pub const RESTORE: i32 = 2;
+    /// What version it is.
+    pub const VERSION: i32 = 10;
+}
+
+/// Do not touch control groups.
+pub const CGROUPS_IGNORE: i32 = 0;
+/// Do not lock the network: connections are not kept.
+pub const NETWORK_LOCK_SKIP: i32 = 3;
+
+/// A descriptor that replaces one of the image.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InheritFd {
+    /// What it replaces: a path without its first slash.
+    #[prost(string, required, tag = "1")]
+    pub key: String,
+    /// Its number in CRIU.
+    #[prost(int32, required, tag = "2")]
+    pub fd: i32,
+}
+
+/// `criu_opts`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Options {
+    /// Required by the format; -1 where `images_dir` is given.
+    #[prost(int32, required, tag = "1")]
+    pub images_dir_fd: i32,
+    /// Root of the tree to dump.
+    #[prost(int32, optional, tag = "2")]
+    pub pid: Option<i32>,
+    /// Let it run on after the dump.
+    #[prost(bool, optional, tag = "3")]
+    pub leave_running: Option<bool>,
+    /// Keep file locks.
+    #[prost(bool, optional, tag = "8")]
+    pub file_locks: Option<bool>,
+    /// 0 to 4.
+    #[prost(int32, optional, tag = "9")]
+    pub log_level: Option<i32>,
+    /// A name inside `images_dir`.
+    #[prost(string, optional, tag = "10")]
+    pub log_file: Option<String>,
+    /// The restored root becomes a child of CRIU's parent.
+    #[prost(bool, optional, tag = "26")]
+    pub rst_sibling: Option<bool>,
+    /// Replaced descriptors.
+    #[prost(message, repeated, tag = "27")]
+    pub inherit_fd: Vec<InheritFd>,
+    /// One of the `CGROUPS_*`.
+    #[prost(int32, optional, tag = "34")]
+    pub manage_cgroups_mode: Option<i32>,
+    /// Largest deleted file that is kept in the image, in bytes.
+    #[prost(uint32, optional, tag = "35")]
+    pub ghost_limit: Option<u32>,
+    /// Seconds that freezing may take.
+    #[prost(uint32, optional, tag = "45")]
+    pub timeout: Option<u32>,
+    /// Bring pages in on demand.
+    #[prost(bool, optional, tag = "48")]
+    pub lazy_pages: Option<bool>,
+    /// Restore TCP connections as closed.
+    #[prost(bool, optional, tag = "52")]
+    pub tcp_close: Option<bool>,
+    /// One of the `NETWORK_LOCK_*`.
+    #[prost(int32, optional, tag = "64")]
+    pub network_lock: Option<i32>,
+    /// Run without being root.
+    #[prost(bool, optional, tag = "67")]
+    pub unprivileged: Option<bool>,
+    /// Folder of the image.
+    #[prost(string, optional, tag = "68")]
+    pub images_dir: Option<String>,
+}
+
+/// `criu_req`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Request {
+    /// One of [`kind`].
+    #[prost(int32, required, tag = "1")]
+    pub kind: i32,
+    /// Settings.
+    #[prost(message, optional, tag = "2")]
+    pub options: Option<Options>,
+}
+
+/// `criu_restore_resp`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RestoreAnswer {
+    /// The restored root.
+    #[prost(int32, required, tag = "1")]
+    pub pid: i32,
+}
+
+/// `criu_version`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Version {
+    /// First number.
+    #[prost(int32, required, tag = "1")]
+    pub major: i32,
+    /// Second number.
+    #[prost(int32, required, tag = "2")]
+    pub minor: i32,
+    /// Third number.
+    #[prost(int32, optional, tag = "4")]
+    pub sublevel: Option<i32>,
+}
+
+/// `criu_resp`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Answer {
+    /// As in the request.
+    #[prost(int32, required, tag = "1")]
+    pub kind: i32,
+    /// Whether it worked.
+    #[prost(bool, required, tag = "2")]
+    pub success: bool,
+    /// Of a restore.
+    #[prost(message, optional, tag = "4")]
+    pub restore: Option<RestoreAnswer>,
+    /// An errno, where there is one.
+    #[prost(int32, optional, tag = "7")]
+    pub errno: Option<i32>,
+    /// Words, where there are some.
+    #[prost(string, optional, tag = "9")]
+    pub message: Option<String>,
+    /// Of a version request.
+    #[prost(message, optional, tag = "10")]
+    pub version: Option<Version>,
+}

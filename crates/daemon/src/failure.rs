@@ -1,0 +1,80 @@
+//! Making [`Failure`]s: what a user is told.
+
+use fermata_control::ControlError;
+pub use fermata_control::worker::{Failure, FailureKind};
+use fermata_store::StoreError;
+
+/// A result whose error goes to the user as it is.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// A failure without a hint.
+pub fn fail(kind: FailureKind, message: impl Into<String>) -> Failure {
+    Failure {
+        kind,
+        message: message.into(),
+        hint: String::new(),
+    }
+}
+
+/// Adds to failures.
+pub trait Hint {
+    /// The same with the next step for the user.
+    fn hint(self, hint: impl Into<String>) -> Self;
+}
+
+impl Hint for Failure {
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+}
+
+/// Turns errors into failures, naming the operation.
+pub trait OrFail<T> {
+    /// `kind`, with the message "OPERATION: error and its causes".
+    fn or_fail(self, kind: FailureKind, operation: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: std::error::Error> OrFail<T> for std::result::Result<T, E> {
+    fn or_fail(self, kind: FailureKind, operation: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|e| fail(kind, format!("{}: {}", operation(), chain(&e))))
+    }
+}
+
+/// An error with its causes in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let part = next.to_string();
+        if !text.ends_with(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        cause = next.source();
+    }
+    text
+}
+
+/// A failure of a conversation with a process of ours.
+pub fn from_control(error: &ControlError) -> Failure {
+    fail(FailureKind::Internal, chain(error))
+}
+
+/// A failure of images or chunks.
+pub fn from_store(error: &StoreError) -> Failure {
+    let kind = match error {
+        StoreError::NotFound { .. } => FailureKind::NotFound,
+        StoreError::Locked { .. } => FailureKind::Locked,
+        StoreError::Damaged { .. }
+        | StoreError::DamagedChunk { .. }
+        | StoreError::MissingChunk { .. } => FailureKind::Damaged,
+        StoreError::Newer { .. }
+        | StoreError::Full { .. }
+        | StoreError::Exists { .. }
+        | StoreError::BadName { .. }
+        | StoreError::LostImage { .. } => FailureKind::User,
+        StoreError::Io { .. } | StoreError::Misuse { .. } => FailureKind::Internal,
+    };
+    fail(kind, chain(error)).hint(error.hint().unwrap_or_default())
+}

@@ -1,0 +1,248 @@
+//! Modes of the daemon's executable that run as helper processes.
+//!
+//! ```text
+//!  daemon ─spawn─► __outer   (new mount namespace; children in a new PID namespace)
+//!                    └─spawn─► __init  pid 1: mounts /proc, starts CRIU, reaps
+//!                                ├─ criu lazy-pages        (unless eager)
+//!                                ├─ criu swrk 3 ◄── request ── daemon
+//!                                └─ the program            (restored as CRIU's sibling)
+//! ```
+//! `__init` ends with the program's status, and the kernel then ends what is left in the namespace;
+//! `__outer` hands the status on. A new daemon finds it in the file `exit` of the session's folder.
+//! `__enter` starts CRIU inside the namespaces that its starter has set for its children.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+use serde::{Deserialize, Serialize};
+
+use crate::criu::clean_environment;
+use crate::sys::{self, Extra};
+
+/// First argument: start CRIU where this process's children live.
+pub const ENTER: &str = "__enter";
+/// First argument: make pid 1 and hand its status on.
+pub const OUTER: &str = "__outer";
+/// First argument: be pid 1.
+pub const INIT: &str = "__init";
+
+/// Descriptor of CRIU's socket in all three.
+const SOCKET: i32 = 3;
+/// Descriptor of the session's log in CRIU.
+pub const LOG: i32 = 4;
+/// Descriptor of the pipe to the daemon in `__outer` and `__init`.
+const REPORT: i32 = 4;
+/// Status when the program could not be restored.
+const NOT_RESTORED: i32 = 125;
+/// How long `criu lazy-pages` may take to listen.
+const LAZY_START: Duration = Duration::from_secs(10);
+
+/// What `__outer` and `__init` are to do; their second argument as JSON.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Job {
+    /// CRIU's executable.
+    pub criu: PathBuf,
+    /// Folder with links to the image's files, where CRIU's logs and socket go.
+    pub dir: PathBuf,
+    /// Bring pages in on demand.
+    pub lazy: bool,
+    /// The program's process id in the image.
+    pub root: u32,
+    /// The session's log. It is opened in the new mount namespace, for CRIU dumps only files of the
+    /// program's own.
+    pub log: PathBuf,
+    /// File that gets the program's status.
+    pub exit_file: PathBuf,
+}
+
+/// A line on the pipe from `__outer` and `__init` to the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// Process id of `__init`, as the daemon sees it.
+    Init(u32),
+    /// Lazy pages could not be started; nothing was restored.
+    LazyFailed(String),
+    /// All pages are there; `criu lazy-pages` has ended.
+    LazyDone,
+}
+
+/// Runs the helper mode that `arguments` ask for; none if they ask for none. Returns the exit status.
+pub fn helper(arguments: &[std::ffi::OsString]) -> Option<i32> {
+    let mode = arguments.first()?.to_str()?;
+    let job = || -> Option<Job> { serde_json::from_str(arguments.get(1)?.to_str()?).ok() };
+    let done = match mode {
+        ENTER => enter(arguments.get(1..)?),
+        OUTER => outer(&job()?, arguments.get(1)?.to_str()?),
+        INIT => init(&job()?),
+        _ => return None,
+    };
+    Some(done.unwrap_or(NOT_RESTORED))
+}
+
+/// `__enter CRIU ARGUMENTS`.
+fn enter(arguments: &[std::ffi::OsString]) -> io::Result<i32> {
+    let socket = inherited(SOCKET)?;
+    let (program, rest) = arguments.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(rest);
+    sys::die_with_parent();
+    sys::prepare(&mut command, Extra::fds(vec![socket]));
+    let mut child = command.spawn()?;
+    drop(command);
+    Ok(status_code(child.wait()?))
+}
+
+fn outer(job: &Job, text: &str) -> io::Result<i32> {
+    let (socket, report) = (inherited(SOCKET)?, inherited(REPORT)?);
+    let mut reporter = File::from(report.try_clone()?);
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args([INIT, text]);
+    sys::prepare(&mut command, Extra::fds(vec![socket, report]));
+    let mut child = command.spawn()?;
+    drop(command);
+    tell(&mut reporter, &Report::Init(child.id()));
+    drop(reporter);
+    let code = status_code(child.wait()?);
+    // The folder may be gone already, when the session was removed.
+    let _ = fs::write(&job.exit_file, format!("{code}\n"));
+    Ok(code)
+}
+
+fn init(job: &Job) -> io::Result<i32> {
+    let (socket, report) = (inherited(SOCKET)?, inherited(REPORT)?);
+    let mut report = File::from(report);
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", "/proc", "proc", flags, None)?;
+    let _ = keep_numbers_apart(job.root);
+
+    let mut lazy = None;
+    if job.lazy {
+        match start_lazy(job) {
+            Ok(child) => lazy = Some(child.id()),
+            Err(reason) => {
+                tell(&mut report, &Report::LazyFailed(reason.to_string()));
+                return Ok(NOT_RESTORED);
+            }
+        }
+    }
+    let log = OpenOptions::new().append(true).open(&job.log)?;
+    let criu = start_criu(job, socket, log.into())?;
+    reap(job.root, criu.id(), lazy, report)
+}
+
+/// CRIU must not get the number of a process that it restores.
+fn keep_numbers_apart(root: u32) -> io::Result<()> {
+    let most: u32 = fs::read_to_string("/proc/sys/kernel/pid_max")?
+        .trim()
+        .parse()
+        .unwrap_or(32768);
+    let next = if root > most / 2 {
+        300
+    } else {
+        root + most / 4
+    };
+    fs::write("/proc/sys/kernel/ns_last_pid", next.to_string())
+}
+
+fn start_lazy(job: &Job) -> io::Result<Child> {
+    let mut command = Command::new(&job.criu);
+    let folder = |flag: &'static str| [flag.into(), job.dir.clone().into_os_string()];
+    command
+        .arg("lazy-pages")
+        .args(folder("--images-dir"))
+        .args(folder("--work-dir"));
+    command.args(["-v4", "--log-file", "lazy-pages.log"]);
+    quiet(&mut command);
+    sys::prepare(&mut command, Extra::default());
+    let mut child = command.spawn()?;
+    let until = Instant::now() + LAZY_START;
+    while !listens(&job.dir) {
+        if let Some(status) = child.try_wait()? {
+            return Err(io::Error::other(format!(
+                "`criu lazy-pages` ended with {status}"
+            )));
+        }
+        if Instant::now() > until {
+            return Err(io::Error::other("`criu lazy-pages` does not listen"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(child)
+}
+
+fn listens(dir: &Path) -> bool {
+    dir.join("lazy-pages.socket").exists()
+}
+
+fn start_criu(job: &Job, socket: OwnedFd, log: OwnedFd) -> io::Result<Child> {
+    let mut command = Command::new(&job.criu);
+    command.args(["swrk", "3"]);
+    quiet(&mut command);
+    sys::prepare(&mut command, Extra::fds(vec![socket, log]));
+    command.spawn()
+}
+
+fn quiet(command: &mut Command) {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    clean_environment(command);
+}
+
+/// Waits for children until the program has ended, or CRIU has without making it.
+fn reap(root: u32, criu: u32, lazy: Option<u32>, mut report: File) -> io::Result<i32> {
+    let number = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
+    loop {
+        let Some((pid, status)) = rustix::process::wait(WaitOptions::empty())? else {
+            continue;
+        };
+        let pid = number(pid);
+        if pid == root {
+            return Ok(wait_code(status));
+        }
+        if Some(pid) == lazy {
+            tell(&mut report, &Report::LazyDone);
+        }
+        let restored = || Path::new(&format!("/proc/{root}")).exists();
+        if pid == criu && !restored() {
+            return Ok(NOT_RESTORED);
+        }
+    }
+}
+
+fn tell(report: &mut File, what: &Report) {
+    if let Ok(mut line) = serde_json::to_vec(what) {
+        line.push(b'\n');
+        // The daemon may be gone; the program goes on without it.
+        let _ = report.write_all(&line);
+    }
+}
+
+fn inherited(number: i32) -> io::Result<OwnedFd> {
+    sys::inherited(number).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+/// A status as shells count it.
+pub fn status_code(status: ExitStatus) -> i32 {
+    status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+fn wait_code(status: WaitStatus) -> i32 {
+    status
+        .exit_status()
+        .unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0))
+}

@@ -1,0 +1,240 @@
+//! A restored program in its PID namespace: making it, watching it, ending it.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use fermata_control::worker::FailureKind;
+use rustix::process::Signal;
+
+use crate::criu::{self, Criu, clean_environment};
+use crate::criu_rpc::InheritFd;
+use crate::failure::{OrFail, Result, fail};
+use crate::init::{Job, LOG, OUTER, Report};
+use crate::proc::{self, ProcessId};
+use crate::sys::{self, Extra};
+
+/// How long the namespace may take to come up.
+const START_TIME: Duration = Duration::from_secs(15);
+
+/// What a host process is restored from.
+#[derive(Debug)]
+pub struct HostImage<'a> {
+    /// Folder with CRIU's files.
+    pub files: &'a Path,
+    /// A new folder for links to them and for CRIU's logs.
+    pub work: PathBuf,
+    /// The root's process id when it was dumped, in its namespace.
+    pub root: u32,
+    /// The log of the new session: an existing file, opened for appending.
+    pub log: PathBuf,
+    /// The log that the program had open, which `log` replaces.
+    pub old_log: Option<PathBuf>,
+    /// Bring pages in on demand.
+    pub lazy: bool,
+    /// File that gets the status of the program.
+    pub exit_file: PathBuf,
+}
+
+/// A restored program with its namespace. Dropping it does not end it.
+#[derive(Debug)]
+pub struct Namespace {
+    /// Process 1 of the namespace.
+    pub init: ProcessId,
+    /// The program.
+    pub root: ProcessId,
+    outer: Child,
+    pages: Pages,
+}
+
+impl Namespace {
+    /// Restores the program of `image`.
+    ///
+    /// # Errors
+    /// With CRIU's reason; then nothing is left running.
+    pub fn restore(criu: &Criu, image: &HostImage<'_>) -> Result<Self> {
+        link_files(image.files, &image.work).or_fail(FailureKind::Internal, || {
+            format!("cannot link to `{}`", image.files.display())
+        })?;
+        let job = Job {
+            criu: criu.program().into(),
+            dir: image.work.clone(),
+            lazy: image.lazy,
+            root: image.root,
+            log: image.log.clone(),
+            exit_file: image.exit_file.clone(),
+        };
+        let (ours, theirs) = criu::channel()?;
+        let (mut outer, reports) = start(criu, &job, theirs)
+            .or_fail(FailureKind::Host, || "cannot make a PID namespace".into())?;
+        let mut init = None;
+        match bring_up(&ours, image, &reports, &mut init) {
+            Ok((init, root)) => Ok(Self {
+                init,
+                root,
+                outer,
+                pages: Pages {
+                    reports,
+                    lazy: image.lazy,
+                },
+            }),
+            Err(failure) => {
+                match init {
+                    Some(init) => init.signal(Signal::KILL),
+                    // Without its report, pid 1 is the only child of `__outer`.
+                    None => kill_tree(outer.id()),
+                }
+                let _ = outer.wait();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Waits until the program has ended, and gives its status.
+    ///
+    /// # Errors
+    /// The status was taken by somebody else.
+    pub fn wait(&mut self) -> io::Result<i32> {
+        self.outer.wait().map(crate::init::status_code)
+    }
+
+    /// Ends everything in the namespace.
+    pub fn kill(&self) {
+        self.init.signal(Signal::KILL);
+    }
+
+    /// Takes the part that [`Namespace::wait`] needs, so that another thread can wait.
+    pub fn split(self) -> (Child, Pages) {
+        (self.outer, self.pages)
+    }
+}
+
+/// Knows whether pages of a restored program are still missing.
+#[derive(Debug)]
+pub struct Pages {
+    reports: Receiver<Report>,
+    lazy: bool,
+}
+
+impl Pages {
+    /// Waits until no page is missing in the program's memory; false at the deadline.
+    pub fn wait(&mut self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        while self.lazy {
+            match self
+                .reports
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
+                Ok(Report::LazyDone) | Err(RecvTimeoutError::Disconnected) => self.lazy = false,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// CRIU writes logs and sockets beside the image's files: it gets a folder of links.
+fn link_files(files: &Path, work: &Path) -> io::Result<()> {
+    fs::create_dir(work)?;
+    for entry in fs::read_dir(files)? {
+        let entry = entry?;
+        std::os::unix::fs::symlink(entry.path(), work.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+fn start(criu: &Criu, job: &Job, socket: OwnedFd) -> io::Result<(Child, Receiver<Report>)> {
+    let (reader, writer) = io::pipe()?;
+    let mut command = Command::new(criu.helper());
+    command
+        .arg(OUTER)
+        .arg(serde_json::to_string(job)?)
+        .current_dir("/");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    clean_environment(&mut command);
+    let fds = vec![socket, writer.into()];
+    sys::prepare(
+        &mut command,
+        Extra {
+            unshare: true,
+            setsid: true,
+            ..Extra::fds(fds)
+        },
+    );
+    let child = command.spawn()?;
+    let (sender, reports) = channel();
+    std::thread::Builder::new()
+        .name("restore-reports".into())
+        .spawn(move || {
+            for line in BufReader::new(reader).lines() {
+                let Ok(line) = line else { return };
+                let Ok(report) = serde_json::from_str(&line) else {
+                    continue;
+                };
+                if sender.send(report).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok((child, reports))
+}
+
+fn bring_up(
+    socket: &OwnedFd,
+    image: &HostImage<'_>,
+    reports: &Receiver<Report>,
+    init: &mut Option<ProcessId>,
+) -> Result<(ProcessId, ProcessId)> {
+    let gone = || fail(FailureKind::Internal, "the restored process ended at once");
+    let pid = loop {
+        match reports.recv_timeout(START_TIME) {
+            Ok(Report::Init(pid)) => break pid,
+            Ok(Report::LazyFailed(reason)) => return Err(lazy_failure(&reason)),
+            Ok(Report::LazyDone) => {}
+            Err(_) => {
+                return Err(fail(
+                    FailureKind::Host,
+                    "a process in a new PID namespace does not start",
+                ));
+            }
+        }
+    };
+    *init = Some(ProcessId::of(pid).ok_or_else(gone)?);
+    let inherit = image.old_log.iter().map(|path| InheritFd {
+        key: path.to_string_lossy().trim_start_matches('/').to_owned(),
+        fd: LOG,
+    });
+    let restored = Criu::restore(socket, &image.work, image.lazy, inherit.collect());
+    if restored.is_err()
+        && let Ok(Report::LazyFailed(reason)) = reports.recv_timeout(Duration::from_millis(50))
+    {
+        return Err(lazy_failure(&reason));
+    }
+    let root = proc::outer_pid(pid, restored?)
+        .and_then(ProcessId::of)
+        .ok_or_else(gone)?;
+    let init = ProcessId::of(pid).ok_or_else(gone)?;
+    Ok((init, root))
+}
+
+fn lazy_failure(reason: &str) -> crate::failure::Failure {
+    fail(
+        FailureKind::Host,
+        format!("cannot restore with lazy pages: {reason}"),
+    )
+}
+
+/// Ends a process and everything below it.
+pub fn kill_tree(root: u32) {
+    for id in proc::tree(root).into_iter().filter_map(ProcessId::of) {
+        id.signal(Signal::KILL);
+    }
+}

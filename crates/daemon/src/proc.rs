@@ -1,0 +1,199 @@
+//! What `/proc` says about processes. A process may end at any moment: nothing here is an error then.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Signal};
+
+/// A process, told from later ones with the same number by its start time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ProcessId {
+    /// Number as the daemon sees it.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start: u64,
+}
+
+impl ProcessId {
+    /// The live process with this number.
+    pub fn of(pid: u32) -> Option<Self> {
+        Some(Self {
+            pid,
+            start: stat(pid)?.start,
+        })
+    }
+
+    /// Whether it still runs (a zombie does not).
+    pub fn alive(&self) -> bool {
+        stat(self.pid).is_some_and(|s| s.start == self.start && s.state != 'Z')
+    }
+
+    /// Sends it `signal`, if it still runs.
+    pub fn signal(&self, signal: Signal) {
+        if self.alive()
+            && let Some(pid) = pid_of(self.pid)
+        {
+            // Fails only when it has just ended.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+/// The parts of `/proc/PID/stat` that are used.
+struct Stat {
+    state: char,
+    parent: u32,
+    start: u64,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain anything.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    Some(Stat {
+        state: fields.next()?.chars().next()?,
+        parent: fields.next()?.parse().ok()?,
+        start: fields.nth(17)?.parse().ok()?,
+    })
+}
+
+fn pid_of(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+/// Numbers of all processes.
+pub fn all() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// `root` and everything below it, parents first.
+pub fn tree(root: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for pid in all() {
+        if let Some(stat) = stat(pid) {
+            children.entry(stat.parent).or_default().push(pid);
+        }
+    }
+    let mut tree = vec![root];
+    let mut next = 0;
+    while next < tree.len() {
+        tree.extend(children.remove(&tree[next]).unwrap_or_default());
+        next += 1;
+    }
+    tree
+}
+
+/// The parent, grandparent, ... of a process, itself first.
+pub fn ancestors(pid: u32) -> Vec<u32> {
+    let mut line = vec![pid];
+    let mut current = pid;
+    while let Some(stat) = stat(current) {
+        if stat.parent == 0 || line.contains(&stat.parent) {
+            break;
+        }
+        current = stat.parent;
+        line.push(current);
+    }
+    line
+}
+
+/// Processes in whose environment `name` was `value` when they were executed.
+pub fn marked(name: &str, value: &str) -> Vec<u32> {
+    let mark = format!("{name}={value}");
+    let mut found = all();
+    found.retain(|pid| {
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|e| e.split(|b| *b == 0).any(|v| v == mark.as_bytes()))
+    });
+    found
+}
+
+/// A process's number in its own, innermost namespace.
+pub fn inner_pid(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+/// The process that is `inner` in the PID namespace of `init`.
+pub fn outer_pid(init: u32, inner: u32) -> Option<u32> {
+    let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let wanted = namespace(init)?;
+    tree(init)
+        .into_iter()
+        .find(|pid| inner_pid(*pid) == Some(inner) && namespace(*pid).as_ref() == Some(&wanted))
+}
+
+/// The PID and mount namespaces of a process, unless they are the daemon's own.
+///
+/// # Errors
+/// The process has ended or belongs to somebody else.
+pub fn foreign_namespaces(pid: u32) -> io::Result<Option<Vec<OwnedFd>>> {
+    let theirs = PathBuf::from(format!("/proc/{pid}/ns"));
+    let same = |name: &str| -> io::Result<bool> {
+        let ours = fs::read_link(format!("/proc/self/ns/{name}"))?;
+        Ok(fs::read_link(theirs.join(name))? == ours)
+    };
+    if same("pid")? && same("mnt")? {
+        return Ok(None);
+    }
+    let open = |name: &str| File::open(theirs.join(name)).map(OwnedFd::from);
+    Ok(Some(vec![open("pid")?, open("mnt")?]))
+}
+
+/// Path of a process's executable.
+pub fn executable(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Name of a process, as `ps` shows it.
+pub fn name(pid: u32) -> Option<String> {
+    Some(
+        fs::read_to_string(format!("/proc/{pid}/comm"))
+            .ok()?
+            .trim_end()
+            .to_owned(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_by_its_parent_and_its_mark() {
+        let mut child = Command::new("sleep")
+            .arg("30")
+            .env("FERMATA_TEST_MARK", "unique-7231")
+            .spawn()
+            .expect("sleep starts");
+        let me = std::process::id();
+        let id = ProcessId::of(child.id()).expect("it runs");
+        assert!(tree(me).contains(&child.id()));
+        assert!(ancestors(child.id()).starts_with(&[child.id(), me]));
+        assert_eq!(
+            inner_pid(child.id()),
+            inner_pid(child.id()).filter(|p| *p > 0)
+        );
+        assert!(foreign_namespaces(child.id()).expect("readable").is_none());
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while marked("FERMATA_TEST_MARK", "unique-7231") != [child.id()] {
+            assert!(std::time::Instant::now() < until, "the mark is not seen");
+        }
+        assert!(id.alive());
+        id.signal(Signal::KILL);
+        child.wait().expect("waited");
+        assert!(!id.alive());
+    }
+}

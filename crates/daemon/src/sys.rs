@@ -1,0 +1,152 @@
+//! Starting processes with what `std` does not offer: descriptors at fixed numbers, own sessions, new
+//! and foreign namespaces. The only unsafe code of the crate.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// What a new process gets beyond what [`Command`] says.
+#[derive(Default)]
+pub struct Extra {
+    /// Descriptors; the process finds them at 3, 4, 5, ...
+    pub fds: Vec<OwnedFd>,
+    /// Whether it leads a session of its own.
+    pub setsid: bool,
+    /// Whether its children live in a new PID namespace, and it in a new mount namespace.
+    pub unshare: bool,
+    /// Namespaces it enters; a PID namespace counts for its children.
+    pub namespaces: Vec<OwnedFd>,
+}
+
+impl Extra {
+    /// Only descriptors.
+    pub fn fds(fds: Vec<OwnedFd>) -> Self {
+        Self {
+            fds,
+            ..Self::default()
+        }
+    }
+}
+
+/// Lets `command` start its process with `extra` and no signal blocked. The descriptors stay open here until `command` is
+/// dropped.
+pub fn prepare(command: &mut Command, extra: Extra) {
+    let hook = move || -> io::Result<()> {
+        // SAFETY: every call below is a plain system call, safe between fork and exec; the
+        // descriptors are open because `extra` is owned by this closure.
+        unsafe {
+            for namespace in &extra.namespaces {
+                check(libc::setns(namespace.as_raw_fd(), 0))?;
+            }
+            if extra.unshare {
+                check(libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWNS))?;
+            }
+            if extra.setsid {
+                check(libc::setsid())?;
+            }
+            let mut none = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            check(libc::sigprocmask(
+                libc::SIG_SETMASK,
+                &none,
+                std::ptr::null_mut(),
+            ))?;
+            place(&extra.fds)
+        }
+    };
+    // SAFETY: the hook allocates nothing and takes no lock.
+    unsafe { command.pre_exec(hook) };
+}
+
+/// Puts `fds` at 3, 4, 5, ... without close-on-exec.
+///
+/// # Safety
+/// Only between fork and exec: whatever had those numbers is closed.
+unsafe fn place(fds: &[OwnedFd]) -> io::Result<()> {
+    let first: RawFd = 3;
+    // Above the targets first, so that no source is overwritten before its turn.
+    const MOST: usize = 8;
+    let mut high = [-1; MOST];
+    if fds.len() > MOST {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    for (slot, fd) in high.iter_mut().zip(fds) {
+        // SAFETY: duplicating an open descriptor.
+        *slot = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 64) })?;
+    }
+    for (i, source) in high.iter().take(fds.len()).enumerate() {
+        // SAFETY: the caller gave up the targets.
+        check(unsafe { libc::dup2(*source, first + i as RawFd) })?;
+    }
+    Ok(())
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Takes over descriptor `number`, which the starter of this process placed there with [`prepare`].
+/// None when it is not open.
+pub fn inherited(number: RawFd) -> Option<OwnedFd> {
+    // SAFETY: F_GETFD only asks.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return None;
+    }
+    // SAFETY: open by the line above. The helper modes call this once per number, first thing, when
+    // nothing else in the process owns descriptors above 2.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    // SAFETY: as above.
+    unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    Some(fd)
+}
+
+/// Whether this process may use `userfaultfd`, which restoring with lazy pages takes.
+pub fn userfaultfd_permitted() -> bool {
+    // SAFETY: a new descriptor, closed at once; nothing is registered with it.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK);
+        if fd < 0 {
+            return false;
+        }
+        libc::close(fd as RawFd);
+    }
+    true
+}
+
+/// Ends this process at once if its parent is gone; for helpers that make no sense without it.
+pub fn die_with_parent() {
+    // SAFETY: sets an attribute of this process.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Blocks SIGTERM and SIGINT in this thread and those it starts later, for [`wait_for_end`].
+pub fn block_end_signals() {
+    let set = end_signals();
+    // SAFETY: `set` is initialised; the old mask is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+}
+
+/// Waits for SIGTERM or SIGINT, which [`block_end_signals`] has blocked.
+pub fn wait_for_end() {
+    let set = end_signals();
+    let mut signal = 0;
+    // SAFETY: both pointers are to live variables.
+    while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
+}
+
+fn end_signals() -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data which sigemptyset initialises.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        set
+    }
+}

@@ -1,0 +1,232 @@
+//! CRIU alone: a program that polls a block of its memory, as the library in programs does, is dumped,
+//! restored twice at once in namespaces of its own, reached through its memory, and ended.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fermata_daemon::criu::Criu;
+use fermata_daemon::namespace::{HostImage, Namespace};
+
+const PROGRAM: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+volatile struct { char magic[8]; unsigned state; char text[180]; } block = { "FERMATAW", 0, "" };
+int main(void) {
+    char *big = malloc(8 << 20);
+    memset(big, 7, 8 << 20);
+    printf("block %p\n", (void *)&block);
+    fflush(stdout);
+    while (!block.state) usleep(1000);
+    long sum = 0;
+    for (int i = 0; i < 8 << 20; i++) sum += big[i];
+    printf("woken %s %ld pid %d\n", (char *)block.text, sum, (int)getpid());
+    fflush(stdout);
+    return block.state == 7 ? 7 : 0;
+}
+"#;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn criu() -> Option<Criu> {
+    let helper = Path::new(env!("CARGO_BIN_EXE_fermatad"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let packed = root.join(".deps/criu/criu");
+    if !packed.is_file() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root and `.deps/criu`");
+        return None;
+    }
+    Some(Criu::at(packed, helper))
+}
+
+fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < until, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn compile(dir: &Path) -> PathBuf {
+    let (source, program) = (dir.join("p.c"), dir.join("p"));
+    fs::write(&source, PROGRAM).expect("written");
+    let status = Command::new("cc")
+        .arg("-O1")
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .status();
+    assert!(status.expect("cc runs").success());
+    program
+}
+
+fn append(path: &Path) -> File {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .expect("opened")
+}
+
+fn poke(pid: u32, address: u64, state: u32, text: &str) {
+    let memory = OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/{pid}/mem"))
+        .expect("opened");
+    memory
+        .write_all_at(format!("{text}\0").as_bytes(), address + 12)
+        .expect("text written");
+    memory
+        .write_all_at(&state.to_ne_bytes(), address + 8)
+        .expect("state written");
+}
+
+#[test]
+fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
+    let Some(criu) = criu() else { return };
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let program = compile(dir);
+    let log = dir.join("log");
+    let out = append(&log);
+    let mut child = Command::new("setsid")
+        .arg(&program)
+        .stdin(Stdio::null())
+        .stderr(out.try_clone().expect("cloned"))
+        .stdout(out)
+        .spawn()
+        .expect("started");
+    wait_for("the first line", || {
+        fs::read_to_string(&log).is_ok_and(|t| t.ends_with('\n'))
+    });
+    let recorded = fs::read_to_string(&log).expect("read");
+    let address = recorded
+        .trim()
+        .strip_prefix("block 0x")
+        .expect("an address");
+    let address = u64::from_str_radix(address, 16).expect("a number");
+
+    let host = dir.join("host");
+    fs::create_dir(&host).expect("made");
+    criu.dump(child.id(), &host).expect("dumped");
+    let files = fs::read_dir(&host).expect("listed").count();
+    assert!(
+        child.try_wait().expect("asked").is_none(),
+        "it runs on after the dump"
+    );
+    poke(child.id(), address, 1, "original");
+    assert!(child.wait().expect("waited").success());
+    assert!(
+        fs::read_to_string(&log)
+            .expect("read")
+            .contains("woken original 58720256")
+    );
+
+    let mut copies = Vec::new();
+    for (n, lazy) in [(1, true), (2, false)] {
+        let own = dir.join(format!("log-{n}"));
+        fs::write(&own, &recorded).expect("written");
+        let image = HostImage {
+            files: &host,
+            work: dir.join(format!("work-{n}")),
+            root: child.id(),
+            log: own.clone(),
+            old_log: Some(log.clone()),
+            lazy,
+            exit_file: dir.join(format!("exit-{n}")),
+        };
+        let started = Instant::now();
+        let copy = Namespace::restore(&criu, &image).expect("restored");
+        eprintln!(
+            "copy {n}: {:?}, outer pid {}",
+            started.elapsed(),
+            copy.root.pid
+        );
+        copies.push((copy, own));
+    }
+    assert_ne!(copies[0].0.root.pid, copies[1].0.root.pid);
+    // A restored program can be dumped again, from inside its namespace.
+    let again = dir.join("again");
+    fs::create_dir(&again).expect("made");
+    criu.dump(copies[1].0.root.pid, &again).unwrap_or_else(|e| {
+        panic!(
+            "{e:?}: {}",
+            fs::read_to_string(again.join("dump.log")).unwrap_or_default()
+        )
+    });
+
+    poke(copies[0].0.root.pid, address, 7, "first");
+    assert_eq!(copies[0].0.wait().expect("waited"), 7);
+    assert_eq!(fs::read_to_string(dir.join("exit-1")).expect("read"), "7\n");
+    let text = fs::read_to_string(&copies[0].1).expect("read");
+    assert_eq!(
+        text,
+        format!("{recorded}woken first 58720256 pid {}\n", child.id())
+    );
+    copies[1].0.kill();
+    assert_eq!(copies[1].0.wait().expect("waited"), 128 + 9);
+    assert_eq!(fs::read_to_string(&copies[1].1).expect("read"), recorded);
+    assert!(!copies[1].0.root.alive());
+    assert_eq!(
+        fs::read_dir(&host).expect("listed").count(),
+        files,
+        "the image is untouched"
+    );
+
+    let own = dir.join("log-3");
+    append(&own);
+    let image = HostImage {
+        files: &again,
+        work: dir.join("work-3"),
+        root: child.id(),
+        log: own.clone(),
+        old_log: Some(copies[1].1.clone()),
+        lazy: true,
+        exit_file: dir.join("exit-3"),
+    };
+    let mut third = Namespace::restore(&criu, &image).expect("restored again");
+    poke(third.root.pid, address, 1, "third");
+    assert_eq!(third.wait().expect("waited"), 0);
+    assert!(
+        fs::read_to_string(&own)
+            .expect("read")
+            .starts_with("woken third 58720256")
+    );
+}
+
+#[test]
+fn an_image_that_lacks_a_file_leaves_nothing_behind() {
+    let Some(criu) = criu() else { return };
+    let dir = tempfile::tempdir().expect("a folder");
+    let host = dir.path().join("host");
+    fs::create_dir(&host).expect("made");
+    append(&dir.path().join("log"));
+    let image = HostImage {
+        files: &host,
+        work: dir.path().join("work"),
+        root: 4711,
+        log: dir.path().join("log"),
+        old_log: None,
+        lazy: false,
+        exit_file: dir.path().join("exit"),
+    };
+    let failure = Namespace::restore(&criu, &image).expect_err("there is no image");
+    assert!(
+        failure.message.contains("CRIU cannot restore the program"),
+        "{}",
+        failure.message
+    );
+    let work = image.work.to_string_lossy().into_owned();
+    let mentions = |pid: &u32| {
+        fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&work))
+    };
+    assert_eq!(
+        fermata_daemon::proc::all().iter().find(|pid| mentions(pid)),
+        None
+    );
+}

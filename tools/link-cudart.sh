@@ -22,10 +22,12 @@ for major in 13 12; do
         $([ "$major" = 12 ] && echo --features abi12)
     name=libcudart.so.$major
     printf '%s { global: cuda*; __cuda*; local: *; };\n' "$name" > "$work/$name.map"
-    cc -shared -o "$out/$name" \
+    cc -shared -o "$work/$name" \
         -Wl,--whole-archive "$target/$profile/libfermata_cudart.a" -Wl,--no-whole-archive \
         -Wl,--version-script="$work/$name.map" -Wl,-soname,"$name" \
-        -Wl,-Bsymbolic -Wl,--gc-sections -Wl,-z,relro,-z,now \
+        -Wl,-Bsymbolic -Wl,--gc-sections -Wl,--strip-debug -Wl,-z,relro,-z,now \
         -lgcc_s -lpthread -ldl -lc
+    mv "$work/$name" "$out/.$name.new"
+    mv "$out/.$name.new" "$out/$name"
 done
 ln -sf libcudart.so.13 "$out/libcudart.so"

@@ -59,11 +59,17 @@ fn driver_rows(include: &Path) -> Result<Vec<Row>> {
     for one in declared {
         let (stem, suffix) = header::split_per_thread(&one.symbol);
         let (base, number) = header::split_version(stem);
-        symbols.entry((base.into(), suffix.into())).or_default().push((number, one));
+        symbols
+            .entry((base.into(), suffix.into()))
+            .or_default()
+            .push((number, one));
     }
     let mut since: BTreeMap<(String, String), Vec<u32>> = BTreeMap::new();
     for one in versions {
-        since.entry((one.base, one.suffix)).or_default().push(one.since);
+        since
+            .entry((one.base, one.suffix))
+            .or_default()
+            .push(one.since);
     }
     let mut dated: BTreeMap<String, (u32, Declaration)> = BTreeMap::new();
     for (key, mut list) in symbols {
@@ -86,7 +92,8 @@ fn driver_rows(include: &Path) -> Result<Vec<Row>> {
 }
 
 fn runtime_rows(include: &Path) -> Result<Vec<Row>> {
-    let declared = header::declarations(&header::preprocess(include, "cuda_runtime_api.h")?, "cuda")?;
+    let declared =
+        header::declarations(&header::preprocess(include, "cuda_runtime_api.h")?, "cuda")?;
     let mut dated: BTreeMap<String, (u32, Declaration)> = BTreeMap::new();
     for one in declared {
         dated.entry(one.symbol.clone()).or_insert((0, one));
@@ -129,7 +136,11 @@ fn rows(mut dated: BTreeMap<String, (u32, Declaration)>) -> Result<Vec<Row>> {
             params: one.params,
         });
     }
-    ensure!(variants.is_empty(), "per-thread variants without a plain one: {:?}", variants.keys());
+    ensure!(
+        variants.is_empty(),
+        "per-thread variants without a plain one: {:?}",
+        variants.keys()
+    );
     rows.sort_by(|a, b| (&a.base, a.since).cmp(&(&b.base, b.since)));
     Ok(rows)
 }
@@ -163,9 +174,25 @@ fn bindgen(root: &Path, include: &Path, header: &str, module: &str) -> Result<()
         .arg(include.join(header))
         .arg("-o")
         .arg(&out)
-        .args(["--no-doc-comments", "--default-enum-style", "consts", "--no-prepend-enum-name"])
-        .args(["--with-derive-default", "--no-layout-tests", "--use-core", "--no-derive-debug"])
-        .args(["--rust-target", "1.85", "--rust-edition", "2024", "--ignore-functions"])
+        .args([
+            "--no-doc-comments",
+            "--default-enum-style",
+            "consts",
+            "--no-prepend-enum-name",
+        ])
+        .args([
+            "--with-derive-default",
+            "--no-layout-tests",
+            "--use-core",
+            "--no-derive-debug",
+        ])
+        .args([
+            "--rust-target",
+            "1.85",
+            "--rust-edition",
+            "2024",
+            "--ignore-functions",
+        ])
         .args(["--allowlist-type", "CU.*|cu.*", "--allowlist-var", "CU.*"])
         .arg("--")
         .arg("-I")

@@ -52,7 +52,8 @@ pub fn preprocess(include: &Path, header: &str) -> Result<String> {
 pub fn declarations(text: &str, prefix: &str) -> Result<Vec<Declaration>> {
     let mut found = Vec::new();
     for statement in statements(text) {
-        let Some((head, params)) = statement.strip_suffix(')').and_then(|s| s.split_once('(')) else {
+        let Some((head, params)) = statement.strip_suffix(')').and_then(|s| s.split_once('('))
+        else {
             continue;
         };
         let head = strip_attributes(head);
@@ -65,7 +66,11 @@ pub fn declarations(text: &str, prefix: &str) -> Result<Vec<Declaration>> {
         }
         let pointers = head[..head.len() - symbol.len()].ends_with('*');
         let result = result.trim().trim_start_matches("extern").trim();
-        let result = if pointers { format!("{result} *") } else { result.to_owned() };
+        let result = if pointers {
+            format!("{result} *")
+        } else {
+            result.to_owned()
+        };
         found.push(Declaration {
             symbol: symbol.to_owned(),
             result: normalise(&result),
@@ -87,10 +92,14 @@ pub fn versions(text: &str) -> Result<Vec<Versioned>> {
             bail!("`{statement}` is not a function pointer type");
         };
         let (stem, suffix) = split_per_thread(name);
-        let (base, since) = stem.rsplit_once("_v").context("no version in a type name")?;
+        let (base, since) = stem
+            .rsplit_once("_v")
+            .context("no version in a type name")?;
         found.push(Versioned {
             base: base.to_owned(),
-            since: since.parse().with_context(|| format!("version of `{name}`"))?,
+            since: since
+                .parse()
+                .with_context(|| format!("version of `{name}`"))?,
             suffix: suffix.to_owned(),
             params: parameters(params).with_context(|| format!("in `{name}`"))?,
         });
@@ -160,7 +169,9 @@ fn parameter(text: &str) -> Result<(String, String)> {
 /// One spelling per type: no tag words, one space before pointers, none between them.
 fn normalise(ctype: &str) -> String {
     let spaced = ctype.replace('*', " * ");
-    let words = spaced.split_whitespace().filter(|w| !matches!(*w, "struct" | "enum" | "union"));
+    let words = spaced
+        .split_whitespace()
+        .filter(|w| !matches!(*w, "struct" | "enum" | "union"));
     words.collect::<Vec<_>>().join(" ").replace("* *", "**")
 }
 
@@ -185,7 +196,8 @@ mod tests {
 
     #[test]
     fn version_types_are_read() {
-        let text = "typedef CUresult ( *PFN_cuMemcpy_v7000_ptds)(CUdeviceptr dst, const void **src);";
+        let text =
+            "typedef CUresult ( *PFN_cuMemcpy_v7000_ptds)(CUdeviceptr dst, const void **src);";
         let found = versions(text).expect("versions");
         assert_eq!(found[0].base, "cuMemcpy");
         assert_eq!((found[0].since, found[0].suffix.as_str()), (7000, "_ptds"));

@@ -3,12 +3,15 @@
 //! `abi` reads the toolkit's headers; every other task works from what is checked in. A task writes only
 //! the files it names, and prints one line for each that changed.
 mod abi;
+mod check;
+mod coverage;
 
 mod ctype;
 mod exports;
 mod header;
 mod output;
 mod scan;
+mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,6 +54,8 @@ fn run() -> Result<()> {
             let shim = exports::Shim::named(name)?;
             output::write_all(&root, exports::files(&root, shim)?)
         }),
+        "coverage" => output::write_all(&root, vec![coverage::page(&root)?]),
+        "check" => check::all(&root),
         _ => bail!("{USAGE}"),
     }
 }
@@ -58,5 +63,8 @@ fn run() -> Result<()> {
 /// The workspace folder: the parent of this package's.
 fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Ok(here.parent().context("xtask stands inside the workspace")?.to_path_buf())
+    Ok(here
+        .parent()
+        .context("xtask stands inside the workspace")?
+        .to_path_buf())
 }

@@ -8,7 +8,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// Names of generated files, which say nothing about what is implemented.
-const GENERATED: [&str; 4] = ["unsupported.rs", "per_thread.rs", "proc_table.rs", "calls.rs"];
+const GENERATED: [&str; 4] = [
+    "unsupported.rs",
+    "per_thread.rs",
+    "proc_table.rs",
+    "calls.rs",
+];
 
 /// Exported symbols among `known` that the sources under `folder` implement.
 pub fn implemented(folder: &Path, known: &BTreeSet<&str>) -> Result<BTreeSet<String>> {
@@ -29,7 +34,7 @@ pub fn mentioned(folder: &Path, known: &BTreeSet<&str>) -> Result<BTreeSet<Strin
 
 fn for_each_source(folder: &Path, mut each: impl FnMut(&str)) -> Result<()> {
     for path in rust_files(folder)? {
-        if path.file_name().is_some_and(|n| GENERATED.iter().any(|g| n == *g)) {
+        if is_generated(&path) {
             continue;
         }
         let text = std::fs::read_to_string(&path)
@@ -37,6 +42,12 @@ fn for_each_source(folder: &Path, mut each: impl FnMut(&str)) -> Result<()> {
         each(&text);
     }
     Ok(())
+}
+
+/// Whether a file is one that `exports` makes.
+pub fn is_generated(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| GENERATED.iter().any(|generated| name == *generated))
 }
 
 /// Every .rs file below a folder, sorted; none if there is no such folder.
@@ -48,7 +59,9 @@ pub fn rust_files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
             continue;
         };
         for entry in entries {
-            let path = entry.with_context(|| format!("cannot list `{}`", folder.display()))?.path();
+            let path = entry
+                .with_context(|| format!("cannot list `{}`", folder.display()))?
+                .path();
             if path.is_dir() && !path.ends_with("target") {
                 folders.push(path);
             } else if path.extension().is_some_and(|e| e == "rs") {
@@ -116,7 +129,9 @@ fn has_body(tokens: &[&str]) -> bool {
 }
 
 fn export_names(text: &str) -> impl Iterator<Item = &str> {
-    text.split("export_name = \"").skip(1).filter_map(|rest| rest.split('"').next())
+    text.split("export_name = \"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
 }
 
 fn is_word(token: &str) -> bool {
@@ -158,7 +173,11 @@ fn tokens(text: &str) -> Vec<&str> {
 }
 
 fn string_len(bytes: &[u8], start: usize) -> usize {
-    let hashes = bytes[..start].iter().rev().take_while(|b| **b == b'#').count();
+    let hashes = bytes[..start]
+        .iter()
+        .rev()
+        .take_while(|b| **b == b'#')
+        .count();
     let raw = start > hashes && bytes[start - hashes - 1] == b'r';
     let mut i = start + 1;
     while i < bytes.len() {

@@ -153,7 +153,10 @@ mod tests {
 
     #[test]
     fn the_last_error_is_taken_once() {
-        assert_eq!(guard(|| Err(Error::INVALID_VALUE)), sys::cudaErrorInvalidValue);
+        assert_eq!(
+            guard(|| Err(Error::INVALID_VALUE)),
+            sys::cudaErrorInvalidValue
+        );
         assert_eq!(guard(|| Ok(())), sys::cudaSuccess);
         assert_eq!(peek(), sys::cudaErrorInvalidValue);
         assert_eq!(take(), sys::cudaErrorInvalidValue);

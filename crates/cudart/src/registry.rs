@@ -114,7 +114,10 @@ pub unsafe fn add_function(binary: &'static Binary, stub: *const c_void, name: *
         kernel: AtomicPtr::default(),
     }));
     let mut registry = REGISTRY.write();
-    registry.get_or_insert_default().functions.insert(stub.expose_provenance(), function);
+    registry
+        .get_or_insert_default()
+        .functions
+        .insert(stub.expose_provenance(), function);
 }
 
 /// Registers the device variable behind a host shadow.
@@ -129,7 +132,10 @@ pub unsafe fn add_variable(binary: &'static Binary, shadow: *const c_void, name:
     let name = unsafe { CStr::from_ptr(name) };
     let variable = Box::leak(Box::new(Variable { binary, name }));
     let mut registry = REGISTRY.write();
-    registry.get_or_insert_default().variables.insert(shadow.addr(), variable);
+    registry
+        .get_or_insert_default()
+        .variables
+        .insert(shadow.addr(), variable);
 }
 
 /// Registers a managed variable, whose address the program reads through `host_pointer`.
@@ -156,8 +162,12 @@ pub unsafe fn add_managed(
 /// Forgets a binary's kernels and variables, and unloads it if it was loaded.
 pub fn remove_binary(binary: &'static Binary) {
     if let Some(registry) = REGISTRY.write().as_mut() {
-        registry.functions.retain(|_, f| !core::ptr::eq(f.binary, binary));
-        registry.variables.retain(|_, v| !core::ptr::eq(v.binary, binary));
+        registry
+            .functions
+            .retain(|_, f| !core::ptr::eq(f.binary, binary));
+        registry
+            .variables
+            .retain(|_, v| !core::ptr::eq(v.binary, binary));
     }
     let library = binary.library.swap(core::ptr::null_mut(), Ordering::AcqRel);
     if library.is_null() {
@@ -202,10 +212,12 @@ pub fn kernel(calls: &Calls, stub_or_handle: *const c_void) -> Result<CUkernel> 
     match lookup(stub_or_handle)? {
         Named::Stub(function) => function.kernel(calls),
         Named::Handle(Handle::Kernel) => Ok(stub_or_handle.cast_mut().cast()),
-        Named::Handle(Handle::FunctionOf(stub)) => match lookup(core::ptr::without_provenance(stub))? {
-            Named::Stub(function) => function.kernel(calls),
-            Named::Handle(_) => Err(Error::INVALID_FUNCTION),
-        },
+        Named::Handle(Handle::FunctionOf(stub)) => {
+            match lookup(core::ptr::without_provenance(stub))? {
+                Named::Stub(function) => function.kernel(calls),
+                Named::Handle(_) => Err(Error::INVALID_FUNCTION),
+            }
+        }
         Named::Handle(Handle::Function) => Err(Error::INVALID_FUNCTION),
     }
 }
@@ -216,7 +228,10 @@ pub fn kernel(calls: &Calls, stub_or_handle: *const c_void) -> Result<CUkernel> 
 /// `cudaErrorInvalidDeviceFunction` if it names none, or what loading says.
 pub fn in_context(calls: &Calls, stub_or_handle: *const c_void) -> Result<CUfunction> {
     let (kernel, kind) = match lookup(stub_or_handle)? {
-        Named::Stub(function) => (function.kernel(calls)?, Handle::FunctionOf(stub_or_handle.addr())),
+        Named::Stub(function) => (
+            function.kernel(calls)?,
+            Handle::FunctionOf(stub_or_handle.addr()),
+        ),
         Named::Handle(Handle::Kernel) => (stub_or_handle.cast_mut().cast(), Handle::Function),
         Named::Handle(_) => return Ok(stub_or_handle.cast_mut().cast()),
     };
@@ -232,14 +247,17 @@ pub fn in_context(calls: &Calls, stub_or_handle: *const c_void) -> Result<CUfunc
 pub fn stub_of(handle: *mut c_void, kind: Handle) -> *mut c_void {
     let stub = {
         let registry = REGISTRY.read();
-        registry.as_ref().and_then(|registry| match registry.handles.get(&handle.addr()) {
-            Some(Handle::FunctionOf(stub)) => Some(*stub),
-            _ => {
-                let mut functions = registry.functions.iter();
-                let made = functions.find(|(_, f)| f.kernel.load(Ordering::Acquire) == handle.cast());
-                made.map(|(stub, _)| *stub)
-            }
-        })
+        registry
+            .as_ref()
+            .and_then(|registry| match registry.handles.get(&handle.addr()) {
+                Some(Handle::FunctionOf(stub)) => Some(*stub),
+                _ => {
+                    let mut functions = registry.functions.iter();
+                    let made =
+                        functions.find(|(_, f)| f.kernel.load(Ordering::Acquire) == handle.cast());
+                    made.map(|(stub, _)| *stub)
+                }
+            })
     };
     match stub {
         Some(stub) => core::ptr::with_exposed_provenance_mut(stub),
@@ -252,7 +270,11 @@ pub fn stub_of(handle: *mut c_void, kind: Handle) -> *mut c_void {
 
 /// Remembers a handle that the program may use where a host stub is asked for.
 pub fn remember(handle: *const c_void, kind: Handle) {
-    REGISTRY.write().get_or_insert_default().handles.insert(handle.addr(), kind);
+    REGISTRY
+        .write()
+        .get_or_insert_default()
+        .handles
+        .insert(handle.addr(), kind);
 }
 
 enum Named {
@@ -290,9 +312,8 @@ pub fn symbol(calls: &Calls, shadow: *const c_void) -> Result<(u64, usize)> {
     // SAFETY: a live library, a terminated name, and places for the results.
     let found = unsafe { calls.cuLibraryGetGlobal(&mut address, &mut size, library, name) };
     // SAFETY: as above; managed variables are asked for by their own call.
-    let found = found.or_else(|_| unsafe {
-        calls.cuLibraryGetManaged(&mut address, &mut size, library, name)
-    });
+    let found = found
+        .or_else(|_| unsafe { calls.cuLibraryGetManaged(&mut address, &mut size, library, name) });
     found.map_err(|error| match error.0 {
         fermata_abi::sys::runtime::cudaErrorSymbolNotFound => Error::INVALID_SYMBOL,
         _ => error,
@@ -344,7 +365,16 @@ impl Binary {
             let (options, values) = (core::ptr::null_mut(), core::ptr::null_mut());
             let (more, more_values) = (core::ptr::null_mut(), core::ptr::null_mut());
             let image = self.image;
-            calls.cuLibraryLoadData(&mut library, image, options, values, 0, more, more_values, 0)
+            calls.cuLibraryLoadData(
+                &mut library,
+                image,
+                options,
+                values,
+                0,
+                more,
+                more_values,
+                0,
+            )
         }?;
         self.library.store(library, Ordering::Release);
         Ok(library)

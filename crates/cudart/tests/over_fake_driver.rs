@@ -7,7 +7,9 @@ use std::process::Command;
 use std::ptr::null_mut;
 
 use fermata_abi::sys::runtime::*;
-use fermata_cudart::api::{device::*, error::*, launch::*, memcpy::*, memory::*, registration::*, symbol::*};
+use fermata_cudart::api::{
+    device::*, error::*, launch::*, memcpy::*, memory::*, registration::*, symbol::*,
+};
 
 /// Runs the test `name`, which is ignored otherwise, over the fake driver.
 fn run(name: &str, with_driver: bool, variable: &str) {
@@ -28,7 +30,11 @@ fn run(name: &str, with_driver: bool, variable: &str) {
         .env(variable, "1")
         .output()
         .expect("the test runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
 }
 
 #[repr(C)]
@@ -42,14 +48,28 @@ static STUBS: [c_char; 4] = [0; 4];
 
 /// Registers what a compiled program with one kernel, one variable and one missing kernel would.
 unsafe fn register() -> *mut *mut c_void {
-    let wrapper = Box::leak(Box::new(Wrapper(0x4662_43b1, 1, CONTAINER.as_ptr(), null_mut())));
+    let wrapper = Box::leak(Box::new(Wrapper(
+        0x4662_43b1,
+        1,
+        CONTAINER.as_ptr(),
+        null_mut(),
+    )));
     // SAFETY: everything passed is static.
     unsafe {
         let handle = __cudaRegisterFatBinary(std::ptr::from_mut(wrapper).cast());
         for (stub, name) in [(&STUBS[0], c"store"), (&STUBS[1], c"missing")] {
             let none = null_mut();
             __cudaRegisterFunction(
-                handle, stub, none, name.as_ptr(), -1, none.cast(), none.cast(), null_mut(), null_mut(), null_mut(),
+                handle,
+                stub,
+                none,
+                name.as_ptr(),
+                -1,
+                none.cast(),
+                none.cast(),
+                null_mut(),
+                null_mut(),
+                null_mut(),
             );
         }
         let shadow = std::ptr::from_ref(&STUBS[2]).cast_mut();
@@ -83,10 +103,16 @@ fn launching() {
         let mut place = null_mut();
         assert_eq!(cudaMalloc(&mut place, 4), 0);
 
-        assert_eq!(__cudaPushCallConfiguration(dim(3), dim(5), 0, null_mut()), 0);
+        assert_eq!(
+            __cudaPushCallConfiguration(dim(3), dim(5), 0, null_mut()),
+            0
+        );
         let (mut grid, mut block, mut shared, mut stream) = (dim(0), dim(0), 1, 9_usize);
         let place_of_stream = std::ptr::from_mut(&mut stream).cast();
-        assert_eq!(__cudaPopCallConfiguration(&mut grid, &mut block, &mut shared, place_of_stream), 0);
+        assert_eq!(
+            __cudaPopCallConfiguration(&mut grid, &mut block, &mut shared, place_of_stream),
+            0
+        );
         assert_eq!((grid.x, block.x, shared, stream), (3, 5, 0, 0));
         assert_eq!(
             __cudaPopCallConfiguration(&mut grid, &mut block, &mut shared, place_of_stream),
@@ -98,33 +124,60 @@ fn launching() {
             std::ptr::from_mut(&mut place).cast::<c_void>(),
             std::ptr::from_mut(&mut value).cast(),
         ];
-        assert_eq!(__cudaLaunchKernel(kernel, grid, block, args.as_mut_ptr(), 0, null_mut()), 0);
+        assert_eq!(
+            __cudaLaunchKernel(kernel, grid, block, args.as_mut_ptr(), 0, null_mut()),
+            0
+        );
         let mut back = 0_i32;
         let to = std::ptr::from_mut(&mut back).cast::<c_void>();
         assert_eq!(cudaMemcpy(to, place, 4, cudaMemcpyDeviceToHost), 0);
         assert_eq!(back, 42);
 
-        assert_eq!(cudaLaunchKernel(stub(0), grid, dim(1), args.as_mut_ptr(), 0, null_mut()), 0);
+        assert_eq!(
+            cudaLaunchKernel(stub(0), grid, dim(1), args.as_mut_ptr(), 0, null_mut()),
+            0
+        );
         assert_eq!(cudaMemcpy(to, place, 4, cudaMemcpyDeviceToHost), 0);
         assert_eq!(back, 38);
 
         let launch = |f, grid, args: &mut [*mut c_void; 2]| {
             cudaLaunchKernel(f, grid, dim(1), args.as_mut_ptr(), 0, null_mut())
         };
-        assert_eq!(launch(stub(1), dim(1), &mut args), cudaErrorInvalidDeviceFunction);
-        assert_eq!(launch(stub(3), dim(1), &mut args), cudaErrorInvalidDeviceFunction);
-        assert_eq!(launch(stub(0), dim(0), &mut args), cudaErrorInvalidConfiguration);
+        assert_eq!(
+            launch(stub(1), dim(1), &mut args),
+            cudaErrorInvalidDeviceFunction
+        );
+        assert_eq!(
+            launch(stub(3), dim(1), &mut args),
+            cudaErrorInvalidDeviceFunction
+        );
+        assert_eq!(
+            launch(stub(0), dim(0), &mut args),
+            cudaErrorInvalidConfiguration
+        );
 
         let mut size = 0;
         assert_eq!(cudaGetSymbolSize(&mut size, stub(2)), 0);
         assert_eq!(size, 4);
-        assert_eq!(cudaMemcpyFromSymbol(to, stub(2), 4, 0, cudaMemcpyDeviceToHost), 0);
+        assert_eq!(
+            cudaMemcpyFromSymbol(to, stub(2), 4, 0, cudaMemcpyDeviceToHost),
+            0
+        );
         assert_eq!(back, 7);
-        assert_eq!(cudaMemcpyFromSymbol(to, stub(2), 4, 1, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
-        assert_eq!(cudaGetSymbolSize(&mut size, stub(0)), cudaErrorInvalidSymbol);
+        assert_eq!(
+            cudaMemcpyFromSymbol(to, stub(2), 4, 1, cudaMemcpyDeviceToHost),
+            cudaErrorInvalidValue
+        );
+        assert_eq!(
+            cudaGetSymbolSize(&mut size, stub(0)),
+            cudaErrorInvalidSymbol
+        );
 
         __cudaUnregisterFatBinary(handle);
-        assert_eq!(launch(stub(0), dim(1), &mut args), cudaErrorInvalidDeviceFunction);
+        assert_eq!(
+            launch(stub(0), dim(1), &mut args),
+            cudaErrorInvalidDeviceFunction
+        );
     }
 }
 
@@ -160,7 +213,10 @@ fn devices() {
         assert_eq!(cudaMalloc(&mut place, 8), 0);
         assert_eq!(cudaMalloc(&mut place, 2 << 30), cudaErrorMemoryAllocation);
         assert_eq!(cudaMalloc(null_mut(), 8), cudaErrorInvalidValue);
-        assert_eq!(cudaMemcpy(place, place, 8, 17), cudaErrorInvalidMemcpyDirection);
+        assert_eq!(
+            cudaMemcpy(place, place, 8, 17),
+            cudaErrorInvalidMemcpyDirection
+        );
         assert_eq!(cudaFree(null_mut()), 0);
     }
 }

@@ -112,18 +112,36 @@ mod tests {
         assert_eq!(resolve("cuMemAlloc", 3020, false), Ok("cuMemAlloc_v2"));
         assert_eq!(resolve("cuCtxCreate", 12040, false), Ok("cuCtxCreate_v3"));
         assert_eq!(resolve("cuCtxCreate", 13000, true), Ok("cuCtxCreate_v4"));
-        assert_eq!(resolve("cuGetProcAddress", 11030, false), Ok("cuGetProcAddress"));
-        assert_eq!(resolve("cuGetProcAddress", 13000, false), Ok("cuGetProcAddress_v2"));
-        assert_eq!(resolve("cuEventElapsedTime", 12070, false), Ok("cuEventElapsedTime"));
-        assert_eq!(resolve("cuEventElapsedTime", 12080, false), Ok("cuEventElapsedTime_v2"));
+        assert_eq!(
+            resolve("cuGetProcAddress", 11030, false),
+            Ok("cuGetProcAddress")
+        );
+        assert_eq!(
+            resolve("cuGetProcAddress", 13000, false),
+            Ok("cuGetProcAddress_v2")
+        );
+        assert_eq!(
+            resolve("cuEventElapsedTime", 12070, false),
+            Ok("cuEventElapsedTime")
+        );
+        assert_eq!(
+            resolve("cuEventElapsedTime", 12080, false),
+            Ok("cuEventElapsedTime_v2")
+        );
     }
 
     #[test]
     fn per_thread_variants_are_given_only_when_asked_for() {
         assert_eq!(resolve("cuMemcpyHtoD", 13000, false), Ok("cuMemcpyHtoD_v2"));
-        assert_eq!(resolve("cuMemcpyHtoD", 13000, true), Ok("cuMemcpyHtoD_v2_ptds"));
+        assert_eq!(
+            resolve("cuMemcpyHtoD", 13000, true),
+            Ok("cuMemcpyHtoD_v2_ptds")
+        );
         assert_eq!(resolve("cuMemcpyHtoD", 6050, true), Ok("cuMemcpyHtoD_v2"));
-        assert_eq!(resolve("cuLaunchKernel", 13000, true), Ok("cuLaunchKernel_ptsz"));
+        assert_eq!(
+            resolve("cuLaunchKernel", 13000, true),
+            Ok("cuLaunchKernel_ptsz")
+        );
         assert_eq!(
             resolve("cuStreamGetCaptureInfo", 11030, true),
             Ok("cuStreamGetCaptureInfo_v2_ptsz")
@@ -132,9 +150,18 @@ mod tests {
 
     #[test]
     fn unknown_and_future_names_are_told_apart() {
-        assert_eq!(resolve("cuNoSuchThing", 13000, false), Err(Missing::NoSuchName));
-        assert_eq!(resolve("cuMemAlloc_v2", 13000, false), Err(Missing::NoSuchName));
-        assert_eq!(resolve("cuLibraryLoadData", 11080, false), Err(Missing::VersionTooOld));
+        assert_eq!(
+            resolve("cuNoSuchThing", 13000, false),
+            Err(Missing::NoSuchName)
+        );
+        assert_eq!(
+            resolve("cuMemAlloc_v2", 13000, false),
+            Err(Missing::NoSuchName)
+        );
+        assert_eq!(
+            resolve("cuLibraryLoadData", 11080, false),
+            Err(Missing::VersionTooOld)
+        );
     }
 
     #[test]

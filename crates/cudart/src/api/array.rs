@@ -52,7 +52,13 @@ fn channels(of: &drv::CUDA_ARRAY3D_DESCRIPTOR) -> Result<cudaChannelFormatDesc> 
         _ => return Err(INVALID_CHANNELS),
     };
     let has = |channel| if of.NumChannels > channel { bits } else { 0 };
-    Ok(cudaChannelFormatDesc { x: has(0), y: has(1), z: has(2), w: has(3), f: kind })
+    Ok(cudaChannelFormatDesc {
+        x: has(0),
+        y: has(1),
+        z: has(2),
+        w: has(3),
+        f: kind,
+    })
 }
 
 fn descriptor(calls: &Calls, array: cudaArray_const_t) -> Result<drv::CUDA_ARRAY3D_DESCRIPTOR> {
@@ -353,22 +359,53 @@ mod tests {
 
     #[test]
     fn formats_go_there_and_back() {
-        for (kind, bits) in [(0, 8), (0, 16), (0, 32), (1, 8), (1, 16), (1, 32), (2, 16), (2, 32)] {
+        for (kind, bits) in [
+            (0, 8),
+            (0, 16),
+            (0, 32),
+            (1, 8),
+            (1, 16),
+            (1, 32),
+            (2, 16),
+            (2, 32),
+        ] {
             for used in [1, 2, 4] {
                 let has = |channel| if used > channel { bits } else { 0 };
-                let form = cudaChannelFormatDesc { x: has(0), y: has(1), z: has(2), w: has(3), f: kind };
-                let extent = cudaExtent { width: 4, height: 0, depth: 0 };
+                let form = cudaChannelFormatDesc {
+                    x: has(0),
+                    y: has(1),
+                    z: has(2),
+                    w: has(3),
+                    f: kind,
+                };
+                let extent = cudaExtent {
+                    width: 4,
+                    height: 0,
+                    depth: 0,
+                };
                 let made = shape(&form, extent, 0).expect("a format");
                 let back = channels(&made).expect("a format");
-                assert_eq!((back.x, back.y, back.z, back.w, back.f), (form.x, form.y, form.z, form.w, kind));
+                assert_eq!(
+                    (back.x, back.y, back.z, back.w, back.f),
+                    (form.x, form.y, form.z, form.w, kind)
+                );
             }
         }
     }
 
     #[test]
     fn odd_formats_are_refused() {
-        for (x, y, z, w) in [(0, 0, 0, 0), (8, 8, 8, 0), (8, 16, 0, 0), (8, 0, 8, 0), (7, 0, 0, 0)] {
-            assert_eq!(format(&cudaChannelFormatDesc { x, y, z, w, f: 1 }), Err(INVALID_CHANNELS));
+        for (x, y, z, w) in [
+            (0, 0, 0, 0),
+            (8, 8, 8, 0),
+            (8, 16, 0, 0),
+            (8, 0, 8, 0),
+            (7, 0, 0, 0),
+        ] {
+            assert_eq!(
+                format(&cudaChannelFormatDesc { x, y, z, w, f: 1 }),
+                Err(INVALID_CHANNELS)
+            );
         }
     }
 }

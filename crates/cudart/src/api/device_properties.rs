@@ -4,9 +4,9 @@ use core::ffi::c_int;
 use fermata_abi::sys::driver as drv;
 use fermata_abi::sys::runtime::cudaDeviceProp;
 
+use crate::context;
 use crate::driver::{self, Calls};
 use crate::error::{Error, Result, export, get, put};
-use crate::context;
 
 /// Attributes of one device; what the driver does not know is 0.
 struct Attributes<'a> {
@@ -18,7 +18,10 @@ impl Attributes<'_> {
     fn int(&self, attribute: drv::CUdevice_attribute) -> c_int {
         let mut value = 0;
         // SAFETY: writes one integer.
-        let known = unsafe { self.calls.cuDeviceGetAttribute(&mut value, attribute, self.device) };
+        let known = unsafe {
+            self.calls
+                .cuDeviceGetAttribute(&mut value, attribute, self.device)
+        };
         known.map_or(0, |()| value)
     }
 
@@ -91,8 +94,7 @@ fn limits(of: &Attributes<'_>, to: &mut cudaDeviceProp) {
     to.sharedMemPerMultiprocessor =
         of.size(drv::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
     to.regsPerMultiprocessor = of.int(drv::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
-    to.sharedMemPerBlockOptin =
-        of.size(drv::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    to.sharedMemPerBlockOptin = of.size(drv::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     to.reservedSharedMemPerBlock =
         of.size(drv::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
     to.memoryBusWidth = of.int(drv::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);

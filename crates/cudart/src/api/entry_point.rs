@@ -3,8 +3,9 @@ use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use fermata_abi::sys::driver::cuuint64_t;
 use fermata_abi::sys::runtime::{
-    cudaDriverEntryPointQueryResult, cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound,
-    cudaEnableLegacyStream, cudaEnablePerThreadDefaultStream, cudaError_t, cudaErrorSymbolNotFound,
+    cudaDriverEntryPointQueryResult, cudaDriverEntryPointSuccess,
+    cudaDriverEntryPointSymbolNotFound, cudaEnableLegacyStream, cudaEnablePerThreadDefaultStream,
+    cudaError_t, cudaErrorSymbolNotFound,
 };
 
 use crate::driver;
@@ -47,14 +48,22 @@ unsafe fn find(
         if !status.is_null() {
             return put(status, found);
         }
-        if place.read().is_null() { Err(Error(cudaErrorSymbolNotFound)) } else { Ok(()) }
+        if place.read().is_null() {
+            Err(Error(cudaErrorSymbolNotFound))
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// Flags of a program built with per-thread default streams that names no kind of stream.
 fn per_thread(flags: c_ulonglong) -> c_ulonglong {
     let named = c_ulonglong::from(cudaEnableLegacyStream | cudaEnablePerThreadDefaultStream);
-    if flags & named == 0 { flags | c_ulonglong::from(cudaEnablePerThreadDefaultStream) } else { flags }
+    if flags & named == 0 {
+        flags | c_ulonglong::from(cudaEnablePerThreadDefaultStream)
+    } else {
+        flags
+    }
 }
 
 export! {

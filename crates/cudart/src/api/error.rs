@@ -198,7 +198,10 @@ mod tests {
         for code in 0..1000 {
             assert_eq!(name(code).is_some(), text(code).is_some(), "{code}");
         }
-        assert_eq!(name(sys::cudaErrorMemoryAllocation), Some(c"cudaErrorMemoryAllocation"));
+        assert_eq!(
+            name(sys::cudaErrorMemoryAllocation),
+            Some(c"cudaErrorMemoryAllocation")
+        );
         assert_eq!(name(4711), None);
     }
 }

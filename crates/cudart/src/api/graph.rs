@@ -21,7 +21,11 @@ fn either(with_data: Result, without: impl FnOnce() -> Result) -> Result {
 
 /// # Safety
 /// `exec` is null or writable, `graph` is live.
-unsafe fn instantiate(exec: *mut cudaGraphExec_t, graph: cudaGraph_t, flags: c_ulonglong) -> Result {
+unsafe fn instantiate(
+    exec: *mut cudaGraphExec_t,
+    graph: cudaGraph_t,
+    flags: c_ulonglong,
+) -> Result {
     if exec.is_null() {
         return Err(Error::INVALID_VALUE);
     }

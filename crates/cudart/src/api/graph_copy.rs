@@ -25,7 +25,14 @@ unsafe fn add(
     let context = current(calls)?;
     // SAFETY: the caller's promise.
     unsafe {
-        calls.cuGraphAddMemcpyNode(node.cast(), graph.cast(), after.cast(), count, copy, context)
+        calls.cuGraphAddMemcpyNode(
+            node.cast(),
+            graph.cast(),
+            after.cast(),
+            count,
+            copy,
+            context,
+        )
     }
 }
 
@@ -49,7 +56,12 @@ fn to_symbol(
     offset: usize,
     kind: cudaMemcpyKind,
 ) -> Result<CUDA_MEMCPY3D> {
-    line(inside(context::ready()?, symbol, offset, count)?, from, count, kind)
+    line(
+        inside(context::ready()?, symbol, offset, count)?,
+        from,
+        count,
+        kind,
+    )
 }
 
 /// A copy out of a variable.
@@ -60,7 +72,12 @@ fn from_symbol(
     offset: usize,
     kind: cudaMemcpyKind,
 ) -> Result<CUDA_MEMCPY3D> {
-    line(to, inside(context::ready()?, symbol, offset, count)?, count, kind)
+    line(
+        to,
+        inside(context::ready()?, symbol, offset, count)?,
+        count,
+        kind,
+    )
 }
 
 export! {

@@ -39,8 +39,16 @@ fn kernel_back(from: &drv::CUDA_KERNEL_NODE_PARAMS) -> cudaKernelNodeParams {
     };
     cudaKernelNodeParams {
         func,
-        gridDim: dim3 { x: from.gridDimX, y: from.gridDimY, z: from.gridDimZ },
-        blockDim: dim3 { x: from.blockDimX, y: from.blockDimY, z: from.blockDimZ },
+        gridDim: dim3 {
+            x: from.gridDimX,
+            y: from.gridDimY,
+            z: from.gridDimZ,
+        },
+        blockDim: dim3 {
+            x: from.blockDimX,
+            y: from.blockDimY,
+            z: from.blockDimZ,
+        },
         sharedMemBytes: from.sharedMemBytes,
         kernelParams: from.kernelParams,
         extra: from.extra,
@@ -378,6 +386,5 @@ export! {
     }
 }
 
-const _: () = assert!(
-    size_of::<drv::CUDA_MEM_ALLOC_NODE_PARAMS>() == size_of::<cudaMemAllocNodeParams>()
-);
+const _: () =
+    assert!(size_of::<drv::CUDA_MEM_ALLOC_NODE_PARAMS>() == size_of::<cudaMemAllocNodeParams>());

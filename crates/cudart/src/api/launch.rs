@@ -41,7 +41,12 @@ pub extern "C" fn __cudaPushCallConfiguration(
     guard(|| {
         PUSHED.with_borrow_mut(|(stack, depth)| {
             let slot = stack.get_mut(*depth).ok_or(Error::INVALID_VALUE)?;
-            *slot = Some(Configuration { grid, block, shared, stream });
+            *slot = Some(Configuration {
+                grid,
+                block,
+                shared,
+                stream,
+            });
             *depth += 1;
             Ok(())
         })
@@ -162,7 +167,11 @@ export! {
 
 /// The null stream of a program built with per-thread default streams.
 fn own(stream: cudaStream_t) -> cudaStream_t {
-    if stream.is_null() { core::ptr::without_provenance_mut(2) } else { stream }
+    if stream.is_null() {
+        core::ptr::without_provenance_mut(2)
+    } else {
+        stream
+    }
 }
 
 /// # Safety
@@ -182,8 +191,7 @@ unsafe fn launch(
     // SAFETY: a kernel handle serves as a function; the arguments are the caller's promise.
     let launched = unsafe {
         calls.cuLaunchKernel(
-            kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream, args,
-            extra,
+            kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream, args, extra,
         )
     };
     launched.map_err(as_launch_error)

@@ -29,7 +29,11 @@ unsafe fn variable(
         if !place.is_null() {
             put(place, pointer(address))?;
         }
-        if bytes.is_null() { Ok(()) } else { put(bytes, size) }
+        if bytes.is_null() {
+            Ok(())
+        } else {
+            put(bytes, size)
+        }
     }
 }
 

@@ -104,8 +104,16 @@ fn build(
 /// # Errors
 /// `cudaErrorInvalidValue` or `cudaErrorInvalidMemcpyDirection`
 pub fn to_driver(calls: &Calls, from: &cudaMemcpy3DParms) -> Result<drv::CUDA_MEMCPY3D> {
-    let source = Side { array: from.srcArray, position: from.srcPos, memory: from.srcPtr };
-    let target = Side { array: from.dstArray, position: from.dstPos, memory: from.dstPtr };
+    let source = Side {
+        array: from.srcArray,
+        position: from.srcPos,
+        memory: from.srcPtr,
+    };
+    let target = Side {
+        array: from.dstArray,
+        position: from.dstPos,
+        memory: from.dstPtr,
+    };
     build(calls, &source, &target, from.extent, from.kind)
 }
 
@@ -154,14 +162,28 @@ pub fn to_runtime(calls: &Calls, from: &drv::CUDA_MEMCPY3D) -> Result<cudaMemcpy
     };
     let memory = |kind, host: *mut c_void, device, pitch, ysize| match kind {
         drv::CU_MEMORYTYPE_ARRAY => cudaPitchedPtr::default(),
-        drv::CU_MEMORYTYPE_HOST => cudaPitchedPtr { ptr: host, pitch, xsize: pitch, ysize },
-        _ => cudaPitchedPtr { ptr: pointer(device), pitch, xsize: pitch, ysize },
+        drv::CU_MEMORYTYPE_HOST => cudaPitchedPtr {
+            ptr: host,
+            pitch,
+            xsize: pitch,
+            ysize,
+        },
+        _ => cudaPitchedPtr {
+            ptr: pointer(device),
+            pitch,
+            xsize: pitch,
+            ysize,
+        },
     };
     let from_element = element(from.srcMemoryType, from.srcArray)?;
     let to_element = element(from.dstMemoryType, from.dstArray)?;
     let unit = from_element.or(to_element).unwrap_or(1);
     Ok(cudaMemcpy3DParms {
-        srcArray: if from_element.is_some() { from.srcArray.cast() } else { core::ptr::null_mut() },
+        srcArray: if from_element.is_some() {
+            from.srcArray.cast()
+        } else {
+            core::ptr::null_mut()
+        },
         srcPos: cudaPos {
             x: from.srcXInBytes / from_element.unwrap_or(1),
             y: from.srcY,
@@ -174,7 +196,11 @@ pub fn to_runtime(calls: &Calls, from: &drv::CUDA_MEMCPY3D) -> Result<cudaMemcpy
             from.srcPitch,
             from.srcHeight,
         ),
-        dstArray: if to_element.is_some() { from.dstArray.cast() } else { core::ptr::null_mut() },
+        dstArray: if to_element.is_some() {
+            from.dstArray.cast()
+        } else {
+            core::ptr::null_mut()
+        },
         dstPos: cudaPos {
             x: from.dstXInBytes / to_element.unwrap_or(1),
             y: from.dstY,
@@ -211,9 +237,23 @@ fn is_empty(extent: cudaExtent) -> bool {
 }
 
 fn between_devices(calls: &Calls, from: &cudaMemcpy3DPeerParms) -> Result<drv::CUDA_MEMCPY3D_PEER> {
-    let source = Side { array: from.srcArray, position: from.srcPos, memory: from.srcPtr };
-    let target = Side { array: from.dstArray, position: from.dstPos, memory: from.dstPtr };
-    let copy = build(calls, &source, &target, from.extent, cudaMemcpyDeviceToDevice)?;
+    let source = Side {
+        array: from.srcArray,
+        position: from.srcPos,
+        memory: from.srcPtr,
+    };
+    let target = Side {
+        array: from.dstArray,
+        position: from.dstPos,
+        memory: from.dstPtr,
+    };
+    let copy = build(
+        calls,
+        &source,
+        &target,
+        from.extent,
+        cudaMemcpyDeviceToDevice,
+    )?;
     Ok(drv::CUDA_MEMCPY3D_PEER {
         srcXInBytes: copy.srcXInBytes,
         srcY: copy.srcY,

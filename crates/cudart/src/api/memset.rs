@@ -18,7 +18,14 @@ enum Order {
 ///
 /// # Safety
 /// The rows are device memory of the program.
-unsafe fn fill(start: u64, pitch: usize, value: c_int, width: usize, rows: usize, order: Order) -> Result {
+unsafe fn fill(
+    start: u64,
+    pitch: usize,
+    value: c_int,
+    width: usize,
+    rows: usize,
+    order: Order,
+) -> Result {
     let calls = context::ready()?;
     if width == 0 || rows == 0 {
         return Ok(());
@@ -47,7 +54,10 @@ unsafe fn fill_box(to: cudaPitchedPtr, value: c_int, extent: cudaExtent, order: 
     }
     let start = address(to.ptr);
     if extent.height == to.ysize {
-        let rows = extent.height.checked_mul(extent.depth).ok_or(Error::INVALID_VALUE)?;
+        let rows = extent
+            .height
+            .checked_mul(extent.depth)
+            .ok_or(Error::INVALID_VALUE)?;
         // SAFETY: the caller's promise.
         return unsafe { fill(start, to.pitch, value, extent.width, rows, order) };
     }

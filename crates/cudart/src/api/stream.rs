@@ -3,8 +3,8 @@ use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use fermata_abi::sys::driver::{CUstreamAttrValue, cuuint64_t};
 use fermata_abi::sys::runtime::{
-    cudaEvent_t, cudaLaunchAttributeID, cudaLaunchAttributeValue, cudaStreamCallback_t,
-    cudaStream_t,
+    cudaEvent_t, cudaLaunchAttributeID, cudaLaunchAttributeValue, cudaStream_t,
+    cudaStreamCallback_t,
 };
 
 use crate::context;

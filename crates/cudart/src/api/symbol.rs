@@ -11,7 +11,12 @@ use crate::error::{Error, Result, export, put};
 use crate::registry;
 
 /// The device address `offset` bytes into a variable that has room for `count` more.
-pub fn inside(calls: &Calls, symbol: *const c_void, offset: usize, count: usize) -> Result<*mut c_void> {
+pub fn inside(
+    calls: &Calls,
+    symbol: *const c_void,
+    offset: usize,
+    count: usize,
+) -> Result<*mut c_void> {
     let (address, size) = registry::symbol(calls, symbol)?;
     let end = offset.checked_add(count).ok_or(Error::INVALID_VALUE)?;
     if end > size {

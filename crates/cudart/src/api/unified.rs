@@ -12,7 +12,10 @@ use crate::error::{Error, export, put};
 
 /// The driver's form of a place.
 pub fn location(from: cudaMemLocation) -> CUmemLocation {
-    CUmemLocation { type_: from.type_, id: from.id }
+    CUmemLocation {
+        type_: from.type_,
+        id: from.id,
+    }
 }
 
 export! {

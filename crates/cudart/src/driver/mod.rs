@@ -85,7 +85,8 @@ extern "C" fn in_child() {
 
 fn load() -> Result<Calls> {
     // SAFETY: a library name; the handle is never closed, so its symbols stay.
-    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    let library =
+        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return Err(Error::NO_DRIVER);
     }
@@ -108,7 +109,8 @@ fn load() -> Result<Calls> {
 
 fn ask(front: GetProcAddress, wanted: &Wanted) -> Option<*mut c_void> {
     let mut name = [0_u8; 96];
-    name.get_mut(..wanted.base.len())?.copy_from_slice(wanted.base.as_bytes());
+    name.get_mut(..wanted.base.len())?
+        .copy_from_slice(wanted.base.as_bytes());
     name.get(wanted.base.len())?;
     let version = c_int::try_from(wanted.since).ok()?;
     let mut address = core::ptr::null_mut();

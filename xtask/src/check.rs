@@ -1,0 +1,227 @@
+//! Task `check`: what rustfmt and clippy do not see. Lists every finding, then fails if there is one.
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::exports::{self, Shim};
+use crate::{coverage, scan};
+
+/// Lines a hand-written file may have.
+const LINES: usize = 800;
+
+/// Which crates of the workspace a crate may use. Tests may use any.
+const EDGES: [(&str, &[&str]); 16] = [
+    ("abi", &[]),
+    ("ptx", &[]),
+    ("graph", &["abi"]),
+    ("softgpu", &["abi", "ptx", "graph"]),
+    ("cudart", &["abi"]),
+    ("wire", &["abi"]),
+    ("client", &["abi", "graph", "wire", "control"]),
+    ("device", &["abi"]),
+    ("state", &["abi", "graph"]),
+    ("store", &[]),
+    (
+        "engine",
+        &["abi", "graph", "state", "device", "store", "ptx"],
+    ),
+    (
+        "worker",
+        &[
+            "abi", "graph", "state", "wire", "control", "engine", "device", "store",
+        ],
+    ),
+    ("control", &[]),
+    ("daemon", &["control", "wire", "store"]),
+    ("planner", &[]),
+    ("cli", &["control", "store", "planner"]),
+];
+
+/// Crates without a line of unsafe code.
+const SAFE: [&str; 9] = [
+    "ptx", "state", "store", "engine", "control", "daemon", "planner", "cli", "graph",
+];
+
+/// Runs every check.
+pub fn all(root: &Path) -> Result<()> {
+    let mut findings = Vec::new();
+    generated(root, &mut findings)?;
+    edges(root, &mut findings)?;
+    safety(root, &mut findings);
+    let files = tracked(root)?;
+    for path in &files {
+        source(root, path, &mut findings);
+        traces(root, path, &mut findings);
+    }
+    if findings.is_empty() {
+        println!("check: {} files, nothing found", files.len());
+        return Ok(());
+    }
+    for finding in &findings {
+        println!("{finding}");
+    }
+    bail!("check: {} findings", findings.len())
+}
+
+fn generated(root: &Path, findings: &mut Vec<String>) -> Result<()> {
+    for shim in Shim::ALL {
+        for file in exports::files(root, shim)? {
+            if !file.is_fresh(root) {
+                let path = file.path.display();
+                findings.push(format!(
+                    "{path}: stale, run `cargo xtask exports {}`",
+                    shim.name()
+                ));
+            }
+        }
+    }
+    let page = coverage::page(root)?;
+    if !page.is_fresh(root) {
+        findings.push(format!(
+            "{}: stale, run `cargo xtask coverage`",
+            page.path.display()
+        ));
+    }
+    Ok(())
+}
+
+#[derive(serde::Deserialize)]
+struct Manifest {
+    #[serde(default)]
+    dependencies: BTreeMap<String, toml::Value>,
+}
+
+fn edges(root: &Path, findings: &mut Vec<String>) -> Result<()> {
+    for entry in std::fs::read_dir(root.join("crates")).context("cannot list `crates`")? {
+        let folder = entry.context("cannot list `crates`")?.path();
+        let Some(name) = folder.file_name().and_then(|n| n.to_str()) else {
+            continue;
+        };
+        let Ok(text) = std::fs::read_to_string(folder.join("Cargo.toml")) else {
+            continue;
+        };
+        let manifest: Manifest = toml::from_str(&text)
+            .with_context(|| format!("cannot understand `crates/{name}/Cargo.toml`"))?;
+        let allowed = EDGES.iter().find(|(from, _)| *from == name);
+        let Some((_, allowed)) = allowed else {
+            findings.push(format!(
+                "crates/{name}: not among the crates that `xtask check` knows"
+            ));
+            continue;
+        };
+        for dependency in manifest.dependencies.keys() {
+            if let Some(to) = dependency.strip_prefix("fermata-")
+                && !allowed.contains(&to)
+            {
+                findings.push(format!(
+                    "crates/{name}/Cargo.toml: must not depend on `{dependency}`"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn safety(root: &Path, findings: &mut Vec<String>) {
+    for name in SAFE {
+        for file in ["lib.rs", "main.rs"] {
+            let path = format!("crates/{name}/src/{file}");
+            if let Ok(text) = std::fs::read_to_string(root.join(&path))
+                && !text.contains("#![forbid(unsafe_code)]")
+            {
+                findings.push(format!("{path}: lacks #![forbid(unsafe_code)]"));
+            }
+        }
+    }
+}
+
+fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
+    let output = Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root)
+        .output()
+        .context("cannot start `git ls-files`")?;
+    ensure!(output.status.success(), "`git ls-files` failed");
+    let text = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
+    let names = text.split('\0').filter(|name| !name.is_empty());
+    Ok(names
+        .map(PathBuf::from)
+        .filter(|path| root.join(path).is_file())
+        .collect())
+}
+
+fn is_generated(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    scan::is_generated(path)
+        || text.starts_with("crates/abi/src/sys/")
+        || (text.starts_with("crates/abi/src/table/") && !text.ends_with("mod.rs"))
+}
+
+/// Every Rust file says what it is for, and stays readable.
+fn source(root: &Path, path: &Path, findings: &mut Vec<String>) {
+    if path.extension().is_none_or(|e| e != "rs") {
+        return;
+    }
+    let Ok(text) = std::fs::read_to_string(root.join(path)) else {
+        return;
+    };
+    if !text.starts_with("//!") {
+        findings.push(format!("{}: does not open with //!", path.display()));
+    }
+    let lines = text.lines().count();
+    if lines > LINES && !is_generated(path) {
+        findings.push(format!("{}: {lines} lines, over {LINES}", path.display()));
+    }
+}
+
+/// Nothing of the machine a file was written on, nor of the registry it used, may be committed.
+fn traces(root: &Path, path: &Path, findings: &mut Vec<String>) {
+    if path == Path::new("xtask/src/check.rs") {
+        return;
+    }
+    let Ok(text) = std::fs::read_to_string(root.join(path)) else {
+        return;
+    };
+    let here = root.to_string_lossy();
+    for (number, line) in text.lines().enumerate() {
+        let registry = line.contains("index-url")
+            || line.contains("replace-with")
+            || (line.starts_with("source = \"registry+")
+                && line != "source = \"registry+https://github.com/rust-lang/crates.io-index\"");
+        let machine = line.contains("/root/") || line.contains("/home/") || line.contains(&*here);
+        if registry || machine {
+            let what = if registry {
+                "a registry host"
+            } else {
+                "a path of one machine"
+            };
+            findings.push(format!("{}:{}: names {what}", path.display(), number + 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edges_have_no_cycle() {
+        // Each crate stands after those it uses, once sorted by depth.
+        fn depth(name: &str, seen: &mut Vec<String>) -> usize {
+            assert!(!seen.iter().any(|s| s == name), "cycle through {name}");
+            seen.push(name.to_owned());
+            let (_, uses) = EDGES
+                .iter()
+                .find(|(from, _)| *from == name)
+                .expect("a known crate");
+            let deepest = uses.iter().map(|to| depth(to, seen) + 1).max().unwrap_or(0);
+            seen.pop();
+            deepest
+        }
+        for (name, _) in EDGES {
+            depth(name, &mut Vec::new());
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Task `coverage`: docs/coverage.md, every function with its support level.
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use fermata_abi::table::Function;
+
+use crate::exports::Shim;
+use crate::output::Generated;
+use crate::support::{Level, NOTES, Support};
+
+/// The page.
+pub fn page(root: &Path) -> Result<Generated> {
+    let mut text = format!(
+        "# API coverage\n\n\
+         Made by `cargo xtask coverage` from the API tables, the sources, and the notes in `{NOTES}`; do not\n\
+         edit. Every function of the CUDA 13.0 headers is exported. `yes` works as documented, `partial`\n\
+         with the restriction noted, `no` refuses with \"not supported\". Variants for per-thread default\n\
+         streams (`_ptsz`, `_ptds`) have the level of the plain function. The attachment `direct` passes\n\
+         every driver call on to the real driver and is not listed.\n\n"
+    );
+    let shims = Shim::ALL.map(|shim| Support::of(root, shim).map(|support| (shim, support)));
+    let [softgpu, client, cudart] = shims;
+    let driver = [softgpu?, client?];
+    let runtime = [cudart?];
+    summary(&mut text, &[&driver[0], &driver[1], &runtime[0]])?;
+    section(
+        &mut text,
+        "Driver API",
+        &["software GPU", "worker"],
+        &driver,
+    )?;
+    section(&mut text, "Runtime API", &["libcudart"], &runtime)?;
+    Ok(Generated {
+        path: PathBuf::from("docs/coverage.md"),
+        text,
+    })
+}
+
+fn summary(text: &mut String, shims: &[&(Shim, Support)]) -> Result<()> {
+    text.push_str(
+        "| library | yes | partial | no | functions |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for (shim, support) in shims {
+        let levels: Vec<_> = shim.table().iter().map(|f| support.level(f)).collect();
+        let yes = levels.iter().filter(|l| **l == Level::Yes).count();
+        let no = levels.iter().filter(|l| **l == Level::No).count();
+        let all = levels.len();
+        let name = match shim {
+            Shim::Softgpu => "software GPU (`libcuda.so.1`)",
+            Shim::Client => "worker attachment (`libcuda.so.1`)",
+            Shim::Cudart => "runtime (`libcudart.so`)",
+        };
+        writeln!(
+            text,
+            "| {name} | {yes} | {} | {no} | {all} |",
+            all - yes - no
+        )?;
+    }
+    Ok(())
+}
+
+fn section(
+    text: &mut String,
+    title: &str,
+    columns: &[&str],
+    shims: &[(Shim, Support)],
+) -> Result<()> {
+    let rule = vec!["---"; columns.len()].join(" | ");
+    write!(
+        text,
+        "\n## {title}\n\n| function | {} | notes |\n| --- | {rule} | --- |\n",
+        columns.join(" | ")
+    )?;
+    let table = shims
+        .first()
+        .map_or(&[] as &[Function], |(shim, _)| shim.table());
+    for function in table {
+        let mut notes = Vec::new();
+        let mut cells = Vec::new();
+        for ((_, support), column) in shims.iter().zip(columns) {
+            cells.push(match support.level(function) {
+                Level::Yes => "yes",
+                Level::No => "no",
+                Level::Partial(note) if shims.len() > 1 => {
+                    notes.push(format!("{column}: {note}"));
+                    "partial"
+                }
+                Level::Partial(note) => {
+                    notes.push(note);
+                    "partial"
+                }
+            });
+        }
+        let cells = cells.join(" | ");
+        writeln!(
+            text,
+            "| `{}` | {cells} | {} |",
+            function.symbol,
+            notes.join("; ")
+        )?;
+    }
+    Ok(())
+}

@@ -23,7 +23,7 @@ use crate::{Result, StoreError, format, sync};
 
 const VERSION_TEXT: &str = "fermata store 1\n";
 const SHARED_WAIT: Duration = Duration::from_secs(10);
-const ALONE_WAIT: Duration = Duration::from_secs(2);
+const ALONE_WAIT: Duration = Duration::from_millis(500);
 
 /// A store of chunks. Clones share their index; all methods may be called from several threads.
 #[derive(Debug, Clone)]

@@ -24,15 +24,15 @@ impl Image {
     /// `NotFound`, `Newer`, `Damaged`.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
+        let hash_path = dir.join(MANIFEST_HASH);
         if !path.exists() {
-            return Err(StoreError::NotFound {
-                what: "image",
-                path: dir.into(),
-            });
+            return match hash_path.exists() || dir.join(HOST).exists() {
+                true => damaged(&path, "it is missing"),
+                false => Err(StoreError::NotFound { what: "image", path: dir.into() }),
+            };
         }
         let dir = std::fs::canonicalize(dir).map_err(|e| StoreError::io("resolve", dir, 0, e))?;
         let bytes = sync::read_limited(&path, MAX_MANIFEST_BYTES)?;
-        let hash_path = dir.join(MANIFEST_HASH);
         let hash = match sync::read_limited(&hash_path, 128) {
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return damaged(&hash_path, "it is missing");

@@ -62,7 +62,7 @@ pub(crate) fn known_images(store: &Store) -> Result<KnownImages> {
         let path = item.map_err(|e| StoreError::io("list", &dir, 0, e))?.path();
         let text = sync::read_limited(&path, 1 << 16)?;
         let image = PathBuf::from(OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text)));
-        if image.join(super::MANIFEST).exists() {
+        if image.is_dir() {
             known.present.insert(image);
         } else if path.extension().is_some_and(|e| e == "pending") {
             sync::remove_file(&path)?;

@@ -1,0 +1,158 @@
+//! Staying with a session: what its program prints goes to the terminal, signals go to the program,
+//! until it ends.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use fermata_control::user::{FromDaemon, Session, SessionState, Verb};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::daemon::{Daemon, unexpected};
+use crate::failure::{Failure, INTERNAL, USER};
+use crate::printer::Printer;
+use crate::progress::Progress;
+
+const POLL: Duration = Duration::from_millis(20);
+/// How many interrupts an answer that does not come is worth.
+const PATIENCE: u32 = 3;
+
+/// Reads a log as it grows.
+#[derive(Debug)]
+pub struct Follower {
+    file: File,
+    position: u64,
+}
+
+impl Follower {
+    /// Follows the log at `path` from its beginning.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let file = File::open(path)
+            .map_err(|e| Failure::io(&format!("open log `{}`", path.display()), &e))?;
+        Ok(Self { file, position: 0 })
+    }
+
+    /// Prints what has come since the last call.
+    pub fn copy(&mut self, printer: &Printer) -> Result<(), Failure> {
+        let length = self.file.metadata().map_or(0, |m| m.len());
+        // A rollback cuts the log; what comes then is new.
+        self.position = self.position.min(length);
+        let mut piece = [0; 64 << 10];
+        loop {
+            match self.file.read_at(&mut piece, self.position) {
+                Ok(0) => return Ok(()),
+                Ok(n) => {
+                    printer.program_output(&piece[..n])?;
+                    self.position += n as u64;
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Failure::io("read the session's log", &e)),
+            }
+        }
+    }
+}
+
+/// Catches interrupts from the moment it is made.
+pub fn catch() -> Result<Signals, Failure> {
+    Signals::new([SIGINT, SIGTERM])
+        .map_err(|e| Failure::new(INTERNAL, format!("cannot catch signals: {e}")))
+}
+
+/// Stays with a session until its program has ended; returns the session as it was then.
+pub fn attend(
+    daemon: &Daemon,
+    session: &Session,
+    mut signals: Signals,
+    printer: &Printer,
+) -> Result<Session, Failure> {
+    let mut log = Follower::open(&session.log)?;
+    let quiet = Progress::new(printer);
+    daemon.send(
+        Verb::Wait {
+            name: session.name.clone(),
+        },
+        &[],
+    )?;
+    let mut interrupts = 0;
+    loop {
+        let answer = daemon.poll(POLL, &quiet)?;
+        log.copy(printer)?;
+        match answer {
+            None => {}
+            Some(FromDaemon::Session(ended)) => {
+                log.copy(printer)?;
+                return Ok(ended);
+            }
+            Some(other) => return Err(unexpected(&other)),
+        }
+        for signal in signals.pending() {
+            interrupts += 1;
+            if interrupts > PATIENCE {
+                let text = format!("session `{}` does not end", session.name);
+                return Err(Failure::new(130, text)
+                    .hint(format!("`fermata kill {}` ends it", session.name)));
+            }
+            forward(&session.name, signal, printer);
+        }
+    }
+}
+
+fn forward(name: &str, signal: i32, printer: &Printer) {
+    let sent = Daemon::find().map(|daemon| {
+        let verb = Verb::Kill {
+            name: name.into(),
+            signal,
+        };
+        daemon.ask(verb, &Progress::new(printer))
+    });
+    match sent {
+        Some(Ok(_)) => {}
+        Some(Err(e)) => printer.warn(&format!("signal {signal} was not passed on: {}", e.message)),
+        None => printer.warn(&format!(
+            "signal {signal} was not passed on: no daemon answers"
+        )),
+    }
+}
+
+/// Prints a session's log until the session ends.
+pub fn follow(daemon: &Daemon, session: &Session, printer: &Printer) -> Result<(), Failure> {
+    let mut log = Follower::open(&session.log)?;
+    let quiet = Progress::new(printer);
+    daemon.send(
+        Verb::Wait {
+            name: session.name.clone(),
+        },
+        &[],
+    )?;
+    loop {
+        let answer = daemon.poll(POLL, &quiet)?;
+        log.copy(printer)?;
+        if answer.is_some() {
+            return log.copy(printer);
+        }
+    }
+}
+
+/// The exit status that tells how a session's program ended, with a word on what the user should
+/// know.
+pub fn status(ended: &Session, printer: &Printer) -> Result<u8, Failure> {
+    if let Some(note) = ended.note.as_deref().filter(|n| !n.is_empty()) {
+        printer.warn(&format!("session `{}`: {note}", ended.name));
+    }
+    match (ended.exit_status, ended.state) {
+        (Some(status), _) => Ok(u8::try_from(status).unwrap_or(u8::MAX)),
+        (None, SessionState::Orphaned) => {
+            let text = format!(
+                "the daemon of session `{}` is gone; its program goes on",
+                ended.name
+            );
+            Err(Failure::new(USER, text))
+        }
+        (None, state) => {
+            let text = format!("session `{}` gave no exit status ({state:?})", ended.name);
+            Err(Failure::new(INTERNAL, text))
+        }
+    }
+}

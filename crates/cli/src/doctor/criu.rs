@@ -1,0 +1,109 @@
+//! CRIU: is it there, which release, what does it say about this kernel.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fermata_control::Paths;
+use fermata_control::user::Check;
+
+use super::{fail, ok, warn};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const INSTALL: &str = "install CRIU 4.1 or newer, or set `FERMATA_CRIU` to it";
+
+/// Presence and release, and CRIU's own check.
+pub fn checks(paths: &Paths) -> Vec<Check> {
+    let Some(criu) = find(paths) else {
+        return vec![fail("criu", "not found", INSTALL)];
+    };
+    let Some((_, text)) = output(&criu, &["--version"]) else {
+        return vec![fail(
+            "criu",
+            format!("`{}` cannot be run", criu.display()),
+            INSTALL,
+        )];
+    };
+    let release = text
+        .lines()
+        .find_map(|l| l.strip_prefix("Version: "))
+        .unwrap_or("?")
+        .trim();
+    let found = format!("{release} at `{}`", criu.display());
+    let major: u32 = release
+        .split('.')
+        .next()
+        .and_then(|m| m.parse().ok())
+        .unwrap_or(0);
+    let presence = if major >= 4 {
+        ok("criu", found)
+    } else {
+        warn("criu", found, INSTALL)
+    };
+    let check = match output(&criu, &["check"]) {
+        Some((true, _)) => ok("criu check", "looks good"),
+        Some((false, text)) => {
+            let line = text
+                .lines()
+                .rfind(|l| l.contains("Error"))
+                .or(text.lines().last());
+            let line = line.unwrap_or("failed").trim().to_owned();
+            fail(
+                "criu check",
+                line,
+                "run the daemon as root, on a kernel that CRIU supports",
+            )
+        }
+        None => fail(
+            "criu check",
+            format!("gave no answer within {LIMIT:?}"),
+            INSTALL,
+        ),
+    };
+    vec![presence, check]
+}
+
+fn find(paths: &Paths) -> Option<PathBuf> {
+    if let Some(set) = std::env::var_os("FERMATA_CRIU").filter(|v| !v.is_empty()) {
+        return Some(set.into());
+    }
+    let shipped = paths.home.join("lib/criu/criu");
+    if shipped.exists() {
+        return Some(shipped);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|p| p.join("criu"))
+        .find(|p| p.is_file())
+}
+
+/// Whether it succeeded and all it said; `None` when it did not end in time or did not start.
+fn output(program: &PathBuf, args: &[&str]) -> Option<(bool, String)> {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .ok()?;
+    let deadline = Instant::now() + LIMIT;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            _ => {
+                // It is our own child; that it has just ended by itself is as good.
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    };
+    let mut text = String::new();
+    child.stdout?.take(1 << 16).read_to_string(&mut text).ok()?;
+    child.stderr?.take(1 << 16).read_to_string(&mut text).ok()?;
+    Some((status.success(), text))
+}

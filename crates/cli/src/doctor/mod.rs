@@ -1,0 +1,79 @@
+//! Looking at the host without changing it: each check says what was found and, where something is
+//! missing, the fix.
+
+mod criu;
+mod gpu;
+mod installation;
+mod limits;
+mod system;
+
+use fermata_control::Paths;
+use fermata_control::user::{Check, CheckState, FromDaemon, Verb};
+
+use crate::daemon::{Daemon, unexpected};
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::progress::Progress;
+
+/// All checks that need no daemon.
+pub fn host() -> Vec<Check> {
+    let paths = Paths::find();
+    let mut checks = vec![
+        system::kernel(),
+        system::userfaultfd(),
+        system::rights(),
+        system::namespaces(),
+    ];
+    checks.extend(criu::checks(&paths));
+    checks.push(gpu::check());
+    checks.extend(installation::checks(&paths));
+    checks.extend([
+        limits::locked_memory(),
+        limits::shared_memory(),
+        limits::disk(&paths),
+    ]);
+    checks
+}
+
+/// That no daemon runs.
+pub fn no_daemon() -> Check {
+    ok(
+        "daemon",
+        "not running; the first command that needs it starts it",
+    )
+}
+
+/// What the daemon says about itself.
+pub fn daemon(daemon: &Daemon, printer: &Printer) -> Result<Check, Failure> {
+    match daemon.ask(Verb::Status, &Progress::new(printer))? {
+        FromDaemon::Status(s) => {
+            let text = format!(
+                "release {}, process {}, {} running",
+                s.version, s.pid, s.running
+            );
+            Ok(ok("daemon", text))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn check(name: &str, state: CheckState, detail: impl Into<String>, hint: &str) -> Check {
+    Check {
+        name: name.into(),
+        state,
+        detail: detail.into(),
+        hint: hint.into(),
+    }
+}
+
+fn ok(name: &str, detail: impl Into<String>) -> Check {
+    check(name, CheckState::Ok, detail, "")
+}
+
+fn warn(name: &str, detail: impl Into<String>, hint: &str) -> Check {
+    check(name, CheckState::Warn, detail, hint)
+}
+
+fn fail(name: &str, detail: impl Into<String>, hint: &str) -> Check {
+    check(name, CheckState::Fail, detail, hint)
+}

@@ -1,0 +1,181 @@
+//! Why a verb failed: one sentence, a hint, an exit status.
+
+use std::error::Error;
+use std::io;
+
+use fermata_control::ControlError;
+use fermata_control::user::FailureKind;
+use fermata_store::StoreError;
+
+/// The user can mend it.
+pub const USER: u8 = 1;
+/// Wrong usage, or a bug of ours.
+pub const INTERNAL: u8 = 2;
+/// Some of it was done.
+pub const PARTLY: u8 = 3;
+/// No such image or session.
+pub const NOT_FOUND: u8 = 10;
+/// In use by another operation.
+pub const LOCKED: u8 = 11;
+/// Damaged data.
+pub const DAMAGED: u8 = 12;
+/// This host cannot.
+pub const HOST: u8 = 13;
+/// The program cannot be checkpointed.
+pub const NOT_CHECKPOINTABLE: u8 = 14;
+/// `run`: Fermata failed before the program started.
+pub const BEFORE_START: u8 = 125;
+/// `run`: the program cannot be executed.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// `run`: there is no such program.
+pub const NO_PROGRAM: u8 = 127;
+
+/// A verb's failure.
+#[derive(Debug)]
+pub struct Failure {
+    /// Exit status.
+    pub status: u8,
+    /// One sentence naming the operation and the object.
+    pub message: String,
+    /// The next step for the user; may be empty.
+    pub hint: String,
+    broken_pipe: bool,
+}
+
+impl Failure {
+    /// A failure with a status.
+    pub fn new(status: u8, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            hint: String::new(),
+            broken_pipe: false,
+        }
+    }
+
+    /// Adds what the user can do.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: hint.into(),
+            ..self
+        }
+    }
+
+    /// The same with another exit status.
+    #[must_use]
+    pub fn with_status(self, status: u8) -> Self {
+        Self { status, ..self }
+    }
+
+    /// An operation on a file that the system refused.
+    pub fn io(operation: &str, error: &io::Error) -> Self {
+        let broken_pipe = error.kind() == io::ErrorKind::BrokenPipe;
+        Self {
+            broken_pipe,
+            ..Self::new(USER, format!("cannot {operation}: {error}"))
+        }
+    }
+
+    /// Whether whoever read our output has gone; nothing is to be said then.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.broken_pipe
+    }
+
+    /// As a failure before the program of `run` has started.
+    #[must_use]
+    pub fn before_start(self) -> Self {
+        match self.status {
+            NOT_EXECUTABLE | NO_PROGRAM => self,
+            _ => Self {
+                status: BEFORE_START,
+                ..self
+            },
+        }
+    }
+}
+
+/// An error with its causes, as one sentence.
+pub fn sentence(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(c) = cause {
+        let add = c.to_string();
+        if !text.ends_with(&add) {
+            text = format!("{text}: {add}");
+        }
+        cause = c.source();
+    }
+    text
+}
+
+impl From<fermata_control::user::Failure> for Failure {
+    fn from(f: fermata_control::user::Failure) -> Self {
+        let status = match f.kind {
+            FailureKind::User => USER,
+            FailureKind::Internal => INTERNAL,
+            FailureKind::NotFound => NOT_FOUND,
+            FailureKind::Locked => LOCKED,
+            FailureKind::Damaged => DAMAGED,
+            FailureKind::Host => HOST,
+            FailureKind::NotCheckpointable => NOT_CHECKPOINTABLE,
+        };
+        Self::new(status, f.message).hint(f.hint)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(e: StoreError) -> Self {
+        use StoreError as E;
+        let status = match &e {
+            E::NotFound { .. } => NOT_FOUND,
+            E::Locked { .. } => LOCKED,
+            E::Damaged { .. } | E::DamagedChunk { .. } | E::MissingChunk { .. } => DAMAGED,
+            E::Newer { .. } => HOST,
+            E::Misuse { .. } => INTERNAL,
+            E::Io { .. }
+            | E::Full { .. }
+            | E::Exists { .. }
+            | E::BadName { .. }
+            | E::LostImage { .. } => USER,
+        };
+        Self::new(status, sentence(&e)).hint(e.hint().unwrap_or_default())
+    }
+}
+
+impl From<ControlError> for Failure {
+    fn from(e: ControlError) -> Self {
+        let status = match e {
+            ControlError::Connect { .. } => USER,
+            _ => INTERNAL,
+        };
+        let failure = Self::new(status, sentence(&e));
+        if e.is_closed() {
+            return failure.hint("the daemon has ended; its log is `fermatad.log` in its folder");
+        }
+        failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_before_the_start_are_told_from_the_programs() {
+        assert_eq!(Failure::new(LOCKED, "x").before_start().status, 125);
+        assert_eq!(Failure::new(NO_PROGRAM, "x").before_start().status, 127);
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let path = "/x".into();
+        let source = io::Error::other("why");
+        let e = StoreError::Io {
+            op: "read",
+            path,
+            source,
+        };
+        assert_eq!(sentence(&e), "cannot read `/x`: why");
+    }
+}

@@ -1,0 +1,105 @@
+//! `fermata checkpoint`: take an image of a session.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use fermata_control::user::{self, Checkpointed, FromDaemon, Verb};
+
+use crate::daemon::{Daemon, unexpected};
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::progress::Progress;
+use crate::{place, units};
+
+/// `--mode`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Mode {
+    /// The best there is for this session.
+    #[default]
+    Auto,
+    /// Copy while the program stands still.
+    Stop,
+}
+
+/// `--then`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Then {
+    /// The program goes on.
+    #[default]
+    Run,
+    /// The program is ended.
+    Stop,
+}
+
+/// Take an image of a session.
+///
+/// Prints the image's folder. A session that cannot be checkpointed is refused before it is stopped,
+/// with the reason; `fermata doctor NAME` says beforehand what would be refused.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata checkpoint heat                       heat-1, heat-2, ... in the folder of images
+  fermata checkpoint heat -o before-change      a name in the folder of images
+  fermata checkpoint heat -o /data/heat-1       a path
+  fermata checkpoint 4711 --then stop           by process id; the program ends")]
+pub struct Args {
+    /// A session's name, or a process id inside a session.
+    #[arg(value_name = "NAME|PID")]
+    session: String,
+    /// The image: a path, or a name in the folder of images.
+    #[arg(long, short, value_name = "IMAGE")]
+    output: Option<PathBuf>,
+    /// How device memory is copied.
+    #[arg(long, value_enum, default_value_t)]
+    mode: Mode,
+    /// What becomes of the program afterwards.
+    #[arg(long, value_enum, default_value_t)]
+    then: Then,
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    let daemon = Daemon::reach(printer)?;
+    let output = args.output.as_deref().map(place::absolute);
+    let verb = Verb::Checkpoint(user::Checkpoint {
+        session: args.session,
+        output: output.as_deref().map(|p: &Path| p.into()),
+        mode: match args.mode {
+            Mode::Auto => user::Mode::Auto,
+            Mode::Stop => user::Mode::Stop,
+        },
+        then: match args.then {
+            Then::Run => user::Then::Run,
+            Then::Stop => user::Then::Stop,
+        },
+    });
+    let done = match daemon.ask(verb, &Progress::new(printer))? {
+        FromDaemon::Checkpointed(done) => done,
+        other => return Err(unexpected(&other)),
+    };
+    if printer.is_json() {
+        printer.document(&done)?;
+    } else {
+        printer.note(&summary(&done));
+        printer.data(&format!("{}\n", done.image.display()))?;
+    }
+    Ok(0)
+}
+
+fn summary(done: &Checkpointed) -> String {
+    format!(
+        "session `{}` in {}, of which it stood still {}: {} of device memory ({} new), {} of host \
+         memory; the program {}",
+        done.session,
+        units::seconds(done.seconds),
+        units::seconds(done.stopped_seconds),
+        units::bytes(done.device.device_bytes),
+        units::bytes(done.device.written_bytes),
+        units::bytes(done.host_bytes),
+        if done.running {
+            "goes on"
+        } else {
+            "has been ended"
+        },
+    )
+}

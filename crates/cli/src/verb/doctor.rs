@@ -1,0 +1,86 @@
+//! `fermata doctor`: what this host, or a session, can and cannot do, and the fix.
+
+use fermata_control::user::{Check, CheckState, FromDaemon, Verb};
+use serde_json::json;
+
+use crate::daemon::{Daemon, unexpected};
+use crate::doctor;
+use crate::failure::{Failure, HOST, NOT_CHECKPOINTABLE};
+use crate::printer::Printer;
+use crate::progress::Progress;
+use crate::table::Table;
+
+/// Say what this host, or a session, can and cannot do, and the fix.
+///
+/// Without NAME looks at the host: kernel, CRIU, GPU, limits, the installation. With NAME lists what
+/// the running program holds that a checkpoint would refuse; nothing is stopped for it. Returns 13
+/// when this host cannot checkpoint, 14 when the session cannot be checkpointed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata doctor
+  fermata doctor heat
+  fermata doctor --json | jq '.checks[] | select(.state != \"ok\")'")]
+pub struct Args {
+    /// A session.
+    name: Option<String>,
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    let (checks, status) = match args.name {
+        Some(name) => {
+            let daemon = Daemon::reach(printer)?;
+            (ask(&daemon, Some(name), printer)?, NOT_CHECKPOINTABLE)
+        }
+        None => (host(printer)?, HOST),
+    };
+    let failed = checks.iter().any(|c| c.state == CheckState::Fail);
+    if printer.is_json() {
+        printer.document(&json!({ "checks": checks, "able": !failed }))?;
+    } else {
+        printer.data(&render(&checks))?;
+    }
+    Ok(if failed { status } else { 0 })
+}
+
+/// Our own checks, and those that only a running daemon can do.
+fn host(printer: &Printer) -> Result<Vec<Check>, Failure> {
+    let mut checks = doctor::host();
+    let Some(daemon) = Daemon::find() else {
+        checks.push(doctor::no_daemon());
+        return Ok(checks);
+    };
+    checks.push(doctor::daemon(&daemon, printer)?);
+    for check in ask(&daemon, None, printer)? {
+        match checks.iter_mut().find(|c| c.name == check.name) {
+            // The daemon has tried what we have only looked at.
+            Some(own) => *own = check,
+            None => checks.push(check),
+        }
+    }
+    Ok(checks)
+}
+
+fn ask(daemon: &Daemon, name: Option<String>, printer: &Printer) -> Result<Vec<Check>, Failure> {
+    match daemon.ask(Verb::Doctor { name }, &Progress::new(printer))? {
+        FromDaemon::Report(checks) => Ok(checks),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn render(checks: &[Check]) -> String {
+    let mut table = Table::new(&["CHECK", "STATE", "FOUND"]);
+    for c in checks {
+        let state = match c.state {
+            CheckState::Ok => "ok",
+            CheckState::Warn => "warn",
+            CheckState::Fail => "FAIL",
+        };
+        table.row([c.name.clone(), state.into(), c.detail.clone()]);
+        if c.state != CheckState::Ok && !c.hint.is_empty() {
+            table.row([String::new(), String::new(), format!("fix: {}", c.hint)]);
+        }
+    }
+    table.render()
+}

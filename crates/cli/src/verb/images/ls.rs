@@ -1,0 +1,69 @@
+//! `fermata images ls`.
+
+use std::path::PathBuf;
+
+use fermata_control::Paths;
+use fermata_store::image::{self, Listed};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::table::Table;
+use crate::units;
+
+/// List images.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata images ls
+  fermata images ls /data/images")]
+pub struct Args {
+    /// Another folder of images.
+    folder: Option<PathBuf>,
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    let folder = args.folder.unwrap_or_else(|| Paths::find().images);
+    let images = image::ls(&folder)?;
+    if printer.is_json() {
+        let images: Vec<_> = images.iter().map(document).collect();
+        printer.document(&json!({ "folder": folder, "images": images }))?;
+        return Ok(0);
+    }
+    let mut table = Table::new(&["NAME", "CREATED", "DEVICE", "HOST", "PROGRAM"]);
+    for image in &images {
+        table.row(cells(image));
+    }
+    printer.data(&table.render())?;
+    for image in &images {
+        if let Err(e) = &image.manifest {
+            printer.warn(&format!("image `{}`: {e}", image.name));
+        }
+    }
+    Ok(0)
+}
+
+fn cells(image: &Listed) -> Vec<String> {
+    match &image.manifest {
+        Ok(m) => {
+            let host: u64 = m.files.iter().map(|f| f.length).sum();
+            vec![
+                image.name.clone(),
+                m.created.clone(),
+                units::bytes(m.totals.device_bytes),
+                units::bytes(host),
+                m.program.argv.join(" "),
+            ]
+        }
+        Err(_) => vec![image.name.clone(), "damaged".into()],
+    }
+}
+
+fn document(image: &Listed) -> Value {
+    match &image.manifest {
+        Ok(m) => json!({ "name": image.name, "path": image.path, "created": m.created,
+            "program": m.program, "totals": m.totals }),
+        Err(e) => json!({ "name": image.name, "path": image.path, "error": e.to_string() }),
+    }
+}

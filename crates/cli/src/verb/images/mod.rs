@@ -1,0 +1,56 @@
+//! `fermata images`: list, examine, compare and remove images. None of it needs the daemon.
+
+mod diff;
+mod gc;
+mod inspect;
+mod ls;
+mod rm;
+mod verify;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// List, examine, compare and remove images.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata images ls
+  fermata images verify heat-1
+  fermata images diff heat-1 heat-2
+  fermata images rm heat-1 && fermata images gc
+
+An image is given as a path, or as a name in the folder of images (`FERMATA_IMAGE_DIR`).")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List images.
+    Ls(ls::Args),
+    /// Show what an image holds.
+    Inspect(inspect::Args),
+    /// Check every bit of images and of the chunks they refer to.
+    Verify(verify::Args),
+    /// Say what differs between two images.
+    Diff(diff::Args),
+    /// Remove images; their space is given back by `gc`.
+    Rm(rm::Args),
+    /// Remove chunks that no image refers to.
+    Gc(gc::Args),
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    match args.verb {
+        Verb::Ls(args) => ls::call(args, printer),
+        Verb::Inspect(args) => inspect::call(args, printer),
+        Verb::Verify(args) => verify::call(args, printer),
+        Verb::Diff(args) => diff::call(args, printer),
+        Verb::Rm(args) => rm::call(args, printer),
+        Verb::Gc(args) => gc::call(args, printer),
+    }
+}

@@ -1,0 +1,39 @@
+//! One file per verb: its options, its help, what it does.
+
+pub mod checkpoint;
+pub mod completions;
+pub mod doctor;
+pub mod images;
+pub mod kill;
+pub mod logs;
+pub mod ps;
+pub mod restore;
+pub mod run;
+pub mod serve;
+pub mod version;
+pub mod wait;
+
+use clap::ValueEnum;
+use fermata_control::user;
+
+/// `--device`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub enum Device {
+    /// The GPU if there is one, the software GPU else.
+    #[default]
+    Auto,
+    /// The GPU.
+    Gpu,
+    /// The software GPU.
+    Soft,
+}
+
+impl From<Device> for user::DeviceChoice {
+    fn from(device: Device) -> Self {
+        match device {
+            Device::Auto => Self::Auto,
+            Device::Gpu => Self::Gpu,
+            Device::Soft => Self::Soft,
+        }
+    }
+}

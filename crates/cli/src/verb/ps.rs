@@ -1,0 +1,61 @@
+//! `fermata ps`: list sessions.
+
+use fermata_control::user::{FromDaemon, Session, SessionState, Verb};
+use fermata_store::image::unix_now;
+use serde_json::json;
+
+use crate::daemon::{Daemon, unexpected};
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::progress::Progress;
+use crate::table::Table;
+use crate::units;
+
+/// List sessions.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata ps
+  fermata ps --running
+  fermata ps --json | jq '.sessions[].name'")]
+pub struct Args {
+    /// Leave out sessions whose program has ended.
+    #[arg(long, short)]
+    running: bool,
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    let daemon = Daemon::reach(printer)?;
+    let mut sessions = match daemon.ask(Verb::Ps, &Progress::new(printer))? {
+        FromDaemon::Sessions(sessions) => sessions,
+        other => return Err(unexpected(&other)),
+    };
+    sessions.retain(|s| !args.running || s.state != SessionState::Exited);
+    if printer.is_json() {
+        printer.document(&json!({ "sessions": sessions }))?;
+        return Ok(0);
+    }
+    let mut table = Table::new(&["NAME", "STATE", "PID", "DEVICE", "AGE", "COMMAND"]);
+    for s in &sessions {
+        table.row(cells(s));
+    }
+    printer.data(&table.render())?;
+    Ok(0)
+}
+
+fn cells(s: &Session) -> [String; 6] {
+    let state = match (s.state, s.exit_status) {
+        (SessionState::Exited, Some(status)) => format!("exited {status}"),
+        (state, _) => format!("{state:?}").to_lowercase(),
+    };
+    let device = match (s.soft, s.devices.as_slice()) {
+        (Some(true), _) => "software GPU".to_owned(),
+        (_, []) => "-".to_owned(),
+        (_, [one]) => one.name.clone(),
+        (_, [first, rest @ ..]) => format!("{} and {} more", first.name, rest.len()),
+    };
+    let pid = s.pid.map_or_else(|| "-".to_owned(), |p| p.to_string());
+    let age = units::span(unix_now().saturating_sub(s.started));
+    [s.name.clone(), state, pid, device, age, s.argv.join(" ")]
+}

@@ -1,0 +1,95 @@
+//! `fermata restore`: start sessions from an image.
+
+use std::path::PathBuf;
+
+use fermata_control::user::{self, FromDaemon, Restored, Verb};
+
+use super::Device;
+use crate::daemon::{Daemon, unexpected};
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::progress::Progress;
+use crate::{attend, place, units};
+
+/// Start sessions from an image.
+///
+/// The program goes on where the image was taken. As with `fermata run` its output comes to this
+/// terminal and its exit status becomes this command's, unless it is detached.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata restore heat-1                        an image in the folder of images
+  fermata restore /data/heat-1 --detach --name again
+  fermata restore heat-1 --copies 2             two sessions at once, detached")]
+pub struct Args {
+    /// The image: a path, or a name in the folder of images.
+    image: PathBuf,
+    /// Name of the session; the recorded one if absent and free.
+    #[arg(long)]
+    name: Option<String>,
+    /// Which device the program gets; the kind it had if absent.
+    #[arg(long, value_enum, default_value_t)]
+    device: Device,
+    /// How many sessions to start; more than one are detached.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    copies: u32,
+    /// Read all of the program's host memory before it runs.
+    #[arg(long)]
+    eager: bool,
+    /// Go on although files that the program had open have changed since.
+    #[arg(long)]
+    ignore_changed_files: bool,
+    /// Return as soon as the program runs, and print the session's name.
+    #[arg(long, short)]
+    detach: bool,
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    super::run::check_name(args.name.as_deref())?;
+    let verb = Verb::Restore(user::Restore {
+        image: place::absolute(&args.image).as_path().into(),
+        name: args.name,
+        device: args.device.into(),
+        copies: args.copies,
+        eager: args.eager,
+        ignore_changed_files: args.ignore_changed_files,
+    });
+    let signals = attend::catch()?;
+    let daemon = Daemon::reach(printer)?;
+    let restored = match daemon.ask(verb, &Progress::new(printer))? {
+        FromDaemon::Restored(restored) => restored,
+        other => return Err(unexpected(&other)),
+    };
+    for note in &restored.notes {
+        printer.warn(note);
+    }
+    if let ([session], false) = (restored.sessions.as_slice(), args.detach) {
+        let ended = attend::attend(&daemon, session, signals, printer)?;
+        if printer.is_json() {
+            printer.document(&ended)?;
+        }
+        return attend::status(&ended, printer);
+    }
+    report(&restored, printer)?;
+    Ok(0)
+}
+
+fn report(restored: &Restored, printer: &Printer) -> Result<(), Failure> {
+    if printer.is_json() {
+        return printer.document(restored);
+    }
+    let (count, time) = (restored.sessions.len(), units::seconds(restored.seconds));
+    let sessions = if count == 1 {
+        "session runs"
+    } else {
+        "sessions run"
+    };
+    printer.note(&format!("{count} {sessions} after {time}"));
+    let names: String = restored
+        .sessions
+        .iter()
+        .map(|s| format!("{}\n", s.name))
+        .collect();
+    printer.data(&names)
+}

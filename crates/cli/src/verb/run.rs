@@ -1,0 +1,138 @@
+//! `fermata run`: start a program and, unless told otherwise, stay with it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use fermata_control::user::{self, FromDaemon, Verb};
+use rustix::fs::{Access, FileType};
+
+use super::Device;
+use crate::attend;
+use crate::daemon::{Daemon, unexpected};
+use crate::failure::{Failure, NO_PROGRAM, NOT_EXECUTABLE, USER};
+use crate::printer::Printer;
+use crate::progress::Progress;
+
+/// Start a program under Fermata.
+///
+/// The program runs as a session of the daemon, which is started if none runs. Its output comes to
+/// this terminal, interrupts go to it, and its exit status becomes this command's: 128+n for signal
+/// n, 125 when Fermata fails before the program starts, 126 when it cannot be executed, 127 when
+/// there is no such program.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata run -- ./heat2d --steps 1000             on the GPU, or the software GPU if there is none
+  fermata run --device soft --name heat -- ./heat2d
+  fermata run --detach --name heat -- ./heat2d     and see it with `fermata logs -f heat`
+  fermata run -- ./solve < input.txt               standard input can be a file")]
+pub struct Args {
+    /// Which device the program gets.
+    #[arg(long, value_enum, default_value_t)]
+    device: Device,
+    /// Name of the session; made from the program's if absent.
+    #[arg(long)]
+    name: Option<String>,
+    /// Return as soon as the program runs, and print the session's name.
+    #[arg(long, short)]
+    detach: bool,
+    /// The program and its arguments.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    check_program(&args.command[0])?;
+    check_name(args.name.as_deref())?;
+    let cwd = std::env::current_dir().map_err(|e| Failure::io("find the working folder", &e))?;
+    let verb = Verb::Run(user::Run {
+        argv: args.command.into_iter().map(Into::into).collect(),
+        cwd: cwd.as_path().into(),
+        env: std::env::vars_os()
+            .map(|(k, v)| (k.into(), v.into()))
+            .collect(),
+        name: args.name,
+        device: args.device.into(),
+    });
+    let signals = attend::catch()?;
+    let daemon = Daemon::reach(printer)?;
+    let stdin = io::stdin();
+    let is_file = rustix::fs::fstat(&stdin)
+        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
+    let fd = stdin.as_fd();
+    let fds = if is_file {
+        std::slice::from_ref(&fd)
+    } else {
+        &[]
+    };
+    let session = match daemon.ask_with(verb, fds, &Progress::new(printer))? {
+        FromDaemon::Session(session) => session,
+        other => return Err(unexpected(&other)),
+    };
+    if args.detach {
+        if printer.is_json() {
+            printer.document(&session)?;
+        } else {
+            printer.data(&format!("{}\n", session.name))?;
+        }
+        return Ok(0);
+    }
+    let ended = attend::attend(&daemon, &session, signals, printer)?;
+    if printer.is_json() {
+        printer.document(&ended)?;
+    }
+    attend::status(&ended, printer)
+}
+
+/// Tells a missing program and one that cannot be executed apart before anything is started.
+fn check_program(program: &OsStr) -> Result<(), Failure> {
+    let shown = program.to_string_lossy();
+    if program.is_empty() {
+        return Err(Failure::new(NO_PROGRAM, "the program's name is empty"));
+    }
+    let executable = |p: &Path| p.is_file() && rustix::fs::access(p, Access::EXEC_OK).is_ok();
+    let candidates: Vec<PathBuf> = if program.as_encoded_bytes().contains(&b'/') {
+        vec![program.into()]
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .map(|p| p.join(program))
+            .collect()
+    };
+    if candidates.iter().any(|p| executable(p)) {
+        return Ok(());
+    }
+    if candidates.iter().any(|p| p.exists()) {
+        return Err(
+            Failure::new(NOT_EXECUTABLE, format!("`{shown}` cannot be executed"))
+                .hint("is it a program, and does its mode permit you to execute it?"),
+        );
+    }
+    let failure = Failure::new(NO_PROGRAM, format!("there is no program `{shown}`"));
+    Err(match candidates.len() {
+        1 => failure,
+        _ => failure.hint("a program in this folder is written `./PROGRAM`"),
+    })
+}
+
+/// The name of a session must survive being a file name and an argument.
+pub fn check_name(name: Option<&str>) -> Result<(), Failure> {
+    match name.map(fermata_store::image::check_name) {
+        Some(Err(_)) => {
+            let text = format!(
+                "`{}` cannot be the name of a session",
+                name.unwrap_or_default()
+            );
+            Err(Failure::new(USER, text).hint("use letters, digits, dots and dashes"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -45,6 +45,17 @@ impl HostMapping {
         Ok(mapping)
     }
 
+    /// Makes `size` bytes of zeros in a new memory file and maps them at `address`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn create(address: u64, size: u64) -> std::io::Result<Self> {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("fermata-host", flags)?;
+        rustix::fs::ftruncate(&fd, size)?;
+        Self::map(fd, address, size)
+    }
+
     /// Registers the memory with the driver, for all contexts, at the same device address.
     ///
     /// # Errors

@@ -1,1 +1,38 @@
-//! Checkpoint and restore protocols over a session's device data.
+//! Checkpoint and restore of a session's device data and objects.
+//!
+//! ```text
+//!   Site ── session: objects as data (fermata-state)
+//!     └──── live: the same objects in the driver
+//!
+//!   protocol::stop   session + device ──► chunks in the store, `state` and `chunks` in the image
+//!   restore          image + store ──► a new Site
+//! ```
+//! The engine reaches the device only through `fermata-device`'s safe calls, uses at most
+//! [`HOST_MEMORY`] bytes of staging whatever the devices hold, and never leaves half an image behind that
+//! reads as a whole one.
+#![forbid(unsafe_code)]
+
+pub mod access;
+mod error;
+mod files;
+mod live;
+mod pipeline;
+pub mod protocol;
+mod restore;
+mod site;
+mod variables;
+
+pub use error::{EngineError, ErrorKind};
+pub use live::{HostCaller, Live, LiveContext, LiveFunction, LiveStream};
+pub use restore::load;
+pub use site::{Site, Summary};
+
+/// Bytes of a chunk: device memory is copied, hashed and stored in such pieces.
+pub const CHUNK: u64 = 4 << 20;
+/// Pinned staging buffers, of [`CHUNK`] bytes each.
+pub const STAGING_BUFFERS: usize = 32;
+/// Host memory that a save or load uses for data, at most.
+pub const HOST_MEMORY: u64 = CHUNK * STAGING_BUFFERS as u64 * 2;
+
+/// Called with the bytes done and the bytes in all, from time to time.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);

@@ -98,9 +98,9 @@ impl<'d> Hasher<'d> {
         let digest_bytes = pieces.len() * 32;
         let [job_at, tiles_at, digests_at] = self.scratch.place([jobs.len(), tiles as usize * 32, digest_bytes])?;
         self.driver.copy_from_slice(job_at, &jobs, self.stream)?;
-        let params = Params::new().address(job_at).word(count).address(tiles_at);
+        let params = Params::new().address(job_at).word(count).address(tiles_at).word(1);
         self.launch(self.tiles, grid, THREADS, 0, &params)?;
-        let params = Params::new().address(job_at).word(count).address(tiles_at).address(digests_at);
+        let params = Params::new().address(job_at).word(count).address(tiles_at).address(digests_at).word(1);
         self.launch(self.roots, count, THREADS, 0, &params)?;
         let bytes = self.fetch(digests_at, digest_bytes)?;
         Ok(bytes.as_chunks::<32>().0.to_vec())

@@ -1,0 +1,151 @@
+//! Why a save or load failed, and of what kind the failure is.
+
+use std::path::PathBuf;
+
+use fermata_device::{DriverError, MemoryError, ModuleRefused};
+use fermata_state::StateError;
+use fermata_state::records::RecordError;
+use fermata_store::StoreError;
+
+/// Kinds of failure, as a user distinguishes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The user can mend it: a full disk, too little memory.
+    User,
+    /// Ours.
+    Internal,
+    /// No such image or store.
+    NotFound,
+    /// In use by another operation.
+    Locked,
+    /// Damaged data.
+    Damaged,
+    /// This host cannot.
+    Host,
+    /// The session cannot be checkpointed.
+    NotCheckpointable,
+}
+
+/// A failed save or load.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The driver refused something.
+    #[error("cannot {operation}: {source}")]
+    Driver {
+        /// What was tried, object included.
+        operation: String,
+        /// What the driver said.
+        #[source]
+        source: DriverError,
+    },
+    /// Device memory was refused.
+    #[error("cannot {operation}: {source}")]
+    Memory {
+        /// What was tried, object included.
+        operation: String,
+        /// Why not.
+        #[source]
+        source: MemoryError,
+    },
+    /// A module did not load.
+    #[error("cannot load module {module:#x}: {source}")]
+    Module {
+        /// The module.
+        module: u64,
+        /// What the driver said.
+        #[source]
+        source: ModuleRefused,
+    },
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The `state` file is not usable.
+    #[error("cannot read `{path}`: {source}")]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: RecordError,
+    },
+    /// A file of the image cannot be read or written.
+    #[error("cannot {operation} `{path}`: {source}")]
+    File {
+        /// What was tried.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Objects do not fit each other.
+    #[error("the session's objects are inconsistent: {0}")]
+    State(#[from] StateError),
+    /// The parts of an image do not fit each other.
+    #[error("the image is damaged: {0}")]
+    Damaged(String),
+    /// The session cannot be saved.
+    #[error("the session cannot be saved: {0}")]
+    NotCheckpointable(String),
+    /// This machine cannot hold the session.
+    #[error("this host cannot hold the session: {0}")]
+    Unsuitable(String),
+    /// Host memory for the session cannot be made.
+    #[error("cannot map host region {address:#x} of {size} bytes: {source}")]
+    HostRegion {
+        /// Where.
+        address: u64,
+        /// Bytes.
+        size: u64,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Something took too long or a thread of ours died.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl EngineError {
+    /// A driver error with what was tried.
+    pub fn driver(operation: impl Into<String>) -> impl FnOnce(DriverError) -> Self {
+        let operation = operation.into();
+        move |source| Self::Driver { operation, source }
+    }
+
+    /// A memory error with what was tried.
+    pub fn memory(operation: impl Into<String>) -> impl FnOnce(MemoryError) -> Self {
+        let operation = operation.into();
+        move |source| Self::Memory { operation, source }
+    }
+
+    /// Of what kind it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Driver { .. } | Self::Memory { .. } | Self::Module { .. } | Self::HostRegion { .. } => ErrorKind::Host,
+            Self::Store(error) => store_kind(error),
+            Self::Record { source: RecordError::Newer { .. }, .. } | Self::Unsuitable(_) => ErrorKind::Host,
+            Self::Record { .. } | Self::Damaged(_) => ErrorKind::Damaged,
+            Self::File { source, .. } => match source.kind() {
+                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+                _ => ErrorKind::User,
+            },
+            Self::NotCheckpointable(_) => ErrorKind::NotCheckpointable,
+            Self::State(_) | Self::Internal(_) => ErrorKind::Internal,
+        }
+    }
+}
+
+fn store_kind(error: &StoreError) -> ErrorKind {
+    match error {
+        StoreError::Locked { .. } => ErrorKind::Locked,
+        StoreError::NotFound { .. } => ErrorKind::NotFound,
+        StoreError::Damaged { .. } | StoreError::DamagedChunk { .. } | StoreError::MissingChunk { .. } => {
+            ErrorKind::Damaged
+        }
+        StoreError::Newer { .. } => ErrorKind::Host,
+        StoreError::Misuse { .. } => ErrorKind::Internal,
+        _ => ErrorKind::User,
+    }
+}

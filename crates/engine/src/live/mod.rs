@@ -1,0 +1,224 @@
+//! The session's objects in the driver, by the program's handles.
+
+mod exposed;
+mod graphs;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use fermata_abi::op::{Address, Handle, STREAM_LEGACY, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{
+    AddressSpace, ArrayHandle, ContextHandle, Driver, DriverError, EventHandle, ExecHandle, FunctionHandle,
+    HostMapping, MemoryError, ModuleHandle, PhysicalHandle, PinnedPool, StreamHandle,
+};
+
+/// Runs a host callback of the program by its id, and returns when it has run. Called on threads of the driver.
+pub type HostCaller = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// A context.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveContext {
+    /// In the driver.
+    pub handle: ContextHandle,
+    /// Its device.
+    pub device: u32,
+    /// Whether it is the primary one.
+    pub primary: bool,
+}
+
+/// A kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveFunction {
+    /// In the driver.
+    pub handle: FunctionHandle,
+    /// Its context.
+    pub context: Handle,
+}
+
+/// A stream.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveStream {
+    /// In the driver.
+    pub handle: StreamHandle,
+    /// Its context.
+    pub context: Handle,
+}
+
+/// See the module. All of a worker's driver calls that act on a context go through [`Live::enter`].
+pub struct Live {
+    /// The driver.
+    pub driver: Arc<Driver>,
+    /// Device addresses.
+    pub space: AddressSpace,
+    /// Contexts.
+    pub contexts: HashMap<Handle, LiveContext>,
+    /// Modules.
+    pub modules: HashMap<Handle, ModuleHandle>,
+    /// Kernels.
+    pub functions: HashMap<Handle, LiveFunction>,
+    /// Streams.
+    pub streams: HashMap<Handle, LiveStream>,
+    /// Events, each with its context.
+    pub events: HashMap<Handle, (EventHandle, Handle)>,
+    /// Executable graphs, each with its context.
+    pub executables: HashMap<Handle, (ExecHandle, Handle)>,
+    /// Arrays, each with its context.
+    pub arrays: HashMap<Handle, (ArrayHandle, Handle)>,
+    /// Physical memory made by the program.
+    pub memories: HashMap<Handle, PhysicalHandle>,
+    /// Shared host memory.
+    pub hosts: BTreeMap<Address, HostMapping>,
+    /// Runs host callbacks of graphs.
+    pub host_caller: HostCaller,
+    /// Staging buffers, if they have been made.
+    pub staging: Option<PinnedPool>,
+    current: Option<ContextHandle>,
+}
+
+fn invalid(call: &'static str, code: cu::CUresult, what: &str, handle: Handle) -> DriverError {
+    DriverError { call, code, name: format!("there is no {what} {handle:#x}") }
+}
+
+impl Live {
+    /// Nothing yet, on this driver.
+    ///
+    /// # Errors
+    /// The device range cannot be reserved.
+    pub fn new(driver: Arc<Driver>, host_caller: HostCaller) -> Result<Self, MemoryError> {
+        let space = AddressSpace::new(&driver)?;
+        Ok(Self {
+            driver,
+            space,
+            contexts: HashMap::new(),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+            streams: HashMap::new(),
+            events: HashMap::new(),
+            executables: HashMap::new(),
+            arrays: HashMap::new(),
+            memories: HashMap::new(),
+            hosts: BTreeMap::new(),
+            host_caller,
+            staging: None,
+            current: None,
+        })
+    }
+
+    /// Makes a context current for this thread, unless it is.
+    ///
+    /// # Errors
+    /// Unknown, or what the driver says.
+    pub fn enter(&mut self, context: Handle) -> Result<LiveContext, DriverError> {
+        let found = *self.contexts.get(&context).ok_or_else(|| {
+            invalid("cuCtxSetCurrent", cu::CUDA_ERROR_INVALID_CONTEXT, "context", context)
+        })?;
+        if self.current != Some(found.handle) {
+            self.driver.set_current(found.handle)?;
+            self.current = Some(found.handle);
+        }
+        Ok(found)
+    }
+
+    /// To be called when another thread takes over, or a call has changed the current context.
+    pub fn forget_current(&mut self) {
+        self.current = None;
+    }
+
+    /// Makes a stream's context current; the answer is the stream.
+    ///
+    /// # Errors
+    /// Unknown, or what the driver says.
+    pub fn stream(&mut self, stream: StreamRef) -> Result<StreamHandle, DriverError> {
+        if stream.stream == STREAM_LEGACY {
+            self.enter(stream.context)?;
+            return Ok(StreamHandle::LEGACY);
+        }
+        let found = *self.streams.get(&stream.stream).ok_or_else(|| {
+            invalid("cuStreamQuery", cu::CUDA_ERROR_INVALID_HANDLE, "stream", stream.stream)
+        })?;
+        self.enter(found.context)?;
+        Ok(found.handle)
+    }
+
+    /// An event, its context made current.
+    ///
+    /// # Errors
+    /// Unknown, or what the driver says.
+    pub fn event(&mut self, event: Handle) -> Result<EventHandle, DriverError> {
+        let (handle, _) = *self
+            .events
+            .get(&event)
+            .ok_or_else(|| invalid("cuEventQuery", cu::CUDA_ERROR_INVALID_HANDLE, "event", event))?;
+        Ok(handle)
+    }
+
+    /// A kernel, its context made current.
+    ///
+    /// # Errors
+    /// Unknown, or what the driver says.
+    pub fn function(&mut self, function: Handle) -> Result<LiveFunction, DriverError> {
+        let found = *self.functions.get(&function).ok_or_else(|| {
+            invalid("cuLaunchKernel", cu::CUDA_ERROR_INVALID_HANDLE, "function", function)
+        })?;
+        self.enter(found.context)?;
+        Ok(found)
+    }
+
+    /// An array.
+    ///
+    /// # Errors
+    /// Unknown.
+    pub fn array(&self, array: Handle) -> Result<ArrayHandle, DriverError> {
+        let found = self.arrays.get(&array);
+        let (handle, _) =
+            found.ok_or_else(|| invalid("cuMemcpy", cu::CUDA_ERROR_INVALID_HANDLE, "array", array))?;
+        Ok(*handle)
+    }
+
+    /// Any context on `device`, made current; used for work that belongs to the device alone.
+    ///
+    /// # Errors
+    /// The session has none there, or what the driver says.
+    pub fn enter_device(&mut self, device: u32) -> Result<LiveContext, DriverError> {
+        let handle = self.contexts.iter().filter(|(_, it)| it.device == device).map(|(handle, _)| *handle).min();
+        let handle = handle.ok_or_else(|| {
+            invalid("cuCtxSetCurrent", cu::CUDA_ERROR_INVALID_CONTEXT, "context on device", u64::from(device))
+        })?;
+        self.enter(handle)
+    }
+
+    /// Any context, made current.
+    ///
+    /// # Errors
+    /// The session has none, or what the driver says.
+    pub fn enter_any(&mut self) -> Result<(), DriverError> {
+        let first = self.contexts.keys().min().copied();
+        let first = first.ok_or_else(|| invalid("cuCtxSetCurrent", cu::CUDA_ERROR_INVALID_CONTEXT, "context", 0))?;
+        self.enter(first).map(|_| ())
+    }
+
+    /// Lets `context` reach the memory of `peer`, allocations included.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn enable_peer(&mut self, context: Handle, peer: Handle) -> Result<(), DriverError> {
+        let other = self.contexts.get(&peer).copied();
+        let other = other.ok_or_else(|| invalid("cuCtxEnablePeerAccess", cu::CUDA_ERROR_INVALID_CONTEXT, "context", peer))?;
+        let own = self.enter(context)?;
+        self.driver.enable_peer(other.handle)?;
+        self.space.set_peer(&self.driver, other.device, own.device, true)
+    }
+
+    /// Ends [`Live::enable_peer`].
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn disable_peer(&mut self, context: Handle, peer: Handle) -> Result<(), DriverError> {
+        let other = self.contexts.get(&peer).copied();
+        let other = other.ok_or_else(|| invalid("cuCtxDisablePeerAccess", cu::CUDA_ERROR_INVALID_CONTEXT, "context", peer))?;
+        let own = self.enter(context)?;
+        self.driver.disable_peer(other.handle)?;
+        self.space.set_peer(&self.driver, other.device, own.device, false)
+    }
+}

@@ -1,0 +1,121 @@
+//! A bounded queue between one thread that talks to the device and several that hash, read and write.
+//!
+//! The first failure anywhere ends everything: whoever notices stops at its next step.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::EngineError;
+
+/// No step of a pipeline takes longer than this; a disk or device that does is taken for dead.
+pub(crate) const STEP_LIMIT: Duration = Duration::from_secs(120);
+
+struct State<T> {
+    items: VecDeque<T>,
+    producers: usize,
+    failure: Option<EngineError>,
+    failed: bool,
+}
+
+/// A queue of at most `room` items.
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+    room: usize,
+}
+
+/// What a queue gave.
+pub(crate) enum Next<T> {
+    /// An item.
+    Item(T),
+    /// Nothing will come any more, or the pipeline has failed.
+    End,
+}
+
+impl<T> Queue<T> {
+    /// A queue that ends when `producers` have called [`Queue::end`].
+    pub(crate) fn new(room: usize, producers: usize) -> Self {
+        let state = State { items: VecDeque::new(), producers, failure: None, failed: false };
+        Self { state: Mutex::new(state), changed: Condvar::new(), room }
+    }
+
+    /// Adds an item; false if the pipeline has failed.
+    pub(crate) fn push(&self, item: T) -> bool {
+        let until = Instant::now() + STEP_LIMIT;
+        let mut state = self.state.lock();
+        while state.items.len() >= self.room && !state.failed {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                fail_in(&mut state, EngineError::Internal("a step of the transfer stalls".into()));
+            }
+        }
+        if state.failed {
+            return false;
+        }
+        state.items.push_back(item);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Takes an item, waiting for one.
+    pub(crate) fn next(&self) -> Next<T> {
+        let until = Instant::now() + STEP_LIMIT;
+        let mut state = self.state.lock();
+        loop {
+            if state.failed {
+                return Next::End;
+            }
+            if let Some(item) = state.items.pop_front() {
+                self.changed.notify_all();
+                return Next::Item(item);
+            }
+            if state.producers == 0 {
+                return Next::End;
+            }
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                fail_in(&mut state, EngineError::Internal("a step of the transfer stalls".into()));
+            }
+        }
+    }
+
+    /// Takes an item if there is one.
+    pub(crate) fn try_next(&self) -> Option<T> {
+        let item = self.state.lock().items.pop_front();
+        self.changed.notify_all();
+        item
+    }
+
+    /// One producer has nothing more to add.
+    pub(crate) fn end(&self) {
+        self.state.lock().producers -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Ends the pipeline; the first failure is the one reported.
+    pub(crate) fn fail(&self, error: EngineError) {
+        fail_in(&mut self.state.lock(), error);
+        self.changed.notify_all();
+    }
+
+    /// Whether it has failed.
+    pub(crate) fn failed(&self) -> bool {
+        self.state.lock().failed
+    }
+
+    /// The failure, if there was one.
+    pub(crate) fn outcome(&self) -> Result<(), EngineError> {
+        self.state.lock().failure.take().map_or(Ok(()), Err)
+    }
+}
+
+fn fail_in<T>(state: &mut State<T>, error: EngineError) {
+    state.failed = true;
+    state.items.clear();
+    state.failure.get_or_insert(error);
+}
+
+/// Threads that hash and write: all cores but one, 1 to 8.
+pub(crate) fn helpers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).clamp(1, 8)
+}

@@ -1,0 +1,96 @@
+//! A session's content cut into chunks, with where each lies in the driver.
+
+use std::collections::HashMap;
+
+use fermata_state::{BufferOwner, Session};
+
+use crate::{CHUNK, EngineError};
+
+/// Where a piece lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// At a device address, of a device.
+    Device { device: u32, address: u64 },
+    /// In a host region, at an offset.
+    Host { region: u64, offset: u64 },
+    /// In an array: rows of `width` bytes from row `y` of slice `z`.
+    Array { array: u64, y: u64, z: u64, width: u64, rows: u64 },
+}
+
+/// At most [`CHUNK`] bytes of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub buffer: u64,
+    pub offset: u64,
+    pub len: usize,
+    pub source: Source,
+}
+
+fn linear(pieces: &mut Vec<Piece>, buffer: u64, bytes: u64, source: impl Fn(u64) -> Source) {
+    let mut offset = 0;
+    while offset < bytes {
+        let len = (bytes - offset).min(CHUNK);
+        pieces.push(Piece { buffer, offset, len: len as usize, source: source(offset) });
+        offset += len;
+    }
+}
+
+/// All pieces of a session, by buffer number and offset. `memories` says where physical memory can be reached.
+///
+/// # Errors
+/// An array whose rows do not fit a chunk.
+pub(crate) fn pieces(
+    session: &Session,
+    memories: &HashMap<u64, u64>,
+) -> Result<Vec<Piece>, EngineError> {
+    let mut pieces = Vec::new();
+    for buffer in session.buffers() {
+        let (number, bytes) = (buffer.number, buffer.bytes);
+        match &buffer.owner {
+            BufferOwner::Allocation(address) => {
+                let device = session.allocations.get(*address)?.device;
+                linear(&mut pieces, number, bytes, |offset| Source::Device { device, address: address + offset });
+            }
+            BufferOwner::Memory(handle) => {
+                let device = session.memories.get(*handle)?.device;
+                let Some(address) = memories.get(handle) else {
+                    return Err(EngineError::Internal(format!("physical memory {handle:#x} cannot be reached")));
+                };
+                linear(&mut pieces, number, bytes, |offset| Source::Device { device, address: address + offset });
+            }
+            BufferOwner::Variable { module, name } => {
+                let module = session.modules.get(*module)?;
+                let device = session.contexts.get(module.context)?.device;
+                let Some(variable) = module.variables.get(name) else { continue };
+                let address = variable.address;
+                linear(&mut pieces, number, bytes, |offset| Source::Device { device, address: address + offset });
+            }
+            BufferOwner::Host(region) => {
+                linear(&mut pieces, number, bytes, |offset| Source::Host { region: *region, offset });
+            }
+            BufferOwner::Array(handle) => array_pieces(&mut pieces, session, *handle, number)?,
+        }
+    }
+    Ok(pieces)
+}
+
+fn array_pieces(pieces: &mut Vec<Piece>, session: &Session, handle: u64, buffer: u64) -> Result<(), EngineError> {
+    let array = session.arrays.get(handle)?;
+    let (height, depth) = (array.height.max(1), array.depth.max(1));
+    let width = array.bytes / (height * depth).max(1);
+    if width == 0 || width > CHUNK {
+        let why = format!("array {handle:#x} has rows of {width} bytes");
+        return Err(EngineError::NotCheckpointable(why));
+    }
+    let at_once = (CHUNK / width).min(height);
+    for z in 0..depth {
+        let mut y = 0;
+        while y < height {
+            let rows = at_once.min(height - y);
+            let source = Source::Array { array: handle, y, z, width, rows };
+            pieces.push(Piece { buffer, offset: (z * height + y) * width, len: (width * rows) as usize, source });
+            y += rows;
+        }
+    }
+    Ok(())
+}

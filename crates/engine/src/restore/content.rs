@@ -1,0 +1,177 @@
+//! Bringing content back: helpers read and check chunks, one thread copies them to the device.
+//!
+//! ```text
+//!  store ─ read, hash ─► pinned buffers ─► queue ─► copy to the device
+//!                    └─► host regions directly
+//! ```
+//! Pieces without a chunk were zero.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use fermata_device::{Direction, InFlight, PinnedBuffer, PinnedPool};
+use fermata_store::image::ChunkTable;
+use fermata_store::{ChunkId, ChunkReader, Store};
+
+use crate::pipeline::{Next, Queue, STEP_LIMIT, helpers};
+use crate::protocol::{Engines, Piece, Source, pieces};
+use crate::{CHUNK, EngineError, Live, Progress, Site};
+
+const IN_FLIGHT: usize = 8;
+
+/// A piece whose bytes have been read.
+struct Ready {
+    piece: Piece,
+    buffer: PinnedBuffer,
+}
+
+/// Fills every buffer; the answer is the number of chunks.
+pub(super) fn fill(
+    site: &mut Site,
+    store: &Store,
+    table: &ChunkTable,
+    progress: Progress<'_>,
+) -> Result<u64, EngineError> {
+    let exposed = site.live.expose(&site.session)?;
+    relocate_variables(site);
+    let plan = pieces(&site.session, &exposed.addresses)?;
+    let filled = transfer(&site.live, store, table, &plan, progress);
+    site.live.forget_current();
+    site.live.conceal(exposed)?;
+    filled?;
+    Ok(table.records().len() as u64)
+}
+
+/// Variables whose address nobody knows may lie elsewhere now.
+fn relocate_variables(site: &mut Site) {
+    let Site { session, live } = site;
+    for (handle, module) in session.modules.iter_mut() {
+        let Some(loaded) = live.modules.get(&handle).copied() else { continue };
+        if live.enter(module.context).is_err() {
+            continue;
+        }
+        for (name, variable) in &mut module.variables {
+            if let Ok((address, _)) = live.driver.variable(loaded, name) {
+                variable.address = address;
+            }
+        }
+    }
+}
+
+fn transfer(
+    live: &Live,
+    store: &Store,
+    table: &ChunkTable,
+    plan: &[Piece],
+    progress: Progress<'_>,
+) -> Result<(), EngineError> {
+    let by_place: HashMap<(u64, u64), (u32, ChunkId)> =
+        table.records().iter().map(|it| ((it.buffer.0, it.offset), (it.length, it.id))).collect();
+    let stored: Vec<(Piece, ChunkId)> = plan
+        .iter()
+        .filter_map(|piece| {
+            let (length, id) = by_place.get(&(piece.buffer, piece.offset))?;
+            (*length as usize == piece.len).then_some((*piece, *id))
+        })
+        .collect();
+    if stored.len() != by_place.len() {
+        return Err(EngineError::Damaged("its chunks do not match the pieces of its buffers".to_owned()));
+    }
+    let mut engines = Engines::new(live, Direction::ToDevice);
+    for piece in plan.iter().filter(|piece| !by_place.contains_key(&(piece.buffer, piece.offset))) {
+        engines.zero(piece)?;
+    }
+    let on_device = |piece: &Piece| !matches!(piece.source, Source::Host { .. });
+    let pool = match stored.iter().any(|(piece, _)| on_device(piece)) {
+        true => Some(engines.pool()?.clone()),
+        false => None,
+    };
+    let (reader, total) = (store.reader()?, stored.iter().map(|(piece, _)| piece.len as u64).sum());
+    let (next, done, helpers) = (AtomicUsize::new(0), AtomicU64::new(0), helpers());
+    let queue = Queue::new(crate::STAGING_BUFFERS, helpers);
+    progress(0, total);
+    std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            scope.spawn(|| {
+                let read = Reading { live, reader: &reader, pool: pool.as_ref(), queue: &queue };
+                while let Some((piece, id)) = stored.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if queue.failed() || !read.piece(piece, id) {
+                        break;
+                    }
+                    let so_far = done.fetch_add(piece.len as u64, Ordering::Relaxed) + piece.len as u64;
+                    progress(so_far, total);
+                }
+                queue.end();
+            });
+        }
+        if let Err(error) = upload(&mut engines, &queue) {
+            queue.fail(error);
+        }
+    });
+    queue.outcome()?;
+    engines.settle()
+}
+
+struct Reading<'a> {
+    live: &'a Live,
+    reader: &'a ChunkReader,
+    pool: Option<&'a PinnedPool>,
+    queue: &'a Queue<Ready>,
+}
+
+impl Reading<'_> {
+    /// Reads one piece to where it goes next; false if the pipeline has failed.
+    fn piece(&self, piece: &Piece, id: &ChunkId) -> bool {
+        match self.read(piece, id) {
+            Ok(None) => true,
+            Ok(Some(ready)) => self.queue.push(ready),
+            Err(error) => {
+                self.queue.fail(error);
+                false
+            }
+        }
+    }
+
+    fn read(&self, piece: &Piece, id: &ChunkId) -> Result<Option<Ready>, EngineError> {
+        if let Source::Host { region, offset } = piece.source {
+            let mut bytes = vec![0; piece.len.min(CHUNK as usize)];
+            self.reader.read_verified(id, &mut bytes)?;
+            let mapping = self.live.hosts.get(&region);
+            let mapping =
+                mapping.ok_or_else(|| EngineError::Internal(format!("host region {region:#x} is not mapped")))?;
+            mapping.write(offset, &bytes);
+            return Ok(None);
+        }
+        let buffer = self.pool.and_then(|pool| pool.take(STEP_LIMIT));
+        let mut buffer = buffer.ok_or_else(|| EngineError::Internal("no staging buffer comes back".to_owned()))?;
+        self.reader.read_verified(id, &mut buffer[..piece.len])?;
+        Ok(Some(Ready { piece: *piece, buffer }))
+    }
+}
+
+/// Copies what is ready to the device until nothing more comes.
+fn upload(engines: &mut Engines<'_>, queue: &Queue<Ready>) -> Result<(), EngineError> {
+    let mut flying: VecDeque<(Piece, InFlight<'_>)> = VecDeque::new();
+    loop {
+        let ready = match queue.try_next() {
+            Some(ready) => ready,
+            None => {
+                // Buffers under way go back before this thread sleeps, or the readers would wait for them.
+                while let Some((piece, copy)) = flying.pop_front() {
+                    drop(engines.finish(&piece, copy)?);
+                }
+                match queue.next() {
+                    Next::Item(ready) => ready,
+                    Next::End => return Ok(()),
+                }
+            }
+        };
+        if flying.len() >= IN_FLIGHT
+            && let Some((piece, copy)) = flying.pop_front()
+        {
+            drop(engines.finish(&piece, copy)?);
+        }
+        let copy = engines.start(&ready.piece, ready.buffer)?;
+        flying.push_back((ready.piece, copy));
+    }
+}

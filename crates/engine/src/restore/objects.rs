@@ -1,0 +1,186 @@
+//! Making a session's objects again: each kind after those it refers to.
+
+use fermata_abi::sys::driver as cu;
+use fermata_device::{ArrayShape, HostMapping, StreamHandle};
+use fermata_state::Session;
+
+use crate::live::{LiveContext, LiveFunction, LiveStream};
+use crate::{EngineError, Live, Site};
+
+pub(super) fn rebuild(site: &mut Site) -> Result<(), EngineError> {
+    let Site { session, live } = site;
+    contexts(session, live)?;
+    // Modules come before any other memory, so that the driver has the same choice of addresses as before.
+    modules(session, live)?;
+    functions(session, live)?;
+    allocations(session, live)?;
+    mapped_memory(session, live)?;
+    host_regions(session, live)?;
+    streams_and_events(session, live)?;
+    arrays(session, live)?;
+    executables(session, live)
+}
+
+fn contexts(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (handle, context) in session.contexts.iter() {
+        let operation = format!("make context {handle:#x} on device {}", context.device);
+        let made = if context.primary {
+            live.driver.primary_context(context.device, context.flags)
+        } else {
+            live.driver.create_context(context.device, context.flags)
+        };
+        live.forget_current();
+        let made = made.map_err(EngineError::driver(&*operation))?;
+        let (device, primary) = (context.device, context.primary);
+        live.contexts.insert(handle, LiveContext { handle: made, device, primary });
+        live.enter(handle).map_err(EngineError::driver(&*operation))?;
+        for (limit, value) in &context.limits {
+            let set = live.driver.set_limit(*limit, *value);
+            set.map_err(EngineError::driver(format!("set limit {limit} of context {handle:#x}")))?;
+        }
+    }
+    for (handle, context) in session.contexts.iter() {
+        for peer in &context.peers {
+            live.enable_peer(handle, *peer)
+                .map_err(EngineError::driver(format!("let context {handle:#x} reach {peer:#x}")))?;
+        }
+    }
+    Ok(())
+}
+
+fn modules(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (handle, module) in session.modules_in_order() {
+        let operation = format!("load module {handle:#x}");
+        live.enter(module.context).map_err(EngineError::driver(&*operation))?;
+        let image = session.image(&module.image);
+        let image = image.ok_or_else(|| EngineError::Damaged(format!("module {handle:#x} has no image")))?;
+        let loaded = live.driver.load_module(image);
+        let loaded = loaded.map_err(|source| EngineError::Module { module: handle, source })?;
+        live.modules.insert(handle, loaded);
+        for (name, variable) in &module.variables {
+            let found = live.driver.variable(loaded, name);
+            let (address, size) =
+                found.map_err(EngineError::driver(format!("find variable `{name}` of module {handle:#x}")))?;
+            if size != variable.size {
+                let why = format!("variable `{name}` has {size} bytes and had {}", variable.size);
+                return Err(EngineError::Damaged(why));
+            }
+            if variable.fixed && address != variable.address {
+                return Err(EngineError::Unsuitable(format!(
+                    "the program knows variable `{name}` at {:#x}, and the driver has put it at {address:#x}",
+                    variable.address
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn functions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (handle, function) in session.functions.iter() {
+        let operation = format!("find function `{}`", function.name);
+        let context = session.modules.get(function.module)?.context;
+        live.enter(context).map_err(EngineError::driver(&*operation))?;
+        let module = live.modules.get(&function.module).copied();
+        let module = module.ok_or_else(|| EngineError::Internal(format!("cannot {operation}: no module")))?;
+        let found = live.driver.function(module, &function.name).map_err(EngineError::driver(&*operation))?;
+        for (attribute, value) in &function.attributes {
+            let set = live.driver.set_function_attribute(found, *attribute, *value);
+            set.map_err(EngineError::driver(format!("set attribute {attribute} of `{}`", function.name)))?;
+        }
+        live.functions.insert(handle, LiveFunction { handle: found, context });
+    }
+    Ok(())
+}
+
+fn allocations(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (address, allocation) in session.allocations.iter() {
+        let operation = format!("allocate {} bytes at {address:#x}", allocation.size);
+        live.enter(allocation.context).map_err(EngineError::driver(&*operation))?;
+        live.space.allocate_at(&live.driver, address, allocation.size).map_err(EngineError::memory(operation))?;
+    }
+    Ok(())
+}
+
+fn mapped_memory(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (address, reservation) in session.reservations.iter() {
+        let operation = format!("reserve {} bytes at {address:#x}", reservation.size);
+        live.space.reserve_at(address, reservation.size).map_err(EngineError::memory(operation))?;
+    }
+    for (handle, memory) in session.memories.iter() {
+        let operation = format!("make physical memory {handle:#x} of {} bytes", memory.size);
+        let made = live.driver.create_memory(memory.device, memory.size).map_err(EngineError::driver(operation))?;
+        live.memories.insert(handle, made);
+    }
+    for (address, mapping) in session.mappings.iter() {
+        let operation = format!("map physical memory at {address:#x}");
+        let memory = live.memories.get(&mapping.memory).copied();
+        let memory = memory.ok_or_else(|| EngineError::Internal(format!("cannot {operation}: no memory")))?;
+        let mapped = live.driver.map(address, mapping.size, mapping.offset, memory);
+        mapped.map_err(EngineError::driver(&*operation))?;
+        for (device, access) in &mapping.access {
+            let set = live.driver.set_access(address, mapping.size, *access, &[*device]);
+            set.map_err(EngineError::driver(&*operation))?;
+        }
+    }
+    Ok(())
+}
+
+fn host_regions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (address, region) in session.host_regions.iter() {
+        let size = region.size;
+        let mut mapping = HostMapping::create(address, size)
+            .map_err(|source| EngineError::HostRegion { address, size, source })?;
+        let operation = format!("register host region {address:#x}");
+        live.enter_any().and_then(|()| mapping.register(&live.driver)).map_err(EngineError::driver(operation))?;
+        live.hosts.insert(address, mapping);
+    }
+    Ok(())
+}
+
+fn streams_and_events(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (handle, stream) in session.streams.iter() {
+        let operation = format!("make stream {handle:#x}");
+        live.enter(stream.context).map_err(EngineError::driver(&*operation))?;
+        let made = live.driver.create_stream(stream.flags, stream.priority).map_err(EngineError::driver(operation))?;
+        live.streams.insert(handle, LiveStream { handle: made, context: stream.context });
+    }
+    for (handle, event) in session.events.iter() {
+        let operation = format!("make event {handle:#x}");
+        live.enter(event.context).map_err(EngineError::driver(&*operation))?;
+        let made = live.driver.create_event(event.flags & !cu::CU_EVENT_INTERPROCESS).map_err(EngineError::driver(&*operation))?;
+        if event.recorded {
+            // Everything recorded before the checkpoint had completed, so any completed record will do.
+            live.driver.record_event(made, StreamHandle::LEGACY, 0).map_err(EngineError::driver(operation))?;
+        }
+        live.events.insert(handle, (made, event.context));
+    }
+    Ok(())
+}
+
+fn arrays(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (handle, array) in session.arrays.iter() {
+        let operation = format!("make array {handle:#x}");
+        live.enter(array.context).map_err(EngineError::driver(&*operation))?;
+        let shape = ArrayShape {
+            width: array.width,
+            height: array.height,
+            depth: array.depth,
+            format: array.format,
+            channels: array.channels,
+            flags: array.flags,
+        };
+        let made = live.driver.create_array(&shape).map_err(EngineError::driver(operation))?;
+        live.arrays.insert(handle, (made, array.context));
+    }
+    Ok(())
+}
+
+fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (handle, it) in session.executables.iter() {
+        let operation = format!("instantiate graph {handle:#x}");
+        let made = live.instantiate(it.context, &it.graph, it.flags).map_err(EngineError::driver(operation))?;
+        live.executables.insert(handle, (made, it.context));
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! A session where it runs: its objects as data, and the same objects in the driver.
+
+use fermata_state::Session;
+
+use crate::Live;
+
+/// See the module.
+pub struct Site {
+    /// Objects as data.
+    pub session: Session,
+    /// Objects in the driver.
+    pub live: Live,
+}
+
+/// Totals of a session, of a save or of a load.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Summary {
+    /// Live device allocations.
+    pub allocations: u64,
+    /// Bytes on devices.
+    pub device_bytes: u64,
+    /// Bytes of shared host memory.
+    pub host_bytes: u64,
+    /// Streams, events, modules, graphs.
+    pub objects: u64,
+    /// Chunks referred to.
+    pub chunks: u64,
+    /// Bytes newly written to the store.
+    pub written_bytes: u64,
+    /// Seconds spent.
+    pub seconds: f64,
+}
+
+impl Summary {
+    /// What a session holds.
+    pub fn of(session: &Session) -> Self {
+        let allocated = session.allocations.iter().map(|(_, it)| it.size);
+        let physical = session.memories.iter().map(|(_, it)| it.size);
+        Self {
+            allocations: (session.allocations.len() + session.memories.len()) as u64,
+            device_bytes: allocated.chain(physical).sum(),
+            host_bytes: session.host_regions.iter().map(|(_, it)| it.size).sum(),
+            objects: session.object_count(),
+            ..Self::default()
+        }
+    }
+}

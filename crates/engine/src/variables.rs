@@ -1,0 +1,101 @@
+//! Names of the device variables in a module image.
+//!
+//! The driver finds a variable by name but does not list them, so the names come from the image: PTX
+//! declarations, or symbols of machine code. A name too many does no harm: the driver does not know it.
+
+use std::collections::{BTreeSet, HashMap};
+
+use fermata_ptx::ast::{Item, Space};
+use fermata_ptx::fatbin;
+use fermata_state::ImageId;
+use object::{Object, ObjectSymbol, SymbolKind};
+
+use crate::{EngineError, Site};
+
+const FATBIN_MAGIC: [u8; 4] = fatbin::MAGIC.to_le_bytes();
+
+/// Names that may be device variables in `image`: PTX text, machine code or a fat binary.
+pub fn names(image: &[u8]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    collect(image, &mut names);
+    names
+}
+
+/// Finds all device variables of the session's modules and records them.
+///
+/// # Errors
+/// A module's context cannot be used.
+pub(crate) fn discover(site: &mut Site) -> Result<(), EngineError> {
+    let mut known: HashMap<ImageId, BTreeSet<String>> = HashMap::new();
+    let modules: Vec<_> = site.session.modules.iter().map(|(handle, it)| (handle, it.context, it.image)).collect();
+    for (module, context, image) in modules {
+        let session = &site.session;
+        let names = known.entry(image).or_insert_with(|| session.image(&image).map(names).unwrap_or_default());
+        let Some(handle) = site.live.modules.get(&module).copied() else { continue };
+        let operation = format!("find the variables of module {module:#x}");
+        site.live.enter(context).map_err(EngineError::driver(operation))?;
+        for name in names.iter() {
+            if let Ok((address, size)) = site.live.driver.variable(handle, name) {
+                site.session.add_variable(module, name, address, size, false)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn collect(image: &[u8], names: &mut BTreeSet<String>) {
+    if image.starts_with(&FATBIN_MAGIC) {
+        for entry in fatbin::entries(image).unwrap_or_default() {
+            if let Ok(contents) = entry.contents() {
+                collect(&contents, names);
+            }
+        }
+    } else if image.starts_with(b"\x7fELF") {
+        from_elf(image, names);
+    } else {
+        from_ptx(image, names);
+    }
+}
+
+fn from_elf(image: &[u8], names: &mut BTreeSet<String>) {
+    let Ok(file) = object::File::parse(image) else { return };
+    for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Data && symbol.size() > 0) {
+        if let Ok(name) = symbol.name() {
+            names.insert(name.to_owned());
+        }
+    }
+}
+
+fn from_ptx(image: &[u8], names: &mut BTreeSet<String>) {
+    let end = image.iter().position(|byte| *byte == 0).unwrap_or(image.len());
+    let Ok(text) = std::str::from_utf8(&image[..end]) else { return };
+    let Ok(module) = fermata_ptx::parse(text) else { return };
+    for item in &module.items {
+        if let Item::Variable(variable) = item
+            && matches!(variable.space, Space::Global | Space::Const)
+        {
+            names.insert(variable.name.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_ptx_are_found_and_parameters_are_not() {
+        let text = b".version 8.0\n.target sm_75\n.address_size 64\n\
+            .visible .global .align 4 .u32 counter;\n.const .align 4 .f32 table[16];\n\
+            .visible .entry k(.param .u64 p)\n{\n.shared .align 4 .b8 s[4];\nret;\n}\n\0";
+        let found: Vec<String> = names(text).into_iter().collect();
+        assert_eq!(found, ["counter", "table"]);
+    }
+
+    #[test]
+    fn rubbish_has_no_variables() {
+        for image in [&b""[..], b"\x7fELF", &FATBIN_MAGIC, b"\xff\xfe", &[0x50; 300]] {
+            assert!(names(image).is_empty());
+        }
+    }
+}

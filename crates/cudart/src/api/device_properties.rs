@@ -9,13 +9,16 @@ use crate::driver::{self, Calls};
 use crate::error::{Error, Result, export, get, put};
 
 /// Attributes of one device; what the driver does not know is 0.
-struct Attributes<'a> {
-    calls: &'a Calls,
-    device: drv::CUdevice,
+pub struct Attributes<'a> {
+    /// The driver.
+    pub calls: &'a Calls,
+    /// The device.
+    pub device: drv::CUdevice,
 }
 
 impl Attributes<'_> {
-    fn int(&self, attribute: drv::CUdevice_attribute) -> c_int {
+    /// One attribute.
+    pub fn int(&self, attribute: drv::CUdevice_attribute) -> c_int {
         let mut value = 0;
         // SAFETY: writes one integer.
         let known = unsafe {

@@ -29,3 +29,4 @@ pub mod symbol;
 pub mod unified;
 pub mod unsupported;
 pub mod user_object;
+pub mod v12;

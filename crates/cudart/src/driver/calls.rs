@@ -3,7 +3,8 @@
     non_snake_case,
     missing_docs,
     clippy::missing_safety_doc,
-    clippy::too_many_arguments
+    clippy::too_many_arguments,
+    clippy::type_complexity
 )]
 use core::ffi::c_void;
 

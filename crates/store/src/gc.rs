@@ -48,6 +48,8 @@ pub struct GcReport {
     pub removed_packs: u64,
     /// Bytes copied out of packs that were removed.
     pub copied_bytes: u64,
+    /// Bytes of unused chunks that stay in packs that are mostly used.
+    pub unused_bytes: u64,
     /// Images that were not where they were written.
     pub forgotten: Vec<PathBuf>,
 }
@@ -119,6 +121,7 @@ struct Content {
     live: Vec<(ChunkId, Location)>,
     live_bytes: u64,
     dead: u64,
+    dead_bytes: u64,
 }
 
 fn sweep(
@@ -139,6 +142,7 @@ fn sweep(
                     live: Vec::new(),
                     live_bytes: 0,
                     dead: 0,
+                    dead_bytes: 0,
                 },
             )
         })
@@ -154,6 +158,8 @@ fn sweep(
             report.live_bytes += u64::from(at.length);
         } else {
             content.dead += 1;
+            content.dead_bytes += blocks(u64::from(at.length));
+            report.unused_bytes += blocks(u64::from(at.length));
         }
     }
     let mut removable: Vec<Content> = packs
@@ -165,6 +171,7 @@ fn sweep(
     removable.sort_by_key(|c| c.pack.id);
     for content in &removable {
         report.removed_packs += 1;
+        report.unused_bytes -= content.dead_bytes;
         report.removed_chunks += content.dead;
         report.copied_bytes += content.live_bytes;
         report.freed_bytes += content.pack.bytes.saturating_sub(content.live_bytes);

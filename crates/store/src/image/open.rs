@@ -28,7 +28,10 @@ impl Image {
         if !path.exists() {
             return match hash_path.exists() || dir.join(HOST).exists() {
                 true => damaged(&path, "it is missing"),
-                false => Err(StoreError::NotFound { what: "image", path: dir.into() }),
+                false => Err(StoreError::NotFound {
+                    what: "image",
+                    path: dir.into(),
+                }),
             };
         }
         let dir = std::fs::canonicalize(dir).map_err(|e| StoreError::io("resolve", dir, 0, e))?;

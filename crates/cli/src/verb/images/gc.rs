@@ -60,5 +60,11 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         report.images,
         units::bytes(report.live_bytes)
     ))?;
+    if report.unused_bytes > 0 {
+        let bytes = units::bytes(report.unused_bytes);
+        printer.note(&format!(
+            "{bytes} of unused chunks stay in packs that are mostly used"
+        ));
+    }
     Ok(0)
 }

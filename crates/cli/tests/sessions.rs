@@ -1,0 +1,168 @@
+//! Verbs that talk to a daemon, against one that answers from a script.
+
+mod support;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fermata_control::user::{Failure, FailureKind, FromDaemon, Verb};
+use support::{Place, finish};
+
+fn failed(kind: FailureKind) -> FromDaemon {
+    FromDaemon::Failed(Failure {
+        kind,
+        message: "cannot do `it`".into(),
+        hint: "do something else".into(),
+    })
+}
+
+#[test]
+fn kinds_of_failure_have_their_status() {
+    let kinds = [
+        (FailureKind::User, 1),
+        (FailureKind::Internal, 2),
+        (FailureKind::NotFound, 10),
+        (FailureKind::Locked, 11),
+        (FailureKind::Damaged, 12),
+        (FailureKind::Host, 13),
+        (FailureKind::NotCheckpointable, 14),
+    ];
+    for (kind, status) in kinds {
+        let place = Place::new();
+        place.daemon(move |_| vec![failed(kind)]);
+        let done = place.call(&["checkpoint", "heat"]);
+        assert_eq!(done.status, status, "{kind:?}");
+        assert_eq!(
+            done.stderr,
+            "error: cannot do `it`\n\nhint: do something else\n"
+        );
+        assert_eq!(place.call(&["run", "--", "true"]).status, 125);
+    }
+}
+
+#[test]
+fn run_prints_the_log_and_returns_the_programs_status() {
+    let place = Place::new();
+    let log = place.path().join("log");
+    std::fs::write(&log, "one\n").unwrap();
+    let (running, ended) = (place.session("heat", None), place.session("heat", Some(7)));
+    place.daemon(move |verb| match verb {
+        Verb::Run(run) => {
+            assert_eq!(run.argv[0].lossy(), "sh");
+            assert!(run.env.iter().any(|(k, _)| k.lossy() == "FERMATA_HOME"));
+            vec![FromDaemon::Session(running.clone())]
+        }
+        Verb::Wait { name } => {
+            assert_eq!(name, "heat");
+            std::thread::sleep(Duration::from_millis(60));
+            let mut log = OpenOptions::new().append(true).open(&ended.log).unwrap();
+            log.write_all(b"two\n").unwrap();
+            vec![FromDaemon::Session(ended.clone())]
+        }
+        _ => vec![failed(FailureKind::Internal)],
+    });
+    let done = place.call(&["run", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(
+        (done.status, done.stdout.as_str()),
+        (7, "one\ntwo\n"),
+        "{}",
+        done.stderr
+    );
+    let done = place.call(&["run", "--detach", "--", "sh"]);
+    assert_eq!(
+        (done.status, done.stdout.as_str()),
+        (0, "heat\n"),
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn an_interrupt_goes_to_the_program() {
+    let place = Place::new();
+    std::fs::write(place.path().join("log"), "ready\n").unwrap();
+    let (running, ended) = (
+        place.session("heat", None),
+        place.session("heat", Some(130)),
+    );
+    let killed = Arc::new(AtomicI32::new(0));
+    let seen = killed.clone();
+    place.daemon(move |verb| match verb {
+        Verb::Run(_) => vec![FromDaemon::Session(running.clone())],
+        Verb::Wait { .. } => {
+            while seen.load(Ordering::SeqCst) == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            vec![FromDaemon::Session(ended.clone())]
+        }
+        Verb::Kill { signal, .. } => {
+            seen.store(signal, Ordering::SeqCst);
+            vec![FromDaemon::Done]
+        }
+        _ => vec![failed(FailureKind::Internal)],
+    });
+    let mut child = place.start(&["run", "--", "sh"]);
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(finish(child).status, 130);
+    assert_eq!(killed.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn ps_is_a_table_or_a_document() {
+    let place = Place::new();
+    let sessions = vec![place.session("heat", None), place.session("old", Some(3))];
+    place.daemon(move |_| vec![FromDaemon::Sessions(sessions.clone())]);
+    let text = place.call(&["ps"]).stdout;
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].starts_with("NAME  STATE "), "{text}");
+    assert!(
+        lines[1].contains("running") && lines[1].contains("software GPU"),
+        "{text}"
+    );
+    assert!(lines[2].contains("exited 3"), "{text}");
+    assert_eq!(place.call(&["ps", "--running"]).stdout.lines().count(), 2);
+    let json: serde_json::Value =
+        serde_json::from_str(&place.call(&["ps", "--json"]).stdout).unwrap();
+    assert_eq!(json["schema_version"], 1);
+    assert_eq!(json["sessions"][1]["exit_status"], 3);
+    assert_eq!(json["sessions"][0]["state"], "running");
+}
+
+#[test]
+fn signals_go_out_by_number() {
+    let place = Place::new();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    place.daemon(move |verb| {
+        if let Verb::Kill { name, signal } = verb {
+            log.lock().unwrap().push((name, signal));
+        }
+        vec![FromDaemon::Done]
+    });
+    assert_eq!(place.call(&["kill", "a", "b"]).status, 0);
+    assert_eq!(place.call(&["kill", "-s", "term", "c"]).status, 0);
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen, [("a".into(), 9), ("b".into(), 9), ("c".into(), 15)]);
+}
+
+#[test]
+fn a_daemon_that_hangs_up_is_named() {
+    let place = Place::new();
+    let listener =
+        std::os::unix::net::UnixListener::bind(place.path().join("run/fermatad.sock")).unwrap();
+    std::thread::spawn(move || drop(listener.accept()));
+    let done = place.call(&["ps"]);
+    assert_eq!(done.status, 2);
+    assert!(
+        done.stderr.contains("the daemon closed the connection"),
+        "{}",
+        done.stderr
+    );
+}

@@ -1,0 +1,127 @@
+//! The command in folders of its own, and a daemon that answers from a script.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fermata_control::Connection;
+use fermata_control::user::{FromDaemon, Request, Session, SessionState, Verb};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Folders of one test.
+pub struct Place {
+    dir: tempfile::TempDir,
+}
+
+/// What the command did.
+pub struct Finished {
+    pub status: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("run")).unwrap();
+        Self { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn images(&self) -> PathBuf {
+        self.dir.path().join("images")
+    }
+
+    /// Starts the command.
+    pub fn start(&self, args: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_fermata"))
+            .args(args)
+            .current_dir(self.path())
+            .env("FERMATA_RUNTIME_DIR", self.path().join("run"))
+            .env("FERMATA_IMAGE_DIR", self.images())
+            .env("FERMATA_HOME", self.path().join("home"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Runs the command to its end.
+    pub fn call(&self, args: &[&str]) -> Finished {
+        finish(self.start(args))
+    }
+
+    /// A daemon that answers each request with what `answer` says, on any number of connections.
+    pub fn daemon<F>(&self, answer: F) -> JoinHandle<()>
+    where
+        F: Fn(Verb) -> Vec<FromDaemon> + Clone + Send + 'static,
+    {
+        let listener = UnixListener::bind(self.path().join("run/fermatad.sock")).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let connection: Connection<Request, FromDaemon> =
+                    Connection::new(stream.unwrap().into(), "the tool");
+                let answer = answer.clone();
+                std::thread::spawn(move || {
+                    while let Ok((request, _)) = connection.recv(LIMIT) {
+                        for message in answer(request.verb) {
+                            if connection.send(&message, &[]).is_err() {
+                                return;
+                            }
+                        }
+                    }
+                });
+            }
+        })
+    }
+
+    /// A session whose log is `log` in the test's folder.
+    pub fn session(&self, name: &str, exit_status: Option<i32>) -> Session {
+        let running = exit_status.is_none();
+        Session {
+            name: name.into(),
+            state: if running {
+                SessionState::Running
+            } else {
+                SessionState::Exited
+            },
+            pid: running.then_some(4711),
+            worker_pid: None,
+            exit_status,
+            argv: vec!["./heat2d".into(), "--steps".into()],
+            cwd: "/work".into(),
+            started: 0,
+            log: self.path().join("log"),
+            soft: Some(true),
+            devices: Vec::new(),
+            image: None,
+            note: None,
+        }
+    }
+}
+
+/// Waits for the command's end; ends it at the deadline.
+pub fn finish(mut child: Child) -> Finished {
+    let deadline = Instant::now() + LIMIT;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("the command did not end: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let out = child.wait_with_output().unwrap();
+    Finished {
+        status: out.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(out.stdout).unwrap(),
+        stderr: String::from_utf8(out.stderr).unwrap(),
+    }
+}

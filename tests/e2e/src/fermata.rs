@@ -39,6 +39,8 @@ pub struct Session {
     /// Exit status once it ended.
     #[serde(default)]
     pub exit_status: Option<i32>,
+    /// File with what the program prints.
+    pub log: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -169,10 +171,11 @@ impl<'a> Fermata<'a> {
     }
 
     /// Waits until `condition` holds for the session's log; false if the
-    /// program printed its digest before.
+    /// program printed its digest before. Reads the file that `ps` names, so
+    /// that waiting costs the program little.
     ///
     /// # Errors
-    /// At the deadline.
+    /// At the deadline, or when the session has ended without a digest.
     pub fn wait_log(
         &self,
         name: &str,
@@ -180,18 +183,28 @@ impl<'a> Fermata<'a> {
         condition: impl Fn(&str) -> bool,
     ) -> Result<bool> {
         let begun = Instant::now();
+        let path = self.session(name)?.log;
+        let mut next_look = Duration::from_secs(1);
         loop {
-            let log = self.log(name)?;
+            let log = std::fs::read_to_string(&path).unwrap_or_default();
             if log.lines().any(|line| line.starts_with("digest ")) {
                 return Ok(false);
             }
             if condition(&log) {
                 return Ok(true);
             }
+            if begun.elapsed() > next_look {
+                next_look += Duration::from_secs(1);
+                let status = self.session(name)?.exit_status;
+                ensure!(
+                    status.is_none(),
+                    "session `{name}` ended with {status:?}: {log}"
+                );
+            }
             if begun.elapsed() > limit {
                 bail!("session `{name}` printed only: {log}");
             }
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

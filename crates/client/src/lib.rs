@@ -1,1 +1,35 @@
 //! The driver library a program sees: it forwards every call to the worker.
+//!
+//! ```text
+//!   program ─► api ─► entry (gate, panic guard) ─► context, module, stream, copy, launch ... ─► link ─► ring
+//!                                                          │
+//!   daemon ◄─► agent ─► quiesce, detach, reattach ─────────┘
+//! ```
+//! The library has no driver state: handles are numbers made here, device addresses belong to the worker.
+//! It does nothing before `cuInit`, prints nothing, and has no thread but its agent (and one that runs
+//! host callbacks, if the program uses them).
+mod agent;
+mod alloc;
+mod api;
+mod callback;
+mod context;
+mod copy;
+mod devices;
+mod entry;
+mod event;
+mod fork;
+mod gate;
+mod handles;
+mod host;
+mod image;
+mod launch;
+mod link;
+mod mirror;
+mod module;
+mod notice;
+mod quiesce;
+mod session;
+mod signal;
+mod stream;
+mod threads;
+mod wake;

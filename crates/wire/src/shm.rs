@@ -85,6 +85,9 @@ impl Mapping {
             )
         }
         .map_err(|errno| WireError::io("map the ring's memory", errno))?;
+        // SAFETY: the advice changes what a fork copies, nothing in this process. A child must not reach
+        // its parent's ring; without the advice it could, which is no error here.
+        let _ = unsafe { rustix::mm::madvise(base, bytes, rustix::mm::Advice::LinuxDontFork) };
         let base = NonNull::new(base.cast()).ok_or(WireError::Layout("it was mapped at address 0"))?;
         Ok(Self { base, bytes, layout })
     }

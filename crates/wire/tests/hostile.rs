@@ -99,6 +99,8 @@ proptest! {
         let head = (message.len() as u64).next_multiple_of(16);
         pair.poke(RING, &message);
         pair.poke(HEAD, &head.to_le_bytes());
-        prop_assert!(matches!(pair.drain(), Ok(1) | Err(WireError::Decode { .. })));
+        let outcome = pair.drain();
+        let expected = matches!(outcome, Ok(1) | Err(WireError::Decode { .. }));
+        prop_assert!(expected, "{:?}", outcome);
     }
 }

@@ -195,69 +195,7 @@ pub unsafe extern "C" fn cuCtxAttach(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate(
-    _pctx: *mut sys::CUcontext,
-    _flags: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v2(
-    _pctx: *mut sys::CUcontext,
-    _flags: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v3(
-    _pctx: *mut sys::CUcontext,
-    _paramsArray: *mut sys::CUexecAffinityParam,
-    _numParams: core::ffi::c_int,
-    _flags: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v4(
-    _pctx: *mut sys::CUcontext,
-    _ctxCreateParams: *mut sys::CUctxCreateParams,
-    _flags: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxDestroy(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxDestroy_v2(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxDetach(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxDisablePeerAccess(_peerContext: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxEnablePeerAccess(
-    _peerContext: sys::CUcontext,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -266,24 +204,6 @@ pub unsafe extern "C" fn cuCtxFromGreenCtx(
     _pContext: *mut sys::CUcontext,
     _hCtx: sys::CUgreenCtx,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetApiVersion(
-    _ctx: sys::CUcontext,
-    _version: *mut core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetCacheConfig(_pconfig: *mut sys::CUfunc_cache) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetCurrent(_pctx: *mut sys::CUcontext) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -297,19 +217,6 @@ pub unsafe extern "C" fn cuCtxGetDevResource(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetDevice(_device: *mut sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetDevice_v2(
-    _device: *mut sys::CUdevice,
-    _ctx: sys::CUcontext,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetExecAffinity(
     _pExecAffinity: *mut sys::CUexecAffinityParam,
     _type_: sys::CUexecAffinityType,
@@ -318,103 +225,10 @@ pub unsafe extern "C" fn cuCtxGetExecAffinity(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetFlags(_flags: *mut core::ffi::c_uint) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetId(
-    _ctx: sys::CUcontext,
-    _ctxId: *mut core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetLimit(_pvalue: *mut usize, _limit: sys::CUlimit) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetSharedMemConfig(
-    _pConfig: *mut sys::CUsharedconfig,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(
-    _leastPriority: *mut core::ffi::c_int,
-    _greatestPriority: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPopCurrent(_pctx: *mut sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPopCurrent_v2(_pctx: *mut sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPushCurrent(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPushCurrent_v2(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxRecordEvent(
     _hCtx: sys::CUcontext,
     _hEvent: sys::CUevent,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetCacheConfig(_config: sys::CUfunc_cache) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetCurrent(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetFlags(_flags: core::ffi::c_uint) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetLimit(_limit: sys::CUlimit, _value: usize) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetSharedMemConfig(_config: sys::CUsharedconfig) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSynchronize() -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSynchronize_v2(_ctx: sys::CUcontext) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -456,54 +270,6 @@ pub unsafe extern "C" fn cuDevSmResourceSplitByCount(
     _useFlags: core::ffi::c_uint,
     _minCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceCanAccessPeer(
-    _canAccessPeer: *mut core::ffi::c_int,
-    _dev: sys::CUdevice,
-    _peerDev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceComputeCapability(
-    _major: *mut core::ffi::c_int,
-    _minor: *mut core::ffi::c_int,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGet(
-    _device: *mut sys::CUdevice,
-    _ordinal: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetAttribute(
-    _pi: *mut core::ffi::c_int,
-    _attrib: sys::CUdevice_attribute,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetByPCIBusId(
-    _dev: *mut sys::CUdevice,
-    _pciBusId: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetCount(_count: *mut core::ffi::c_int) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -570,15 +336,6 @@ pub unsafe extern "C" fn cuDeviceGetMemPool(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetName(
-    _name: *mut core::ffi::c_char,
-    _len: core::ffi::c_int,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetNvSciSyncAttributes(
     _nvSciSyncAttrList: *mut core::ffi::c_void,
     _dev: sys::CUdevice,
@@ -599,33 +356,6 @@ pub unsafe extern "C" fn cuDeviceGetP2PAtomicCapabilities(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetP2PAttribute(
-    _value: *mut core::ffi::c_int,
-    _attrib: sys::CUdevice_P2PAttribute,
-    _srcDevice: sys::CUdevice,
-    _dstDevice: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetPCIBusId(
-    _pciBusId: *mut core::ffi::c_char,
-    _len: core::ffi::c_int,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetProperties(
-    _prop: *mut sys::CUdevprop,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
     _maxWidthInElements: *mut usize,
     _format: sys::CUarray_format,
@@ -636,76 +366,7 @@ pub unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid(
-    _uuid: *mut sys::CUuuid,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid_v2(
-    _uuid: *mut sys::CUuuid,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGraphMemTrim(_device: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
-    _dev: sys::CUdevice,
-    _flags: *mut core::ffi::c_uint,
-    _active: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRelease(_dev: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(_dev: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxReset(_dev: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(_dev: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(
-    _pctx: *mut sys::CUcontext,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags(
-    _dev: sys::CUdevice,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(
-    _dev: sys::CUdevice,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -745,105 +406,10 @@ pub unsafe extern "C" fn cuDeviceTotalMem(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceTotalMem_v2(
-    _bytes: *mut usize,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceUnregisterAsyncNotification(
     _device: sys::CUdevice,
     _callback: sys::CUasyncCallbackHandle,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDriverGetVersion(
-    _driverVersion: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventCreate(
-    _phEvent: *mut sys::CUevent,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventDestroy(_hEvent: sys::CUevent) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventDestroy_v2(_hEvent: sys::CUevent) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventElapsedTime(
-    _pMilliseconds: *mut f32,
-    _hStart: sys::CUevent,
-    _hEnd: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventElapsedTime_v2(
-    _pMilliseconds: *mut f32,
-    _hStart: sys::CUevent,
-    _hEnd: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventQuery(_hEvent: sys::CUevent) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecord(
-    _hEvent: sys::CUevent,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecord_ptsz(
-    _hEvent: sys::CUevent,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecordWithFlags(
-    _hEvent: sys::CUevent,
-    _hStream: sys::CUstream,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecordWithFlags_ptsz(
-    _hEvent: sys::CUevent,
-    _hStream: sys::CUstream,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventSynchronize(_hEvent: sys::CUevent) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -874,63 +440,6 @@ pub unsafe extern "C" fn cuFlushGPUDirectRDMAWrites(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetAttribute(
-    _pi: *mut core::ffi::c_int,
-    _attrib: sys::CUfunction_attribute,
-    _hfunc: sys::CUfunction,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetModule(
-    _hmod: *mut sys::CUmodule,
-    _hfunc: sys::CUfunction,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetName(
-    _name: *mut *const core::ffi::c_char,
-    _hfunc: sys::CUfunction,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetParamInfo(
-    _func: sys::CUfunction,
-    _paramIndex: usize,
-    _paramOffset: *mut usize,
-    _paramSize: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncIsLoaded(
-    _state: *mut sys::CUfunctionLoadingState,
-    _function: sys::CUfunction,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncLoad(_function: sys::CUfunction) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetAttribute(
-    _hfunc: sys::CUfunction,
-    _attrib: sys::CUfunction_attribute,
-    _value: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncSetBlockShape(
     _hfunc: sys::CUfunction,
     _x: core::ffi::c_int,
@@ -941,70 +450,9 @@ pub unsafe extern "C" fn cuFuncSetBlockShape(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetCacheConfig(
-    _hfunc: sys::CUfunction,
-    _config: sys::CUfunc_cache,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetSharedMemConfig(
-    _hfunc: sys::CUfunction,
-    _config: sys::CUsharedconfig,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncSetSharedSize(
     _hfunc: sys::CUfunction,
     _bytes: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorName(
-    _error: sys::CUresult,
-    _pStr: *mut *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorString(
-    _error: sys::CUresult,
-    _pStr: *mut *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetExportTable(
-    _ppExportTable: *mut *const core::ffi::c_void,
-    _pExportTableId: *const sys::CUuuid,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress(
-    _symbol: *const core::ffi::c_char,
-    _pfn: *mut *mut core::ffi::c_void,
-    _cudaVersion: core::ffi::c_int,
-    _flags: sys::cuuint64_t,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress_v2(
-    _symbol: *const core::ffi::c_char,
-    _pfn: *mut *mut core::ffi::c_void,
-    _cudaVersion: core::ffi::c_int,
-    _flags: sys::cuuint64_t,
-    _symbolStatus: *mut sys::CUdriverProcAddressQueryResult,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2017,11 +1465,6 @@ pub unsafe extern "C" fn cuImportExternalSemaphore(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuInit(_Flags: core::ffi::c_uint) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcCloseMemHandle(_dptr: sys::CUdeviceptr) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2069,102 +1512,7 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetAttribute(
-    _pi: *mut core::ffi::c_int,
-    _attrib: sys::CUfunction_attribute,
-    _kernel: sys::CUkernel,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetFunction(
-    _pFunc: *mut sys::CUfunction,
-    _kernel: sys::CUkernel,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetLibrary(
-    _pLib: *mut sys::CUlibrary,
-    _kernel: sys::CUkernel,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetName(
-    _name: *mut *const core::ffi::c_char,
-    _hfunc: sys::CUkernel,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetParamInfo(
-    _kernel: sys::CUkernel,
-    _paramIndex: usize,
-    _paramOffset: *mut usize,
-    _paramSize: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelSetAttribute(
-    _attrib: sys::CUfunction_attribute,
-    _val: core::ffi::c_int,
-    _kernel: sys::CUkernel,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelSetCacheConfig(
-    _kernel: sys::CUkernel,
-    _config: sys::CUfunc_cache,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunch(_f: sys::CUfunction) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchCooperativeKernel(
-    _f: sys::CUfunction,
-    _gridDimX: core::ffi::c_uint,
-    _gridDimY: core::ffi::c_uint,
-    _gridDimZ: core::ffi::c_uint,
-    _blockDimX: core::ffi::c_uint,
-    _blockDimY: core::ffi::c_uint,
-    _blockDimZ: core::ffi::c_uint,
-    _sharedMemBytes: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-    _kernelParams: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchCooperativeKernel_ptsz(
-    _f: sys::CUfunction,
-    _gridDimX: core::ffi::c_uint,
-    _gridDimY: core::ffi::c_uint,
-    _gridDimZ: core::ffi::c_uint,
-    _blockDimX: core::ffi::c_uint,
-    _blockDimY: core::ffi::c_uint,
-    _blockDimZ: core::ffi::c_uint,
-    _sharedMemBytes: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-    _kernelParams: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2197,170 +1545,11 @@ pub unsafe extern "C" fn cuLaunchGridAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchHostFunc(
-    _hStream: sys::CUstream,
-    _fn_: sys::CUhostFn,
-    _userData: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchHostFunc_ptsz(
-    _hStream: sys::CUstream,
-    _fn_: sys::CUhostFn,
-    _userData: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernel(
-    _f: sys::CUfunction,
-    _gridDimX: core::ffi::c_uint,
-    _gridDimY: core::ffi::c_uint,
-    _gridDimZ: core::ffi::c_uint,
-    _blockDimX: core::ffi::c_uint,
-    _blockDimY: core::ffi::c_uint,
-    _blockDimZ: core::ffi::c_uint,
-    _sharedMemBytes: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-    _kernelParams: *mut *mut core::ffi::c_void,
-    _extra: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernel_ptsz(
-    _f: sys::CUfunction,
-    _gridDimX: core::ffi::c_uint,
-    _gridDimY: core::ffi::c_uint,
-    _gridDimZ: core::ffi::c_uint,
-    _blockDimX: core::ffi::c_uint,
-    _blockDimY: core::ffi::c_uint,
-    _blockDimZ: core::ffi::c_uint,
-    _sharedMemBytes: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-    _kernelParams: *mut *mut core::ffi::c_void,
-    _extra: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernelEx(
-    _config: *const sys::CUlaunchConfig,
-    _f: sys::CUfunction,
-    _kernelParams: *mut *mut core::ffi::c_void,
-    _extra: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernelEx_ptsz(
-    _config: *const sys::CUlaunchConfig,
-    _f: sys::CUfunction,
-    _kernelParams: *mut *mut core::ffi::c_void,
-    _extra: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryEnumerateKernels(
-    _kernels: *mut sys::CUkernel,
-    _numKernels: core::ffi::c_uint,
-    _lib: sys::CUlibrary,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetGlobal(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytes: *mut usize,
-    _library: sys::CUlibrary,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetKernel(
-    _pKernel: *mut sys::CUkernel,
-    _library: sys::CUlibrary,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetKernelCount(
-    _count: *mut core::ffi::c_uint,
-    _lib: sys::CUlibrary,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetManaged(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytes: *mut usize,
-    _library: sys::CUlibrary,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetModule(
-    _pMod: *mut sys::CUmodule,
-    _library: sys::CUlibrary,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLibraryGetUnifiedFunction(
     _fptr: *mut *mut core::ffi::c_void,
     _library: sys::CUlibrary,
     _symbol: *const core::ffi::c_char,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryLoadData(
-    _library: *mut sys::CUlibrary,
-    _code: *const core::ffi::c_void,
-    _jitOptions: *mut sys::CUjit_option,
-    _jitOptionsValues: *mut *mut core::ffi::c_void,
-    _numJitOptions: core::ffi::c_uint,
-    _libraryOptions: *mut sys::CUlibraryOption,
-    _libraryOptionValues: *mut *mut core::ffi::c_void,
-    _numLibraryOptions: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryLoadFromFile(
-    _library: *mut sys::CUlibrary,
-    _fileName: *const core::ffi::c_char,
-    _jitOptions: *mut sys::CUjit_option,
-    _jitOptionsValues: *mut *mut core::ffi::c_void,
-    _numJitOptions: core::ffi::c_uint,
-    _libraryOptions: *mut sys::CUlibraryOption,
-    _libraryOptionValues: *mut *mut core::ffi::c_void,
-    _numLibraryOptions: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryUnload(_library: sys::CUlibrary) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2510,75 +1699,9 @@ pub unsafe extern "C" fn cuMemAddressReserve(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAdvise(
-    _devPtr: sys::CUdeviceptr,
-    _count: usize,
-    _advice: sys::CUmem_advise,
-    _device: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAdvise_v2(
-    _devPtr: sys::CUdeviceptr,
-    _count: usize,
-    _advice: sys::CUmem_advise,
-    _location: sys::CUmemLocation,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc(
     _dptr: *mut core::ffi::c_uint,
     _bytesize: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAlloc_v2(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytesize: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocAsync(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytesize: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytesize: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytesize: usize,
-    _pool: sys::CUmemoryPool,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytesize: usize,
-    _pool: sys::CUmemoryPool,
-    _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2592,39 +1715,11 @@ pub unsafe extern "C" fn cuMemAllocHost(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocHost_v2(
-    _pp: *mut *mut core::ffi::c_void,
-    _bytesize: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocManaged(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytesize: usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocPitch(
     _dptr: *mut core::ffi::c_uint,
     _pPitch: *mut core::ffi::c_uint,
     _WidthInBytes: core::ffi::c_uint,
     _Height: core::ffi::c_uint,
-    _ElementSizeBytes: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocPitch_v2(
-    _dptr: *mut sys::CUdeviceptr,
-    _pPitch: *mut usize,
-    _WidthInBytes: usize,
-    _Height: usize,
     _ElementSizeBytes: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -2728,32 +1823,6 @@ pub unsafe extern "C" fn cuMemFree(_dptr: core::ffi::c_uint) -> sys::CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFree_v2(_dptr: sys::CUdeviceptr) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFreeAsync(
-    _dptr: sys::CUdeviceptr,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFreeAsync_ptsz(
-    _dptr: sys::CUdeviceptr,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFreeHost(_p: *mut core::ffi::c_void) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetAccess(
     _flags: *mut core::ffi::c_ulonglong,
     _location: *const sys::CUmemLocation,
@@ -2767,15 +1836,6 @@ pub unsafe extern "C" fn cuMemGetAddressRange(
     _pbase: *mut core::ffi::c_uint,
     _psize: *mut core::ffi::c_uint,
     _dptr: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetAddressRange_v2(
-    _pbase: *mut sys::CUdeviceptr,
-    _psize: *mut usize,
-    _dptr: sys::CUdeviceptr,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2826,24 +1886,10 @@ pub unsafe extern "C" fn cuMemGetInfo(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetInfo_v2(_free: *mut usize, _total: *mut usize) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetMemPool(
     _pool: *mut sys::CUmemoryPool,
     _location: *mut sys::CUmemLocation,
     _type_: sys::CUmemAllocationType,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostAlloc(
-    _pp: *mut *mut core::ffi::c_void,
-    _bytesize: usize,
-    _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2858,42 +1904,11 @@ pub unsafe extern "C" fn cuMemHostGetDevicePointer(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
-    _pdptr: *mut sys::CUdeviceptr,
-    _p: *mut core::ffi::c_void,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostGetFlags(
-    _pFlags: *mut core::ffi::c_uint,
-    _p: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostRegister(
     _p: *mut core::ffi::c_void,
     _bytesize: usize,
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostRegister_v2(
-    _p: *mut core::ffi::c_void,
-    _bytesize: usize,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostUnregister(_p: *mut core::ffi::c_void) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -3030,48 +2045,6 @@ pub unsafe extern "C" fn cuMemPoolTrimTo(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPrefetchAsync(
-    _devPtr: sys::CUdeviceptr,
-    _count: usize,
-    _dstDevice: sys::CUdevice,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPrefetchAsync_ptsz(
-    _devPtr: sys::CUdeviceptr,
-    _count: usize,
-    _dstDevice: sys::CUdevice,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPrefetchAsync_v2(
-    _devPtr: sys::CUdeviceptr,
-    _count: usize,
-    _location: sys::CUmemLocation,
-    _flags: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPrefetchAsync_v2_ptsz(
-    _devPtr: sys::CUdeviceptr,
-    _count: usize,
-    _location: sys::CUmemLocation,
-    _flags: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPrefetchBatchAsync(
     _dptrs: *mut sys::CUdeviceptr,
     _sizes: *mut usize,
@@ -3156,24 +2129,6 @@ pub unsafe extern "C" fn cuMemSetMemPool(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemUnmap(_ptr: sys::CUdeviceptr, _size: usize) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy(
-    _dst: sys::CUdeviceptr,
-    _src: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy_ptds(
-    _dst: sys::CUdeviceptr,
-    _src: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -3339,26 +2294,6 @@ pub unsafe extern "C" fn cuMemcpy3DPeerAsync(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy3DPeerAsync_ptsz(
     _pCopy: *const sys::CUDA_MEMCPY3D_PEER,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAsync(
-    _dst: sys::CUdeviceptr,
-    _src: sys::CUdeviceptr,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAsync_ptsz(
-    _dst: sys::CUdeviceptr,
-    _src: sys::CUdeviceptr,
-    _ByteCount: usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -3588,48 +2523,10 @@ pub unsafe extern "C" fn cuMemcpyDtoD(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoD_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoD_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoDAsync(
     _dstDevice: core::ffi::c_uint,
     _srcDevice: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -3645,48 +2542,10 @@ pub unsafe extern "C" fn cuMemcpyDtoH(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoH_v2(
-    _dstHost: *mut core::ffi::c_void,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoH_v2_ptds(
-    _dstHost: *mut core::ffi::c_void,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoHAsync(
     _dstHost: *mut core::ffi::c_void,
     _srcDevice: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
-    _dstHost: *mut core::ffi::c_void,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2_ptsz(
-    _dstHost: *mut core::ffi::c_void,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -3765,24 +2624,6 @@ pub unsafe extern "C" fn cuMemcpyHtoD(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoD_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoD_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoDAsync(
     _dstDevice: core::ffi::c_uint,
     _srcHost: *const core::ffi::c_void,
@@ -3793,114 +2634,10 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeer(
-    _dstDevice: sys::CUdeviceptr,
-    _dstContext: sys::CUcontext,
-    _srcDevice: sys::CUdeviceptr,
-    _srcContext: sys::CUcontext,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeer_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _dstContext: sys::CUcontext,
-    _srcDevice: sys::CUdeviceptr,
-    _srcContext: sys::CUcontext,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeerAsync(
-    _dstDevice: sys::CUdeviceptr,
-    _dstContext: sys::CUcontext,
-    _srcDevice: sys::CUdeviceptr,
-    _srcContext: sys::CUcontext,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeerAsync_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _dstContext: sys::CUcontext,
-    _srcDevice: sys::CUdeviceptr,
-    _srcContext: sys::CUcontext,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD16(
     _dstDevice: core::ffi::c_uint,
     _us: core::ffi::c_ushort,
     _N: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _us: core::ffi::c_ushort,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _us: core::ffi::c_ushort,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16Async(
-    _dstDevice: sys::CUdeviceptr,
-    _us: core::ffi::c_ushort,
-    _N: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _us: core::ffi::c_ushort,
-    _N: usize,
-    _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -3917,104 +2654,12 @@ pub unsafe extern "C" fn cuMemsetD2D16(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _us: core::ffi::c_ushort,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _us: core::ffi::c_ushort,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16Async(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _us: core::ffi::c_ushort,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _us: core::ffi::c_ushort,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD2D32(
     _dstDevice: core::ffi::c_uint,
     _dstPitch: core::ffi::c_uint,
     _ui: core::ffi::c_uint,
     _Width: core::ffi::c_uint,
     _Height: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _ui: core::ffi::c_uint,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _ui: core::ffi::c_uint,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32Async(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _ui: core::ffi::c_uint,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _ui: core::ffi::c_uint,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4031,52 +2676,6 @@ pub unsafe extern "C" fn cuMemsetD2D8(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _uc: core::ffi::c_uchar,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _uc: core::ffi::c_uchar,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8Async(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _uc: core::ffi::c_uchar,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _uc: core::ffi::c_uchar,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD32(
     _dstDevice: core::ffi::c_uint,
     _ui: core::ffi::c_uint,
@@ -4086,86 +2685,10 @@ pub unsafe extern "C" fn cuMemsetD32(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _ui: core::ffi::c_uint,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _ui: core::ffi::c_uint,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32Async(
-    _dstDevice: sys::CUdeviceptr,
-    _ui: core::ffi::c_uint,
-    _N: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _ui: core::ffi::c_uint,
-    _N: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD8(
     _dstDevice: core::ffi::c_uint,
     _uc: core::ffi::c_uchar,
     _N: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _uc: core::ffi::c_uchar,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _uc: core::ffi::c_uchar,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8Async(
-    _dstDevice: sys::CUdeviceptr,
-    _uc: core::ffi::c_uchar,
-    _N: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _uc: core::ffi::c_uchar,
-    _N: usize,
-    _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4213,54 +2736,11 @@ pub unsafe extern "C" fn cuMipmappedArrayGetSparseProperties(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleEnumerateFunctions(
-    _functions: *mut sys::CUfunction,
-    _numFunctions: core::ffi::c_uint,
-    _mod_: sys::CUmodule,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetFunction(
-    _hfunc: *mut sys::CUfunction,
-    _hmod: sys::CUmodule,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetFunctionCount(
-    _count: *mut core::ffi::c_uint,
-    _mod_: sys::CUmodule,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleGetGlobal(
     _dptr: *mut core::ffi::c_uint,
     _bytes: *mut core::ffi::c_uint,
     _hmod: sys::CUmodule,
     _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetGlobal_v2(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytes: *mut usize,
-    _hmod: sys::CUmodule,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetLoadingMode(
-    _mode: *mut sys::CUmoduleLoadingMode,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4280,46 +2760,6 @@ pub unsafe extern "C" fn cuModuleGetTexRef(
     _hmod: sys::CUmodule,
     _name: *const core::ffi::c_char,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoad(
-    _module: *mut sys::CUmodule,
-    _fname: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoadData(
-    _module: *mut sys::CUmodule,
-    _image: *const core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoadDataEx(
-    _module: *mut sys::CUmodule,
-    _image: *const core::ffi::c_void,
-    _numOptions: core::ffi::c_uint,
-    _options: *mut sys::CUjit_option,
-    _optionValues: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoadFatBinary(
-    _module: *mut sys::CUmodule,
-    _fatCubin: *const core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleUnload(_hmod: sys::CUmodule) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -4382,66 +2822,10 @@ pub unsafe extern "C" fn cuMulticastUnbind(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
-    _dynamicSmemSize: *mut usize,
-    _func: sys::CUfunction,
-    _numBlocks: core::ffi::c_int,
-    _blockSize: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-    _numBlocks: *mut core::ffi::c_int,
-    _func: sys::CUfunction,
-    _blockSize: core::ffi::c_int,
-    _dynamicSMemSize: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    _numBlocks: *mut core::ffi::c_int,
-    _func: sys::CUfunction,
-    _blockSize: core::ffi::c_int,
-    _dynamicSMemSize: usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
     _numClusters: *mut core::ffi::c_int,
     _func: sys::CUfunction,
     _config: *const sys::CUlaunchConfig,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
-    _minGridSize: *mut core::ffi::c_int,
-    _blockSize: *mut core::ffi::c_int,
-    _func: sys::CUfunction,
-    _blockSizeToDynamicSMemSize: sys::CUoccupancyB2DSize,
-    _dynamicSMemSize: usize,
-    _blockSizeLimit: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
-    _minGridSize: *mut core::ffi::c_int,
-    _blockSize: *mut core::ffi::c_int,
-    _func: sys::CUfunction,
-    _blockSizeToDynamicSMemSize: sys::CUoccupancyB2DSize,
-    _dynamicSMemSize: usize,
-    _blockSizeLimit: core::ffi::c_int,
-    _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4501,34 +2885,6 @@ pub unsafe extern "C" fn cuParamSetv(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerGetAttribute(
-    _data: *mut core::ffi::c_void,
-    _attribute: sys::CUpointer_attribute,
-    _ptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerGetAttributes(
-    _numAttributes: core::ffi::c_uint,
-    _attributes: *mut sys::CUpointer_attribute,
-    _data: *mut *mut core::ffi::c_void,
-    _ptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerSetAttribute(
-    _value: *const core::ffi::c_void,
-    _attribute: sys::CUpointer_attribute,
-    _ptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuProfilerStart() -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4554,46 +2910,6 @@ pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync_ptsz(
     _paramsArray: *const sys::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
     _numExtSems: core::ffi::c_uint,
     _stream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamAddCallback(
-    _hStream: sys::CUstream,
-    _callback: sys::CUstreamCallback,
-    _userData: *mut core::ffi::c_void,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamAddCallback_ptsz(
-    _hStream: sys::CUstream,
-    _callback: sys::CUstreamCallback,
-    _userData: *mut core::ffi::c_void,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamAttachMemAsync(
-    _hStream: sys::CUstream,
-    _dptr: sys::CUdeviceptr,
-    _length: usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamAttachMemAsync_ptsz(
-    _hStream: sys::CUstream,
-    _dptr: sys::CUdeviceptr,
-    _length: usize,
-    _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4705,33 +3021,6 @@ pub unsafe extern "C" fn cuStreamCopyAttributes_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreate(
-    _phStream: *mut sys::CUstream,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreateWithPriority(
-    _phStream: *mut sys::CUstream,
-    _flags: core::ffi::c_uint,
-    _priority: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamDestroy(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamDestroy_v2(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamEndCapture(
     _hStream: sys::CUstream,
     _phGraph: *mut sys::CUgraph,
@@ -4834,107 +3123,9 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx(
-    _hStream: sys::CUstream,
-    _pctx: *mut sys::CUcontext,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx_ptsz(
-    _hStream: sys::CUstream,
-    _pctx: *mut sys::CUcontext,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx_v2(
-    _hStream: sys::CUstream,
-    _pCtx: *mut sys::CUcontext,
-    _pGreenCtx: *mut sys::CUgreenCtx,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx_v2_ptsz(
-    _hStream: sys::CUstream,
-    _pCtx: *mut sys::CUcontext,
-    _pGreenCtx: *mut sys::CUgreenCtx,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetDevice(
-    _hStream: sys::CUstream,
-    _device: *mut sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetDevice_ptsz(
-    _hStream: sys::CUstream,
-    _device: *mut sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetFlags(
-    _hStream: sys::CUstream,
-    _flags: *mut core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetFlags_ptsz(
-    _hStream: sys::CUstream,
-    _flags: *mut core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetGreenCtx(
     _hStream: sys::CUstream,
     _phCtx: *mut sys::CUgreenCtx,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetId(
-    _hStream: sys::CUstream,
-    _streamId: *mut core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetId_ptsz(
-    _hStream: sys::CUstream,
-    _streamId: *mut core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetPriority(
-    _hStream: sys::CUstream,
-    _priority: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetPriority_ptsz(
-    _hStream: sys::CUstream,
-    _priority: *mut core::ffi::c_int,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4956,16 +3147,6 @@ pub unsafe extern "C" fn cuStreamIsCapturing_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamQuery(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamQuery_ptsz(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamSetAttribute(
     _hStream: sys::CUstream,
     _attr: sys::CUstreamAttrID,
@@ -4980,16 +3161,6 @@ pub unsafe extern "C" fn cuStreamSetAttribute_ptsz(
     _attr: sys::CUstreamAttrID,
     _param: *const sys::CUstreamAttrValue,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSynchronize(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSynchronize_ptsz(_hStream: sys::CUstream) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -5030,184 +3201,6 @@ pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2_ptsz(
     _dependencies: *mut sys::CUgraphNode,
     _dependencyData: *const sys::CUgraphEdgeData,
     _numDependencies: usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitEvent(
-    _hStream: sys::CUstream,
-    _hEvent: sys::CUevent,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitEvent_ptsz(
-    _hStream: sys::CUstream,
-    _hEvent: sys::CUevent,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue32(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint32_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue32_ptsz(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint32_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue32_v2(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint32_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue32_v2_ptsz(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint32_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue64(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint64_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue64_ptsz(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint64_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue64_v2(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint64_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitValue64_v2_ptsz(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint64_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue32(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint32_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue32_ptsz(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint32_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue32_v2(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint32_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue32_v2_ptsz(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint32_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue64(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint64_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue64_ptsz(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint64_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue64_v2(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint64_t,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue64_v2_ptsz(
-    _stream: sys::CUstream,
-    _addr: sys::CUdeviceptr,
-    _value: sys::cuuint64_t,
     _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED

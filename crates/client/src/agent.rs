@@ -1,0 +1,259 @@
+//! The agent thread: the daemon's hand inside the program.
+//!
+//! ```text
+//!   serving ── Quiesce ──► stopped ── Detach ──► detached ── wake block ──► reattaching
+//!      ▲                     │ Resume                │                          │
+//!      └─────────────────────┴───────────────────────┼───── Welcome ────────────┘
+//!                                                    └◄──── failed: wait for the next summons
+//! ```
+//! While threads are parked it allocates from our own allocator only and calls nothing of the C library
+//! that may lock.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::{HostKind, ToProgram};
+use fermata_control::ControlError;
+use fermata_control::agent::{FromAgent, ToAgent};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::mirror::Kind;
+use crate::session::{self, Control};
+use crate::{callback, gate, host, link, notice, quiesce, signal, wake};
+
+/// How often the daemon's summons is looked for.
+const WAKE_POLL: Duration = Duration::from_millis(1);
+/// How long the worker may take to send the regions after a reattachment.
+const REGIONS: Duration = Duration::from_secs(60);
+
+/// The control socket's number, for the forked child to close.
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+
+/// Starts the agent. Its thread has every signal blocked.
+///
+/// # Errors
+/// The signal is taken, or no thread can be made.
+pub fn start(control: Control) -> io::Result<()> {
+    signal::install().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    DESCRIPTOR.store(control.as_fd().as_raw_fd(), Ordering::Relaxed);
+    let builder = std::thread::Builder::new().name("fermata-agent".into());
+    signal::with_all_blocked(|| builder.spawn(move || run(control)))?;
+    Ok(())
+}
+
+/// In a forked child: closes the child's copy of the control socket.
+pub fn close_descriptor() {
+    let fd = DESCRIPTOR.swap(-1, Ordering::Relaxed);
+    if fd >= 0 {
+        // SAFETY: the child's agent thread, its owner, does not exist; nobody uses the number any more.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
+fn run(control: Control) {
+    let mut control = Some(control);
+    loop {
+        let message = match &control {
+            Some(connection) => serve(connection),
+            None => {
+                // The daemon is gone; the worker is not, and its callbacks still come.
+                wait_for(None, Duration::from_millis(40));
+                pump();
+                continue;
+            }
+        };
+        let next = match message {
+            Ok(ToAgent::Quiesce { deadline_ms }) => stopped(&control, deadline_ms),
+            Ok(_) => Ok(Next::Serve),
+            Err(error) => Err(error),
+        };
+        match next {
+            Ok(Next::Serve) => {}
+            Ok(Next::Detached) => {
+                control = None;
+                DESCRIPTOR.store(-1, Ordering::Relaxed);
+                let connection = reattach();
+                DESCRIPTOR.store(connection.as_fd().as_raw_fd(), Ordering::Relaxed);
+                control.replace(connection);
+            }
+            Err(_) => {
+                DESCRIPTOR.store(-1, Ordering::Relaxed);
+                control = None;
+            }
+        }
+    }
+}
+
+enum Next {
+    Serve,
+    Detached,
+}
+
+/// Waits for the daemon's next message, and serves the worker meanwhile.
+fn serve(control: &Control) -> Result<ToAgent, ControlError> {
+    loop {
+        if wait_for(Some(control), Duration::from_millis(500)) {
+            return control.recv(Duration::from_secs(1)).map(|(message, _)| message);
+        }
+        pump();
+    }
+}
+
+/// Whether the control socket has something; else the side socket may have, or the time passed.
+fn wait_for(control: Option<&Control>, limit: Duration) -> bool {
+    let time = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+    let side = link::current().ok().map(|link| &*link.side);
+    let mut fds = Vec::new();
+    fds.extend(control.map(|control| PollFd::new(control, PollFlags::IN)));
+    if let Some(side) = side {
+        fds.push(PollFd::new(side, PollFlags::IN));
+    }
+    let ready = poll(&mut fds, Some(&time));
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    if side.is_some() && fds.last().is_some_and(|fd| fd.revents().intersects(gone)) {
+        // The worker is gone: its socket would be ready for ever.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    control.is_some() && ready.is_ok() && !fds[0].revents().is_empty()
+}
+
+/// Takes what the worker has sent on its own account.
+fn pump() {
+    let Ok(link) = link::current() else { return };
+    while let Ok(Some((message, _))) = link.side.receive_from_worker(Duration::ZERO) {
+        if let ToProgram::Callback { id } = message {
+            callback::due(id);
+        }
+    }
+}
+
+/// From Quiesce to Resume or Detach.
+fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlError> {
+    let Some(control) = control else { return Ok(Next::Serve) };
+    let start = Instant::now();
+    let threads = match quiesce::quiesce(Duration::from_millis(deadline_ms), pump) {
+        Ok(threads) => threads,
+        Err(quiesce::Refusal { reason, hint }) => {
+            control.send(&FromAgent::Refused { reason, hint }, &[])?;
+            return Ok(Next::Serve);
+        }
+    };
+    let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let answer = control.send(&FromAgent::Quiesced { threads, nanoseconds }, &[]);
+    let order = answer.and_then(|()| await_order(control));
+    match order {
+        Ok(ToAgent::Detach) => {
+            detach();
+            // The daemon takes a closed connection for the same answer.
+            let _ = control.send(&FromAgent::Detached, &[]);
+            Ok(Next::Detached)
+        }
+        Ok(_) => {
+            gate::open();
+            control.send(&FromAgent::Resumed, &[])?;
+            Ok(Next::Serve)
+        }
+        Err(error) => {
+            gate::open();
+            Err(error)
+        }
+    }
+}
+
+fn await_order(control: &Control) -> Result<ToAgent, ControlError> {
+    loop {
+        match control.recv(Duration::from_secs(1)) {
+            Ok((message, _)) => return Ok(message),
+            Err(ControlError::Timeout { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Lets go of everything shared with anybody. Every thread is parked and the worker idle.
+fn detach() {
+    if let Some(session) = session::begun() {
+        for block in session.memory.host_blocks() {
+            if let Err(errno) = host::detach(block.start, block.mapped) {
+                notice::write(&format!("cannot let go of host memory at {:#x}: {errno}", block.start));
+            }
+        }
+    }
+    if let Some(link) = link::take() {
+        link.producer.close();
+    }
+}
+
+/// Waits for the daemon's summons and follows it until that works; then lets the threads run.
+fn reattach() -> Control {
+    loop {
+        let Some(summons) = wake::summons() else {
+            std::thread::sleep(WAKE_POLL);
+            continue;
+        };
+        wake::reset();
+        match follow(&summons) {
+            Ok(control) => return control,
+            Err(reason) => notice::write(&format!("the program could not reattach: {reason}")),
+        }
+    }
+}
+
+fn follow(summons: &wake::Summons) -> Result<Control, String> {
+    let control =
+        Control::connect(summons.socket.as_ref(), "fermatad").map_err(|error| error.to_string())?;
+    let (new, resume) = session::attach(&control, &summons.token, true, REGIONS)?;
+    link::install(new);
+    if let Err(reason) = map_regions() {
+        detach();
+        return Err(reason);
+    }
+    if !resume {
+        wait_for_resume(&control).map_err(|error| error.to_string())?;
+    }
+    gate::open();
+    control.send(&FromAgent::Resumed, &[]).map_err(|error| error.to_string())?;
+    Ok(control)
+}
+
+fn wait_for_resume(control: &Control) -> Result<(), ControlError> {
+    match await_order(control)? {
+        ToAgent::Resume => Ok(()),
+        _ => Err(ControlError::Closed { peer: "fermatad".into() }),
+    }
+}
+
+/// Maps every region that the worker sends.
+fn map_regions() -> Result<(), String> {
+    let session = session::begun().ok_or("there is no session")?;
+    let link = link::current().map_err(|status| format!("error {status}"))?;
+    let end = Instant::now() + REGIONS;
+    let mut missing = session.memory.host_blocks();
+    while Instant::now() < end {
+        let got = link.side.receive_from_worker(Duration::from_millis(200));
+        match got.map_err(|error| error.to_string())? {
+            Some((ToProgram::Region { address, size }, Some(file))) => {
+                let known = missing.iter().position(|block| (block.start, block.mapped) == (address, size));
+                let known = known.ok_or_else(|| format!("unknown region at {address:#x}, {size} bytes"))?;
+                let block = missing.swap_remove(known);
+                let private = block.kind == Kind::Host(HostKind::Registered);
+                host::attach(address, size, file.as_fd(), !private)
+                    .map_err(|_| format!("cannot map host memory at {address:#x}"))?;
+            }
+            Some((ToProgram::Region { address, .. }, None)) => {
+                return Err(format!("the region at {address:#x} came without its memory"));
+            }
+            Some((ToProgram::RegionsEnd, _)) => {
+                return match missing.first() {
+                    None => Ok(()),
+                    Some(block) => Err(format!("the region at {:#x} did not come back", block.start)),
+                };
+            }
+            Some((ToProgram::Callback { id }, _)) => callback::due(id),
+            None => {}
+        }
+    }
+    Err("the worker did not send the regions in time".into())
+}

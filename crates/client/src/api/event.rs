@@ -1,0 +1,81 @@
+//! Events.
+
+use core::ffi::c_uint;
+
+use fermata_abi::op::{Op, ReplyBody};
+use fermata_abi::sys::driver as sys;
+
+use crate::context::current;
+use crate::entry::{Result, driver_api, put};
+use crate::handles::to_pointer;
+use crate::link;
+use crate::session::session;
+
+const FLAGS: c_uint = sys::CU_EVENT_BLOCKING_SYNC | sys::CU_EVENT_DISABLE_TIMING | sys::CU_EVENT_INTERPROCESS;
+
+driver_api! {
+    fn cuEventCreate(event: *mut sys::CUevent, flags: c_uint) {
+        if flags & !FLAGS != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        if flags & sys::CU_EVENT_INTERPROCESS != 0 {
+            return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        put(event, to_pointer(session()?.events.create(&current()?, flags)?.handle))
+    }
+
+    fn cuEventDestroy(event: sys::CUevent) {
+        session()?.events.destroy(event)
+    }
+
+    fn cuEventDestroy_v2(event: sys::CUevent) {
+        session()?.events.destroy(event)
+    }
+
+    fn cuEventRecord(event: sys::CUevent, stream: sys::CUstream) {
+        record(event, stream, 0)
+    }
+
+    fn cuEventRecordWithFlags(event: sys::CUevent, stream: sys::CUstream, flags: c_uint) {
+        if flags & !sys::CU_EVENT_RECORD_EXTERNAL != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        record(event, stream, flags)
+    }
+
+    fn cuEventQuery(event: sys::CUevent) {
+        let event = session()?.events.get(event)?.handle;
+        link::ask(&Op::EventQuery { event }, link::nothing)
+    }
+
+    fn cuEventSynchronize(event: sys::CUevent) {
+        let event = session()?.events.get(event)?.handle;
+        link::ask(&Op::EventSync { event }, link::nothing)
+    }
+
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent) {
+        put(milliseconds, elapsed(start, end)?)
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent) {
+        put(milliseconds, elapsed(start, end)?)
+    }
+}
+
+fn record(event: sys::CUevent, stream: sys::CUstream, flags: u32) -> Result {
+    let session = session()?;
+    let event = session.events.get(event)?.handle;
+    link::post(&Op::EventRecord { event, stream: session.streams.resolve(stream)?, flags })
+}
+
+fn elapsed(start: sys::CUevent, end: sys::CUevent) -> Result<f32> {
+    let events = &session()?.events;
+    let (start, end) = (events.get(start)?, events.get(end)?);
+    if (start.flags | end.flags) & sys::CU_EVENT_DISABLE_TIMING != 0 {
+        return Err(sys::CUDA_ERROR_INVALID_HANDLE);
+    }
+    link::ask(&Op::EventElapsed { start: start.handle, end: end.handle }, |body| match body {
+        ReplyBody::F32(value) => Ok(value),
+        _ => Err(sys::CUDA_ERROR_UNKNOWN),
+    })
+}

@@ -1,0 +1,104 @@
+//! Fills.
+
+use core::ffi::{c_uchar, c_uint, c_ushort};
+
+use fermata_abi::op::StreamRef;
+use fermata_abi::sys::driver as sys;
+
+use crate::context::with_current;
+use crate::copy::{Fill, fill};
+use crate::entry::{Result, driver_api};
+use crate::session::session;
+use crate::stream::legacy;
+
+driver_api! {
+    fn cuMemsetD8_v2(address: sys::CUdeviceptr, value: c_uchar, count: usize) {
+        row(address, 1, value.into(), count, None)
+    }
+
+    fn cuMemsetD16_v2(address: sys::CUdeviceptr, value: c_ushort, count: usize) {
+        row(address, 2, value.into(), count, None)
+    }
+
+    fn cuMemsetD32_v2(address: sys::CUdeviceptr, value: c_uint, count: usize) {
+        row(address, 4, value, count, None)
+    }
+
+    fn cuMemsetD8Async(address: sys::CUdeviceptr, value: c_uchar, count: usize, stream: sys::CUstream) {
+        row(address, 1, value.into(), count, Some(session()?.streams.resolve(stream)?))
+    }
+
+    fn cuMemsetD16Async(address: sys::CUdeviceptr, value: c_ushort, count: usize, stream: sys::CUstream) {
+        row(address, 2, value.into(), count, Some(session()?.streams.resolve(stream)?))
+    }
+
+    fn cuMemsetD32Async(address: sys::CUdeviceptr, value: c_uint, count: usize, stream: sys::CUstream) {
+        row(address, 4, value, count, Some(session()?.streams.resolve(stream)?))
+    }
+
+    fn cuMemsetD2D8_v2(address: sys::CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize) {
+        rows(address, pitch, 1, value.into(), width, height, None)
+    }
+
+    fn cuMemsetD2D16_v2(address: sys::CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize) {
+        rows(address, pitch, 2, value.into(), width, height, None)
+    }
+
+    fn cuMemsetD2D32_v2(address: sys::CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize) {
+        rows(address, pitch, 4, value, width, height, None)
+    }
+
+    fn cuMemsetD2D8Async(
+        address: sys::CUdeviceptr,
+        pitch: usize,
+        value: c_uchar,
+        width: usize,
+        height: usize,
+        stream: sys::CUstream,
+    ) {
+        rows(address, pitch, 1, value.into(), width, height, Some(session()?.streams.resolve(stream)?))
+    }
+
+    fn cuMemsetD2D16Async(
+        address: sys::CUdeviceptr,
+        pitch: usize,
+        value: c_ushort,
+        width: usize,
+        height: usize,
+        stream: sys::CUstream,
+    ) {
+        rows(address, pitch, 2, value.into(), width, height, Some(session()?.streams.resolve(stream)?))
+    }
+
+    fn cuMemsetD2D32Async(
+        address: sys::CUdeviceptr,
+        pitch: usize,
+        value: c_uint,
+        width: usize,
+        height: usize,
+        stream: sys::CUstream,
+    ) {
+        rows(address, pitch, 4, value, width, height, Some(session()?.streams.resolve(stream)?))
+    }
+}
+
+fn row(address: u64, element: u8, value: u32, count: usize, stream: Option<StreamRef>) -> Result {
+    rows(address, 0, element, value, count, 1, stream)
+}
+
+/// Without a stream, the fill goes to the legacy one and is waited for where CUDA does so.
+fn rows(
+    address: u64,
+    pitch: usize,
+    element: u8,
+    value: u32,
+    width: usize,
+    height: usize,
+    stream: Option<StreamRef>,
+) -> Result {
+    let session = session()?;
+    let wait = stream.is_none();
+    let stream = stream.map_or_else(|| with_current(|context| Ok(legacy(context))), Ok)?;
+    let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
+    fill(session, Fill { address, pitch, element, value, width, height }, stream, wait)
+}

@@ -1,0 +1,72 @@
+//! Functions.
+
+use core::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use fermata_abi::sys::driver as sys;
+
+use crate::context::with_current;
+use crate::entry::{Result, driver_api, put, put_if};
+use crate::handles::{of, to_pointer};
+use crate::module::Function;
+use crate::session::session;
+
+driver_api! {
+    fn cuFuncGetAttribute(value: *mut c_int, attribute: sys::CUfunction_attribute, function: sys::CUfunction) {
+        put(value, find(function)?.attribute(attribute as i32)?)
+    }
+
+    fn cuFuncSetAttribute(function: sys::CUfunction, attribute: sys::CUfunction_attribute, value: c_int) {
+        find(function)?.set_attribute(attribute as i32, value)
+    }
+
+    fn cuFuncSetCacheConfig(function: sys::CUfunction, _config: sys::CUfunc_cache) {
+        find(function).map(|_| ())
+    }
+
+    fn cuFuncSetSharedMemConfig(function: sys::CUfunction, _config: sys::CUsharedconfig) {
+        find(function).map(|_| ())
+    }
+
+    fn cuFuncGetModule(module: *mut sys::CUmodule, function: sys::CUfunction) {
+        put(module, to_pointer(find(function)?.module.handle))
+    }
+
+    fn cuFuncGetName(name: *mut *const c_char, function: sys::CUfunction) {
+        put(name, find(function)?.name.as_ptr())
+    }
+
+    fn cuFuncGetParamInfo(function: sys::CUfunction, index: usize, offset: *mut usize, size: *mut usize) {
+        put_param(&*find(function)?, index, offset, size)
+    }
+
+    fn cuFuncIsLoaded(state: *mut sys::CUfunctionLoadingState, function: sys::CUfunction) {
+        find(function)?;
+        put(state, sys::CU_FUNCTION_LOADING_STATE_LOADED)
+    }
+
+    fn cuFuncLoad(function: sys::CUfunction) {
+        find(function).map(|_| ())
+    }
+}
+
+/// The function behind a handle, which may also be a kernel's.
+pub(super) fn find(function: sys::CUfunction) -> Result<Arc<Function>> {
+    let modules = &session()?.modules;
+    match modules.functions.get(of(function), sys::CUDA_ERROR_INVALID_HANDLE) {
+        Ok(function) => Ok(function),
+        Err(_) => with_current(|context| modules.launchable(of(function), context)),
+    }
+}
+
+/// # Safety
+/// Both pointers are null or point to room for a number.
+pub(super) unsafe fn put_param(function: &Function, index: usize, offset: *mut usize, size: *mut usize) -> Result {
+    let (at, bytes) = *function.params.get(index).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        put(offset, at as usize)?;
+        put_if(size, bytes as usize);
+    }
+    Ok(())
+}

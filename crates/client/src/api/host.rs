@@ -1,0 +1,125 @@
+//! Pinned, registered and managed memory.
+
+use core::ffi::{c_uint, c_void};
+
+use fermata_abi::op::{Address, HostKind};
+use fermata_abi::sys::driver as sys;
+
+use crate::context::current;
+use crate::entry::{Result, driver_api, put};
+use crate::host;
+use crate::mirror::{Block, Kind};
+use crate::session::session;
+
+const HOST_ALLOC_FLAGS: c_uint =
+    sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_WRITECOMBINED;
+
+driver_api! {
+    fn cuMemAllocHost_v2(pointer: *mut *mut c_void, size: usize) {
+        put(pointer, pinned(size, 0)?)
+    }
+
+    fn cuMemHostAlloc(pointer: *mut *mut c_void, size: usize, flags: c_uint) {
+        if flags & !HOST_ALLOC_FLAGS != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        put(pointer, pinned(size, flags)?)
+    }
+
+    fn cuMemFreeHost(pointer: *mut c_void) {
+        let session = session()?;
+        if pointer.is_null() {
+            return Ok(());
+        }
+        host::free(session, pointer.addr() as Address, HostKind::Pinned)
+    }
+
+    fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: c_uint) {
+        let session = session()?;
+        let context = current()?;
+        if flags & sys::CU_MEMHOSTREGISTER_IOMEMORY != 0 {
+            return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        host::register(session, &context, pointer.expose_provenance() as Address, size as u64, flags)
+    }
+
+    fn cuMemHostUnregister(pointer: *mut c_void) {
+        host::unregister(session()?, pointer.addr() as Address)
+    }
+
+    fn cuMemAllocManaged(address: *mut sys::CUdeviceptr, size: usize, flags: c_uint) {
+        if !matches!(flags, sys::CU_MEM_ATTACH_GLOBAL | sys::CU_MEM_ATTACH_HOST) {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let session = session()?;
+        put(address, host::alloc(session, &*current()?, size as u64, HostKind::Managed, flags)?)
+    }
+
+    fn cuMemHostGetDevicePointer_v2(address: *mut sys::CUdeviceptr, pointer: *mut c_void, flags: c_uint) {
+        if flags != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        find(pointer)?;
+        put(address, pointer.addr() as Address)
+    }
+
+    fn cuMemHostGetFlags(flags: *mut c_uint, pointer: *mut c_void) {
+        put(flags, find(pointer)?.flags | sys::CU_MEMHOSTALLOC_DEVICEMAP)
+    }
+
+    fn cuMemPrefetchAsync(address: sys::CUdeviceptr, size: usize, _device: sys::CUdevice, stream: sys::CUstream) {
+        check_hint(address, size)?;
+        session()?.streams.resolve(stream).map(|_| ())
+    }
+
+    fn cuMemPrefetchAsync_v2(
+        address: sys::CUdeviceptr,
+        size: usize,
+        _location: sys::CUmemLocation,
+        flags: c_uint,
+        stream: sys::CUstream,
+    ) {
+        if flags != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        check_hint(address, size)?;
+        session()?.streams.resolve(stream).map(|_| ())
+    }
+
+    fn cuMemAdvise(address: sys::CUdeviceptr, size: usize, _advice: sys::CUmem_advise, _device: sys::CUdevice) {
+        check_hint(address, size)
+    }
+
+    fn cuMemAdvise_v2(
+        address: sys::CUdeviceptr,
+        size: usize,
+        _advice: sys::CUmem_advise,
+        _location: sys::CUmemLocation,
+    ) {
+        check_hint(address, size)
+    }
+
+    fn cuStreamAttachMemAsync(stream: sys::CUstream, address: sys::CUdeviceptr, _length: usize, _flags: c_uint) {
+        check_hint(address, 1)?;
+        session()?.streams.resolve(stream).map(|_| ())
+    }
+}
+
+fn pinned(size: usize, flags: c_uint) -> Result<*mut c_void> {
+    let session = session()?;
+    let address = host::alloc(session, &*current()?, size as u64, HostKind::Pinned, flags)?;
+    Ok(std::ptr::with_exposed_provenance_mut(address as usize))
+}
+
+fn find(pointer: *mut c_void) -> Result<std::sync::Arc<Block>> {
+    let block = session()?.memory.find(pointer.addr() as Address);
+    block.filter(|block| block.is_host()).ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+}
+
+/// Hints about managed memory change nothing here, where it is shared memory; but their range must be
+/// such memory.
+fn check_hint(address: sys::CUdeviceptr, size: usize) -> Result {
+    let managed = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
+    let fine = session()?.memory.holds(address, size as u64, managed);
+    if fine { Ok(()) } else { Err(sys::CUDA_ERROR_INVALID_VALUE) }
+}

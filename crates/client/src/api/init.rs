@@ -1,0 +1,75 @@
+//! Initialisation and entry points.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use fermata_abi::sys::driver as sys;
+use fermata_abi::table::{Missing, resolve};
+
+use super::proc_table;
+use crate::entry::{driver_api, put, put_if, text};
+use crate::{notice, session};
+
+driver_api! {
+    fn cuInit(flags: c_uint) {
+        if flags != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        session::begin()
+    }
+
+    fn cuDriverGetVersion(version: *mut c_int) {
+        let known = session::begun().map(|session| session.devices.driver_version());
+        put(version, known.filter(|version| *version > 0).unwrap_or(sys::CUDA_VERSION as c_int))
+    }
+
+    fn cuGetProcAddress(
+        symbol: *const c_char,
+        function: *mut *mut c_void,
+        version: c_int,
+        flags: sys::cuuint64_t,
+    ) {
+        put(function, core::ptr::null_mut())?;
+        let found = find(text(symbol)?, version, flags);
+        put(function, found.map_err(|_| sys::CUDA_ERROR_NOT_FOUND)?)
+    }
+
+    fn cuGetProcAddress_v2(
+        symbol: *const c_char,
+        function: *mut *mut c_void,
+        version: c_int,
+        flags: sys::cuuint64_t,
+        status: *mut sys::CUdriverProcAddressQueryResult,
+    ) {
+        put(function, core::ptr::null_mut())?;
+        let (found, result) = match find(text(symbol)?, version, flags) {
+            Ok(found) => (found, sys::CU_GET_PROC_ADDRESS_SUCCESS),
+            Err(Missing::NoSuchName) => {
+                (core::ptr::null_mut(), sys::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
+            }
+            Err(Missing::VersionTooOld) => {
+                (core::ptr::null_mut(), sys::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
+            }
+        };
+        put_if(status, result);
+        put(function, found)?;
+        // Without a place for the status, a missing name is an error.
+        if found.is_null() && status.is_null() { Err(sys::CUDA_ERROR_NOT_FOUND) } else { Ok(()) }
+    }
+
+    fn cuGetExportTable(table: *mut *const c_void, id: *const sys::CUuuid) {
+        let _ = id;
+        put(table, core::ptr::null())?;
+        notice::write(
+            "the program carries the static CUDA runtime, which needs undocumented driver tables; \
+             link it with `-cudart shared`, or run it with `--attach direct`",
+        );
+        Err(sys::CUDA_ERROR_NOT_SUPPORTED)
+    }
+}
+
+fn find(symbol: &str, version: c_int, flags: u64) -> core::result::Result<*mut c_void, Missing> {
+    let per_thread = flags & u64::from(sys::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+    let version = u32::try_from(version).unwrap_or(0);
+    let symbol = resolve(symbol, version, per_thread)?;
+    proc_table::address(symbol).map(|entry| entry as *mut c_void).ok_or(Missing::NoSuchName)
+}

@@ -1,0 +1,118 @@
+//! Device memory.
+
+use core::ffi::c_uint;
+
+use fermata_abi::op::Op;
+use fermata_abi::sys::driver as sys;
+
+use crate::context::current;
+use crate::entry::{driver_api, put, put_if};
+use crate::link;
+use crate::mirror::{Block, Kind};
+use crate::session::session;
+use crate::stream;
+
+/// Rows of pitched memory begin at multiples of this.
+const PITCH: usize = 512;
+
+driver_api! {
+    fn cuMemAlloc_v2(address: *mut sys::CUdeviceptr, size: usize) {
+        put(address, alloc(size)?)
+    }
+
+    fn cuMemAllocPitch_v2(
+        address: *mut sys::CUdeviceptr,
+        pitch: *mut usize,
+        width: usize,
+        height: usize,
+        element: c_uint,
+    ) {
+        if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 || pitch.is_null() {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let row = width.checked_next_multiple_of(PITCH).ok_or(sys::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let size = row.checked_mul(height).ok_or(sys::CUDA_ERROR_OUT_OF_MEMORY)?;
+        put(address, alloc(size)?)?;
+        put(pitch, row)
+    }
+
+    fn cuMemFree_v2(address: sys::CUdeviceptr) {
+        let session = session()?;
+        if address == 0 {
+            return Ok(());
+        }
+        let block = session.memory.find(address).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        match block.kind {
+            Kind::Host(kind @ fermata_abi::op::HostKind::Managed) => crate::host::free(session, address, kind),
+            Kind::Device | Kind::Pool => {
+                let free = |block: &Block| matches!(block.kind, Kind::Device | Kind::Pool);
+                session.memory.remove(address, free)?;
+                link::ask(&Op::MemFree { address }, link::nothing)
+            }
+            _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+        session()?;
+        let (now, all) = link::ask(&Op::MemInfo { context: current()?.handle }, link::pair)?;
+        put_if(free, now as usize);
+        put_if(total, all as usize);
+        Ok(())
+    }
+
+    fn cuMemGetAddressRange_v2(base: *mut sys::CUdeviceptr, size: *mut usize, address: sys::CUdeviceptr) {
+        let block = session()?.memory.find(address).ok_or(sys::CUDA_ERROR_NOT_FOUND)?;
+        put_if(base, block.start);
+        put_if(size, block.size as usize);
+        Ok(())
+    }
+
+    fn cuMemAllocAsync(address: *mut sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
+        put(address, alloc_async(size, stream)?)
+    }
+
+    fn cuMemAllocFromPoolAsync(
+        address: *mut sys::CUdeviceptr,
+        size: usize,
+        _pool: sys::CUmemoryPool,
+        stream: sys::CUstream,
+    ) {
+        put(address, alloc_async(size, stream)?)
+    }
+
+    fn cuMemFreeAsync(address: sys::CUdeviceptr, stream: sys::CUstream) {
+        let session = session()?;
+        let stream = session.streams.resolve(stream)?;
+        if address == 0 {
+            return Ok(());
+        }
+        session.memory.remove(address, |block| matches!(block.kind, Kind::Device | Kind::Pool))?;
+        link::post(&Op::MemFreeAsync { address, stream })
+    }
+}
+
+fn alloc(size: usize) -> crate::entry::Result<u64> {
+    let session = session()?;
+    let context = current()?;
+    if size == 0 {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    let size = size as u64;
+    let address = link::ask(&Op::MemAlloc { context: context.handle, size }, link::number)?;
+    session.memory.insert(Block::new(address, size, Kind::Device, &context));
+    Ok(address)
+}
+
+fn alloc_async(size: usize, stream: sys::CUstream) -> crate::entry::Result<u64> {
+    let session = session()?;
+    let context = stream::context_of(session, stream)?;
+    let stream = session.streams.resolve(stream)?;
+    if size == 0 {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    let size = size as u64;
+    let address = link::ask(&Op::MemAllocAsync { stream, size }, link::number)?;
+    session.memory.insert(Block::new(address, size, Kind::Pool, &context));
+    Ok(address)
+}

@@ -1,0 +1,140 @@
+//! Streams.
+
+use core::ffi::{c_int, c_uint, c_ulonglong};
+
+use fermata_abi::op::Op;
+use fermata_abi::sys::driver as sys;
+
+use crate::context::current;
+use crate::entry::{Result, driver_api, put};
+use crate::handles::to_pointer;
+use crate::link;
+use crate::session::session;
+use crate::stream::context_of;
+
+driver_api! {
+    fn cuStreamCreate(stream: *mut sys::CUstream, flags: c_uint) {
+        check_flags(flags)?;
+        put(stream, to_pointer(session()?.streams.create(&current()?, flags, 0)?.handle))
+    }
+
+    fn cuStreamCreateWithPriority(stream: *mut sys::CUstream, flags: c_uint, priority: c_int) {
+        check_flags(flags)?;
+        let priority = priority.clamp(-5, 0);
+        put(stream, to_pointer(session()?.streams.create(&current()?, flags, priority)?.handle))
+    }
+
+    fn cuStreamDestroy(stream: sys::CUstream) {
+        session()?.streams.destroy(stream)
+    }
+
+    fn cuStreamDestroy_v2(stream: sys::CUstream) {
+        session()?.streams.destroy(stream)
+    }
+
+    fn cuStreamSynchronize(stream: sys::CUstream) {
+        let stream = session()?.streams.resolve(stream)?;
+        link::ask(&Op::StreamSync { stream }, link::nothing)
+    }
+
+    fn cuStreamQuery(stream: sys::CUstream) {
+        let stream = session()?.streams.resolve(stream)?;
+        link::ask(&Op::StreamQuery { stream }, link::nothing)
+    }
+
+    fn cuStreamWaitEvent(stream: sys::CUstream, event: sys::CUevent, flags: c_uint) {
+        let session = session()?;
+        let stream = session.streams.resolve(stream)?;
+        let event = session.events.get(event)?.handle;
+        link::post(&Op::StreamWait { stream, event, flags })
+    }
+
+    fn cuStreamGetFlags(stream: sys::CUstream, flags: *mut c_uint) {
+        let stream = session()?.streams.get(stream)?;
+        put(flags, stream.map_or(sys::CU_STREAM_DEFAULT, |stream| stream.flags))
+    }
+
+    fn cuStreamGetPriority(stream: sys::CUstream, priority: *mut c_int) {
+        let stream = session()?.streams.get(stream)?;
+        put(priority, stream.map_or(0, |stream| stream.priority))
+    }
+
+    fn cuStreamGetId(stream: sys::CUstream, id: *mut c_ulonglong) {
+        let session = session()?;
+        let context = context_of(session, stream)?;
+        put(id, session.streams.get(stream)?.map_or(context.handle | 1, |stream| stream.handle))
+    }
+
+    fn cuStreamGetCtx(stream: sys::CUstream, context: *mut sys::CUcontext) {
+        put(context, context_of(session()?, stream)?.pointer())
+    }
+
+    fn cuStreamGetCtx_v2(
+        stream: sys::CUstream,
+        context: *mut sys::CUcontext,
+        green: *mut sys::CUgreenCtx,
+    ) {
+        put(context, context_of(session()?, stream)?.pointer())?;
+        crate::entry::put_if(green, core::ptr::null_mut());
+        Ok(())
+    }
+
+    fn cuStreamGetDevice(stream: sys::CUstream, device: *mut sys::CUdevice) {
+        put(device, context_of(session()?, stream)?.device)
+    }
+
+    fn cuStreamWriteValue32(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint32_t, flags: c_uint) {
+        write_value(stream, address, value.into(), flags, false)
+    }
+
+    fn cuStreamWriteValue32_v2(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint32_t, flags: c_uint) {
+        write_value(stream, address, value.into(), flags, false)
+    }
+
+    fn cuStreamWriteValue64(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint64_t, flags: c_uint) {
+        write_value(stream, address, value, flags, true)
+    }
+
+    fn cuStreamWriteValue64_v2(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint64_t, flags: c_uint) {
+        write_value(stream, address, value, flags, true)
+    }
+
+    fn cuStreamWaitValue32(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint32_t, flags: c_uint) {
+        wait_value(stream, address, value.into(), flags, false)
+    }
+
+    fn cuStreamWaitValue32_v2(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint32_t, flags: c_uint) {
+        wait_value(stream, address, value.into(), flags, false)
+    }
+
+    fn cuStreamWaitValue64(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint64_t, flags: c_uint) {
+        wait_value(stream, address, value, flags, true)
+    }
+
+    fn cuStreamWaitValue64_v2(stream: sys::CUstream, address: sys::CUdeviceptr, value: sys::cuuint64_t, flags: c_uint) {
+        wait_value(stream, address, value, flags, true)
+    }
+}
+
+fn check_flags(flags: c_uint) -> Result {
+    if flags & !sys::CU_STREAM_NON_BLOCKING == 0 { Ok(()) } else { Err(sys::CUDA_ERROR_INVALID_VALUE) }
+}
+
+fn write_value(stream: sys::CUstream, address: u64, value: u64, flags: u32, wide: bool) -> Result {
+    let stream = checked(stream, address, wide)?;
+    link::post(&Op::WriteValue { stream, address, value, flags, wide })
+}
+
+fn wait_value(stream: sys::CUstream, address: u64, value: u64, flags: u32, wide: bool) -> Result {
+    let stream = checked(stream, address, wide)?;
+    link::post(&Op::WaitValue { stream, address, value, flags, wide })
+}
+
+fn checked(stream: sys::CUstream, address: u64, wide: bool) -> Result<fermata_abi::op::StreamRef> {
+    let session = session()?;
+    let bytes = if wide { 8 } else { 4 };
+    if !address.is_multiple_of(bytes) || !session.memory.holds(address, bytes, |_| true) {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    session.streams.resolve(stream)
+}

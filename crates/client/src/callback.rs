@@ -1,0 +1,121 @@
+//! Host callbacks: the worker says when, a thread of ours runs them.
+//!
+//! ```text
+//!   stream reaches it ─ worker ─ side socket ─► agent ─ queue ─► callback thread ─ CallbackDone ─► worker
+//! ```
+//! The thread is made for the first callback. While the program is stopped it waits for its queue, idle,
+//! because everything has drained; so it is not parked.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use fermata_abi::op::{Op, StreamRef};
+use fermata_abi::sys::driver::{CUDA_ERROR_OUT_OF_MEMORY, CUresult, CUstream};
+
+use crate::entry::Result;
+use crate::{gate, link, signal};
+
+/// What a callback calls.
+#[derive(Debug, Clone, Copy)]
+pub enum Callback {
+    /// `cuLaunchHostFunc`.
+    Function {
+        /// The function.
+        call: unsafe extern "C" fn(*mut core::ffi::c_void),
+        /// Its argument.
+        data: *mut core::ffi::c_void,
+    },
+    /// `cuStreamAddCallback`.
+    Stream {
+        /// The function.
+        call: unsafe extern "C" fn(CUstream, CUresult, *mut core::ffi::c_void),
+        /// The stream as the program named it.
+        stream: CUstream,
+        /// Its argument.
+        data: *mut core::ffi::c_void,
+    },
+}
+
+// SAFETY: CUDA runs callbacks in a thread of its own; the program passes data that is good for that.
+unsafe impl Send for Callback {}
+
+#[derive(Default)]
+struct State {
+    waiting: HashMap<u64, (Callback, bool)>,
+    due: VecDeque<u64>,
+}
+
+static STATE: OnceLock<Mutex<State>> = OnceLock::new();
+static ARRIVED: Condvar = Condvar::new();
+static NEXT: AtomicU64 = AtomicU64::new(1);
+static THREAD: AtomicI32 = AtomicI32::new(0);
+
+/// Puts a callback into a stream.
+pub fn enqueue(callback: Callback, stream: StreamRef) -> Result {
+    let id = register(callback, true)?;
+    link::post(&Op::HostCall { stream, id })
+}
+
+/// Makes a callback known; it is forgotten after its first run if `once`.
+pub fn register(callback: Callback, once: bool) -> Result<u64> {
+    start()?;
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    lock().waiting.insert(id, (callback, once));
+    Ok(id)
+}
+
+/// Forgets a callback that was registered to run again and again.
+pub fn forget(id: u64) {
+    lock().waiting.remove(&id);
+}
+
+/// A callback is due. Called by the agent.
+pub fn due(id: u64) {
+    lock().due.push_back(id);
+    ARRIVED.notify_one();
+}
+
+/// Whether `tid` is the callback thread.
+pub fn is_own_thread(tid: i32) -> bool {
+    THREAD.load(Ordering::Acquire) == tid
+}
+
+fn lock() -> MutexGuard<'static, State> {
+    STATE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn start() -> Result {
+    static STARTED: OnceLock<bool> = OnceLock::new();
+    let started = STARTED.get_or_init(|| {
+        let builder = std::thread::Builder::new().name("fermata-calls".into());
+        signal::with_all_blocked(|| builder.spawn(run)).is_ok()
+    });
+    if *started { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
+}
+
+fn run() {
+    THREAD.store(gate::gettid(), Ordering::Release);
+    loop {
+        let mut state = lock();
+        let (id, callback) = loop {
+            if let Some(id) = state.due.pop_front() {
+                let callback = match state.waiting.get(&id) {
+                    Some((_, true)) => state.waiting.remove(&id).map(|(callback, _)| callback),
+                    found => found.map(|(callback, _)| *callback),
+                };
+                break (id, callback);
+            }
+            state = ARRIVED.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(state);
+        // SAFETY: the program promised that the function may be called with this argument.
+        match callback {
+            Some(Callback::Function { call, data }) => unsafe { call(data) },
+            Some(Callback::Stream { call, stream, data }) => unsafe { call(stream, 0, data) },
+            None => {}
+        }
+        // A lost worker is reported by the program's next call.
+        let _ = link::post(&Op::CallbackDone { id });
+    }
+}

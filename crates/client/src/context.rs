@@ -1,0 +1,238 @@
+//! Contexts: which exist, which is current to a thread, and who holds the primary ones.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use fermata_abi::op::{Handle, Op};
+use fermata_abi::sys::driver::{
+    CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT,
+    CUcontext, CUdevice,
+};
+use parking_lot::Mutex;
+
+use crate::entry::Result;
+use crate::handles::{self, Table};
+use crate::link;
+use crate::session::{Session, session};
+
+/// A context.
+#[derive(Debug)]
+pub struct Context {
+    /// Its handle.
+    pub handle: Handle,
+    /// Ordinal of its device among the visible ones.
+    pub device: CUdevice,
+    /// Whether it is the device's primary context.
+    pub primary: bool,
+    /// `CUctx_flags`.
+    pub flags: AtomicU32,
+    alive: AtomicBool,
+}
+
+/// All contexts.
+#[derive(Debug, Default)]
+pub struct Contexts {
+    table: Table<Context>,
+    primaries: Mutex<Vec<Primary>>,
+}
+
+#[derive(Debug, Default)]
+struct Primary {
+    context: Option<Arc<Context>>,
+    holders: u32,
+    flags: u32,
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `act` with the context that is current to the thread.
+#[inline]
+pub fn with_current<T>(act: impl FnOnce(&Arc<Context>) -> Result<T>) -> Result<T> {
+    STACK.with_borrow(|stack| {
+        let context = stack.last().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        context.check()?;
+        act(context)
+    })
+}
+
+/// The context that is current to the thread.
+pub fn current() -> Result<Arc<Context>> {
+    with_current(|context| Ok(context.clone()))
+}
+
+/// As [`current`], `None` if there is none or it has been destroyed.
+pub fn current_or_none() -> Option<Arc<Context>> {
+    STACK.with_borrow(|stack| stack.last().cloned())
+}
+
+/// Makes `context` current above the present one.
+pub fn push(context: Arc<Context>) {
+    STACK.with_borrow_mut(|stack| stack.push(context));
+}
+
+/// Takes the current context off the thread's stack.
+pub fn pop() -> Result<Arc<Context>> {
+    STACK.with_borrow_mut(Vec::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+}
+
+/// Replaces the current context; `None` only takes it away.
+pub fn set_current(context: Option<Arc<Context>>) {
+    STACK.with_borrow_mut(|stack| {
+        stack.pop();
+        stack.extend(context);
+    });
+}
+
+impl Context {
+    /// Its handle as the API's type.
+    pub fn pointer(&self) -> CUcontext {
+        handles::to_pointer(self.handle)
+    }
+
+    /// Whether it has not been destroyed.
+    pub fn check(&self) -> Result {
+        if self.alive.load(Ordering::Acquire) { Ok(()) } else { Err(CUDA_ERROR_CONTEXT_IS_DESTROYED) }
+    }
+}
+
+impl Contexts {
+    /// The living context behind a handle; a null handle is the current one.
+    pub fn get(&self, context: CUcontext) -> Result<Arc<Context>> {
+        if context.is_null() {
+            return current();
+        }
+        self.table.get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// A new context, which becomes current.
+    pub fn create(&self, session: &Session, device: CUdevice, flags: u32) -> Result<Arc<Context>> {
+        let context = self.make(session, handles::fresh(), device, flags, false)?;
+        push(context.clone());
+        Ok(context)
+    }
+
+    /// Ends a context that was created.
+    pub fn destroy(&self, session: &Session, context: CUcontext) -> Result {
+        let context = self.table.get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)?;
+        if context.primary {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        STACK.with_borrow_mut(|stack| {
+            if stack.last().is_some_and(|top| top.handle == context.handle) {
+                stack.pop();
+            }
+        });
+        self.end(session, &context)
+    }
+
+    /// One more holder of the primary context.
+    pub fn retain(&self, session: &Session, device: CUdevice) -> Result<Arc<Context>> {
+        let mut primaries = self.lock(session);
+        session.devices.get(device)?;
+        let primary = &mut primaries[device as usize];
+        let context = match &primary.context {
+            Some(context) if context.check().is_ok() => context.clone(),
+            old => {
+                let handle = old.as_ref().map_or_else(handles::fresh, |old| old.handle);
+                self.make(session, handle, device, primary.flags, true)?
+            }
+        };
+        primary.context = Some(context.clone());
+        primary.holders += 1;
+        Ok(context)
+    }
+
+    /// One holder of the primary context less.
+    pub fn release(&self, session: &Session, device: CUdevice) -> Result {
+        let mut primaries = self.lock(session);
+        session.devices.get(device)?;
+        let primary = &mut primaries[device as usize];
+        if primary.holders == 0 {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        primary.holders -= 1;
+        if primary.holders > 0 {
+            return Ok(());
+        }
+        let context = primary.context.clone();
+        drop(primaries);
+        context.map_or(Ok(()), |context| self.end(session, &context))
+    }
+
+    /// Ends the primary context whoever holds it.
+    pub fn reset(&self, session: &Session, device: CUdevice) -> Result {
+        let context = {
+            let mut primaries = self.lock(session);
+            session.devices.get(device)?;
+            let primary = &mut primaries[device as usize];
+            primary.holders = 0;
+            primary.context.clone()
+        };
+        match context {
+            Some(context) if context.check().is_ok() => self.end(session, &context),
+            _ => Ok(()),
+        }
+    }
+
+    /// Flags of a primary context and whether it is active.
+    pub fn primary_state(&self, session: &Session, device: CUdevice) -> Result<(u32, bool)> {
+        session.devices.get(device)?;
+        let primaries = self.lock(session);
+        let primary = &primaries[device as usize];
+        let active = primary.context.as_ref().is_some_and(|context| context.check().is_ok());
+        Ok((primary.flags, active))
+    }
+
+    /// Flags for the primary context.
+    pub fn set_primary_flags(&self, session: &Session, device: CUdevice, flags: u32) -> Result {
+        session.devices.get(device)?;
+        if flags & !CU_CTX_FLAGS_MASK != 0 {
+            return Err(fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut primaries = self.lock(session);
+        let primary = &mut primaries[device as usize];
+        primary.flags = flags;
+        if let Some(context) = &primary.context {
+            context.flags.store(flags, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn lock(&self, session: &Session) -> parking_lot::MutexGuard<'_, Vec<Primary>> {
+        let mut primaries = self.primaries.lock();
+        primaries.resize_with(session.devices.count(), Primary::default);
+        primaries
+    }
+
+    fn make(
+        &self,
+        session: &Session,
+        handle: Handle,
+        device: CUdevice,
+        flags: u32,
+        primary: bool,
+    ) -> Result<Arc<Context>> {
+        let index = session.devices.get(device)?.index;
+        let op = Op::ContextCreate { context: handle, device: index, flags, primary };
+        link::ask(&op, link::nothing)?;
+        let (flags, alive) = (AtomicU32::new(flags), AtomicBool::new(true));
+        let context = Arc::new(Context { handle, device, primary, flags, alive });
+        self.table.insert(handle, context.clone());
+        Ok(context)
+    }
+
+    /// Destroys a context and forgets everything that lived in it.
+    fn end(&self, session: &Session, context: &Context) -> Result {
+        context.alive.store(false, Ordering::Release);
+        let _ = self.table.remove(context.handle, CUDA_ERROR_INVALID_CONTEXT);
+        session.modules.forget(context.handle);
+        session.streams.forget(context.handle);
+        session.events.forget(context.handle);
+        session.memory.forget(context.handle);
+        link::ask(&Op::ContextDestroy { context: context.handle }, link::nothing)
+    }
+}
+

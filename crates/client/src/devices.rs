@@ -1,0 +1,124 @@
+//! The devices the program sees: the worker's, filtered and ordered by `CUDA_VISIBLE_DEVICES`.
+
+use fermata_abi::op::DeviceInfo;
+use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE, CUdevice};
+
+use crate::entry::Result;
+
+/// The visible devices, by ordinal.
+#[derive(Debug)]
+pub struct Devices {
+    visible: Vec<Device>,
+    driver_version: i32,
+}
+
+/// A visible device.
+#[derive(Debug)]
+pub struct Device {
+    /// Its number in the worker.
+    pub index: u32,
+    /// What is known of it.
+    pub info: DeviceInfo,
+}
+
+impl Devices {
+    /// The devices that `visible` (the variable's value, if it is set) leaves of `all`.
+    pub fn new(all: Vec<DeviceInfo>, visible: Option<&str>) -> Self {
+        let driver_version = all.first().map_or(0, |info| info.driver_version);
+        let chosen = choose(&all, visible);
+        let device = |index: usize| Device { index: index as u32, info: all[index].clone() };
+        Self { visible: chosen.into_iter().map(device).collect(), driver_version }
+    }
+
+    /// Number of visible devices.
+    pub fn count(&self) -> usize {
+        self.visible.len()
+    }
+
+    /// All of them, by ordinal.
+    pub fn all(&self) -> &[Device] {
+        &self.visible
+    }
+
+    /// As `cuDriverGetVersion`.
+    pub fn driver_version(&self) -> i32 {
+        self.driver_version
+    }
+
+    /// The device of an ordinal.
+    pub fn get(&self, ordinal: CUdevice) -> Result<&Device> {
+        let ordinal = usize::try_from(ordinal).map_err(|_| CUDA_ERROR_INVALID_DEVICE)?;
+        self.visible.get(ordinal).ok_or(CUDA_ERROR_INVALID_DEVICE)
+    }
+}
+
+impl Device {
+    /// A `CUdevice_attribute`.
+    pub fn attribute(&self, id: u32) -> Result<i32> {
+        match self.info.attributes.get(id as usize) {
+            Some(&value) if value != i32::MIN && id != 0 => Ok(value),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+/// As the driver reads the variable: the list ends at the first entry that names no device; an entry
+/// given twice leaves nothing.
+fn choose(all: &[DeviceInfo], visible: Option<&str>) -> Vec<usize> {
+    let Some(list) = visible else { return (0..all.len()).collect() };
+    let mut chosen = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let Some(index) = find(all, entry) else { break };
+        if chosen.contains(&index) {
+            return Vec::new();
+        }
+        chosen.push(index);
+    }
+    chosen
+}
+
+fn find(all: &[DeviceInfo], entry: &str) -> Option<usize> {
+    if let Some(prefix) = entry.strip_prefix("GPU-") {
+        let wanted: String = prefix.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
+        let matches = |info: &DeviceInfo| {
+            let uuid: String = info.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+            !wanted.is_empty() && uuid.starts_with(&wanted)
+        };
+        let mut found = all.iter().enumerate().filter(|(_, info)| matches(info));
+        let first = found.next()?;
+        return found.next().is_none().then_some(first.0);
+    }
+    let index: usize = entry.parse().ok()?;
+    (index < all.len()).then_some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn devices(count: u8) -> Vec<DeviceInfo> {
+        let device = |n| DeviceInfo {
+            name: format!("device {n}"),
+            uuid: [0x10 + n; 16],
+            memory: 0,
+            bus_id: String::new(),
+            attributes: vec![],
+            peers: vec![],
+            driver_version: 13000,
+        };
+        (0..count).map(device).collect()
+    }
+
+    #[test]
+    fn the_variable_orders_and_filters() {
+        let all = devices(3);
+        assert_eq!(choose(&all, None), [0, 1, 2]);
+        assert_eq!(choose(&all, Some("2, 0")), [2, 0]);
+        assert_eq!(choose(&all, Some("1,7,0")), [1]);
+        assert_eq!(choose(&all, Some("-1")), [0usize; 0]);
+        assert_eq!(choose(&all, Some("")), [0usize; 0]);
+        assert_eq!(choose(&all, Some("1,1")), [0usize; 0]);
+        assert_eq!(choose(&all, Some("GPU-1212,0")), [2, 0]);
+        assert_eq!(choose(&all, Some("GPU-1")), [0usize; 0]);
+    }
+}

@@ -1,0 +1,53 @@
+//! Events.
+
+use std::sync::Arc;
+
+use fermata_abi::op::{Handle, Op};
+use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUevent};
+
+use crate::context::Context;
+use crate::entry::Result;
+use crate::handles::{self, Table};
+use crate::link;
+
+/// All events.
+#[derive(Debug, Default)]
+pub struct Events(Table<Event>);
+
+/// An event.
+#[derive(Debug)]
+pub struct Event {
+    /// Its handle.
+    pub handle: Handle,
+    /// Where it was made.
+    pub context: Arc<Context>,
+    /// `CUevent_flags`.
+    pub flags: u32,
+}
+
+impl Events {
+    /// A new event.
+    pub fn create(&self, context: &Arc<Context>, flags: u32) -> Result<Arc<Event>> {
+        let handle = handles::fresh();
+        link::post(&Op::EventCreate { event: handle, context: context.handle, flags })?;
+        let event = Arc::new(Event { handle, context: context.clone(), flags });
+        self.0.insert(handle, event.clone());
+        Ok(event)
+    }
+
+    /// Ends an event.
+    pub fn destroy(&self, event: CUevent) -> Result {
+        let event = self.0.remove(handles::of(event), CUDA_ERROR_INVALID_HANDLE)?;
+        link::post(&Op::EventDestroy { event: event.handle })
+    }
+
+    /// The event behind a handle.
+    pub fn get(&self, event: CUevent) -> Result<Arc<Event>> {
+        self.0.get(handles::of(event), CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// Forgets the events of a context that is gone.
+    pub fn forget(&self, context: Handle) {
+        self.0.remove_if(|event| event.context.handle == context);
+    }
+}

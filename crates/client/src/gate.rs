@@ -1,0 +1,196 @@
+//! The gate at which the program's threads stop while the session does.
+//!
+//! ```text
+//!              enter (gate open)              leave
+//!   outside ───────────────────────► inside ─────────► outside
+//!      │ signal, gate closed            │ signal: nothing    │ gate closed
+//!      ▼                                ▼                    ▼
+//!   parked in the handler            runs on to its end    parked at the gate
+//! ```
+//! Everything the signal handler touches is a static or a leaked record, found by thread id: a
+//! thread-local of a loaded library may need the allocator, which the interrupted code may hold.
+
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fence};
+
+use rustix::thread::futex;
+
+use crate::alloc;
+
+/// `GATE`: threads pass.
+const OPEN: u32 = 0;
+/// `GATE`: threads park.
+const CLOSED: u32 = 1;
+
+static GATE: AtomicU32 = AtomicU32::new(OPEN);
+static RECORDS: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Places for the ids of parked threads.
+const PLACES: usize = 4096;
+static PARKED: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
+
+/// A thread that has called us. Records are reused, never freed.
+#[derive(Debug)]
+struct Record {
+    /// Thread id, 0 if the record is free.
+    tid: AtomicI32,
+    /// How many of our functions the thread is inside of.
+    depth: AtomicU32,
+    next: AtomicPtr<Record>,
+}
+
+/// The calling thread's record, given back when the thread ends.
+struct Own(&'static Record);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.0.tid.store(0, Ordering::Release);
+    }
+}
+
+thread_local! {
+    static OWN: Own = Own(register());
+}
+
+/// While this lives, the thread is inside one of our functions.
+pub struct Inside {
+    record: &'static Record,
+    borrowed: bool,
+}
+
+/// Marks the thread as inside; parks first if the gate is closed.
+#[inline]
+pub fn enter() -> Inside {
+    // A thread that is being torn down has lost its thread-local record already.
+    let (record, borrowed) = match OWN.try_with(|own| own.0) {
+        Ok(record) => (record, false),
+        Err(_) => (register(), true),
+    };
+    let depth = record.depth.load(Ordering::Relaxed);
+    record.depth.store(depth + 1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if depth == 0 && GATE.load(Ordering::Acquire) != OPEN {
+        wait_outside(record);
+    }
+    Inside { record, borrowed }
+}
+
+#[cold]
+fn wait_outside(record: &Record) {
+    while GATE.load(Ordering::Acquire) != OPEN {
+        record.depth.store(0, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        park();
+        record.depth.store(1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        let depth = self.record.depth.load(Ordering::Relaxed).saturating_sub(1);
+        self.record.depth.store(depth, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if depth == 0 && GATE.load(Ordering::Acquire) != OPEN {
+            park();
+        }
+        if self.borrowed {
+            self.record.tid.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Whether the calling thread is inside one of our functions.
+pub fn is_inside() -> bool {
+    find(gettid()).is_some_and(|record| record.depth.load(Ordering::Relaxed) > 0)
+}
+
+/// Parks the calling thread if it is outside; called by the signal handler, so async-signal-safe.
+pub fn park_if_outside() {
+    if GATE.load(Ordering::Acquire) != OPEN && !is_inside() && !alloc::is_inside() {
+        park();
+    }
+}
+
+/// Closes the gate: from now on threads park when they come to it.
+pub fn close() {
+    GATE.store(CLOSED, Ordering::SeqCst);
+}
+
+/// Opens the gate and wakes every parked thread.
+pub fn open() {
+    GATE.store(OPEN, Ordering::SeqCst);
+    let _ = futex::wake(&GATE, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+/// Whether the thread `tid` is parked.
+pub fn is_parked(tid: i32) -> bool {
+    places(tid).any(|place| place.load(Ordering::Acquire) == tid)
+}
+
+/// Waits until the gate is open. Async-signal-safe.
+fn park() {
+    let tid = gettid();
+    let place = places(tid)
+        .find(|place| place.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+    while GATE.load(Ordering::Acquire) != OPEN {
+        // Woken or not, the gate decides.
+        let _ = futex::wait(&GATE, futex::Flags::PRIVATE, CLOSED, None);
+    }
+    if let Some(place) = place {
+        place.store(0, Ordering::Release);
+    }
+}
+
+/// The places for a thread id, best first.
+fn places(tid: i32) -> impl Iterator<Item = &'static AtomicI32> {
+    let start = tid as usize;
+    (0..PLACES).map(move |n| &PARKED[(start + n) % PLACES])
+}
+
+pub(crate) fn gettid() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+fn find(tid: i32) -> Option<&'static Record> {
+    all().find(|record| record.tid.load(Ordering::Acquire) == tid)
+}
+
+fn all() -> impl Iterator<Item = &'static Record> {
+    let mut at = RECORDS.load(Ordering::Acquire);
+    std::iter::from_fn(move || {
+        // SAFETY: the list holds leaked records only, and is only ever added to at its front.
+        let record = unsafe { at.as_ref() }?;
+        at = record.next.load(Ordering::Acquire);
+        Some(record)
+    })
+}
+
+/// A record for the calling thread: a free one, or a new one.
+///
+/// A signal between the record's creation and the first `depth` finds depth 0 and parks the thread here.
+/// That is harmless: no lock is held, and a thread inside the allocator is not parked (see `alloc`).
+fn register() -> &'static Record {
+    let tid = gettid();
+    let free = all().find(|record| {
+        record.tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    });
+    if let Some(record) = free {
+        record.depth.store(0, Ordering::Relaxed);
+        return record;
+    }
+    let record: &'static Record = Box::leak(Box::new(Record {
+        tid: AtomicI32::new(tid),
+        depth: AtomicU32::new(0),
+        next: AtomicPtr::new(std::ptr::null_mut()),
+    }));
+    let mut head = RECORDS.load(Ordering::Acquire);
+    loop {
+        record.next.store(head, Ordering::Relaxed);
+        let new = std::ptr::from_ref(record).cast_mut();
+        match RECORDS.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return record,
+            Err(other) => head = other,
+        }
+    }
+}

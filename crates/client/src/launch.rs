@@ -1,0 +1,129 @@
+//! Kernel launches: the hot path. No allocation, no wait, no lock held but the ring's.
+
+use core::ffi::c_void;
+
+use fermata_abi::op::{Launch, LaunchAttribute, Op, StreamRef};
+use fermata_abi::sys::driver::{
+    CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT, CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT,
+    CU_LAUNCH_PARAM_END_AS_INT, CUDA_ERROR_INVALID_VALUE,
+};
+
+use crate::entry::Result;
+use crate::link;
+use crate::module::Function;
+
+/// Parameter blocks up to this size are packed on the stack.
+const SMALL: usize = 1024;
+/// The largest parameter block of any device.
+const LARGEST: usize = 32764;
+
+/// Grid, block and shared memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads per block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub shared: u32,
+    /// Cooperative launch.
+    pub cooperative: bool,
+}
+
+/// Calls `act` with the parameter block that the program gave in either form.
+///
+/// # Safety
+/// `params` is null or an array of one pointer per parameter, each to as many bytes as the parameter
+/// has; `extra` is null or a list as `cuLaunchKernel` describes it.
+pub unsafe fn with_params<T>(
+    function: &Function,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+    act: impl FnOnce(&[u8]) -> Result<T>,
+) -> Result<T> {
+    if !params.is_null() {
+        if function.params_size <= SMALL {
+            let mut block = [0; SMALL];
+            // SAFETY: the caller's promise is handed on.
+            unsafe { pack(function, params, &mut block[..function.params_size]) }?;
+            return act(&block[..function.params_size]);
+        }
+        let mut block = vec![0; function.params_size];
+        // SAFETY: as above.
+        unsafe { pack(function, params, &mut block) }?;
+        return act(&block);
+    }
+    if !extra.is_null() {
+        // SAFETY: as above.
+        return act(unsafe { buffer(extra) }?);
+    }
+    if function.params.is_empty() { act(&[]) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// # Safety
+/// As [`with_params`], `params` not null.
+#[inline]
+unsafe fn pack(function: &Function, params: *mut *mut c_void, block: &mut [u8]) -> Result {
+    for (n, &(offset, size)) in function.params.iter().enumerate() {
+        // SAFETY: the array has a pointer for each parameter.
+        let value = unsafe { params.add(n).read() }.cast::<u8>();
+        if value.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let to = &mut block[offset as usize..][..size as usize];
+        // SAFETY: the pointer is to `size` bytes; `to` has as many.
+        unsafe { std::ptr::copy_nonoverlapping(value, to.as_mut_ptr(), to.len()) };
+    }
+    Ok(())
+}
+
+/// The parameter block in the `extra` form: pairs of key and value, ended by a key.
+///
+/// # Safety
+/// As [`with_params`], `extra` not null.
+unsafe fn buffer<'a>(extra: *mut *mut c_void) -> Result<&'a [u8]> {
+    let (mut start, mut len) = (std::ptr::null::<u8>(), 0);
+    for pair in 0..8 {
+        // SAFETY: the list goes on until its end key has been seen.
+        let key = unsafe { extra.add(2 * pair).read() }.addr();
+        if key == CU_LAUNCH_PARAM_END_AS_INT as usize {
+            if start.is_null() || len > LARGEST {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            // SAFETY: the list says that so many bytes lie there.
+            return Ok(unsafe { std::slice::from_raw_parts(start, len) });
+        }
+        // SAFETY: a key other than the end has a value.
+        let value = unsafe { extra.add(2 * pair + 1).read() };
+        if key == CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT as usize {
+            start = value.cast();
+        } else if key == CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT as usize {
+            if value.is_null() {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            // SAFETY: the size's value is a pointer to a size.
+            len = unsafe { value.cast::<usize>().read_unaligned() };
+        } else {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+    }
+    Err(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// Issues a launch.
+#[inline]
+pub fn launch(
+    function: &Function,
+    shape: Shape,
+    params: &[u8],
+    attributes: Vec<LaunchAttribute<'_>>,
+    stream: StreamRef,
+) -> Result {
+    let Shape { grid, block, shared, cooperative } = shape;
+    if grid.contains(&0) || block.contains(&0) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let function = function.handle;
+    let launch = Launch { function, grid, block, shared, cooperative, params, attributes };
+    link::post(&Op::Launch { launch, stream })
+}

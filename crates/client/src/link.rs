@@ -1,0 +1,149 @@
+//! The connection to the worker that is in use right now.
+//!
+//! The agent takes it away and puts a new one in its place while the session is stopped. A thread inside
+//! one of our functions may use it without a lock: the agent waits until there is no such thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use fermata_abi::op::{Op, Reply, ReplyBody};
+use fermata_abi::sys::driver::{
+    CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS,
+};
+use fermata_wire::{Producer, Side, Staged, WireError};
+
+use crate::entry::Result;
+
+static LINK: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
+static FAILED: AtomicU32 = AtomicU32::new(CUDA_SUCCESS);
+
+/// Ring and side socket.
+#[derive(Debug)]
+pub struct Link {
+    /// The ring.
+    pub producer: Producer,
+    /// The side socket.
+    pub side: Arc<Side>,
+}
+
+impl Link {
+    /// In a forked child: closes the child's copy of the side socket, so that the worker sees the
+    /// parent's end as the only one.
+    pub fn close_descriptors(&self) {
+        // SAFETY: the child never uses this link again, nor drops it.
+        unsafe { rustix::io::close(std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&*self.side))) };
+    }
+}
+
+/// Makes `link` the one in use.
+pub fn install(link: Link) {
+    LINK.store(Box::into_raw(Box::new(link)), Ordering::Release);
+}
+
+/// Takes the link out of use and gives it to the caller, who is the agent, when no thread is inside one
+/// of our functions.
+pub fn take() -> Option<Box<Link>> {
+    let link = LINK.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: the pointer came from `Box::into_raw`, and the swap makes the caller its only owner; no
+    // thread inside our functions can hold a reference, for there is none (the caller's promise).
+    (!link.is_null()).then(|| unsafe { Box::from_raw(link) })
+}
+
+/// Forgets the link without touching it: in a forked child, which must not disturb the parent's.
+pub fn abandon() -> Option<&'static Link> {
+    let link = LINK.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: never freed after this, since nobody else has the pointer.
+    unsafe { link.as_ref() }
+}
+
+/// The link in use; the reference is good until the present call into our library ends.
+#[inline]
+pub fn current() -> Result<&'static Link> {
+    // SAFETY: `take` frees the link only while no thread is inside one of our functions, and only
+    // threads inside them call this.
+    match unsafe { LINK.load(Ordering::Acquire).as_ref() } {
+        Some(link) => Ok(link),
+        None => Err(CUDA_ERROR_DEVICE_UNAVAILABLE),
+    }
+}
+
+/// Sends an operation that is not answered.
+#[inline]
+pub fn post(op: &Op<'_>) -> Result {
+    current()?.producer.post(op).map_err(|error| lost(&error))
+}
+
+/// Sends an operation and waits for its answer; a status other than success is the error.
+pub fn ask<T>(op: &Op<'_>, take: impl FnOnce(ReplyBody<'_>) -> Result<T>) -> Result<T> {
+    let mut buffer = Vec::new();
+    let reply = current()?.producer.ask(op, &mut buffer).map_err(|error| lost(&error))?;
+    take(success(reply)?)
+}
+
+/// As [`ask`], for answers that may be long; the answer's text is handed to `text` in any case.
+pub fn ask_long<T>(
+    op: &Op<'_>,
+    text: impl FnOnce(&str),
+    take: impl FnOnce(ReplyBody<'_>) -> Result<T>,
+) -> Result<T> {
+    let producer = &current()?.producer;
+    let room = stage((1 << 20).min(producer.staging_bytes() / 2))?;
+    let mut buffer = Vec::new();
+    let pending = producer.request(op, Some(&room)).map_err(|error| lost(&error))?;
+    let reply = pending.wait(&mut buffer).map_err(|error| lost(&error))?;
+    text(reply.text);
+    take(success(reply)?)
+}
+
+/// A range of the staging area.
+pub fn stage(len: u64) -> Result<Staged<'static>> {
+    current()?.producer.stage(len).map_err(|error| lost(&error))
+}
+
+/// Answers that carry nothing.
+pub fn nothing(_: ReplyBody<'_>) -> Result {
+    Ok(())
+}
+
+/// Answers that carry a number.
+pub fn number(body: ReplyBody<'_>) -> Result<u64> {
+    match body {
+        ReplyBody::U64(value) => Ok(value),
+        _ => Err(CUDA_ERROR_UNKNOWN),
+    }
+}
+
+/// Answers that carry two numbers.
+pub fn pair(body: ReplyBody<'_>) -> Result<(u64, u64)> {
+    match body {
+        ReplyBody::Pair(first, second) => Ok((first, second)),
+        _ => Err(CUDA_ERROR_UNKNOWN),
+    }
+}
+
+/// The body of a successful reply.
+pub fn success(reply: Reply<'_>) -> Result<ReplyBody<'_>> {
+    if reply.status == CUDA_SUCCESS { Ok(reply.body) } else { Err(reply.status) }
+}
+
+/// What a failure of the wire means to the program: once the worker is lost, every call says so.
+pub fn lost(error: &WireError) -> u32 {
+    match error {
+        WireError::TooLarge { .. } => CUDA_ERROR_OUT_OF_MEMORY,
+        WireError::Encode { .. } => CUDA_ERROR_UNKNOWN,
+        _ => {
+            crate::notice::write(&format!("the session's worker is lost: {error}"));
+            FAILED.store(CUDA_ERROR_DEVICE_UNAVAILABLE, Ordering::Release);
+            CUDA_ERROR_DEVICE_UNAVAILABLE
+        }
+    }
+}
+
+/// The sticky error of a session whose worker is lost.
+#[inline]
+pub fn check() -> Result {
+    match FAILED.load(Ordering::Acquire) {
+        CUDA_SUCCESS => Ok(()),
+        status => Err(status),
+    }
+}

@@ -1,0 +1,302 @@
+//! Modules, libraries, functions and kernels.
+//!
+//! A library is an image; the module it becomes in a context is loaded when something of it is first
+//! used there. A kernel is a library and a name; it becomes a function per context in the same way.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use fermata_abi::op::{Blob, FunctionInfo, Handle, Op, ReplyBody};
+use fermata_abi::sys::driver::{
+    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN,
+};
+use parking_lot::{Mutex, RwLock};
+
+use crate::context::Context;
+use crate::entry::Result;
+use crate::handles::{self, Table};
+use crate::link;
+use crate::mirror::{Block, Kind};
+use crate::session::Session;
+
+/// Images up to this size travel inside the message.
+const INLINE: usize = 16 << 10;
+
+/// Everything that comes from images.
+#[derive(Debug, Default)]
+pub struct Modules {
+    /// Modules by handle.
+    pub modules: Table<Module>,
+    /// Functions by handle.
+    pub functions: Table<Function>,
+    /// Libraries by handle.
+    pub libraries: Table<Library>,
+    /// Kernels by handle.
+    pub kernels: Table<Kernel>,
+}
+
+/// A module.
+#[derive(Debug)]
+pub struct Module {
+    /// Its handle.
+    pub handle: Handle,
+    /// Where it is loaded.
+    pub context: Arc<Context>,
+    /// Its kernels, if the driver told.
+    pub names: Vec<String>,
+    functions: Mutex<HashMap<String, Arc<Function>>>,
+}
+
+/// A function.
+#[derive(Debug)]
+pub struct Function {
+    /// Its handle.
+    pub handle: Handle,
+    /// The module it is in.
+    pub module: Arc<Module>,
+    /// Its name.
+    pub name: CString,
+    /// Offset and size of each parameter.
+    pub params: Vec<(u32, u32)>,
+    /// Bytes of the parameter block.
+    pub params_size: usize,
+    /// `CUfunction_attribute` values.
+    pub attributes: Mutex<Vec<i32>>,
+}
+
+/// A library.
+#[derive(Debug)]
+pub struct Library {
+    /// Its handle.
+    pub handle: Handle,
+    image: Vec<u8>,
+    modules: Mutex<HashMap<Handle, Arc<Module>>>,
+    kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+}
+
+/// A kernel of a library.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Its handle.
+    pub handle: Handle,
+    /// The library.
+    pub library: Arc<Library>,
+    /// Its name.
+    pub name: CString,
+    functions: RwLock<HashMap<Handle, Arc<Function>>>,
+    attributes: Mutex<HashMap<i32, i32>>,
+}
+
+impl Modules {
+    /// Loads an image into a context. `log` gets the compiler's words, if there are any.
+    pub fn load(&self, context: &Arc<Context>, image: &[u8], log: impl FnOnce(&str)) -> Result<Arc<Module>> {
+        let handle = handles::fresh();
+        let names = load_image(handle, context.handle, image, log)?;
+        let functions = Mutex::default();
+        let module = Arc::new(Module { handle, context: context.clone(), names, functions });
+        self.modules.insert(handle, module.clone());
+        Ok(module)
+    }
+
+    /// Unloads a module.
+    pub fn unload(&self, session: &Session, handle: Handle) -> Result {
+        let module = self.modules.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
+        self.functions.remove_if(|function| function.module.handle == handle);
+        session.memory.remove_if(|block| block.kind == Kind::Variable && block.id == handle);
+        link::ask(&Op::ModuleUnload { module: module.handle }, link::nothing)
+    }
+
+    /// The function of a name in a module.
+    pub fn function(&self, module: &Arc<Module>, name: &str) -> Result<Arc<Function>> {
+        if let Some(function) = module.functions.lock().get(name) {
+            return Ok(function.clone());
+        }
+        let handle = handles::fresh();
+        let info = function_info(handle, module.handle, name)?;
+        let params_size = info.params.iter().map(|(at, size)| at + size).max().unwrap_or(0) as usize;
+        let function = Arc::new(Function {
+            handle,
+            module: module.clone(),
+            name: CString::new(name).map_err(|_| CUDA_ERROR_INVALID_VALUE)?,
+            params: info.params,
+            params_size,
+            attributes: Mutex::new(info.attributes),
+        });
+        let mut known = module.functions.lock();
+        let function = known.entry(name.to_owned()).or_insert(function).clone();
+        self.functions.insert(function.handle, function.clone());
+        Ok(function)
+    }
+
+    /// The function behind a `CUfunction`, which may also be a `CUkernel`.
+    #[inline]
+    pub fn launchable(&self, handle: Handle, context: &Arc<Context>) -> Result<Arc<Function>> {
+        match self.functions.get(handle, CUDA_ERROR_INVALID_HANDLE) {
+            Ok(function) => Ok(function),
+            Err(missing) => self.kernel_function(&*self.kernels.get(handle, missing)?, context),
+        }
+    }
+
+    /// A library of an image, whose bytes are kept.
+    pub fn library(&self, image: &[u8]) -> Arc<Library> {
+        let handle = handles::fresh();
+        let (modules, kernels) = (Mutex::default(), Mutex::default());
+        let library = Arc::new(Library { handle, image: image.to_vec(), modules, kernels });
+        self.libraries.insert(handle, library.clone());
+        library
+    }
+
+    /// Unloads a library from every context.
+    pub fn unload_library(&self, session: &Session, handle: Handle) -> Result {
+        let library = self.libraries.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
+        self.kernels.remove_if(|kernel| kernel.library.handle == handle);
+        let modules: Vec<_> = library.modules.lock().drain().map(|(_, module)| module).collect();
+        for module in modules {
+            self.unload(session, module.handle)?;
+        }
+        Ok(())
+    }
+
+    /// The module that a library is in a context.
+    pub fn library_module(
+        &self,
+        library: &Library,
+        context: &Arc<Context>,
+        log: impl FnOnce(&str),
+    ) -> Result<Arc<Module>> {
+        let mut modules = library.modules.lock();
+        if let Some(module) = modules.get(&context.handle) {
+            return Ok(module.clone());
+        }
+        let module = self.load(context, &library.image, log)?;
+        modules.insert(context.handle, module.clone());
+        Ok(module)
+    }
+
+    /// The kernel of a name in a library; the name is checked if a context is at hand.
+    pub fn kernel(
+        &self,
+        library: &Arc<Library>,
+        name: &str,
+        context: Option<&Arc<Context>>,
+    ) -> Result<Arc<Kernel>> {
+        if let Some(kernel) = library.kernels.lock().get(name) {
+            return Ok(kernel.clone());
+        }
+        if let Some(context) = context {
+            let module = self.library_module(library, context, |_| ())?;
+            self.function(&module, name)?;
+        }
+        let kernel = Arc::new(Kernel {
+            handle: handles::fresh(),
+            library: library.clone(),
+            name: CString::new(name).map_err(|_| CUDA_ERROR_INVALID_VALUE)?,
+            functions: RwLock::default(),
+            attributes: Mutex::default(),
+        });
+        let kernel = library.kernels.lock().entry(name.to_owned()).or_insert(kernel).clone();
+        self.kernels.insert(kernel.handle, kernel.clone());
+        Ok(kernel)
+    }
+
+    /// The function that a kernel is in a context.
+    pub fn kernel_function(&self, kernel: &Kernel, context: &Arc<Context>) -> Result<Arc<Function>> {
+        if let Some(function) = kernel.functions.read().get(&context.handle) {
+            return Ok(function.clone());
+        }
+        let module = self.library_module(&kernel.library, context, |_| ())?;
+        let name = kernel.name.to_str().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let function = self.function(&module, name)?;
+        for (&attribute, &value) in &*kernel.attributes.lock() {
+            function.set_attribute(attribute, value)?;
+        }
+        kernel.functions.write().insert(context.handle, function.clone());
+        Ok(function)
+    }
+
+    /// Sets an attribute of a kernel, in contexts to come as well.
+    pub fn set_kernel_attribute(&self, kernel: &Kernel, attribute: i32, value: i32) -> Result {
+        kernel.attributes.lock().insert(attribute, value);
+        for function in kernel.functions.read().values() {
+            function.set_attribute(attribute, value)?;
+        }
+        Ok(())
+    }
+
+    /// Address and size of a variable.
+    pub fn variable(&self, session: &Session, module: &Module, name: &str) -> Result<(u64, u64)> {
+        let op = Op::VariableGet { module: module.handle, name };
+        let (address, size) = link::ask(&op, link::pair)?;
+        if session.memory.find(address).is_none() {
+            let block = Block::new(address, size, Kind::Variable, &module.context);
+            session.memory.insert(Block { id: module.handle, ..block });
+        }
+        Ok((address, size))
+    }
+
+    /// Forgets what was loaded into a context that is gone.
+    pub fn forget(&self, context: Handle) {
+        let modules = self.modules.remove_if(|module| module.context.handle == context);
+        for module in &modules {
+            module.functions.lock().clear();
+        }
+        self.functions.remove_if(|function| function.module.context.handle == context);
+        for library in self.libraries.all() {
+            library.modules.lock().remove(&context);
+        }
+        for kernel in self.kernels.all() {
+            kernel.functions.write().remove(&context);
+        }
+    }
+}
+
+impl Function {
+    /// A `CUfunction_attribute`.
+    pub fn attribute(&self, id: i32) -> Result<i32> {
+        let attributes = self.attributes.lock();
+        let value = usize::try_from(id).ok().and_then(|id| attributes.get(id).copied());
+        value.filter(|value| *value != i32::MIN).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// Sets a `CUfunction_attribute`.
+    pub fn set_attribute(&self, attribute: i32, value: i32) -> Result {
+        let op = Op::FunctionSetAttribute { function: self.handle, attribute, value };
+        link::ask(&op, link::nothing)?;
+        let mut attributes = self.attributes.lock();
+        if let Some(known) = usize::try_from(attribute).ok().and_then(|at| attributes.get_mut(at)) {
+            *known = value;
+        }
+        Ok(())
+    }
+}
+
+impl Library {
+    /// The names of its kernels, as far as the driver tells.
+    pub fn names(&self, session: &Session, context: &Arc<Context>) -> Result<Vec<String>> {
+        Ok(session.modules.library_module(self, context, |_| ())?.names.clone())
+    }
+}
+
+fn load_image(module: Handle, context: Handle, image: &[u8], log: impl FnOnce(&str)) -> Result<Vec<String>> {
+    let staged = if image.len() > INLINE { Some(link::stage(image.len() as u64)?) } else { None };
+    let image = match &staged {
+        Some(range) => {
+            // SAFETY: the range is as long as the image, and ours until it is dropped.
+            unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), range.address(), image.len()) };
+            Blob::Staged { offset: range.offset(), len: range.len() }
+        }
+        None => Blob::Inline(image),
+    };
+    link::ask_long(&Op::ModuleLoad { module, context, image }, log, |body| match body {
+        ReplyBody::Module(info) => Ok(info.functions),
+        _ => Err(CUDA_ERROR_UNKNOWN),
+    })
+}
+
+fn function_info(function: Handle, module: Handle, name: &str) -> Result<FunctionInfo> {
+    link::ask(&Op::FunctionGet { function, module, name }, |body| match body {
+        ReplyBody::Function(info) if info.params.iter().all(|(at, size)| at.checked_add(*size).is_some_and(|end| end <= 1 << 16)) => Ok(info),
+        _ => Err(CUDA_ERROR_UNKNOWN),
+    })
+}

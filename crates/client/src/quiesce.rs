@@ -1,0 +1,149 @@
+//! Stopping every thread at a consistent point.
+
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::Op;
+use fermata_abi::sys::driver::CUDA_SUCCESS;
+
+use crate::callback;
+use crate::gate;
+use crate::link;
+use crate::signal;
+use crate::threads::{self, Status};
+
+/// How often threads that do not park are asked again.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// Why the program cannot be stopped now.
+#[derive(Debug)]
+pub struct Refusal {
+    /// What stands in the way.
+    pub reason: String,
+    /// What the user can do.
+    pub hint: String,
+}
+
+impl Refusal {
+    fn new(reason: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { reason: reason.into(), hint: hint.into() }
+    }
+}
+
+/// Parks every thread but the caller and waits until the GPU is idle; the number of parked threads.
+///
+/// `pump` is called while waiting: it serves what the worker sends meanwhile.
+///
+/// # Errors
+/// Why not; the program runs on as before.
+pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<u32, Refusal> {
+    let end = Instant::now() + deadline;
+    check_masks()?;
+    gate::close();
+    let done = park_all(end, &mut pump).and_then(|count| drain(end, &mut pump).map(|()| count));
+    if done.is_err() {
+        gate::open();
+    }
+    done
+}
+
+/// Refuses at once if a thread can never be parked.
+fn check_masks() -> Result<(), Refusal> {
+    let bit = 1u64 << (signal::number() - 1);
+    for tid in others()? {
+        let Some(status) = threads::status(tid) else { continue };
+        if status.blocked & bit != 0 && !status.is_dead() && !gate::is_parked(tid) {
+            let signal = signal::number();
+            return Err(Refusal::new(
+                format!("{} blocks signal {signal}", describe(tid, Some(&status))),
+                "choose a signal that the program does not block with FERMATA_PARK_SIGNAL",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Sends the signal until every thread is parked. Once a whole listing holds only parked threads, the
+/// next one shows whatever they made before they stopped; two such listings in a row are the end.
+fn park_all(end: Instant, pump: &mut impl FnMut()) -> Result<u32, Refusal> {
+    let mut quiet: Option<usize> = None;
+    loop {
+        let tids = others()?;
+        let moving: Vec<i32> = tids.iter().copied().filter(|tid| !is_still(*tid)).collect();
+        if moving.is_empty() {
+            if quiet == Some(tids.len()) {
+                return Ok(tids.len() as u32);
+            }
+            quiet = Some(tids.len());
+            continue;
+        }
+        quiet = None;
+        if Instant::now() >= end {
+            return Err(unparked(moving[0]));
+        }
+        for tid in &moving {
+            signal::send(*tid);
+        }
+        pump();
+        std::thread::sleep(AGAIN);
+    }
+}
+
+/// Waits until the worker has executed everything.
+fn drain(end: Instant, pump: &mut impl FnMut()) -> Result<(), Refusal> {
+    let lost = |error: &dyn std::fmt::Display| {
+        Refusal::new(format!("the worker did not drain: {error}"), "see `fermata logs`")
+    };
+    let link = link::current().map_err(|status| lost(&format!("error {status}")))?;
+    let pending = link.producer.request(&Op::Drain, None).map_err(|error| lost(&error))?;
+    loop {
+        pump();
+        if pending.wait_for(AGAIN).map_err(|error| lost(&error))? {
+            break;
+        }
+        if Instant::now() >= end {
+            return Err(Refusal::new(
+                "the GPU is still busy at the deadline",
+                "give it more time, or wait for the running kernels to end",
+            ));
+        }
+    }
+    let mut buffer = Vec::new();
+    let reply = pending.wait(&mut buffer).map_err(|error| lost(&error))?;
+    match reply.status {
+        CUDA_SUCCESS => Ok(()),
+        status => Err(Refusal::new(
+            format!("the GPU reported error {status}: {}", reply.text),
+            "the program's CUDA context has failed; it cannot be checkpointed any more",
+        )),
+    }
+}
+
+/// Every thread that has to be parked.
+fn others() -> Result<Vec<i32>, Refusal> {
+    let own = gate::gettid();
+    let mut tids = threads::list().map_err(|errno| {
+        Refusal::new(format!("cannot list the program's threads: {errno}"), "mount /proc")
+    })?;
+    tids.retain(|tid| *tid != own && !callback::is_own_thread(*tid));
+    Ok(tids)
+}
+
+fn is_still(tid: i32) -> bool {
+    gate::is_parked(tid) || threads::status(tid).is_none_or(|status| status.is_dead())
+}
+
+fn unparked(tid: i32) -> Refusal {
+    let status = threads::status(tid);
+    let who = describe(tid, status.as_ref());
+    let call = threads::read(&format!("/proc/self/task/{tid}/syscall")).unwrap_or_default();
+    let number = call.split_whitespace().next().unwrap_or("unknown");
+    Refusal::new(
+        format!("{who} has not stopped in time (system call: {number})"),
+        "try again later or with a longer deadline",
+    )
+}
+
+fn describe(tid: i32, status: Option<&Status>) -> String {
+    let name = status.map_or("", |status| status.name.as_str());
+    format!("thread {tid} `{name}`")
+}

@@ -1,0 +1,145 @@
+//! The session: one per process, begun by `cuInit`, for good.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use fermata_abi::op::{Op, ReplyBody};
+use fermata_abi::sys::driver::{
+    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_NOT_READY,
+    CUDA_ERROR_UNKNOWN, CUresult,
+};
+use fermata_control::{Connection, PROTOCOL};
+use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN, FromAgent, ToAgent};
+use fermata_wire::{Producer, Side};
+
+use crate::agent;
+use crate::context::Contexts;
+use crate::devices::Devices;
+use crate::entry::Result;
+use crate::event::Events;
+use crate::link::{self, Link};
+use crate::mirror::Mirror;
+use crate::module::Modules;
+use crate::stream::Streams;
+use crate::{fork, notice, wake};
+
+/// The agent's connection to the daemon.
+pub type Control = Connection<ToAgent, FromAgent>;
+
+/// How long the daemon may take to start a worker.
+const START: Duration = Duration::from_secs(60);
+
+/// Everything the library knows of the program's CUDA objects.
+#[derive(Debug)]
+pub struct Session {
+    /// The devices the program may see.
+    pub devices: Devices,
+    /// Contexts.
+    pub contexts: Contexts,
+    /// Modules, libraries, functions and kernels.
+    pub modules: Modules,
+    /// Addresses.
+    pub memory: Mirror,
+    /// Streams.
+    pub streams: Streams,
+    /// Events.
+    pub events: Events,
+}
+
+static SESSION: OnceLock<core::result::Result<Session, CUresult>> = OnceLock::new();
+
+/// Begins the session if this is the first call.
+///
+/// # Errors
+/// The same error at every call if the session could not begin.
+pub fn begin() -> Result {
+    SESSION.get_or_init(start).as_ref().map(|_| ()).map_err(|status| *status)
+}
+
+/// The session, if it has begun and its worker lives.
+///
+/// # Errors
+/// `CUDA_ERROR_NOT_INITIALIZED` before `cuInit`; the sticky error of a session whose worker is lost.
+#[inline]
+pub fn session() -> Result<&'static Session> {
+    link::check()?;
+    match SESSION.get() {
+        Some(Ok(session)) => Ok(session),
+        Some(Err(status)) => Err(*status),
+        None => Err(CUDA_ERROR_NOT_INITIALIZED),
+    }
+}
+
+/// The session as the agent sees it: whatever state it is in.
+pub fn begun() -> Option<&'static Session> {
+    SESSION.get().and_then(|session| session.as_ref().ok())
+}
+
+fn start() -> core::result::Result<Session, CUresult> {
+    let (Ok(path), Ok(token)) = (std::env::var(ENV_SOCKET), std::env::var(ENV_TOKEN)) else {
+        return Err(CUDA_ERROR_SYSTEM_NOT_READY);
+    };
+    wake::prepare();
+    let connect = || -> core::result::Result<_, String> {
+        let control = Control::connect(path.as_ref(), "fermatad").map_err(|error| error.to_string())?;
+        let link = attach(&control, &token, false, START)?;
+        Ok((control, link))
+    };
+    let (control, (new_link, _)) = connect().map_err(|reason| {
+        notice::write(&format!("the session could not begin: {reason}"));
+        CUDA_ERROR_SYSTEM_NOT_READY
+    })?;
+    link::install(new_link);
+    let nothing = |_: &str| ();
+    let devices = link::ask_long(&Op::Devices, nothing, |body| match body {
+        ReplyBody::Devices(devices) => Ok(devices),
+        _ => Err(CUDA_ERROR_UNKNOWN),
+    })?;
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let devices = Devices::new(devices, visible.as_deref());
+    fork::watch();
+    agent::start(control).map_err(|_| CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)?;
+    Ok(Session {
+        devices,
+        contexts: Contexts::default(),
+        modules: Modules::default(),
+        memory: Mirror::default(),
+        streams: Streams::default(),
+        events: Events::default(),
+    })
+}
+
+/// Says Hello and opens the ring that comes with the Welcome; also whether threads are to be woken.
+///
+/// # Errors
+/// In words, for the notice file.
+pub fn attach(
+    control: &Control,
+    token: &str,
+    reattach: bool,
+    timeout: Duration,
+) -> core::result::Result<(Link, bool), String> {
+    let hello = FromAgent::Hello {
+        protocol: PROTOCOL,
+        pid: std::process::id(),
+        token: token.to_owned(),
+        wake_block: wake::address(),
+        reattach,
+    };
+    control.send(&hello, &[]).map_err(|error| error.to_string())?;
+    let (answer, fds) = control.recv(timeout).map_err(|error| error.to_string())?;
+    let resume = match answer {
+        ToAgent::Welcome { protocol: PROTOCOL, resume } => resume,
+        ToAgent::Welcome { protocol, .. } => {
+            return Err(format!("the daemon speaks protocol {protocol}, this library {PROTOCOL}"));
+        }
+        ToAgent::Reject { reason, .. } => return Err(format!("the daemon refused: {reason}")),
+        _ => return Err("the daemon did not answer Hello with Welcome".into()),
+    };
+    let [memory, side]: [_; 2] =
+        fds.try_into().map_err(|_| "the daemon's Welcome lacks its two descriptors".to_owned())?;
+    let side = Arc::new(Side::new(side));
+    let memory = std::os::fd::AsFd::as_fd(&memory);
+    let producer = Producer::open(memory, side.clone()).map_err(|error| error.to_string())?;
+    Ok((Link { producer, side }, resume))
+}

@@ -1,0 +1,116 @@
+//! Streams: the program's own, the legacy default stream and the per-thread ones.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use fermata_abi::op::{Handle, Op, STREAM_LEGACY, STREAM_PER_THREAD, StreamRef};
+use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUstream};
+
+use crate::context::{Context, with_current};
+use crate::entry::Result;
+use crate::handles::{self, Table};
+use crate::link;
+use crate::session::Session;
+
+/// All streams the program made, and the hidden ones of its threads.
+#[derive(Debug, Default)]
+pub struct Streams(Table<Stream>);
+
+/// A stream.
+#[derive(Debug)]
+pub struct Stream {
+    /// Its handle.
+    pub handle: Handle,
+    /// Where it lives.
+    pub context: Arc<Context>,
+    /// `CUstream_flags`.
+    pub flags: u32,
+    /// As the program gave it, clamped by nobody yet.
+    pub priority: i32,
+}
+
+thread_local! {
+    /// The thread's default stream in each context it has used one in.
+    static OWN: RefCell<Vec<(Handle, Arc<Stream>)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Streams {
+    /// A new stream.
+    pub fn create(&self, context: &Arc<Context>, flags: u32, priority: i32) -> Result<Arc<Stream>> {
+        let handle = handles::fresh();
+        link::post(&Op::StreamCreate { stream: handle, context: context.handle, flags, priority })?;
+        let stream = Arc::new(Stream { handle, context: context.clone(), flags, priority });
+        self.0.insert(handle, stream.clone());
+        Ok(stream)
+    }
+
+    /// Ends a stream; its work goes on to its end.
+    pub fn destroy(&self, stream: CUstream) -> Result {
+        let stream = self.0.remove(handles::of(stream), CUDA_ERROR_INVALID_HANDLE)?;
+        link::post(&Op::StreamDestroy { stream: stream.handle })
+    }
+
+    /// The stream behind a handle; `None` for the legacy default stream.
+    pub fn get(&self, stream: CUstream) -> Result<Option<Arc<Stream>>> {
+        match handles::of(stream) {
+            0 | STREAM_LEGACY => Ok(None),
+            STREAM_PER_THREAD => with_current(|context| self.own(context)).map(Some),
+            handle => self.0.get(handle, CUDA_ERROR_INVALID_HANDLE).map(Some),
+        }
+    }
+
+    /// What operations call the stream.
+    #[inline]
+    pub fn resolve(&self, stream: CUstream) -> Result<StreamRef> {
+        match self.get(stream)? {
+            None => with_current(|context| Ok(legacy(context))),
+            Some(stream) => Ok(stream.reference()),
+        }
+    }
+
+    /// Forgets the streams of a context that is gone.
+    pub fn forget(&self, context: Handle) {
+        self.0.remove_if(|stream| stream.context.handle == context);
+        OWN.with_borrow_mut(|own| own.retain(|(of, _)| *of != context));
+    }
+
+    /// The thread's own default stream in a context.
+    fn own(&self, context: &Arc<Context>) -> Result<Arc<Stream>> {
+        let known = OWN.with_borrow(|own| {
+            let mut found = own.iter().filter(|(of, _)| *of == context.handle);
+            found.next().map(|(_, stream)| stream.clone())
+        });
+        // The context may have ended and begun again, in another thread.
+        if let Some(stream) = known
+            && self.0.get(stream.handle, CUDA_ERROR_INVALID_HANDLE).is_ok()
+        {
+            return Ok(stream);
+        }
+        let stream = self.create(context, 0, 0)?;
+        OWN.with_borrow_mut(|own| {
+            own.retain(|(of, _)| *of != context.handle);
+            own.push((context.handle, stream.clone()));
+        });
+        Ok(stream)
+    }
+}
+
+impl Stream {
+    /// What operations call it.
+    pub fn reference(&self) -> StreamRef {
+        StreamRef { context: self.context.handle, stream: self.handle }
+    }
+}
+
+/// The legacy default stream of a context.
+pub fn legacy(context: &Context) -> StreamRef {
+    StreamRef { context: context.handle, stream: STREAM_LEGACY }
+}
+
+/// The context a stream belongs to.
+pub fn context_of(session: &Session, stream: CUstream) -> Result<Arc<Context>> {
+    match session.streams.get(stream)? {
+        Some(stream) => Ok(stream.context.clone()),
+        None => crate::context::current(),
+    }
+}

@@ -1,0 +1,74 @@
+//! The wake block: how the daemon reaches an agent that holds no socket.
+//!
+//! The daemon writes into it from outside the process, so every byte is read as volatile.
+
+use std::cell::UnsafeCell;
+
+use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, wake_block};
+
+#[repr(C, align(64))]
+struct Block(UnsafeCell<[u8; wake_block::BYTES]>);
+
+// SAFETY: reached through volatile accesses only, by one thread of this process at a time.
+unsafe impl Sync for Block {}
+
+static BLOCK: Block = Block(UnsafeCell::new([0; wake_block::BYTES]));
+
+/// Where to connect, and with which token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summons {
+    /// Path of the daemon's agent socket.
+    pub socket: String,
+    /// The session's token.
+    pub token: String,
+}
+
+/// Writes the magic, so that the daemon can tell that the address is right.
+pub fn prepare() {
+    for (at, byte) in wake_block::MAGIC.iter().enumerate() {
+        put(at, *byte);
+    }
+    reset();
+}
+
+/// Address of the block.
+pub fn address() -> u64 {
+    BLOCK.0.get().expose_provenance() as u64
+}
+
+/// What the daemon has written, if it has.
+pub fn summons() -> Option<Summons> {
+    let at = wake_block::STATE as usize;
+    let state = u32::from_le_bytes(std::array::from_fn(|n| byte(at + n)));
+    if state != WAKE_REATTACH {
+        return None;
+    }
+    Some(Summons {
+        socket: string(wake_block::SOCKET as usize, wake_block::SOCKET_BYTES),
+        token: string(wake_block::TOKEN as usize, wake_block::TOKEN_BYTES),
+    })
+}
+
+/// Ready for the next summons.
+pub fn reset() {
+    for (n, byte) in WAKE_IDLE.to_le_bytes().into_iter().enumerate() {
+        put(wake_block::STATE as usize + n, byte);
+    }
+}
+
+fn string(at: usize, room: usize) -> String {
+    let bytes: Vec<u8> = (at..at + room).map(byte).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn byte(at: usize) -> u8 {
+    assert!(at < wake_block::BYTES);
+    // SAFETY: inside the block by the line above.
+    unsafe { BLOCK.0.get().cast::<u8>().add(at).read_volatile() }
+}
+
+fn put(at: usize, value: u8) {
+    assert!(at < wake_block::BYTES);
+    // SAFETY: inside the block by the line above.
+    unsafe { BLOCK.0.get().cast::<u8>().add(at).write_volatile(value) };
+}

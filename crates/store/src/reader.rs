@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use crate::direct::{self, BLOCK, blocks};
 use crate::index::{Index, Location};
@@ -151,8 +152,12 @@ fn read_at(at: &Location, into: &mut [u8], offset: u64, aligned: bool) -> Result
         return Ok(false);
     }
     let wanted = into.len();
-    let got = direct::read_full(at.pack.file(aligned)?, into, offset)
-        .map_err(|e| StoreError::io("read", &at.pack.path, 0, e))?;
+    let got = match direct::read_full(at.pack.file(aligned)?, into, offset) {
+        // Some memory of drivers can be written by the processor only, not by the disk.
+        Err(Errno::FAULT) if aligned => direct::read_full(at.pack.file(false)?, into, offset),
+        other => other,
+    };
+    let got = got.map_err(|e| StoreError::io("read", &at.pack.path, 0, e))?;
     Ok(got < wanted)
 }
 

@@ -72,7 +72,7 @@ pub struct BufferChunks<'a> {
 }
 
 /// A chunk table: grouped by buffer, ascending offsets without overlap in each group. Parts of a
-/// buffer that no record covers have no stored content.
+/// buffer that no record covers are zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChunkTable {
     records: Vec<ChunkRecord>,

@@ -4,11 +4,15 @@
 //! this model, the client captures into it, and the worker keeps it as state that can be stored.
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod copy;
+pub mod dot;
 mod error;
 mod graph;
 pub mod node;
+pub mod update;
 
+pub use capture::{CaptureError, CaptureMode, CaptureStatus, Captures, StreamKey, Waited};
 pub use copy::{Copy, CopyEnd, Place};
 pub use error::GraphError;
 pub use graph::{Edge, EdgeData, Graph, Node, NodeId};

@@ -1,2 +1,38 @@
 //! A software GPU: the CUDA driver API on the CPU.
+//!
+//! ```text
+//!   api        exported functions: arguments in, result codes out
+//!   context, stream, event, work ...   what exists and what runs when
+//!   memory     what lies where
+//!   exec       PTX to machine code, and its execution
+//! ```
+//!
+//! The library is `libcuda.so.1` for programs that link or load it. Its settings are environment
+//! variables, listed in [`settings`].
+
+pub mod api;
+mod array;
+mod attributes;
+mod capture;
+mod context;
+mod copy;
+mod device;
+mod driver;
+mod error;
+mod event;
 pub mod exec;
+mod function;
+mod graph;
+mod handle;
+mod image;
+mod jit;
+mod launch;
+mod library;
+mod log;
+mod memory;
+mod module;
+mod names;
+mod pool;
+pub mod settings;
+mod stream;
+mod work;

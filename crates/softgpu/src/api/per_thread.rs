@@ -5,3 +5,961 @@
     clippy::missing_safety_doc,
     clippy::too_many_arguments
 )]
+use fermata_abi::sys::driver as sys;
+
+/// The handle that stands for the calling thread's own default stream.
+const PER_THREAD: sys::CUstream = core::ptr::without_provenance_mut(2);
+
+fn own(stream: sys::CUstream) -> sys::CUstream {
+    if stream.is_null() { PER_THREAD } else { stream }
+}
+
+unsafe extern "C" {
+    fn cuEventRecord(hEvent: sys::CUevent, hStream: sys::CUstream) -> sys::CUresult;
+    fn cuEventRecordWithFlags(
+        hEvent: sys::CUevent,
+        hStream: sys::CUstream,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuLaunchCooperativeKernel(
+        f: sys::CUfunction,
+        gridDimX: core::ffi::c_uint,
+        gridDimY: core::ffi::c_uint,
+        gridDimZ: core::ffi::c_uint,
+        blockDimX: core::ffi::c_uint,
+        blockDimY: core::ffi::c_uint,
+        blockDimZ: core::ffi::c_uint,
+        sharedMemBytes: core::ffi::c_uint,
+        hStream: sys::CUstream,
+        kernelParams: *mut *mut core::ffi::c_void,
+    ) -> sys::CUresult;
+    fn cuLaunchHostFunc(
+        hStream: sys::CUstream,
+        fn_: sys::CUhostFn,
+        userData: *mut core::ffi::c_void,
+    ) -> sys::CUresult;
+    fn cuLaunchKernel(
+        f: sys::CUfunction,
+        gridDimX: core::ffi::c_uint,
+        gridDimY: core::ffi::c_uint,
+        gridDimZ: core::ffi::c_uint,
+        blockDimX: core::ffi::c_uint,
+        blockDimY: core::ffi::c_uint,
+        blockDimZ: core::ffi::c_uint,
+        sharedMemBytes: core::ffi::c_uint,
+        hStream: sys::CUstream,
+        kernelParams: *mut *mut core::ffi::c_void,
+        extra: *mut *mut core::ffi::c_void,
+    ) -> sys::CUresult;
+    fn cuLaunchKernelEx(
+        config: *const sys::CUlaunchConfig,
+        f: sys::CUfunction,
+        kernelParams: *mut *mut core::ffi::c_void,
+        extra: *mut *mut core::ffi::c_void,
+    ) -> sys::CUresult;
+    fn cuMemcpy2DAsync_v2(
+        pCopy: *const sys::CUDA_MEMCPY2D,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpy2DUnaligned_v2(pCopy: *const sys::CUDA_MEMCPY2D) -> sys::CUresult;
+    fn cuMemcpy3DAsync_v2(
+        pCopy: *const sys::CUDA_MEMCPY3D,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpy3DPeerAsync(
+        pCopy: *const sys::CUDA_MEMCPY3D_PEER,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyAsync(
+        dst: sys::CUdeviceptr,
+        src: sys::CUdeviceptr,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyAtoA_v2(
+        dstArray: sys::CUarray,
+        dstOffset: usize,
+        srcArray: sys::CUarray,
+        srcOffset: usize,
+        ByteCount: usize,
+    ) -> sys::CUresult;
+    fn cuMemcpyAtoD_v2(
+        dstDevice: sys::CUdeviceptr,
+        srcArray: sys::CUarray,
+        srcOffset: usize,
+        ByteCount: usize,
+    ) -> sys::CUresult;
+    fn cuMemcpyAtoHAsync_v2(
+        dstHost: *mut core::ffi::c_void,
+        srcArray: sys::CUarray,
+        srcOffset: usize,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyBatchAsync_v2(
+        dsts: *mut sys::CUdeviceptr,
+        srcs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        attrs: *mut sys::CUmemcpyAttributes,
+        attrsIdxs: *mut usize,
+        numAttrs: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyDtoA_v2(
+        dstArray: sys::CUarray,
+        dstOffset: usize,
+        srcDevice: sys::CUdeviceptr,
+        ByteCount: usize,
+    ) -> sys::CUresult;
+    fn cuMemcpyDtoDAsync_v2(
+        dstDevice: sys::CUdeviceptr,
+        srcDevice: sys::CUdeviceptr,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyDtoHAsync_v2(
+        dstHost: *mut core::ffi::c_void,
+        srcDevice: sys::CUdeviceptr,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyHtoAAsync_v2(
+        dstArray: sys::CUarray,
+        dstOffset: usize,
+        srcHost: *const core::ffi::c_void,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyHtoDAsync_v2(
+        dstDevice: sys::CUdeviceptr,
+        srcHost: *const core::ffi::c_void,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyPeerAsync(
+        dstDevice: sys::CUdeviceptr,
+        dstContext: sys::CUcontext,
+        srcDevice: sys::CUdeviceptr,
+        srcContext: sys::CUcontext,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemsetD16Async(
+        dstDevice: sys::CUdeviceptr,
+        us: core::ffi::c_ushort,
+        N: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemsetD2D16Async(
+        dstDevice: sys::CUdeviceptr,
+        dstPitch: usize,
+        us: core::ffi::c_ushort,
+        Width: usize,
+        Height: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemsetD2D32Async(
+        dstDevice: sys::CUdeviceptr,
+        dstPitch: usize,
+        ui: core::ffi::c_uint,
+        Width: usize,
+        Height: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemsetD2D8Async(
+        dstDevice: sys::CUdeviceptr,
+        dstPitch: usize,
+        uc: core::ffi::c_uchar,
+        Width: usize,
+        Height: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemsetD32Async(
+        dstDevice: sys::CUdeviceptr,
+        ui: core::ffi::c_uint,
+        N: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemsetD8Async(
+        dstDevice: sys::CUdeviceptr,
+        uc: core::ffi::c_uchar,
+        N: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuStreamAddCallback(
+        hStream: sys::CUstream,
+        callback: sys::CUstreamCallback,
+        userData: *mut core::ffi::c_void,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamAttachMemAsync(
+        hStream: sys::CUstream,
+        dptr: sys::CUdeviceptr,
+        length: usize,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamCopyAttributes(dstStream: sys::CUstream, srcStream: sys::CUstream) -> sys::CUresult;
+    fn cuStreamGetAttribute(
+        hStream: sys::CUstream,
+        attr: sys::CUstreamAttrID,
+        value: *mut sys::CUstreamAttrValue,
+    ) -> sys::CUresult;
+    fn cuStreamGetCtx(hStream: sys::CUstream, pctx: *mut sys::CUcontext) -> sys::CUresult;
+    fn cuStreamGetCtx_v2(
+        hStream: sys::CUstream,
+        pCtx: *mut sys::CUcontext,
+        pGreenCtx: *mut sys::CUgreenCtx,
+    ) -> sys::CUresult;
+    fn cuStreamGetDevice(hStream: sys::CUstream, device: *mut sys::CUdevice) -> sys::CUresult;
+    fn cuStreamGetFlags(hStream: sys::CUstream, flags: *mut core::ffi::c_uint) -> sys::CUresult;
+    fn cuStreamGetId(
+        hStream: sys::CUstream,
+        streamId: *mut core::ffi::c_ulonglong,
+    ) -> sys::CUresult;
+    fn cuStreamGetPriority(
+        hStream: sys::CUstream,
+        priority: *mut core::ffi::c_int,
+    ) -> sys::CUresult;
+    fn cuStreamQuery(hStream: sys::CUstream) -> sys::CUresult;
+    fn cuStreamSetAttribute(
+        hStream: sys::CUstream,
+        attr: sys::CUstreamAttrID,
+        param: *const sys::CUstreamAttrValue,
+    ) -> sys::CUresult;
+    fn cuStreamSynchronize(hStream: sys::CUstream) -> sys::CUresult;
+    fn cuStreamWaitEvent(
+        hStream: sys::CUstream,
+        hEvent: sys::CUevent,
+        Flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventRecord_ptsz(
+    hEvent: sys::CUevent,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuEventRecord(hEvent, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventRecordWithFlags_ptsz(
+    hEvent: sys::CUevent,
+    hStream: sys::CUstream,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuEventRecordWithFlags(hEvent, own(hStream), flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchCooperativeKernel_ptsz(
+    f: sys::CUfunction,
+    gridDimX: core::ffi::c_uint,
+    gridDimY: core::ffi::c_uint,
+    gridDimZ: core::ffi::c_uint,
+    blockDimX: core::ffi::c_uint,
+    blockDimY: core::ffi::c_uint,
+    blockDimZ: core::ffi::c_uint,
+    sharedMemBytes: core::ffi::c_uint,
+    hStream: sys::CUstream,
+    kernelParams: *mut *mut core::ffi::c_void,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuLaunchCooperativeKernel(
+            f,
+            gridDimX,
+            gridDimY,
+            gridDimZ,
+            blockDimX,
+            blockDimY,
+            blockDimZ,
+            sharedMemBytes,
+            own(hStream),
+            kernelParams,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchHostFunc_ptsz(
+    hStream: sys::CUstream,
+    fn_: sys::CUhostFn,
+    userData: *mut core::ffi::c_void,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuLaunchHostFunc(own(hStream), fn_, userData) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernel_ptsz(
+    f: sys::CUfunction,
+    gridDimX: core::ffi::c_uint,
+    gridDimY: core::ffi::c_uint,
+    gridDimZ: core::ffi::c_uint,
+    blockDimX: core::ffi::c_uint,
+    blockDimY: core::ffi::c_uint,
+    blockDimZ: core::ffi::c_uint,
+    sharedMemBytes: core::ffi::c_uint,
+    hStream: sys::CUstream,
+    kernelParams: *mut *mut core::ffi::c_void,
+    extra: *mut *mut core::ffi::c_void,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuLaunchKernel(
+            f,
+            gridDimX,
+            gridDimY,
+            gridDimZ,
+            blockDimX,
+            blockDimY,
+            blockDimZ,
+            sharedMemBytes,
+            own(hStream),
+            kernelParams,
+            extra,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernelEx_ptsz(
+    config: *const sys::CUlaunchConfig,
+    f: sys::CUfunction,
+    kernelParams: *mut *mut core::ffi::c_void,
+    extra: *mut *mut core::ffi::c_void,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuLaunchKernelEx(config, f, kernelParams, extra) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy_ptds(
+    dst: sys::CUdeviceptr,
+    src: sys::CUdeviceptr,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpyAsync(dst, src, ByteCount, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2D_v2_ptds(pCopy: *const sys::CUDA_MEMCPY2D) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpy2DAsync_v2(pCopy, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2DAsync_v2_ptsz(
+    pCopy: *const sys::CUDA_MEMCPY2D,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy2DAsync_v2(pCopy, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2DUnaligned_v2_ptds(
+    pCopy: *const sys::CUDA_MEMCPY2D,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy2DUnaligned_v2(pCopy) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3D_v2_ptds(pCopy: *const sys::CUDA_MEMCPY3D) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpy3DAsync_v2(pCopy, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DAsync_v2_ptsz(
+    pCopy: *const sys::CUDA_MEMCPY3D,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy3DAsync_v2(pCopy, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DPeer_ptds(
+    pCopy: *const sys::CUDA_MEMCPY3D_PEER,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpy3DPeerAsync(pCopy, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DPeerAsync_ptsz(
+    pCopy: *const sys::CUDA_MEMCPY3D_PEER,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy3DPeerAsync(pCopy, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAsync_ptsz(
+    dst: sys::CUdeviceptr,
+    src: sys::CUdeviceptr,
+    ByteCount: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyAsync(dst, src, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoA_v2_ptds(
+    dstArray: sys::CUarray,
+    dstOffset: usize,
+    srcArray: sys::CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoD_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    srcArray: sys::CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoH_v2_ptds(
+    dstHost: *mut core::ffi::c_void,
+    srcArray: sys::CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2_ptsz(
+    dstHost: *mut core::ffi::c_void,
+    srcArray: sys::CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyBatchAsync_v2_ptsz(
+    dsts: *mut sys::CUdeviceptr,
+    srcs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut sys::CUmemcpyAttributes,
+    attrsIdxs: *mut usize,
+    numAttrs: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuMemcpyBatchAsync_v2(
+            dsts,
+            srcs,
+            sizes,
+            count,
+            attrs,
+            attrsIdxs,
+            numAttrs,
+            own(hStream),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoA_v2_ptds(
+    dstArray: sys::CUarray,
+    dstOffset: usize,
+    srcDevice: sys::CUdeviceptr,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoD_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    srcDevice: sys::CUdeviceptr,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2_ptsz(
+    dstDevice: sys::CUdeviceptr,
+    srcDevice: sys::CUdeviceptr,
+    ByteCount: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoH_v2_ptds(
+    dstHost: *mut core::ffi::c_void,
+    srcDevice: sys::CUdeviceptr,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2_ptsz(
+    dstHost: *mut core::ffi::c_void,
+    srcDevice: sys::CUdeviceptr,
+    ByteCount: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoA_v2_ptds(
+    dstArray: sys::CUarray,
+    dstOffset: usize,
+    srcHost: *const core::ffi::c_void,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoAAsync_v2_ptsz(
+    dstArray: sys::CUarray,
+    dstOffset: usize,
+    srcHost: *const core::ffi::c_void,
+    ByteCount: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoD_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    srcHost: *const core::ffi::c_void,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2_ptsz(
+    dstDevice: sys::CUdeviceptr,
+    srcHost: *const core::ffi::c_void,
+    ByteCount: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyHtoDAsync_v2(dstDevice, srcHost, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyPeer_ptds(
+    dstDevice: sys::CUdeviceptr,
+    dstContext: sys::CUcontext,
+    srcDevice: sys::CUdeviceptr,
+    srcContext: sys::CUcontext,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpyPeerAsync(
+            dstDevice, dstContext, srcDevice, srcContext, ByteCount, PER_THREAD,
+        ) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyPeerAsync_ptsz(
+    dstDevice: sys::CUdeviceptr,
+    dstContext: sys::CUcontext,
+    srcDevice: sys::CUdeviceptr,
+    srcContext: sys::CUcontext,
+    ByteCount: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuMemcpyPeerAsync(
+            dstDevice,
+            dstContext,
+            srcDevice,
+            srcContext,
+            ByteCount,
+            own(hStream),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD16_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    us: core::ffi::c_ushort,
+    N: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemsetD16Async(dstDevice, us, N, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD16Async_ptsz(
+    dstDevice: sys::CUdeviceptr,
+    us: core::ffi::c_ushort,
+    N: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemsetD16Async(dstDevice, us, N, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD2D16_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    dstPitch: usize,
+    us: core::ffi::c_ushort,
+    Width: usize,
+    Height: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD2D16Async_ptsz(
+    dstDevice: sys::CUdeviceptr,
+    dstPitch: usize,
+    us: core::ffi::c_ushort,
+    Width: usize,
+    Height: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD2D32_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    dstPitch: usize,
+    ui: core::ffi::c_uint,
+    Width: usize,
+    Height: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD2D32Async_ptsz(
+    dstDevice: sys::CUdeviceptr,
+    dstPitch: usize,
+    ui: core::ffi::c_uint,
+    Width: usize,
+    Height: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD2D8_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    dstPitch: usize,
+    uc: core::ffi::c_uchar,
+    Width: usize,
+    Height: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD2D8Async_ptsz(
+    dstDevice: sys::CUdeviceptr,
+    dstPitch: usize,
+    uc: core::ffi::c_uchar,
+    Width: usize,
+    Height: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemsetD2D8Async(dstDevice, dstPitch, uc, Width, Height, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD32_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    ui: core::ffi::c_uint,
+    N: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemsetD32Async(dstDevice, ui, N, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD32Async_ptsz(
+    dstDevice: sys::CUdeviceptr,
+    ui: core::ffi::c_uint,
+    N: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemsetD32Async(dstDevice, ui, N, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD8_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    uc: core::ffi::c_uchar,
+    N: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemsetD8Async(dstDevice, uc, N, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD8Async_ptsz(
+    dstDevice: sys::CUdeviceptr,
+    uc: core::ffi::c_uchar,
+    N: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemsetD8Async(dstDevice, uc, N, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamAddCallback_ptsz(
+    hStream: sys::CUstream,
+    callback: sys::CUstreamCallback,
+    userData: *mut core::ffi::c_void,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamAddCallback(own(hStream), callback, userData, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamAttachMemAsync_ptsz(
+    hStream: sys::CUstream,
+    dptr: sys::CUdeviceptr,
+    length: usize,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamAttachMemAsync(own(hStream), dptr, length, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCopyAttributes_ptsz(
+    dstStream: sys::CUstream,
+    srcStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamCopyAttributes(own(dstStream), own(srcStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetAttribute_ptsz(
+    hStream: sys::CUstream,
+    attr: sys::CUstreamAttrID,
+    value: *mut sys::CUstreamAttrValue,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetAttribute(own(hStream), attr, value) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCtx_ptsz(
+    hStream: sys::CUstream,
+    pctx: *mut sys::CUcontext,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetCtx(own(hStream), pctx) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCtx_v2_ptsz(
+    hStream: sys::CUstream,
+    pCtx: *mut sys::CUcontext,
+    pGreenCtx: *mut sys::CUgreenCtx,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetCtx_v2(own(hStream), pCtx, pGreenCtx) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetDevice_ptsz(
+    hStream: sys::CUstream,
+    device: *mut sys::CUdevice,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetDevice(own(hStream), device) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetFlags_ptsz(
+    hStream: sys::CUstream,
+    flags: *mut core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetFlags(own(hStream), flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetId_ptsz(
+    hStream: sys::CUstream,
+    streamId: *mut core::ffi::c_ulonglong,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetId(own(hStream), streamId) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetPriority_ptsz(
+    hStream: sys::CUstream,
+    priority: *mut core::ffi::c_int,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetPriority(own(hStream), priority) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamQuery_ptsz(hStream: sys::CUstream) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamQuery(own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamSetAttribute_ptsz(
+    hStream: sys::CUstream,
+    attr: sys::CUstreamAttrID,
+    param: *const sys::CUstreamAttrValue,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamSetAttribute(own(hStream), attr, param) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamSynchronize_ptsz(hStream: sys::CUstream) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamSynchronize(own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWaitEvent_ptsz(
+    hStream: sys::CUstream,
+    hEvent: sys::CUevent,
+    Flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamWaitEvent(own(hStream), hEvent, Flags) }
+}

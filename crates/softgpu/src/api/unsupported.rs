@@ -195,69 +195,7 @@ pub unsafe extern "C" fn cuCtxAttach(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate(
-    _pctx: *mut sys::CUcontext,
-    _flags: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v2(
-    _pctx: *mut sys::CUcontext,
-    _flags: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v3(
-    _pctx: *mut sys::CUcontext,
-    _paramsArray: *mut sys::CUexecAffinityParam,
-    _numParams: core::ffi::c_int,
-    _flags: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v4(
-    _pctx: *mut sys::CUcontext,
-    _ctxCreateParams: *mut sys::CUctxCreateParams,
-    _flags: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxDestroy(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxDestroy_v2(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxDetach(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxDisablePeerAccess(_peerContext: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxEnablePeerAccess(
-    _peerContext: sys::CUcontext,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -270,158 +208,10 @@ pub unsafe extern "C" fn cuCtxFromGreenCtx(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetApiVersion(
-    _ctx: sys::CUcontext,
-    _version: *mut core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetCacheConfig(_pconfig: *mut sys::CUfunc_cache) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetCurrent(_pctx: *mut sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetDevResource(
     _hCtx: sys::CUcontext,
     _resource: *mut sys::CUdevResource,
     _type_: sys::CUdevResourceType,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetDevice(_device: *mut sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetDevice_v2(
-    _device: *mut sys::CUdevice,
-    _ctx: sys::CUcontext,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetExecAffinity(
-    _pExecAffinity: *mut sys::CUexecAffinityParam,
-    _type_: sys::CUexecAffinityType,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetFlags(_flags: *mut core::ffi::c_uint) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetId(
-    _ctx: sys::CUcontext,
-    _ctxId: *mut core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetLimit(_pvalue: *mut usize, _limit: sys::CUlimit) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetSharedMemConfig(
-    _pConfig: *mut sys::CUsharedconfig,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(
-    _leastPriority: *mut core::ffi::c_int,
-    _greatestPriority: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPopCurrent(_pctx: *mut sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPopCurrent_v2(_pctx: *mut sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPushCurrent(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPushCurrent_v2(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxRecordEvent(
-    _hCtx: sys::CUcontext,
-    _hEvent: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxResetPersistingL2Cache() -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetCacheConfig(_config: sys::CUfunc_cache) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetCurrent(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetFlags(_flags: core::ffi::c_uint) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetLimit(_limit: sys::CUlimit, _value: usize) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSetSharedMemConfig(_config: sys::CUsharedconfig) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSynchronize() -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSynchronize_v2(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxWaitEvent(
-    _hCtx: sys::CUcontext,
-    _hEvent: sys::CUevent,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -460,54 +250,6 @@ pub unsafe extern "C" fn cuDevSmResourceSplitByCount(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceCanAccessPeer(
-    _canAccessPeer: *mut core::ffi::c_int,
-    _dev: sys::CUdevice,
-    _peerDev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceComputeCapability(
-    _major: *mut core::ffi::c_int,
-    _minor: *mut core::ffi::c_int,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGet(
-    _device: *mut sys::CUdevice,
-    _ordinal: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetAttribute(
-    _pi: *mut core::ffi::c_int,
-    _attrib: sys::CUdevice_attribute,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetByPCIBusId(
-    _dev: *mut sys::CUdevice,
-    _pciBusId: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetCount(_count: *mut core::ffi::c_int) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(
     _pool_out: *mut sys::CUmemoryPool,
     _dev: sys::CUdevice,
@@ -525,54 +267,8 @@ pub unsafe extern "C" fn cuDeviceGetDevResource(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetExecAffinitySupport(
-    _pi: *mut core::ffi::c_int,
-    _type_: sys::CUexecAffinityType,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetGraphMemAttribute(
-    _device: sys::CUdevice,
-    _attr: sys::CUgraphMem_attribute,
-    _value: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetHostAtomicCapabilities(
-    _capabilities: *mut core::ffi::c_uint,
-    _operations: *const sys::CUatomicOperation,
-    _count: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetLuid(
-    _luid: *mut core::ffi::c_char,
-    _deviceNodeMask: *mut core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetMemPool(
     _pool: *mut sys::CUmemoryPool,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetName(
-    _name: *mut core::ffi::c_char,
-    _len: core::ffi::c_int,
     _dev: sys::CUdevice,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -583,128 +279,6 @@ pub unsafe extern "C" fn cuDeviceGetNvSciSyncAttributes(
     _nvSciSyncAttrList: *mut core::ffi::c_void,
     _dev: sys::CUdevice,
     _flags: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetP2PAtomicCapabilities(
-    _capabilities: *mut core::ffi::c_uint,
-    _operations: *const sys::CUatomicOperation,
-    _count: core::ffi::c_uint,
-    _srcDevice: sys::CUdevice,
-    _dstDevice: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetP2PAttribute(
-    _value: *mut core::ffi::c_int,
-    _attrib: sys::CUdevice_P2PAttribute,
-    _srcDevice: sys::CUdevice,
-    _dstDevice: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetPCIBusId(
-    _pciBusId: *mut core::ffi::c_char,
-    _len: core::ffi::c_int,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetProperties(
-    _prop: *mut sys::CUdevprop,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
-    _maxWidthInElements: *mut usize,
-    _format: sys::CUarray_format,
-    _numChannels: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid(
-    _uuid: *mut sys::CUuuid,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid_v2(
-    _uuid: *mut sys::CUuuid,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGraphMemTrim(_device: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
-    _dev: sys::CUdevice,
-    _flags: *mut core::ffi::c_uint,
-    _active: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRelease(_dev: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(_dev: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxReset(_dev: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(_dev: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(
-    _pctx: *mut sys::CUcontext,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags(
-    _dev: sys::CUdevice,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(
-    _dev: sys::CUdevice,
-    _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -745,105 +319,10 @@ pub unsafe extern "C" fn cuDeviceTotalMem(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceTotalMem_v2(
-    _bytes: *mut usize,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceUnregisterAsyncNotification(
     _device: sys::CUdevice,
     _callback: sys::CUasyncCallbackHandle,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDriverGetVersion(
-    _driverVersion: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventCreate(
-    _phEvent: *mut sys::CUevent,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventDestroy(_hEvent: sys::CUevent) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventDestroy_v2(_hEvent: sys::CUevent) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventElapsedTime(
-    _pMilliseconds: *mut f32,
-    _hStart: sys::CUevent,
-    _hEnd: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventElapsedTime_v2(
-    _pMilliseconds: *mut f32,
-    _hStart: sys::CUevent,
-    _hEnd: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventQuery(_hEvent: sys::CUevent) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecord(
-    _hEvent: sys::CUevent,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecord_ptsz(
-    _hEvent: sys::CUevent,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecordWithFlags(
-    _hEvent: sys::CUevent,
-    _hStream: sys::CUstream,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecordWithFlags_ptsz(
-    _hEvent: sys::CUevent,
-    _hStream: sys::CUstream,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventSynchronize(_hEvent: sys::CUevent) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -866,71 +345,6 @@ pub unsafe extern "C" fn cuExternalMemoryGetMappedMipmappedArray(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFlushGPUDirectRDMAWrites(
-    _target: sys::CUflushGPUDirectRDMAWritesTarget,
-    _scope: sys::CUflushGPUDirectRDMAWritesScope,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetAttribute(
-    _pi: *mut core::ffi::c_int,
-    _attrib: sys::CUfunction_attribute,
-    _hfunc: sys::CUfunction,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetModule(
-    _hmod: *mut sys::CUmodule,
-    _hfunc: sys::CUfunction,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetName(
-    _name: *mut *const core::ffi::c_char,
-    _hfunc: sys::CUfunction,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncGetParamInfo(
-    _func: sys::CUfunction,
-    _paramIndex: usize,
-    _paramOffset: *mut usize,
-    _paramSize: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncIsLoaded(
-    _state: *mut sys::CUfunctionLoadingState,
-    _function: sys::CUfunction,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncLoad(_function: sys::CUfunction) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetAttribute(
-    _hfunc: sys::CUfunction,
-    _attrib: sys::CUfunction_attribute,
-    _value: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncSetBlockShape(
     _hfunc: sys::CUfunction,
     _x: core::ffi::c_int,
@@ -941,70 +355,9 @@ pub unsafe extern "C" fn cuFuncSetBlockShape(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetCacheConfig(
-    _hfunc: sys::CUfunction,
-    _config: sys::CUfunc_cache,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetSharedMemConfig(
-    _hfunc: sys::CUfunction,
-    _config: sys::CUsharedconfig,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncSetSharedSize(
     _hfunc: sys::CUfunction,
     _bytes: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorName(
-    _error: sys::CUresult,
-    _pStr: *mut *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorString(
-    _error: sys::CUresult,
-    _pStr: *mut *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetExportTable(
-    _ppExportTable: *mut *const core::ffi::c_void,
-    _pExportTableId: *const sys::CUuuid,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress(
-    _symbol: *const core::ffi::c_char,
-    _pfn: *mut *mut core::ffi::c_void,
-    _cudaVersion: core::ffi::c_int,
-    _flags: sys::cuuint64_t,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress_v2(
-    _symbol: *const core::ffi::c_char,
-    _pfn: *mut *mut core::ffi::c_void,
-    _cudaVersion: core::ffi::c_int,
-    _flags: sys::cuuint64_t,
-    _symbolStatus: *mut sys::CUdriverProcAddressQueryResult,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2017,11 +1370,6 @@ pub unsafe extern "C" fn cuImportExternalSemaphore(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuInit(_Flags: core::ffi::c_uint) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcCloseMemHandle(_dptr: sys::CUdeviceptr) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2069,102 +1417,7 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetAttribute(
-    _pi: *mut core::ffi::c_int,
-    _attrib: sys::CUfunction_attribute,
-    _kernel: sys::CUkernel,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetFunction(
-    _pFunc: *mut sys::CUfunction,
-    _kernel: sys::CUkernel,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetLibrary(
-    _pLib: *mut sys::CUlibrary,
-    _kernel: sys::CUkernel,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetName(
-    _name: *mut *const core::ffi::c_char,
-    _hfunc: sys::CUkernel,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelGetParamInfo(
-    _kernel: sys::CUkernel,
-    _paramIndex: usize,
-    _paramOffset: *mut usize,
-    _paramSize: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelSetAttribute(
-    _attrib: sys::CUfunction_attribute,
-    _val: core::ffi::c_int,
-    _kernel: sys::CUkernel,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuKernelSetCacheConfig(
-    _kernel: sys::CUkernel,
-    _config: sys::CUfunc_cache,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunch(_f: sys::CUfunction) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchCooperativeKernel(
-    _f: sys::CUfunction,
-    _gridDimX: core::ffi::c_uint,
-    _gridDimY: core::ffi::c_uint,
-    _gridDimZ: core::ffi::c_uint,
-    _blockDimX: core::ffi::c_uint,
-    _blockDimY: core::ffi::c_uint,
-    _blockDimZ: core::ffi::c_uint,
-    _sharedMemBytes: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-    _kernelParams: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchCooperativeKernel_ptsz(
-    _f: sys::CUfunction,
-    _gridDimX: core::ffi::c_uint,
-    _gridDimY: core::ffi::c_uint,
-    _gridDimZ: core::ffi::c_uint,
-    _blockDimX: core::ffi::c_uint,
-    _blockDimY: core::ffi::c_uint,
-    _blockDimZ: core::ffi::c_uint,
-    _sharedMemBytes: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-    _kernelParams: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2193,174 +1446,6 @@ pub unsafe extern "C" fn cuLaunchGridAsync(
     _grid_height: core::ffi::c_int,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchHostFunc(
-    _hStream: sys::CUstream,
-    _fn_: sys::CUhostFn,
-    _userData: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchHostFunc_ptsz(
-    _hStream: sys::CUstream,
-    _fn_: sys::CUhostFn,
-    _userData: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernel(
-    _f: sys::CUfunction,
-    _gridDimX: core::ffi::c_uint,
-    _gridDimY: core::ffi::c_uint,
-    _gridDimZ: core::ffi::c_uint,
-    _blockDimX: core::ffi::c_uint,
-    _blockDimY: core::ffi::c_uint,
-    _blockDimZ: core::ffi::c_uint,
-    _sharedMemBytes: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-    _kernelParams: *mut *mut core::ffi::c_void,
-    _extra: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernel_ptsz(
-    _f: sys::CUfunction,
-    _gridDimX: core::ffi::c_uint,
-    _gridDimY: core::ffi::c_uint,
-    _gridDimZ: core::ffi::c_uint,
-    _blockDimX: core::ffi::c_uint,
-    _blockDimY: core::ffi::c_uint,
-    _blockDimZ: core::ffi::c_uint,
-    _sharedMemBytes: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-    _kernelParams: *mut *mut core::ffi::c_void,
-    _extra: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernelEx(
-    _config: *const sys::CUlaunchConfig,
-    _f: sys::CUfunction,
-    _kernelParams: *mut *mut core::ffi::c_void,
-    _extra: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernelEx_ptsz(
-    _config: *const sys::CUlaunchConfig,
-    _f: sys::CUfunction,
-    _kernelParams: *mut *mut core::ffi::c_void,
-    _extra: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryEnumerateKernels(
-    _kernels: *mut sys::CUkernel,
-    _numKernels: core::ffi::c_uint,
-    _lib: sys::CUlibrary,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetGlobal(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytes: *mut usize,
-    _library: sys::CUlibrary,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetKernel(
-    _pKernel: *mut sys::CUkernel,
-    _library: sys::CUlibrary,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetKernelCount(
-    _count: *mut core::ffi::c_uint,
-    _lib: sys::CUlibrary,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetManaged(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytes: *mut usize,
-    _library: sys::CUlibrary,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetModule(
-    _pMod: *mut sys::CUmodule,
-    _library: sys::CUlibrary,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetUnifiedFunction(
-    _fptr: *mut *mut core::ffi::c_void,
-    _library: sys::CUlibrary,
-    _symbol: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryLoadData(
-    _library: *mut sys::CUlibrary,
-    _code: *const core::ffi::c_void,
-    _jitOptions: *mut sys::CUjit_option,
-    _jitOptionsValues: *mut *mut core::ffi::c_void,
-    _numJitOptions: core::ffi::c_uint,
-    _libraryOptions: *mut sys::CUlibraryOption,
-    _libraryOptionValues: *mut *mut core::ffi::c_void,
-    _numLibraryOptions: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryLoadFromFile(
-    _library: *mut sys::CUlibrary,
-    _fileName: *const core::ffi::c_char,
-    _jitOptions: *mut sys::CUjit_option,
-    _jitOptionsValues: *mut *mut core::ffi::c_void,
-    _numJitOptions: core::ffi::c_uint,
-    _libraryOptions: *mut sys::CUlibraryOption,
-    _libraryOptionValues: *mut *mut core::ffi::c_void,
-    _numLibraryOptions: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryUnload(_library: sys::CUlibrary) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2451,33 +1536,6 @@ pub unsafe extern "C" fn cuLinkDestroy(_state: sys::CUlinkState) -> sys::CUresul
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsCurrent(
-    _iterator_out: *mut sys::CUlogIterator,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsDumpToFile(
-    _iterator: *mut sys::CUlogIterator,
-    _pathToFile: *const core::ffi::c_char,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsDumpToMemory(
-    _iterator: *mut sys::CUlogIterator,
-    _buffer: *mut core::ffi::c_char,
-    _size: *mut usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLogsRegisterCallback(
     _callbackFunc: sys::CUlogsCallback,
     _userData: *mut core::ffi::c_void,
@@ -2538,14 +1596,6 @@ pub unsafe extern "C" fn cuMemAlloc(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAlloc_v2(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytesize: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(
     _dptr: *mut sys::CUdeviceptr,
     _bytesize: usize,
@@ -2592,39 +1642,11 @@ pub unsafe extern "C" fn cuMemAllocHost(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocHost_v2(
-    _pp: *mut *mut core::ffi::c_void,
-    _bytesize: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocManaged(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytesize: usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocPitch(
     _dptr: *mut core::ffi::c_uint,
     _pPitch: *mut core::ffi::c_uint,
     _WidthInBytes: core::ffi::c_uint,
     _Height: core::ffi::c_uint,
-    _ElementSizeBytes: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocPitch_v2(
-    _dptr: *mut sys::CUdeviceptr,
-    _pPitch: *mut usize,
-    _WidthInBytes: usize,
-    _Height: usize,
     _ElementSizeBytes: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -2728,11 +1750,6 @@ pub unsafe extern "C" fn cuMemFree(_dptr: core::ffi::c_uint) -> sys::CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFree_v2(_dptr: sys::CUdeviceptr) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeAsync(
     _dptr: sys::CUdeviceptr,
     _hStream: sys::CUstream,
@@ -2745,11 +1762,6 @@ pub unsafe extern "C" fn cuMemFreeAsync_ptsz(
     _dptr: sys::CUdeviceptr,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFreeHost(_p: *mut core::ffi::c_void) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2767,15 +1779,6 @@ pub unsafe extern "C" fn cuMemGetAddressRange(
     _pbase: *mut core::ffi::c_uint,
     _psize: *mut core::ffi::c_uint,
     _dptr: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetAddressRange_v2(
-    _pbase: *mut sys::CUdeviceptr,
-    _psize: *mut usize,
-    _dptr: sys::CUdeviceptr,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2826,24 +1829,10 @@ pub unsafe extern "C" fn cuMemGetInfo(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetInfo_v2(_free: *mut usize, _total: *mut usize) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetMemPool(
     _pool: *mut sys::CUmemoryPool,
     _location: *mut sys::CUmemLocation,
     _type_: sys::CUmemAllocationType,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostAlloc(
-    _pp: *mut *mut core::ffi::c_void,
-    _bytesize: usize,
-    _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2858,42 +1847,11 @@ pub unsafe extern "C" fn cuMemHostGetDevicePointer(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
-    _pdptr: *mut sys::CUdeviceptr,
-    _p: *mut core::ffi::c_void,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostGetFlags(
-    _pFlags: *mut core::ffi::c_uint,
-    _p: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostRegister(
     _p: *mut core::ffi::c_void,
     _bytesize: usize,
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostRegister_v2(
-    _p: *mut core::ffi::c_void,
-    _bytesize: usize,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostUnregister(_p: *mut core::ffi::c_void) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -3160,35 +2118,7 @@ pub unsafe extern "C" fn cuMemUnmap(_ptr: sys::CUdeviceptr, _size: usize) -> sys
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy(
-    _dst: sys::CUdeviceptr,
-    _src: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy_ptds(
-    _dst: sys::CUdeviceptr,
-    _src: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2D(_pCopy: *const core::ffi::c_void) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2D_v2(_pCopy: *const sys::CUDA_MEMCPY2D) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2D_v2_ptds(_pCopy: *const sys::CUDA_MEMCPY2D) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -3201,37 +2131,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DAsync_v2(
-    _pCopy: *const sys::CUDA_MEMCPY2D,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DAsync_v2_ptsz(
-    _pCopy: *const sys::CUDA_MEMCPY2D,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2DUnaligned(_pCopy: *const core::ffi::c_void) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DUnaligned_v2(
-    _pCopy: *const sys::CUDA_MEMCPY2D,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DUnaligned_v2_ptds(
-    _pCopy: *const sys::CUDA_MEMCPY2D,
-) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -3241,34 +2141,8 @@ pub unsafe extern "C" fn cuMemcpy3D(_pCopy: *const core::ffi::c_void) -> sys::CU
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3D_v2(_pCopy: *const sys::CUDA_MEMCPY3D) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3D_v2_ptds(_pCopy: *const sys::CUDA_MEMCPY3D) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy3DAsync(
     _pCopy: *const core::ffi::c_void,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DAsync_v2(
-    _pCopy: *const sys::CUDA_MEMCPY3D,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DAsync_v2_ptsz(
-    _pCopy: *const sys::CUDA_MEMCPY3D,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -3317,82 +2191,12 @@ pub unsafe extern "C" fn cuMemcpy3DBatchAsync_v2_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DPeer(_pCopy: *const sys::CUDA_MEMCPY3D_PEER) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DPeer_ptds(
-    _pCopy: *const sys::CUDA_MEMCPY3D_PEER,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DPeerAsync(
-    _pCopy: *const sys::CUDA_MEMCPY3D_PEER,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DPeerAsync_ptsz(
-    _pCopy: *const sys::CUDA_MEMCPY3D_PEER,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAsync(
-    _dst: sys::CUdeviceptr,
-    _src: sys::CUdeviceptr,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAsync_ptsz(
-    _dst: sys::CUdeviceptr,
-    _src: sys::CUdeviceptr,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyAtoA(
     _dstArray: sys::CUarray,
     _dstOffset: core::ffi::c_uint,
     _srcArray: sys::CUarray,
     _srcOffset: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoA_v2(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoA_v2_ptds(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -3408,26 +2212,6 @@ pub unsafe extern "C" fn cuMemcpyAtoD(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoD_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoD_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyAtoH(
     _dstHost: *mut core::ffi::c_void,
     _srcArray: sys::CUarray,
@@ -3438,53 +2222,11 @@ pub unsafe extern "C" fn cuMemcpyAtoH(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoH_v2(
-    _dstHost: *mut core::ffi::c_void,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoH_v2_ptds(
-    _dstHost: *mut core::ffi::c_void,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyAtoHAsync(
     _dstHost: *mut core::ffi::c_void,
     _srcArray: sys::CUarray,
     _srcOffset: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2(
-    _dstHost: *mut core::ffi::c_void,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2_ptsz(
-    _dstHost: *mut core::ffi::c_void,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -3521,34 +2263,6 @@ pub unsafe extern "C" fn cuMemcpyBatchAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyBatchAsync_v2(
-    _dsts: *mut sys::CUdeviceptr,
-    _srcs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut sys::CUmemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyBatchAsync_v2_ptsz(
-    _dsts: *mut sys::CUdeviceptr,
-    _srcs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut sys::CUmemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoA(
     _dstArray: sys::CUarray,
     _dstOffset: core::ffi::c_uint,
@@ -3559,48 +2273,10 @@ pub unsafe extern "C" fn cuMemcpyDtoA(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoA_v2(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoA_v2_ptds(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoD(
     _dstDevice: core::ffi::c_uint,
     _srcDevice: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoD_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoD_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -3616,26 +2292,6 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoH(
     _dstHost: *mut core::ffi::c_void,
     _srcDevice: core::ffi::c_uint,
@@ -3645,48 +2301,10 @@ pub unsafe extern "C" fn cuMemcpyDtoH(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoH_v2(
-    _dstHost: *mut core::ffi::c_void,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoH_v2_ptds(
-    _dstHost: *mut core::ffi::c_void,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoHAsync(
     _dstHost: *mut core::ffi::c_void,
     _srcDevice: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
-    _dstHost: *mut core::ffi::c_void,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2_ptsz(
-    _dstHost: *mut core::ffi::c_void,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -3703,53 +2321,11 @@ pub unsafe extern "C" fn cuMemcpyHtoA(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoA_v2(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoA_v2_ptds(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoAAsync(
     _dstArray: sys::CUarray,
     _dstOffset: core::ffi::c_uint,
     _srcHost: *const core::ffi::c_void,
     _ByteCount: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoAAsync_v2(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoAAsync_v2_ptsz(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -3765,24 +2341,6 @@ pub unsafe extern "C" fn cuMemcpyHtoD(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoD_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoD_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoDAsync(
     _dstDevice: core::ffi::c_uint,
     _srcHost: *const core::ffi::c_void,
@@ -3793,114 +2351,10 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeer(
-    _dstDevice: sys::CUdeviceptr,
-    _dstContext: sys::CUcontext,
-    _srcDevice: sys::CUdeviceptr,
-    _srcContext: sys::CUcontext,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeer_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _dstContext: sys::CUcontext,
-    _srcDevice: sys::CUdeviceptr,
-    _srcContext: sys::CUcontext,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeerAsync(
-    _dstDevice: sys::CUdeviceptr,
-    _dstContext: sys::CUcontext,
-    _srcDevice: sys::CUdeviceptr,
-    _srcContext: sys::CUcontext,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyPeerAsync_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _dstContext: sys::CUcontext,
-    _srcDevice: sys::CUdeviceptr,
-    _srcContext: sys::CUcontext,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD16(
     _dstDevice: core::ffi::c_uint,
     _us: core::ffi::c_ushort,
     _N: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _us: core::ffi::c_ushort,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _us: core::ffi::c_ushort,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16Async(
-    _dstDevice: sys::CUdeviceptr,
-    _us: core::ffi::c_ushort,
-    _N: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD16Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _us: core::ffi::c_ushort,
-    _N: usize,
-    _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -3917,104 +2371,12 @@ pub unsafe extern "C" fn cuMemsetD2D16(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _us: core::ffi::c_ushort,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _us: core::ffi::c_ushort,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16Async(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _us: core::ffi::c_ushort,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D16Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _us: core::ffi::c_ushort,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD2D32(
     _dstDevice: core::ffi::c_uint,
     _dstPitch: core::ffi::c_uint,
     _ui: core::ffi::c_uint,
     _Width: core::ffi::c_uint,
     _Height: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _ui: core::ffi::c_uint,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _ui: core::ffi::c_uint,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32Async(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _ui: core::ffi::c_uint,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D32Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _ui: core::ffi::c_uint,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4031,52 +2393,6 @@ pub unsafe extern "C" fn cuMemsetD2D8(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _uc: core::ffi::c_uchar,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _uc: core::ffi::c_uchar,
-    _Width: usize,
-    _Height: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8Async(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _uc: core::ffi::c_uchar,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD2D8Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _dstPitch: usize,
-    _uc: core::ffi::c_uchar,
-    _Width: usize,
-    _Height: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD32(
     _dstDevice: core::ffi::c_uint,
     _ui: core::ffi::c_uint,
@@ -4086,86 +2402,10 @@ pub unsafe extern "C" fn cuMemsetD32(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _ui: core::ffi::c_uint,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _ui: core::ffi::c_uint,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32Async(
-    _dstDevice: sys::CUdeviceptr,
-    _ui: core::ffi::c_uint,
-    _N: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD32Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _ui: core::ffi::c_uint,
-    _N: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD8(
     _dstDevice: core::ffi::c_uint,
     _uc: core::ffi::c_uchar,
     _N: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _uc: core::ffi::c_uchar,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _uc: core::ffi::c_uchar,
-    _N: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8Async(
-    _dstDevice: sys::CUdeviceptr,
-    _uc: core::ffi::c_uchar,
-    _N: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8Async_ptsz(
-    _dstDevice: sys::CUdeviceptr,
-    _uc: core::ffi::c_uchar,
-    _N: usize,
-    _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4213,54 +2453,11 @@ pub unsafe extern "C" fn cuMipmappedArrayGetSparseProperties(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleEnumerateFunctions(
-    _functions: *mut sys::CUfunction,
-    _numFunctions: core::ffi::c_uint,
-    _mod_: sys::CUmodule,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetFunction(
-    _hfunc: *mut sys::CUfunction,
-    _hmod: sys::CUmodule,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetFunctionCount(
-    _count: *mut core::ffi::c_uint,
-    _mod_: sys::CUmodule,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleGetGlobal(
     _dptr: *mut core::ffi::c_uint,
     _bytes: *mut core::ffi::c_uint,
     _hmod: sys::CUmodule,
     _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetGlobal_v2(
-    _dptr: *mut sys::CUdeviceptr,
-    _bytes: *mut usize,
-    _hmod: sys::CUmodule,
-    _name: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetLoadingMode(
-    _mode: *mut sys::CUmoduleLoadingMode,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4280,46 +2477,6 @@ pub unsafe extern "C" fn cuModuleGetTexRef(
     _hmod: sys::CUmodule,
     _name: *const core::ffi::c_char,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoad(
-    _module: *mut sys::CUmodule,
-    _fname: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoadData(
-    _module: *mut sys::CUmodule,
-    _image: *const core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoadDataEx(
-    _module: *mut sys::CUmodule,
-    _image: *const core::ffi::c_void,
-    _numOptions: core::ffi::c_uint,
-    _options: *mut sys::CUjit_option,
-    _optionValues: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleLoadFatBinary(
-    _module: *mut sys::CUmodule,
-    _fatCubin: *const core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleUnload(_hmod: sys::CUmodule) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -4501,44 +2658,6 @@ pub unsafe extern "C" fn cuParamSetv(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerGetAttribute(
-    _data: *mut core::ffi::c_void,
-    _attribute: sys::CUpointer_attribute,
-    _ptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerGetAttributes(
-    _numAttributes: core::ffi::c_uint,
-    _attributes: *mut sys::CUpointer_attribute,
-    _data: *mut *mut core::ffi::c_void,
-    _ptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerSetAttribute(
-    _value: *const core::ffi::c_void,
-    _attribute: sys::CUpointer_attribute,
-    _ptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuProfilerStart() -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuProfilerStop() -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync(
     _extSemArray: *const sys::CUexternalSemaphore,
     _paramsArray: *const sys::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
@@ -4554,46 +2673,6 @@ pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync_ptsz(
     _paramsArray: *const sys::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
     _numExtSems: core::ffi::c_uint,
     _stream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamAddCallback(
-    _hStream: sys::CUstream,
-    _callback: sys::CUstreamCallback,
-    _userData: *mut core::ffi::c_void,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamAddCallback_ptsz(
-    _hStream: sys::CUstream,
-    _callback: sys::CUstreamCallback,
-    _userData: *mut core::ffi::c_void,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamAttachMemAsync(
-    _hStream: sys::CUstream,
-    _dptr: sys::CUdeviceptr,
-    _length: usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamAttachMemAsync_ptsz(
-    _hStream: sys::CUstream,
-    _dptr: sys::CUdeviceptr,
-    _length: usize,
-    _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4689,49 +2768,6 @@ pub unsafe extern "C" fn cuStreamBeginCaptureToGraph_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCopyAttributes(
-    _dstStream: sys::CUstream,
-    _srcStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCopyAttributes_ptsz(
-    _dstStream: sys::CUstream,
-    _srcStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreate(
-    _phStream: *mut sys::CUstream,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreateWithPriority(
-    _phStream: *mut sys::CUstream,
-    _flags: core::ffi::c_uint,
-    _priority: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamDestroy(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamDestroy_v2(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamEndCapture(
     _hStream: sys::CUstream,
     _phGraph: *mut sys::CUgraph,
@@ -4743,24 +2779,6 @@ pub unsafe extern "C" fn cuStreamEndCapture(
 pub unsafe extern "C" fn cuStreamEndCapture_ptsz(
     _hStream: sys::CUstream,
     _phGraph: *mut sys::CUgraph,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetAttribute(
-    _hStream: sys::CUstream,
-    _attr: sys::CUstreamAttrID,
-    _value: *mut sys::CUstreamAttrValue,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetAttribute_ptsz(
-    _hStream: sys::CUstream,
-    _attr: sys::CUstreamAttrID,
-    _value: *mut sys::CUstreamAttrValue,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -4834,112 +2852,6 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx(
-    _hStream: sys::CUstream,
-    _pctx: *mut sys::CUcontext,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx_ptsz(
-    _hStream: sys::CUstream,
-    _pctx: *mut sys::CUcontext,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx_v2(
-    _hStream: sys::CUstream,
-    _pCtx: *mut sys::CUcontext,
-    _pGreenCtx: *mut sys::CUgreenCtx,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCtx_v2_ptsz(
-    _hStream: sys::CUstream,
-    _pCtx: *mut sys::CUcontext,
-    _pGreenCtx: *mut sys::CUgreenCtx,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetDevice(
-    _hStream: sys::CUstream,
-    _device: *mut sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetDevice_ptsz(
-    _hStream: sys::CUstream,
-    _device: *mut sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetFlags(
-    _hStream: sys::CUstream,
-    _flags: *mut core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetFlags_ptsz(
-    _hStream: sys::CUstream,
-    _flags: *mut core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetGreenCtx(
-    _hStream: sys::CUstream,
-    _phCtx: *mut sys::CUgreenCtx,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetId(
-    _hStream: sys::CUstream,
-    _streamId: *mut core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetId_ptsz(
-    _hStream: sys::CUstream,
-    _streamId: *mut core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetPriority(
-    _hStream: sys::CUstream,
-    _priority: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetPriority_ptsz(
-    _hStream: sys::CUstream,
-    _priority: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamIsCapturing(
     _hStream: sys::CUstream,
     _captureStatus: *mut sys::CUstreamCaptureStatus,
@@ -4952,44 +2864,6 @@ pub unsafe extern "C" fn cuStreamIsCapturing_ptsz(
     _hStream: sys::CUstream,
     _captureStatus: *mut sys::CUstreamCaptureStatus,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamQuery(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamQuery_ptsz(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSetAttribute(
-    _hStream: sys::CUstream,
-    _attr: sys::CUstreamAttrID,
-    _param: *const sys::CUstreamAttrValue,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSetAttribute_ptsz(
-    _hStream: sys::CUstream,
-    _attr: sys::CUstreamAttrID,
-    _param: *const sys::CUstreamAttrValue,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSynchronize(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSynchronize_ptsz(_hStream: sys::CUstream) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -5031,24 +2905,6 @@ pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2_ptsz(
     _dependencyData: *const sys::CUgraphEdgeData,
     _numDependencies: usize,
     _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitEvent(
-    _hStream: sys::CUstream,
-    _hEvent: sys::CUevent,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWaitEvent_ptsz(
-    _hStream: sys::CUstream,
-    _hEvent: sys::CUevent,
-    _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }

@@ -1,0 +1,540 @@
+//! Stream capture as a state machine over numbers: which streams are being captured into which graph,
+//! and on which nodes their next work depends.
+//!
+//! ```text
+//!            begin                    end (from the origin, everything joined)
+//!   none ─────────────► active ─────────────────────────────────────────► none
+//!             joined by waiting │ forbidden call, merge, isolation
+//!             for an event      ▼
+//!                          invalidated ── end ──► none, and no graph
+//! ```
+//!
+//! The graph itself is the caller's: it asks for the dependencies, adds the node, and says so with
+//! [`Captures::advance`].
+
+use std::collections::BTreeMap;
+
+use fermata_abi::sys::driver as cu;
+use serde::{Deserialize, Serialize};
+
+use crate::{Graph, NodeId};
+
+/// What calls a capture forbids to threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum CaptureMode {
+    /// Unsafe calls in any thread.
+    #[default]
+    Global,
+    /// Unsafe calls in the thread that captures.
+    ThreadLocal,
+    /// None.
+    Relaxed,
+}
+
+/// How a stream stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CaptureStatus {
+    /// It executes what it is given.
+    None,
+    /// It is being captured.
+    Active,
+    /// It is part of a capture that has failed and has yet to be ended.
+    Invalidated,
+}
+
+/// Why a call was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureError {
+    /// The stream is being captured already.
+    #[error("the stream is being captured already")]
+    AlreadyCapturing,
+    /// The stream is not being captured.
+    #[error("the stream is not being captured")]
+    NotCapturing,
+    /// The call is not possible while capturing; the capture is invalid now.
+    #[error("the call is not permitted while a stream is being captured")]
+    Unsupported,
+    /// The capture failed before.
+    #[error("the capture was invalidated by an earlier error")]
+    Invalidated,
+    /// Two captures would become one.
+    #[error("two independent captures cannot be merged")]
+    Merge,
+    /// Ended in another stream than begun.
+    #[error("the capture was not begun in this stream")]
+    Unmatched,
+    /// A stream that took part was not joined.
+    #[error("a stream forked from the captured one was not joined to it again")]
+    Unjoined,
+    /// Work inside would depend on work outside.
+    #[error("captured work cannot depend on work outside of the capture")]
+    Isolation,
+    /// The legacy default stream would have to be ordered with a captured stream.
+    #[error("the legacy default stream cannot be used while a blocking stream is being captured")]
+    Implicit,
+    /// The event stands for a place in a graph.
+    #[error("the event was last recorded in a captured stream")]
+    CapturedEvent,
+    /// Ended by another thread than begun.
+    #[error("the capture was begun by another thread")]
+    WrongThread,
+    /// A node that is not in the graph captured into.
+    #[error("no such node in the graph captured into")]
+    UnknownNode,
+}
+
+impl CaptureError {
+    /// CUDA's result code.
+    pub fn code(self) -> u32 {
+        match self {
+            Self::AlreadyCapturing | Self::NotCapturing => cu::CUDA_ERROR_ILLEGAL_STATE,
+            Self::Unsupported => cu::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+            Self::Invalidated => cu::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+            Self::Merge => cu::CUDA_ERROR_STREAM_CAPTURE_MERGE,
+            Self::Unmatched => cu::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+            Self::Unjoined => cu::CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+            Self::Isolation => cu::CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+            Self::Implicit => cu::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+            Self::CapturedEvent => cu::CUDA_ERROR_CAPTURED_EVENT,
+            Self::WrongThread => cu::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+            Self::UnknownNode => cu::CUDA_ERROR_INVALID_VALUE,
+        }
+    }
+}
+
+/// A stream as captures see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamKey {
+    /// Number of the stream, never used twice.
+    pub id: u64,
+    /// Number of its context.
+    pub context: u64,
+    /// It synchronises with the legacy default stream.
+    pub blocking: bool,
+}
+
+/// A capture in progress, as seen from one of its streams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaptureInfo {
+    /// Number of the capture, never used twice.
+    pub id: u64,
+    /// The caller's name for the graph captured into.
+    pub graph: u64,
+    /// Nodes the stream's next node depends on.
+    pub dependencies: Vec<NodeId>,
+}
+
+/// What waiting for an event means for a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    /// Nothing here is captured: wait as usual.
+    Outside,
+    /// The stream's next node depends on the event's nodes.
+    Captured,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Capture {
+    graph: u64,
+    origin: u64,
+    mode: CaptureMode,
+    thread: u64,
+    valid: bool,
+    /// Streams taking part and where each stands.
+    streams: BTreeMap<u64, (StreamKey, Vec<NodeId>)>,
+}
+
+/// All captures of a process.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Captures {
+    captures: BTreeMap<u64, Capture>,
+    /// Events last recorded in a captured stream: capture and nodes.
+    events: BTreeMap<u64, (u64, Vec<NodeId>)>,
+    last: u64,
+}
+
+impl Captures {
+    /// Whether nothing is being captured and no event was recorded in a capture.
+    pub fn is_idle(&self) -> bool {
+        self.captures.is_empty() && self.events.is_empty()
+    }
+
+    /// Begins to capture a stream into `graph`, the first node depending on `dependencies`.
+    ///
+    /// # Errors
+    /// The stream is being captured already.
+    pub fn begin(
+        &mut self,
+        stream: StreamKey,
+        mode: CaptureMode,
+        thread: u64,
+        graph: u64,
+        dependencies: &[NodeId],
+    ) -> Result<u64, CaptureError> {
+        if self.of(stream.id).is_some() {
+            return Err(CaptureError::AlreadyCapturing);
+        }
+        self.last += 1;
+        let streams = BTreeMap::from([(stream.id, (stream, dependencies.to_vec()))]);
+        let origin = stream.id;
+        self.captures.insert(self.last, Capture { graph, origin, mode, thread, valid: true, streams });
+        Ok(self.last)
+    }
+
+    /// How a stream stands.
+    pub fn status(&self, stream: u64) -> CaptureStatus {
+        match self.of(stream) {
+            None => CaptureStatus::None,
+            Some((_, capture)) if capture.valid => CaptureStatus::Active,
+            Some(_) => CaptureStatus::Invalidated,
+        }
+    }
+
+    /// The capture a stream takes part in, and the nodes its next node depends on.
+    ///
+    /// # Errors
+    /// It takes part in none, or in one that has failed.
+    pub fn info(&self, stream: u64) -> Result<CaptureInfo, CaptureError> {
+        let (id, capture) = self.of(stream).ok_or(CaptureError::NotCapturing)?;
+        if !capture.valid {
+            return Err(CaptureError::Invalidated);
+        }
+        let dependencies = capture.streams.get(&stream).map(|(_, nodes)| nodes.clone());
+        Ok(CaptureInfo { id, graph: capture.graph, dependencies: dependencies.unwrap_or_default() })
+    }
+
+    /// A node was added for the stream: what follows depends on it alone.
+    pub fn advance(&mut self, stream: u64, node: NodeId) {
+        if let Some((_, nodes)) = self.of_mut(stream).and_then(|c| c.streams.get_mut(&stream)) {
+            *nodes = vec![node];
+        }
+    }
+
+    /// Replaces or extends the nodes the stream's next node depends on.
+    ///
+    /// # Errors
+    /// The stream is not being captured.
+    pub fn set_dependencies(
+        &mut self,
+        stream: u64,
+        nodes: &[NodeId],
+        replace: bool,
+    ) -> Result<(), CaptureError> {
+        self.info(stream)?;
+        if let Some((_, old)) = self.of_mut(stream).and_then(|c| c.streams.get_mut(&stream)) {
+            if replace {
+                old.clear();
+            }
+            merge(old, nodes);
+        }
+        Ok(())
+    }
+
+    /// An event is recorded in a stream. True when that happens inside a capture, so that nothing is to
+    /// be executed.
+    ///
+    /// # Errors
+    /// The stream's capture has failed.
+    pub fn record(&mut self, stream: u64, event: u64) -> Result<bool, CaptureError> {
+        match self.info(stream) {
+            Ok(info) => {
+                self.events.insert(event, (info.id, info.dependencies));
+                Ok(true)
+            }
+            Err(CaptureError::NotCapturing) => {
+                self.events.remove(&event);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A stream waits for an event. `recorded` says whether the event was ever recorded outside.
+    ///
+    /// # Errors
+    /// The wait would join two captures, tie a capture to outside work, or is for a capture that has
+    /// ended or failed.
+    pub fn wait(
+        &mut self,
+        stream: StreamKey,
+        event: u64,
+        recorded: bool,
+    ) -> Result<Waited, CaptureError> {
+        let own = self.of(stream.id).map(|(id, _)| id);
+        let Some((theirs, nodes)) = self.events.get(&event).cloned() else {
+            return match own {
+                None => Ok(Waited::Outside),
+                Some(_) => {
+                    self.info(stream.id)?;
+                    if recorded {
+                        self.invalidate(stream.id);
+                        return Err(CaptureError::Isolation);
+                    }
+                    Ok(Waited::Captured)
+                }
+            };
+        };
+        if own.is_some_and(|own| own != theirs) {
+            self.invalidate(stream.id);
+            if let Some(other) = self.captures.get_mut(&theirs) {
+                other.valid = false;
+            }
+            return Err(CaptureError::Merge);
+        }
+        let capture = self.captures.get_mut(&theirs).ok_or(CaptureError::CapturedEvent)?;
+        if !capture.valid {
+            return Err(CaptureError::Invalidated);
+        }
+        let (_, tails) = capture.streams.entry(stream.id).or_insert((stream, Vec::new()));
+        merge(tails, &nodes);
+        Ok(Waited::Captured)
+    }
+
+    /// Ends the capture begun in a stream and returns the caller's name for its graph.
+    ///
+    /// # Errors
+    /// The stream is not the origin, or the thread is another than the one that began (nothing changes
+    /// then); the capture has failed, or a stream was not joined (it is over then, without a graph).
+    pub fn end(
+        &mut self,
+        stream: u64,
+        thread: u64,
+        graph: &Graph,
+    ) -> Result<u64, CaptureError> {
+        let (id, capture) = self.of(stream).ok_or(CaptureError::NotCapturing)?;
+        if capture.origin != stream {
+            return Err(CaptureError::Unmatched);
+        }
+        if capture.mode != CaptureMode::Relaxed && capture.thread != thread {
+            return Err(CaptureError::WrongThread);
+        }
+        let (valid, name) = (capture.valid, capture.graph);
+        let tails = capture.streams.get(&stream).map(|(_, nodes)| nodes.clone()).unwrap_or_default();
+        let joined = capture.streams.values().all(|(_, nodes)| graph.reaches(&tails, nodes));
+        self.captures.remove(&id);
+        match (valid, joined) {
+            (false, _) => Err(CaptureError::Invalidated),
+            (true, false) => Err(CaptureError::Unjoined),
+            (true, true) => Ok(name),
+        }
+    }
+
+    /// The caller's name for the graph that a stream is captured into, even if the capture has failed.
+    pub fn graph_of(&self, stream: u64) -> Option<u64> {
+        self.of(stream).map(|(_, capture)| capture.graph)
+    }
+
+    /// The stream's capture has failed.
+    pub fn invalidate(&mut self, stream: u64) {
+        if let Some(capture) = self.of_mut(stream) {
+            capture.valid = false;
+        }
+    }
+
+    /// A stream is destroyed: a capture that it takes part in has failed, one begun in it is over.
+    pub fn remove_stream(&mut self, stream: u64) {
+        if let Some((id, capture)) = self.of(stream) {
+            if capture.origin == stream {
+                self.captures.remove(&id);
+            } else {
+                self.invalidate(stream);
+            }
+        }
+    }
+
+    /// An event is destroyed.
+    pub fn remove_event(&mut self, event: u64) {
+        self.events.remove(&event);
+    }
+
+    /// Whether the event was last recorded in a captured stream.
+    pub fn is_captured(&self, event: u64) -> bool {
+        self.events.contains_key(&event)
+    }
+
+    /// Refuses a call that cannot be made on a captured stream, and invalidates its capture.
+    ///
+    /// # Errors
+    /// The stream is being captured.
+    pub fn forbid_on(&mut self, stream: u64) -> Result<(), CaptureError> {
+        match self.status(stream) {
+            CaptureStatus::None => Ok(()),
+            CaptureStatus::Active => {
+                self.invalidate(stream);
+                Err(CaptureError::Unsupported)
+            }
+            CaptureStatus::Invalidated => Err(CaptureError::Invalidated),
+        }
+    }
+
+    /// Refuses use of a context's legacy default stream while one of its blocking streams is captured.
+    ///
+    /// # Errors
+    /// One is; its capture is invalid now.
+    pub fn forbid_implicit(&mut self, context: u64) -> Result<(), CaptureError> {
+        let ordered = |key: &StreamKey| key.blocking && key.context == context;
+        let mut refused = false;
+        for capture in self.captures.values_mut() {
+            if capture.streams.values().any(|(key, _)| ordered(key)) {
+                capture.valid = false;
+                refused = true;
+            }
+        }
+        if refused { Err(CaptureError::Implicit) } else { Ok(()) }
+    }
+
+    /// Refuses potentially unsafe calls to a thread in mode `own` where a capture forbids them.
+    ///
+    /// # Errors
+    /// A capture does; it is invalid now.
+    pub fn forbid_unsafe(&mut self, thread: u64, own: CaptureMode) -> Result<(), CaptureError> {
+        let mut refused = false;
+        for capture in self.captures.values_mut() {
+            let forbids = match own {
+                CaptureMode::Relaxed => false,
+                CaptureMode::ThreadLocal => {
+                    capture.thread == thread && capture.mode != CaptureMode::Relaxed
+                }
+                CaptureMode::Global => {
+                    capture.mode == CaptureMode::Global
+                        || capture.thread == thread && capture.mode == CaptureMode::ThreadLocal
+                }
+            };
+            if forbids {
+                capture.valid = false;
+                refused = true;
+            }
+        }
+        if refused { Err(CaptureError::Unsupported) } else { Ok(()) }
+    }
+
+    fn of(&self, stream: u64) -> Option<(u64, &Capture)> {
+        let found = self.captures.iter().find(|(_, capture)| capture.streams.contains_key(&stream));
+        found.map(|(id, capture)| (*id, capture))
+    }
+
+    fn of_mut(&mut self, stream: u64) -> Option<&mut Capture> {
+        self.captures.values_mut().find(|capture| capture.streams.contains_key(&stream))
+    }
+}
+
+fn merge(into: &mut Vec<NodeId>, nodes: &[NodeId]) {
+    for node in nodes {
+        if !into.contains(node) {
+            into.push(*node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EdgeData, NodeKind};
+
+    const A: StreamKey = StreamKey { id: 1, context: 1, blocking: true };
+    const B: StreamKey = StreamKey { id: 2, context: 1, blocking: false };
+    const EVENT: u64 = 10;
+    const OTHER: u64 = 11;
+
+    struct World {
+        captures: Captures,
+        graph: Graph,
+    }
+
+    impl World {
+        fn capturing() -> Self {
+            let mut captures = Captures::default();
+            captures.begin(A, CaptureMode::Global, 7, 100, &[]).unwrap();
+            Self { captures, graph: Graph::new() }
+        }
+
+        fn work(&mut self, stream: StreamKey) -> NodeId {
+            let info = self.captures.info(stream.id).unwrap();
+            let after: Vec<_> =
+                info.dependencies.iter().map(|node| (*node, EdgeData::default())).collect();
+            let node = self.graph.add(NodeKind::Empty, &after).unwrap();
+            self.captures.advance(stream.id, node);
+            node
+        }
+    }
+
+    #[test]
+    fn work_of_a_stream_follows_in_order() {
+        let mut world = World::capturing();
+        let (a, b) = (world.work(A), world.work(A));
+        assert_eq!(world.graph.node(b).unwrap().dependencies[0].0, a);
+        assert_eq!(world.captures.end(A.id, 7, &world.graph), Ok(100));
+        assert_eq!(world.captures.status(A.id), CaptureStatus::None);
+    }
+
+    #[test]
+    fn a_fork_joins_through_events_and_must_come_back() {
+        let mut world = World::capturing();
+        world.work(A);
+        assert_eq!(world.captures.record(A.id, EVENT), Ok(true));
+        assert_eq!(world.captures.wait(B, EVENT, false), Ok(Waited::Captured));
+        world.work(B);
+        let unjoined = world.captures.clone().end(A.id, 7, &world.graph);
+        assert_eq!(unjoined, Err(CaptureError::Unjoined));
+        world.captures.record(B.id, OTHER).unwrap();
+        world.captures.wait(A, OTHER, false).unwrap();
+        assert_eq!(world.captures.info(A.id).unwrap().dependencies.len(), 2);
+        assert_eq!(world.captures.end(B.id, 7, &world.graph), Err(CaptureError::Unmatched));
+        assert_eq!(world.captures.end(A.id, 8, &world.graph), Err(CaptureError::WrongThread));
+        assert_eq!(world.captures.end(A.id, 7, &world.graph), Ok(100));
+    }
+
+    #[test]
+    fn captures_are_isolated_from_outside_work_and_each_other() {
+        let mut world = World::capturing();
+        assert_eq!(world.captures.wait(A, OTHER, true), Err(CaptureError::Isolation));
+        assert_eq!(world.captures.status(A.id), CaptureStatus::Invalidated);
+        assert_eq!(world.captures.record(A.id, EVENT), Err(CaptureError::Invalidated));
+        assert_eq!(world.captures.end(A.id, 7, &world.graph), Err(CaptureError::Invalidated));
+        assert_eq!(world.captures.status(A.id), CaptureStatus::None);
+
+        let mut world = World::capturing();
+        world.captures.begin(B, CaptureMode::Relaxed, 7, 101, &[]).unwrap();
+        world.captures.record(A.id, EVENT).unwrap();
+        assert_eq!(world.captures.wait(B, EVENT, false), Err(CaptureError::Merge));
+        assert_eq!(world.captures.status(A.id), CaptureStatus::Invalidated);
+        assert_eq!(world.captures.status(B.id), CaptureStatus::Invalidated);
+    }
+
+    #[test]
+    fn modes_say_whose_unsafe_calls_are_forbidden() {
+        use CaptureMode::{Global, Relaxed, ThreadLocal};
+        let refused = |mode, thread, own| {
+            let mut captures = Captures::default();
+            captures.begin(A, mode, 7, 1, &[]).unwrap();
+            captures.forbid_unsafe(thread, own).is_err()
+        };
+        assert!(refused(Global, 8, Global) && refused(Global, 7, ThreadLocal));
+        assert!(!refused(Global, 8, ThreadLocal) && !refused(Global, 7, Relaxed));
+        assert!(refused(ThreadLocal, 7, Global) && !refused(ThreadLocal, 8, Global));
+        assert!(!refused(Relaxed, 7, Global));
+    }
+
+    #[test]
+    fn an_event_of_a_capture_stays_captured_until_recorded_outside() {
+        let mut world = World::capturing();
+        world.captures.record(A.id, EVENT).unwrap();
+        world.captures.end(A.id, 7, &world.graph).unwrap();
+        assert!(world.captures.is_captured(EVENT));
+        assert_eq!(world.captures.wait(B, EVENT, false), Err(CaptureError::CapturedEvent));
+        assert_eq!(world.captures.record(B.id, EVENT), Ok(false));
+        assert_eq!(world.captures.wait(B, EVENT, true), Ok(Waited::Outside));
+    }
+
+    #[test]
+    fn the_legacy_stream_is_shut_only_by_blocking_streams_of_its_context() {
+        let mut captures = Captures::default();
+        captures.begin(B, CaptureMode::Global, 7, 1, &[]).unwrap();
+        assert_eq!(captures.forbid_implicit(1), Ok(()));
+        captures.begin(A, CaptureMode::Global, 7, 1, &[]).unwrap();
+        assert_eq!(captures.forbid_implicit(2), Ok(()));
+        assert_eq!(captures.forbid_implicit(1), Err(CaptureError::Implicit));
+        assert_eq!(captures.status(A.id), CaptureStatus::Invalidated);
+        assert_eq!(captures.status(B.id), CaptureStatus::Active);
+    }
+}

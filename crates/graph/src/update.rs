@@ -1,0 +1,177 @@
+//! Updating an executable graph from another graph: which changes are possible.
+//!
+//! Nodes are matched in the order they were made. Topology and kinds must be the same; of the
+//! parameters, those may change that CUDA documents as changeable.
+
+use std::collections::BTreeMap;
+
+use fermata_abi::sys::driver as cu;
+
+use crate::{Copy, Graph, KernelNode, MemsetNode, NodeId, NodeKind};
+
+/// Why an executable graph cannot be updated, and at which node of the new graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("graph update refused: {reason} (node {node:?}, from {from:?})")]
+pub struct UpdateError {
+    /// What is wrong.
+    pub reason: Reason,
+    /// The node of the new graph where it shows, if any.
+    pub node: Option<NodeId>,
+    /// The node at the other end, where an edge is what differs.
+    pub from: Option<NodeId>,
+}
+
+/// What is wrong with an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// Other nodes or edges.
+    #[error("the topology changed")]
+    Topology,
+    /// A node is of another kind.
+    #[error("a node's kind changed")]
+    Kind,
+    /// Parameters that cannot change did.
+    #[error("parameters changed that cannot")]
+    Parameters,
+    /// This kind of node cannot change.
+    #[error("nodes of this kind cannot change")]
+    NotSupported,
+}
+
+impl Reason {
+    /// CUDA's number (`CU_GRAPH_EXEC_UPDATE_*`).
+    pub fn cuda_result(self) -> u32 {
+        match self {
+            Self::Topology => cu::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
+            Self::Kind => cu::CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED,
+            Self::Parameters => cu::CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED,
+            Self::NotSupported => cu::CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED,
+        }
+    }
+}
+
+/// The graph an executable graph becomes by taking over the parameters of `new`. It keeps its node ids,
+/// so that nodes of the graph it was made from still name its nodes.
+///
+/// # Errors
+/// The update is not possible; nothing has changed.
+pub fn updated(old: &Graph, new: &Graph) -> Result<Graph, UpdateError> {
+    let topology = |node| UpdateError { reason: Reason::Topology, node, from: None };
+    if old.len() != new.len() {
+        return Err(topology(None));
+    }
+    let to_old: BTreeMap<NodeId, NodeId> =
+        new.nodes().map(|(id, _)| id).zip(old.nodes().map(|(id, _)| id)).collect();
+    let mut result = old.clone();
+    for ((old_id, before), (new_id, after)) in old.nodes().zip(new.nodes()) {
+        if before.dependencies.len() != after.dependencies.len() {
+            return Err(topology(Some(new_id)));
+        }
+        for (from, data) in &after.dependencies {
+            let mapped = to_old.get(from).ok_or(topology(Some(new_id)))?;
+            if !before.dependencies.contains(&(*mapped, *data)) {
+                return Err(UpdateError { from: Some(*from), ..topology(Some(new_id)) });
+            }
+        }
+        let at = |reason| UpdateError { reason, node: Some(new_id), from: None };
+        let kind = replaced(&before.kind, &after.kind).map_err(at)?;
+        result.set(old_id, kind).map_err(|_| at(Reason::Kind))?;
+    }
+    Ok(result)
+}
+
+/// What a node of an executable graph becomes when it is given new parameters.
+///
+/// # Errors
+/// They are of another kind, or differ where they must not.
+pub fn replaced(before: &NodeKind, after: &NodeKind) -> Result<NodeKind, Reason> {
+    let possible = match (before, after) {
+        (NodeKind::Kernel(a), NodeKind::Kernel(b)) => kernel(a, b),
+        (NodeKind::Memcpy(a), NodeKind::Memcpy(b)) => copy(a, b),
+        (NodeKind::Memset(a), NodeKind::Memset(b)) => memset(a, b),
+        (NodeKind::ChildGraph(a), NodeKind::ChildGraph(b)) => {
+            let child = updated(a, b).map_err(|error| error.reason)?;
+            return Ok(NodeKind::ChildGraph(Box::new(child)));
+        }
+        (NodeKind::MemAlloc(_) | NodeKind::MemFree(_), _) if before.same_kind(after) => {
+            return if before == after { Ok(after.clone()) } else { Err(Reason::NotSupported) };
+        }
+        _ if before.same_kind(after) => true,
+        _ => return Err(Reason::Kind),
+    };
+    if possible { Ok(after.clone()) } else { Err(Reason::Parameters) }
+}
+
+/// A kernel node may get another function of its context.
+fn kernel(before: &KernelNode, after: &KernelNode) -> bool {
+    before.context == after.context
+}
+
+/// The kinds of memory and their contexts must stay.
+fn copy(before: &Copy, after: &Copy) -> bool {
+    let same = |a: &crate::CopyEnd, b: &crate::CopyEnd| (a.place, a.context) == (b.place, b.context);
+    same(&before.src, &after.src) && same(&before.dst, &after.dst)
+}
+
+/// Only one row may become another one.
+fn memset(before: &MemsetNode, after: &MemsetNode) -> bool {
+    before == after || before.height == 1 && after.height == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CopyEnd, EdgeData, Place};
+
+    const PLAIN: EdgeData = EdgeData { from_port: 0, to_port: 0, kind: 0 };
+
+    fn memset_node(value: u32, height: u64) -> NodeKind {
+        let dst = 0x1000;
+        NodeKind::Memset(MemsetNode { dst, pitch: 64, value, element_size: 4, width: 4, height })
+    }
+
+    fn chain(kinds: Vec<NodeKind>, skip: usize) -> Graph {
+        let mut graph = Graph::new();
+        for _ in 0..skip {
+            let unused = graph.add(NodeKind::Empty, &[]).unwrap();
+            graph.remove(unused).unwrap();
+        }
+        let mut last = Vec::new();
+        for kind in kinds {
+            last = vec![(graph.add(kind, &last).unwrap(), PLAIN)];
+        }
+        graph
+    }
+
+    #[test]
+    fn parameters_change_and_node_ids_stay() {
+        let old = chain(vec![NodeKind::Empty, memset_node(1, 1)], 0);
+        let new = chain(vec![NodeKind::Empty, memset_node(2, 1)], 3);
+        let result = updated(&old, &new).unwrap();
+        let ids = |graph: &Graph| graph.nodes().map(|(id, _)| id).collect::<Vec<_>>();
+        assert_eq!(ids(&result), ids(&old));
+        assert_eq!(result.nodes().last().unwrap().1.kind, memset_node(2, 1));
+    }
+
+    #[test]
+    fn changes_of_topology_kind_and_shape_are_told_apart() {
+        let old = chain(vec![NodeKind::Empty, memset_node(1, 1)], 0);
+        let reason = |new: &Graph| updated(&old, new).unwrap_err().reason;
+        assert_eq!(reason(&chain(vec![NodeKind::Empty], 0)), Reason::Topology);
+        assert_eq!(reason(&chain(vec![NodeKind::Empty, NodeKind::Empty], 0)), Reason::Kind);
+        assert_eq!(reason(&chain(vec![NodeKind::Empty, memset_node(1, 2)], 0)), Reason::Parameters);
+        let mut apart = Graph::new();
+        apart.add(NodeKind::Empty, &[]).unwrap();
+        apart.add(memset_node(1, 1), &[]).unwrap();
+        assert_eq!(reason(&apart), Reason::Topology);
+    }
+
+    #[test]
+    fn a_copy_keeps_its_kinds_of_memory() {
+        let end = |place| CopyEnd::linear(place, 0x1000);
+        let node = |src, dst| NodeKind::Memcpy(Copy::linear(end(dst), end(src), 8));
+        let before = node(Place::Host, Place::Device);
+        assert!(replaced(&before, &node(Place::Host, Place::Device)).is_ok());
+        assert_eq!(replaced(&before, &node(Place::Device, Place::Device)), Err(Reason::Parameters));
+    }
+}

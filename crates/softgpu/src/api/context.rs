@@ -1,0 +1,272 @@
+//! Contexts.
+
+use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::sync::atomic::Ordering;
+
+use fermata_abi::sys::driver as cu;
+
+use super::args::{In, Out};
+use super::init::driver;
+use super::{to_handle, to_pointer};
+use crate::context::{self, Context, Primary};
+use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, Result};
+use crate::event::Event;
+use crate::work::Work;
+
+/// The API version contexts report.
+const API_VERSION: c_uint = 3020;
+/// Lowest and highest priority of streams.
+pub const PRIORITIES: (c_int, c_int) = (0, -5);
+
+fn create(out: Out<cu::CUcontext>, flags: c_uint, device: cu::CUdevice) -> Result {
+    context::check_flags(flags)?;
+    let driver = driver()?;
+    let context = Context::create(driver, driver.device(device)?, flags)?;
+    context::push_current(context.handle);
+    out.set(to_pointer(context.handle))
+}
+
+/// What a limit is when nobody has set it.
+fn default_limit(limit: cu::CUlimit) -> Result<usize> {
+    match limit {
+        cu::CU_LIMIT_STACK_SIZE => Ok(1024),
+        cu::CU_LIMIT_PRINTF_FIFO_SIZE => Ok(1 << 20),
+        cu::CU_LIMIT_MALLOC_HEAP_SIZE => Ok(8 << 20),
+        cu::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH => Ok(2),
+        cu::CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT => Ok(2048),
+        cu::CU_LIMIT_MAX_L2_FETCH_GRANULARITY => Ok(64),
+        cu::CU_LIMIT_PERSISTING_L2_CACHE_SIZE => Ok(0),
+        _ => Err(CuError(cu::CUDA_ERROR_UNSUPPORTED_LIMIT)),
+    }
+}
+
+api! {
+    fn cuDevicePrimaryCtxRetain(out: Out<cu::CUcontext>, device: cu::CUdevice) {
+        if out.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let driver = driver()?;
+        out.set(to_pointer(Primary::retain(driver, driver.device(device)?)?.handle))
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2 | fn cuDevicePrimaryCtxRelease(device: cu::CUdevice) {
+        let driver = driver()?;
+        Primary::release(driver, driver.device(device)?)
+    }
+
+    fn cuDevicePrimaryCtxReset_v2 | fn cuDevicePrimaryCtxReset(device: cu::CUdevice) {
+        let driver = driver()?;
+        Primary::reset(driver, driver.device(device)?);
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2 | fn cuDevicePrimaryCtxSetFlags(device: cu::CUdevice, flags: c_uint) {
+        context::check_flags(flags)?;
+        Primary::set_flags(driver()?.device(device)?, flags);
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: cu::CUdevice, flags: Out<c_uint>, active: Out<c_int>) {
+        let (set, exists) = Primary::state(driver()?.device(device)?);
+        flags.set(set)?;
+        active.set(c_int::from(exists))
+    }
+
+    fn cuCtxCreate_v4(
+        out: Out<cu::CUcontext>,
+        params: In<cu::CUctxCreateParams>,
+        flags: c_uint,
+        device: cu::CUdevice,
+    ) {
+        if !params.is_null() {
+            let params = params.get()?;
+            if params.numExecAffinityParams > 0 || !params.cigParams.is_null() {
+                return Err(NOT_SUPPORTED);
+            }
+        }
+        create(out, flags, device)
+    }
+
+    fn cuCtxCreate_v3(
+        out: Out<cu::CUcontext>,
+        params: In<cu::CUexecAffinityParam>,
+        count: c_int,
+        flags: c_uint,
+        device: cu::CUdevice,
+    ) {
+        if !params.is_null() && count > 0 {
+            return Err(CuError(cu::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY));
+        }
+        create(out, flags, device)
+    }
+
+    fn cuCtxCreate_v2 | fn cuCtxCreate(out: Out<cu::CUcontext>, flags: c_uint, device: cu::CUdevice) {
+        create(out, flags, device)
+    }
+
+    fn cuCtxDestroy_v2 | fn cuCtxDestroy(handle: cu::CUcontext) {
+        Context::destroy(driver()?, to_handle(handle))
+    }
+
+    fn cuCtxPushCurrent_v2 | fn cuCtxPushCurrent(handle: cu::CUcontext) {
+        driver()?.contexts.get(to_handle(handle)).ok_or(INVALID_CONTEXT)?;
+        context::push_current(to_handle(handle));
+        Ok(())
+    }
+
+    fn cuCtxPopCurrent_v2 | fn cuCtxPopCurrent(out: Out<cu::CUcontext>) {
+        driver()?;
+        out.set_if_wanted(to_pointer(context::pop_current()?));
+        Ok(())
+    }
+
+    fn cuCtxSetCurrent(handle: cu::CUcontext) {
+        let driver = driver()?;
+        if !handle.is_null() {
+            driver.contexts.get(to_handle(handle)).ok_or(INVALID_CONTEXT)?;
+        }
+        context::set_current(to_handle(handle));
+        Ok(())
+    }
+
+    fn cuCtxGetCurrent(out: Out<cu::CUcontext>) {
+        driver()?;
+        out.set(to_pointer(context::current_handle()))
+    }
+
+    fn cuCtxGetDevice(device: Out<cu::CUdevice>) {
+        device.set(context::current_any()?.device.ordinal)
+    }
+
+    fn cuCtxGetDevice_v2(device: Out<cu::CUdevice>, handle: cu::CUcontext) {
+        device.set(any(handle)?.device.ordinal)
+    }
+
+    fn cuCtxGetFlags(flags: Out<c_uint>) {
+        flags.set(context::current_any()?.flags.load(Ordering::Relaxed))
+    }
+
+    fn cuCtxSetFlags(flags: c_uint) {
+        context::check_flags(flags)?;
+        context::current()?.flags.store(flags, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetId(handle: cu::CUcontext, id: Out<c_ulonglong>) {
+        id.set(any(handle)?.id)
+    }
+
+    fn cuCtxSynchronize() {
+        crate::capture::forbid_unsafe()?;
+        context::current()?.synchronize()
+    }
+
+    fn cuCtxSynchronize_v2(handle: cu::CUcontext) {
+        crate::capture::forbid_unsafe()?;
+        context::named(to_handle(handle))?.synchronize()
+    }
+
+    fn cuCtxSetLimit(limit: cu::CUlimit, value: usize) {
+        default_limit(limit)?;
+        context::current()?.limits.lock().insert(limit, value);
+        Ok(())
+    }
+
+    fn cuCtxGetLimit(value: Out<usize>, limit: cu::CUlimit) {
+        let default = default_limit(limit)?;
+        let set = context::current()?.limits.lock().get(&limit).copied();
+        value.set(set.unwrap_or(default))
+    }
+
+    fn cuCtxGetCacheConfig(config: Out<cu::CUfunc_cache>) {
+        config.set(context::current()?.cache_config.load(Ordering::Relaxed))
+    }
+
+    fn cuCtxSetCacheConfig(config: cu::CUfunc_cache) {
+        if config > cu::CU_FUNC_CACHE_PREFER_EQUAL {
+            return Err(INVALID_VALUE);
+        }
+        context::current()?.cache_config.store(config, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetSharedMemConfig(config: Out<cu::CUsharedconfig>) {
+        context::current()?;
+        config.set(cu::CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE)
+    }
+
+    fn cuCtxSetSharedMemConfig(config: cu::CUsharedconfig) {
+        let _ = config;
+        context::current().map(drop)
+    }
+
+    fn cuCtxGetApiVersion(handle: cu::CUcontext, version: Out<c_uint>) {
+        any(handle)?;
+        version.set(API_VERSION)
+    }
+
+    fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
+        context::current()?;
+        least.set_if_wanted(PRIORITIES.0);
+        greatest.set_if_wanted(PRIORITIES.1);
+        Ok(())
+    }
+
+    fn cuCtxResetPersistingL2Cache() {
+        context::current().map(drop)
+    }
+
+    fn cuCtxGetExecAffinity(affinity: Out<cu::CUexecAffinityParam>, kind: cu::CUexecAffinityType) {
+        let _ = (affinity, kind);
+        Err(CuError(cu::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY))
+    }
+
+    /// The event is passed when everything submitted to the context so far is done.
+    fn cuCtxRecordEvent(handle: cu::CUcontext, event: cu::CUevent) {
+        let context = context::named(to_handle(handle))?;
+        let mark = Event::resolve(event)?.begin();
+        context.submit_after_all(Work::Record(mark)).map(drop)
+    }
+
+    /// All later work of the context waits for the event.
+    fn cuCtxWaitEvent(handle: cu::CUcontext, event: cu::CUevent) {
+        let context = context::named(to_handle(handle))?;
+        let Some(mark) = Event::resolve(event)?.mark() else { return Ok(()) };
+        for stream in context.all_streams() {
+            stream.submit(Work::Wait(std::sync::Arc::clone(&mark)))?;
+        }
+        Ok(())
+    }
+
+    fn cuCtxEnablePeerAccess(peer: cu::CUcontext, flags: c_uint) {
+        let context = context::current()?;
+        let peer = driver()?.contexts.get(to_handle(peer)).ok_or(INVALID_CONTEXT)?;
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        if peer.device.ordinal == context.device.ordinal {
+            return Err(CuError(cu::CUDA_ERROR_INVALID_DEVICE));
+        }
+        if !context.peers.lock().insert(peer.id) {
+            return Err(CuError(cu::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED));
+        }
+        Ok(())
+    }
+
+    fn cuCtxDisablePeerAccess(peer: cu::CUcontext) {
+        let context = context::current()?;
+        let peer = driver()?.contexts.get(to_handle(peer)).ok_or(INVALID_CONTEXT)?;
+        if !context.peers.lock().remove(&peer.id) {
+            return Err(CuError(cu::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED));
+        }
+        Ok(())
+    }
+}
+
+/// The context behind a handle, or the current one, whatever state it is in.
+fn any(handle: cu::CUcontext) -> Result<std::sync::Arc<Context>> {
+    if handle.is_null() {
+        return context::current_any();
+    }
+    driver()?.contexts.get(to_handle(handle)).ok_or(INVALID_CONTEXT)
+}

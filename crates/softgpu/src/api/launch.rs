@@ -1,0 +1,150 @@
+//! Kernel launches and host functions.
+
+use std::ffi::{c_uint, c_void};
+
+use fermata_abi::sys::driver as cu;
+use fermata_graph::{HostCall, KernelNode, LaunchAttribute, NodeKind};
+
+use super::args::{In, Out};
+use super::function::function;
+use crate::capture;
+use crate::error::{INVALID_VALUE, NOT_SUPPORTED, Result};
+use crate::exec::KernelInfo;
+use crate::stream::Stream;
+
+/// Most bytes a parameter block has.
+const MAX_PARAMS: usize = 32764;
+
+/// Copies a launch's parameters together: from one pointer per parameter, or from a buffer.
+pub fn pack_params(info: &KernelInfo, params: In<*mut c_void>, extra: In<*mut c_void>) -> Result<Vec<u8>> {
+    if !extra.is_null() {
+        if !params.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        return extra_params(extra);
+    }
+    let mut block = vec![0u8; info.param_bytes];
+    for (index, param) in info.params.iter().enumerate() {
+        let value: In<u8> = Out::from_raw(params.get_at(index)?.cast()).to_in();
+        for at in 0..param.size {
+            block[param.offset + at] = value.get_at(at)?;
+        }
+    }
+    Ok(block)
+}
+
+/// The buffer named in a list of keys and values.
+fn extra_params(extra: In<*mut c_void>) -> Result<Vec<u8>> {
+    let (mut buffer, mut size) = (None, None);
+    let mut index = 0;
+    loop {
+        let key = extra.get_at(index)?.addr();
+        if key == cu::CU_LAUNCH_PARAM_END_AS_INT as usize {
+            break;
+        }
+        let value = extra.get_at(index + 1)?;
+        if key == cu::CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT as usize {
+            buffer = Some(value);
+        } else if key == cu::CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT as usize {
+            size = Some(Out::from_raw(value.cast::<usize>()).get()?);
+        } else {
+            return Err(INVALID_VALUE);
+        }
+        index += 2;
+    }
+    let (Some(buffer), Some(size)) = (buffer, size) else { return Err(INVALID_VALUE) };
+    if size > MAX_PARAMS {
+        return Err(INVALID_VALUE);
+    }
+    Out::from_raw(buffer.cast::<u8>()).to_in().list(size)
+}
+
+/// Reads launch attributes.
+pub fn read_attributes(attributes: In<cu::CUlaunchAttribute>, count: c_uint) -> Result<Vec<LaunchAttribute>> {
+    let attributes = attributes.list(count as usize)?;
+    let read = attributes.iter().map(|attribute| LaunchAttribute {
+        id: attribute.id,
+        // SAFETY: the value is a union of 64 bytes of which every one may be read as a byte.
+        value: unsafe { attribute.value.pad }.map(|byte| byte as u8).to_vec(),
+    });
+    Ok(read.collect())
+}
+
+fn launch(
+    handle: cu::CUfunction,
+    shape: ([u32; 3], [u32; 3]),
+    shared_bytes: u32,
+    stream: cu::CUstream,
+    params: (In<*mut c_void>, In<*mut c_void>),
+    attributes: Vec<LaunchAttribute>,
+) -> Result {
+    let stream = Stream::resolve(stream)?;
+    let function = function(handle)?;
+    let node = KernelNode {
+        function: function.handle,
+        context: 0,
+        grid: shape.0,
+        block: shape.1,
+        shared_bytes,
+        params: pack_params(&function.info, params.0, params.1)?,
+        attributes,
+    };
+    capture::submit(&stream, NodeKind::Kernel(node))
+}
+
+api! {
+    fn cuLaunchKernel(
+        handle: cu::CUfunction,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: cu::CUstream,
+        params: In<*mut c_void>,
+        extra: In<*mut c_void>,
+    ) {
+        let shape = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        launch(handle, shape, shared_bytes, stream, (params, extra), Vec::new())
+    }
+
+    fn cuLaunchKernelEx(
+        config: In<cu::CUlaunchConfig>,
+        handle: cu::CUfunction,
+        params: In<*mut c_void>,
+        extra: In<*mut c_void>,
+    ) {
+        let config = config.get()?;
+        let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+        let block = [config.blockDimX, config.blockDimY, config.blockDimZ];
+        let attributes = read_attributes(Out::from_raw(config.attrs).to_in(), config.numAttrs)?;
+        launch(handle, (grid, block), config.sharedMemBytes, config.hStream, (params, extra), attributes)
+    }
+
+    /// Blocks of a grid cannot wait for each other here.
+    fn cuLaunchCooperativeKernel(
+        handle: cu::CUfunction,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: cu::CUstream,
+        params: In<*mut c_void>,
+    ) {
+        let _ = (grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params);
+        function(handle)?;
+        Err(NOT_SUPPORTED)
+    }
+
+    fn cuLaunchHostFunc(stream: cu::CUstream, function: cu::CUhostFn, user_data: Out<c_void>) {
+        let stream = Stream::resolve(stream)?;
+        let function = function.ok_or(INVALID_VALUE)? as usize as u64;
+        let user_data = user_data.as_ptr().expose_provenance() as u64;
+        capture::submit(&stream, NodeKind::Host(HostCall { function, user_data }))
+    }
+}

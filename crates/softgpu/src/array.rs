@@ -1,0 +1,94 @@
+//! CUDA arrays: plain linear storage with a shape. There are no textures to read them with yet.
+
+use std::sync::Arc;
+
+use fermata_abi::sys::driver as cu;
+
+use crate::attributes::PITCH;
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
+use crate::handle::{self, Tag};
+use crate::memory::Kind;
+
+/// An array.
+pub struct Array {
+    /// Its handle.
+    pub handle: u64,
+    /// Handle of its context.
+    pub context: u64,
+    /// What the program asked for.
+    pub descriptor: cu::CUDA_ARRAY3D_DESCRIPTOR,
+    /// Where its bytes are.
+    pub base: u64,
+    /// Bytes from row to row.
+    pub pitch: u64,
+    /// Bytes of a row that are used.
+    pub width_bytes: u64,
+    /// Rows of a slice, at least 1.
+    pub height: u64,
+    /// Slices, at least 1.
+    pub depth: u64,
+}
+
+impl std::fmt::Debug for Array {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Array").field("handle", &self.handle).field("base", &self.base).finish()
+    }
+}
+
+/// Bytes of one channel of a format.
+fn channel_bytes(format: cu::CUarray_format) -> Option<u64> {
+    match format {
+        cu::CU_AD_FORMAT_UNSIGNED_INT8 | cu::CU_AD_FORMAT_SIGNED_INT8 => Some(1),
+        cu::CU_AD_FORMAT_UNSIGNED_INT16 | cu::CU_AD_FORMAT_SIGNED_INT16 | cu::CU_AD_FORMAT_HALF => Some(2),
+        cu::CU_AD_FORMAT_UNSIGNED_INT32 | cu::CU_AD_FORMAT_SIGNED_INT32 | cu::CU_AD_FORMAT_FLOAT => Some(4),
+        _ => None,
+    }
+}
+
+impl Array {
+    /// Allocates an array.
+    ///
+    /// # Errors
+    /// The shape or format is wrong, or there is no memory.
+    pub fn create(
+        driver: &Driver,
+        context: &Context,
+        descriptor: cu::CUDA_ARRAY3D_DESCRIPTOR,
+    ) -> Result<Arc<Self>> {
+        let channel = channel_bytes(descriptor.Format).ok_or(INVALID_VALUE)?;
+        if descriptor.Width == 0 || !matches!(descriptor.NumChannels, 1 | 2 | 4) {
+            return Err(INVALID_VALUE);
+        }
+        let width = descriptor.Width as u64;
+        let width_bytes =
+            width.checked_mul(channel * u64::from(descriptor.NumChannels)).ok_or(INVALID_VALUE)?;
+        let (height, depth) = (descriptor.Height.max(1) as u64, descriptor.Depth.max(1) as u64);
+        let pitch = width_bytes.checked_next_multiple_of(PITCH).ok_or(INVALID_VALUE)?;
+        let bytes =
+            pitch.checked_mul(height).and_then(|slice| slice.checked_mul(depth)).ok_or(INVALID_VALUE)?;
+        let base = driver.memory.allocate(&context.device, context.handle, bytes, Kind::Device)?;
+        let array = Arc::new(Self {
+            handle: handle::fresh(Tag::Array),
+            context: context.handle,
+            descriptor,
+            base,
+            pitch,
+            width_bytes,
+            height,
+            depth,
+        });
+        driver.arrays.insert(array.handle, Arc::clone(&array));
+        Ok(array)
+    }
+
+    /// Frees an array.
+    ///
+    /// # Errors
+    /// There is none with this handle.
+    pub fn destroy(driver: &Driver, handle: u64) -> Result {
+        let array = driver.arrays.remove(handle).ok_or(INVALID_HANDLE)?;
+        driver.memory.free(array.base, |_| true).map(drop)
+    }
+}

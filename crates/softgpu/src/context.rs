@@ -1,0 +1,392 @@
+//! Contexts: what belongs to one use of a device, and dies with it.
+//!
+//! A context that has met a fault keeps the fault's code: every call on it returns that code until it is
+//! destroyed or, for the primary context, reset.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use fermata_abi::sys::driver as cu;
+use parking_lot::Mutex;
+
+use crate::device::Device;
+use crate::driver::{self, Driver};
+use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, Result};
+use crate::handle::{self, Tag};
+use crate::stream::{Kind, Point, Stream};
+use crate::work::Work;
+
+/// A context.
+#[derive(Debug)]
+pub struct Context {
+    /// Its handle. A primary context keeps it over resets.
+    pub handle: u64,
+    /// Its device.
+    pub device: Arc<Device>,
+    /// It is the device's primary context.
+    pub primary: bool,
+    /// Number unique in the process.
+    pub id: u64,
+    /// `CU_CTX_*`
+    pub flags: AtomicU32,
+    /// Set when running kernels must end.
+    pub stop: AtomicBool,
+    /// Its streams. Work that orders streams among each other is submitted under this lock.
+    pub streams: Mutex<Streams>,
+    /// Contexts whose memory it may use.
+    pub peers: Mutex<HashSet<u64>>,
+    /// `CU_LIMIT_*` that were set.
+    pub limits: Mutex<HashMap<cu::CUlimit, usize>>,
+    /// `CU_FUNC_CACHE_*`
+    pub cache_config: AtomicU32,
+    /// Device output that has not been written yet.
+    output: Mutex<Vec<u8>>,
+    /// Code of the fault that killed it; 0 while it is well.
+    fault: AtomicU32,
+    gone: AtomicBool,
+}
+
+/// Streams of a context.
+#[derive(Debug, Default)]
+pub struct Streams {
+    /// The legacy default stream.
+    legacy: Option<Arc<Stream>>,
+    /// Every stream with work or a handle, the legacy one apart.
+    pub others: Vec<Arc<Stream>>,
+}
+
+/// A device's primary context and who holds it.
+#[derive(Debug, Default)]
+pub struct Primary {
+    context: Option<Arc<Context>>,
+    handle: u64,
+    holders: u32,
+    flags: u32,
+}
+
+thread_local! {
+    /// Handles of the contexts the thread has pushed, the current one last; 0 where none was current.
+    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Context {
+    fn new(device: &Arc<Device>, handle: u64, primary: bool, flags: u32) -> Arc<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self {
+            handle,
+            device: Arc::clone(device),
+            primary,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            flags: AtomicU32::new(flags),
+            stop: AtomicBool::new(false),
+            streams: Mutex::default(),
+            peers: Mutex::default(),
+            limits: Mutex::default(),
+            cache_config: AtomicU32::new(0),
+            output: Mutex::default(),
+            fault: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
+        })
+    }
+
+    /// Makes a context that is not the primary one.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub fn create(driver: &Driver, device: &Arc<Device>, flags: u32) -> Result<Arc<Self>> {
+        device.check()?;
+        let context = Self::new(device, handle::fresh(Tag::Context), false, flags);
+        driver.contexts.insert(context.handle, Arc::clone(&context));
+        Ok(context)
+    }
+
+    /// Whether it may be used.
+    ///
+    /// # Errors
+    /// The code of the fault that killed it, or of its device's loss.
+    pub fn check(&self) -> Result {
+        match self.fault.load(Ordering::Acquire) {
+            0 => self.device.check(),
+            code => Err(CuError(code)),
+        }
+    }
+
+    /// Kills it: from now on everything fails with `error`, work that waits is dropped.
+    pub fn fail(&self, error: CuError) {
+        let _ = self.fault.compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// The legacy default stream.
+    pub fn legacy_stream(self: &Arc<Self>) -> Arc<Stream> {
+        let mut streams = self.streams.lock();
+        let legacy = streams.legacy.get_or_insert_with(|| Stream::new(self, Kind::Legacy, 0, 0));
+        Arc::clone(legacy)
+    }
+
+    /// The calling thread's own default stream.
+    pub fn per_thread_stream(self: &Arc<Self>) -> Arc<Stream> {
+        let kind = Kind::PerThread(std::thread::current().id());
+        let mut streams = self.streams.lock();
+        if let Some(stream) = streams.others.iter().find(|stream| stream.kind == kind) {
+            return Arc::clone(stream);
+        }
+        let stream = Stream::new(self, kind, 0, 0);
+        streams.others.push(Arc::clone(&stream));
+        stream
+    }
+
+    /// Waits for all work.
+    ///
+    /// # Errors
+    /// The fault the context has met.
+    pub fn synchronize(self: &Arc<Self>) -> Result {
+        for point in self.streams.lock().ends() {
+            point.wait();
+        }
+        self.flush_output();
+        self.check()
+    }
+
+    /// Submits work that runs when everything submitted so far is done.
+    ///
+    /// # Errors
+    /// The context is dead, or no thread could be started.
+    pub fn submit_after_all(self: &Arc<Self>, work: Work) -> Result<Point> {
+        let points = self.streams.lock().ends();
+        let aside = Stream::new(self, Kind::NonBlocking, 0, 0);
+        aside.submit_after(work, points)
+    }
+
+    /// All its streams.
+    pub fn all_streams(&self) -> Vec<Arc<Stream>> {
+        let streams = self.streams.lock();
+        streams.legacy.iter().chain(&streams.others).cloned().collect()
+    }
+
+    /// Takes bytes that a kernel printed. They are written when the program synchronises.
+    pub fn print(&self, bytes: &[u8]) {
+        self.output.lock().extend_from_slice(bytes);
+    }
+
+    /// Writes what kernels have printed to standard output.
+    pub fn flush_output(&self) {
+        let mut output = self.output.lock();
+        let mut rest = &output[..];
+        while !rest.is_empty() {
+            match write_stdout(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Nobody can be told that nobody listens.
+                Err(_) => break,
+            }
+        }
+        output.clear();
+    }
+
+    /// Ends its work and frees what belongs to it.
+    fn dispose(self: &Arc<Self>, driver: &Driver) {
+        if self.gone.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _ = self.synchronize();
+        self.stop.store(true, Ordering::Relaxed);
+        let handle = self.handle;
+        driver.streams.remove_unless(|stream| stream.context.id != self.id);
+        driver.events.remove_unless(|event| event.context.id != self.id);
+        driver.functions.remove_unless(|function| function.module.context.id != self.id);
+        for module in driver.modules.remove_unless(|module| module.context.id != self.id) {
+            module.forget_functions();
+        }
+        driver.arrays.remove_unless(|array| array.context != handle);
+        for library in driver.libraries.all() {
+            library.forget_context(self.id);
+        }
+        *self.streams.lock() = Streams::default();
+        driver.memory.free_context(handle);
+    }
+
+    /// Destroys a context that is not primary.
+    ///
+    /// # Errors
+    /// There is no such context, or it is primary.
+    pub fn destroy(driver: &Driver, handle: u64) -> Result {
+        let context = driver.contexts.get(handle).ok_or(INVALID_CONTEXT)?;
+        if context.primary {
+            return Err(INVALID_CONTEXT);
+        }
+        driver.contexts.remove(handle);
+        context.dispose(driver);
+        STACK.with_borrow_mut(|stack| stack.pop_if(|top| *top == handle));
+        Ok(())
+    }
+}
+
+impl Streams {
+    /// Where all streams stand now.
+    pub fn ends(&self) -> Vec<Point> {
+        self.legacy.iter().chain(&self.others).map(|stream| stream.end()).collect()
+    }
+
+    /// The legacy default stream, if it was ever used.
+    pub fn legacy(&self) -> Option<&Arc<Stream>> {
+        self.legacy.as_ref()
+    }
+}
+
+impl Primary {
+    /// Takes a hold of the primary context, making it if need be.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub fn retain(driver: &Driver, device: &Arc<Device>) -> Result<Arc<Context>> {
+        device.check()?;
+        let mut primary = device.primary.lock();
+        primary.holders += 1;
+        Ok(primary.context(driver, device))
+    }
+
+    fn context(&mut self, driver: &Driver, device: &Arc<Device>) -> Arc<Context> {
+        if self.handle == 0 {
+            self.handle = handle::fresh(Tag::Context);
+        }
+        let (handle, flags) = (self.handle, self.flags);
+        let context = self.context.get_or_insert_with(|| {
+            let context = Context::new(device, handle, true, flags);
+            driver.contexts.insert(handle, Arc::clone(&context));
+            context
+        });
+        Arc::clone(context)
+    }
+
+    /// Lets go of the primary context; the last one to do so destroys it.
+    ///
+    /// # Errors
+    /// Nobody holds it.
+    pub fn release(driver: &Driver, device: &Arc<Device>) -> Result {
+        let mut primary = device.primary.lock();
+        primary.holders = primary.holders.checked_sub(1).ok_or(INVALID_CONTEXT)?;
+        let context = if primary.holders == 0 { primary.context.take() } else { None };
+        drop(primary);
+        if let Some(context) = context {
+            driver.contexts.remove(context.handle);
+            context.dispose(driver);
+        }
+        Ok(())
+    }
+
+    /// Throws the primary context away, faults and all; who holds it finds a new one under its handle.
+    pub fn reset(driver: &Driver, device: &Arc<Device>) {
+        let old = device.primary.lock().context.take();
+        if let Some(old) = old {
+            old.stop.store(true, Ordering::Relaxed);
+            driver.contexts.remove(old.handle);
+            old.dispose(driver);
+        }
+        let mut primary = device.primary.lock();
+        if primary.holders > 0 {
+            primary.context(driver, device);
+        }
+    }
+
+    /// Sets the flags of the primary context, now and when it is made again.
+    pub fn set_flags(device: &Device, flags: u32) {
+        let mut primary = device.primary.lock();
+        primary.flags = flags;
+        if let Some(context) = &primary.context {
+            context.flags.store(flags, Ordering::Relaxed);
+        }
+    }
+
+    /// Its flags, and whether it exists.
+    pub fn state(device: &Device) -> (u32, bool) {
+        let primary = device.primary.lock();
+        (primary.flags, primary.context.is_some())
+    }
+}
+
+/// Writes to standard output past any buffer, so that device output keeps its order with that of others.
+fn write_stdout(bytes: &[u8]) -> std::io::Result<usize> {
+    // SAFETY: the slice is readable for its length.
+    let count = unsafe { libc::write(libc::STDOUT_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(count).map_err(|_| std::io::Error::last_os_error())
+}
+
+/// Handle of the calling thread's current context; 0 when there is none.
+pub fn current_handle() -> u64 {
+    STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0))
+}
+
+/// Makes `handle` (0: none) the current context in place of what is current.
+pub fn set_current(handle: u64) {
+    STACK.with_borrow_mut(|stack| {
+        stack.pop();
+        if handle != 0 {
+            stack.push(handle);
+        }
+    });
+}
+
+/// Makes `handle` current on top of what is current.
+pub fn push_current(handle: u64) {
+    STACK.with_borrow_mut(|stack| stack.push(handle));
+}
+
+/// Takes the current context away and returns it.
+///
+/// # Errors
+/// None is current.
+pub fn pop_current() -> Result<u64> {
+    STACK.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)
+}
+
+/// The current context, whatever state it is in.
+///
+/// # Errors
+/// None is current, or it has been destroyed.
+pub fn current_any() -> Result<Arc<Context>> {
+    let driver = driver::get()?;
+    match current_handle() {
+        0 => Err(INVALID_CONTEXT),
+        handle => driver.contexts.get(handle).ok_or(CuError(cu::CUDA_ERROR_CONTEXT_IS_DESTROYED)),
+    }
+}
+
+/// The current context, in working order.
+///
+/// # Errors
+/// None is current, it has been destroyed, or it has met a fault.
+pub fn current() -> Result<Arc<Context>> {
+    let context = current_any()?;
+    context.check()?;
+    Ok(context)
+}
+
+/// The context behind a handle; the current one for 0.
+///
+/// # Errors
+/// There is none, or it has met a fault.
+pub fn named(handle: u64) -> Result<Arc<Context>> {
+    if handle == 0 {
+        return current();
+    }
+    let context = driver::get()?.contexts.get(handle).ok_or(INVALID_CONTEXT)?;
+    context.check()?;
+    Ok(context)
+}
+
+/// Whether these `CU_CTX_*` flags are ones that exist.
+///
+/// # Errors
+/// They are not.
+pub fn check_flags(flags: u32) -> Result {
+    let schedules = [0, cu::CU_CTX_SCHED_SPIN, cu::CU_CTX_SCHED_YIELD, cu::CU_CTX_SCHED_BLOCKING_SYNC];
+    let known = cu::CU_CTX_FLAGS_MASK;
+    if flags & !known != 0 || !schedules.contains(&(flags & cu::CU_CTX_SCHED_MASK)) {
+        return Err(INVALID_VALUE);
+    }
+    Ok(())
+}

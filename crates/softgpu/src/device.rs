@@ -1,0 +1,174 @@
+//! A device: its identity, its memory account, its primary context, its faults.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use fermata_abi::sys::driver as cu;
+use parking_lot::Mutex;
+
+use crate::context::Primary;
+use crate::error::{CuError, OUT_OF_MEMORY, Result};
+use crate::settings::Settings;
+
+/// Multiprocessors every device reports.
+pub const MULTIPROCESSORS: u32 = 16;
+
+/// One software GPU.
+#[derive(Debug)]
+pub struct Device {
+    /// Its number, from 0.
+    pub ordinal: i32,
+    /// How it behaves.
+    pub settings: Arc<Settings>,
+    /// Its primary context.
+    pub primary: Mutex<Primary>,
+    /// Its memory pools.
+    pub pools: Mutex<DevicePools>,
+    used: AtomicU64,
+    allocations: AtomicU64,
+    copies: AtomicU64,
+    launches: AtomicU64,
+    lost: AtomicBool,
+}
+
+/// Handles of a device's memory pools; 0 where there is none yet.
+#[derive(Debug, Default)]
+pub struct DevicePools {
+    /// The default pool.
+    pub default: u64,
+    /// The one that allocations come from, where it was set.
+    pub current: u64,
+}
+
+/// Memory counted against a device until this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    device: Arc<Device>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.device.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Device {
+    /// The device number `ordinal`.
+    pub fn new(ordinal: i32, settings: Arc<Settings>) -> Arc<Self> {
+        Arc::new(Self {
+            ordinal,
+            settings,
+            primary: Mutex::default(),
+            pools: Mutex::default(),
+            used: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
+            launches: AtomicU64::new(0),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    /// Its UUID: the same in every process, different for every ordinal.
+    pub fn uuid(&self) -> [u8; 16] {
+        let mut uuid = *b"fermata-softgpu\0";
+        uuid[15] = self.ordinal as u8;
+        uuid
+    }
+
+    /// Its address on the PCI bus as programs see it.
+    pub fn pci_bus_id(&self) -> String {
+        format!("0000:{:02X}:00.0", self.ordinal + 1)
+    }
+
+    /// Counts `bytes` against its memory.
+    ///
+    /// # Errors
+    /// It has not that much left.
+    pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge> {
+        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.settings.memory);
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .map_err(|_| OUT_OF_MEMORY)?;
+        Ok(Charge { device: Arc::clone(self), bytes })
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Counts an allocation, for the setting that makes one fail.
+    ///
+    /// # Errors
+    /// This is the one that fails, or the device is lost.
+    pub fn count_allocation(&self) -> Result {
+        self.check()?;
+        let number = self.allocations.fetch_add(1, Ordering::Relaxed) + 1;
+        if number == self.settings.fail_alloc { Err(OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    /// Counts a copy, for the setting that makes one fail.
+    ///
+    /// # Errors
+    /// This is the one that fails.
+    pub fn count_copy(&self) -> Result {
+        let number = self.copies.fetch_add(1, Ordering::Relaxed) + 1;
+        if number == self.settings.fail_copy {
+            return Err(CuError(cu::CUDA_ERROR_ECC_UNCORRECTABLE));
+        }
+        Ok(())
+    }
+
+    /// Counts a launch, for the setting that loses the device, and numbers it.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub fn count_launch(&self) -> Result<u64> {
+        let number = self.launches.fetch_add(1, Ordering::Relaxed) + 1;
+        if number == self.settings.lose_device {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        self.check().map(|()| number)
+    }
+
+    /// Whether it is still there.
+    ///
+    /// # Errors
+    /// It is lost.
+    pub fn check(&self) -> Result {
+        if self.lost.load(Ordering::Relaxed) {
+            return Err(CuError(cu::CUDA_ERROR_DEVICE_UNAVAILABLE));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(settings: Settings) -> Arc<Device> {
+        Device::new(0, Arc::new(settings))
+    }
+
+    #[test]
+    fn memory_comes_back_when_the_charge_is_dropped() {
+        let device = device(Settings { memory: 100, ..Settings::default() });
+        let charge = device.charge(60).unwrap();
+        assert!(device.charge(41).is_err());
+        drop(charge);
+        assert!(device.charge(100).is_ok());
+    }
+
+    #[test]
+    fn faults_happen_at_the_number_asked_for() {
+        let device = device(Settings { fail_alloc: 2, lose_device: 2, ..Settings::default() });
+        assert!(device.count_allocation().is_ok());
+        assert_eq!(device.count_allocation(), Err(OUT_OF_MEMORY));
+        assert!(device.count_allocation().is_ok());
+        assert!(device.count_launch().is_ok());
+        assert!(device.count_launch().is_err());
+        assert!(device.count_launch().is_err() && device.check().is_err());
+    }
+}

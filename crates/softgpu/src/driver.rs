@@ -1,0 +1,135 @@
+//! The driver of this process: everything that exists from `cuInit` on.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use fermata_abi::sys::driver as cu;
+
+use crate::array::Array;
+use crate::context::Context;
+use crate::device::Device;
+use crate::error::{CuError, INVALID_DEVICE, Result};
+use crate::event::Event;
+use crate::graph::{Exec, GraphObject, NodeRef, UserObject};
+use crate::handle::Table;
+use crate::library::{Kernel, Library};
+use crate::memory::{Memory, Physical};
+use crate::module::{Function, Module};
+use crate::pool::Pool;
+use crate::settings::Settings;
+use crate::stream::Stream;
+
+/// All state of the driver.
+#[derive(Debug, Default)]
+pub struct Driver {
+    /// Devices by ordinal.
+    pub devices: Vec<Arc<Device>>,
+    /// All memory.
+    pub memory: Memory,
+    /// Contexts.
+    pub contexts: Table<Context>,
+    /// Loaded modules.
+    pub modules: Table<Module>,
+    /// Functions of modules.
+    pub functions: Table<Function>,
+    /// Loaded libraries.
+    pub libraries: Table<Library>,
+    /// Kernels of libraries.
+    pub kernels: Table<Kernel>,
+    /// Streams that were created; default streams have no handles.
+    pub streams: Table<Stream>,
+    /// Events.
+    pub events: Table<Event>,
+    /// Handles of physical memory.
+    pub physical: Table<Physical>,
+    /// Memory pools.
+    pub pools: Table<Pool>,
+    /// Arrays.
+    pub arrays: Table<Array>,
+    /// Graphs.
+    pub graphs: Table<GraphObject>,
+    /// Nodes of graphs.
+    pub nodes: Table<NodeRef>,
+    /// Executable graphs.
+    pub execs: Table<Exec>,
+    /// User objects that graphs keep alive.
+    pub user_objects: Table<UserObject>,
+}
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+/// This process is a child of one that had initialised the driver.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The thread runs a host function or callback, from which the API must not be called.
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+extern "C" fn after_fork_in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Starts the driver; once it has started, does nothing.
+///
+/// # Errors
+/// A setting cannot be read, there are no devices, or the process is a fork of one that uses the driver.
+pub fn init() -> Result {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CuError(cu::CUDA_ERROR_NOT_INITIALIZED));
+    }
+    if DRIVER.get().is_some() {
+        return Ok(());
+    }
+    let settings = Arc::new(Settings::from_env()?);
+    if settings.devices == 0 {
+        return Err(CuError(cu::CUDA_ERROR_NO_DEVICE));
+    }
+    DRIVER.get_or_init(|| {
+        // SAFETY: the handler only stores to an atomic, which is allowed after fork.
+        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        let ordinals = 0..settings.devices as i32;
+        let devices = ordinals.map(|ordinal| Device::new(ordinal, Arc::clone(&settings))).collect();
+        Driver { devices, ..Driver::default() }
+    });
+    Ok(())
+}
+
+/// The driver.
+///
+/// # Errors
+/// `cuInit` has not been called in this process, or the thread runs a callback.
+pub fn get() -> Result<&'static Driver> {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CuError(cu::CUDA_ERROR_NOT_INITIALIZED));
+    }
+    if IN_CALLBACK.get() {
+        return Err(CuError(cu::CUDA_ERROR_NOT_PERMITTED));
+    }
+    running()
+}
+
+/// The driver, for its own threads, where callbacks are no concern.
+///
+/// # Errors
+/// It has not been started.
+pub fn running() -> Result<&'static Driver> {
+    DRIVER.get().ok_or(CuError(cu::CUDA_ERROR_NOT_INITIALIZED))
+}
+
+/// Runs a function of the program, in which calls of the API are refused.
+pub fn in_callback(call: impl FnOnce()) {
+    IN_CALLBACK.set(true);
+    call();
+    IN_CALLBACK.set(false);
+}
+
+impl Driver {
+    /// The device with this number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn device(&self, ordinal: cu::CUdevice) -> Result<&Arc<Device>> {
+        usize::try_from(ordinal).ok().and_then(|index| self.devices.get(index)).ok_or(INVALID_DEVICE)
+    }
+}

@@ -1,0 +1,136 @@
+//! Events: marks that streams pass.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fermata_abi::sys::driver as cu;
+use parking_lot::{Condvar, Mutex};
+
+use crate::context::Context;
+use crate::driver;
+use crate::error::{CuError, INVALID_HANDLE, NOT_READY, Result};
+use crate::handle::{self, Tag};
+
+/// An event.
+#[derive(Debug)]
+pub struct Event {
+    /// Its handle.
+    pub handle: u64,
+    /// Its context.
+    pub context: Arc<Context>,
+    /// `CU_EVENT_*`
+    pub flags: u32,
+    mark: Mutex<Option<Arc<Mark>>>,
+}
+
+/// One recording of an event.
+#[derive(Debug, Default)]
+pub struct Mark {
+    passed: Mutex<Option<Instant>>,
+    changed: Condvar,
+}
+
+impl Mark {
+    /// The stream is here now.
+    pub fn pass(&self) {
+        *self.passed.lock() = Some(Instant::now());
+        self.changed.notify_all();
+    }
+
+    /// Waits until the stream has been here.
+    pub fn wait(&self) {
+        let mut passed = self.passed.lock();
+        while passed.is_none() {
+            self.changed.wait(&mut passed);
+        }
+    }
+
+    fn time(&self) -> Option<Instant> {
+        *self.passed.lock()
+    }
+}
+
+impl Event {
+    /// Makes an event that has not been recorded.
+    ///
+    /// # Errors
+    /// The driver is not running.
+    pub fn create(context: &Arc<Context>, flags: u32) -> Result<Arc<Self>> {
+        let event = Arc::new(Self {
+            handle: handle::fresh(Tag::Event),
+            context: Arc::clone(context),
+            flags,
+            mark: Mutex::default(),
+        });
+        driver::get()?.events.insert(event.handle, Arc::clone(&event));
+        Ok(event)
+    }
+
+    /// The event behind a handle.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn resolve(handle: cu::CUevent) -> Result<Arc<Self>> {
+        driver::get()?.events.get(handle.addr() as u64).ok_or(INVALID_HANDLE)
+    }
+
+    /// Begins a recording, which replaces earlier ones.
+    pub fn begin(&self) -> Arc<Mark> {
+        let mark = Arc::new(Mark::default());
+        *self.mark.lock() = Some(Arc::clone(&mark));
+        mark
+    }
+
+    /// The last recording.
+    pub fn mark(&self) -> Option<Arc<Mark>> {
+        self.mark.lock().clone()
+    }
+
+    /// Whether the last recording has been passed; true when there was none.
+    pub fn done(&self) -> bool {
+        self.mark().is_none_or(|mark| mark.time().is_some())
+    }
+
+    /// Waits for the last recording.
+    ///
+    /// # Errors
+    /// The fault the context has met.
+    pub fn synchronize(&self) -> Result {
+        if let Some(mark) = self.mark() {
+            mark.wait();
+        }
+        self.context.flush_output();
+        self.context.check()
+    }
+
+    /// Milliseconds from the recording of `start` to that of `end`.
+    ///
+    /// # Errors
+    /// One keeps no time or was never recorded (`INVALID_HANDLE`), or has not been passed yet.
+    pub fn elapsed(start: &Self, end: &Self) -> Result<f32> {
+        let timed = |event: &Self| event.flags & cu::CU_EVENT_DISABLE_TIMING == 0;
+        if !timed(start) || !timed(end) || start.context.id != end.context.id {
+            return Err(INVALID_HANDLE);
+        }
+        let (start, end) = (start.mark().ok_or(INVALID_HANDLE)?, end.mark().ok_or(INVALID_HANDLE)?);
+        let (start, end) = (start.time().ok_or(NOT_READY)?, end.time().ok_or(NOT_READY)?);
+        let forward = end.saturating_duration_since(start).as_secs_f64();
+        let backward = start.saturating_duration_since(end).as_secs_f64();
+        Ok(((forward - backward) * 1e3) as f32)
+    }
+
+    /// Whether these flags are ones that exist.
+    ///
+    /// # Errors
+    /// They are not, or ask for an event between processes, which there is not.
+    pub fn check_flags(flags: u32) -> Result {
+        let known = cu::CU_EVENT_BLOCKING_SYNC | cu::CU_EVENT_DISABLE_TIMING | cu::CU_EVENT_INTERPROCESS;
+        if flags & !known != 0 {
+            return Err(crate::error::INVALID_VALUE);
+        }
+        if flags & cu::CU_EVENT_INTERPROCESS != 0 {
+            return Err(CuError(cu::CUDA_ERROR_NOT_SUPPORTED));
+        }
+        Ok(())
+    }
+}

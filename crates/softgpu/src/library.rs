@@ -1,0 +1,146 @@
+//! Libraries: images loaded once for all contexts; each context gets its module when it first needs it.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{INVALID_HANDLE, NOT_FOUND, Result};
+use crate::exec::{self, KernelInfo};
+use crate::function::Attributes;
+use crate::handle::{self, Tag};
+use crate::jit::JitOptions;
+use crate::module::{self, Function, Module};
+
+/// A library.
+pub struct Library {
+    /// Its handle.
+    pub handle: u64,
+    ptx: String,
+    /// Its kernels, in the image's order.
+    pub kernels: Vec<Arc<Kernel>>,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    /// What was compiled at load and no context has used yet.
+    spare: Option<exec::Module>,
+    /// Modules by context id.
+    modules: HashMap<u64, Arc<Module>>,
+}
+
+/// A kernel of a library.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Its handle.
+    pub handle: u64,
+    /// Its library's handle.
+    pub library: u64,
+    /// What is known about it.
+    pub info: KernelInfo,
+    /// Its name as C shows it.
+    pub c_name: CString,
+    /// Settings by device.
+    attributes: Mutex<HashMap<i32, Arc<Mutex<Attributes>>>>,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library").field("handle", &self.handle).field("kernels", &self.kernels).finish()
+    }
+}
+
+impl Library {
+    /// Compiles PTX and makes it known as a library.
+    ///
+    /// # Errors
+    /// The PTX cannot be executed.
+    pub fn load(driver: &Driver, ptx: String, jit: &JitOptions) -> Result<Arc<Self>> {
+        let code = module::compile(&ptx, jit)?;
+        let library = handle::fresh(Tag::Library);
+        let kernels = code.kernels().iter().map(|info| {
+            let kernel = Arc::new(Kernel {
+                handle: handle::fresh(Tag::Kernel),
+                library,
+                c_name: CString::new(info.name.clone()).unwrap_or_default(),
+                info: info.clone(),
+                attributes: Mutex::default(),
+            });
+            driver.kernels.insert(kernel.handle, Arc::clone(&kernel));
+            kernel
+        });
+        let kernels = kernels.collect();
+        let loaded = Mutex::new(Loaded { spare: Some(code), modules: HashMap::new() });
+        let library = Arc::new(Self { handle: library, ptx, kernels, loaded });
+        driver.libraries.insert(library.handle, Arc::clone(&library));
+        Ok(library)
+    }
+
+    /// Its module in a context.
+    ///
+    /// # Errors
+    /// The module cannot be loaded there.
+    pub fn module(&self, driver: &Driver, context: &Arc<Context>) -> Result<Arc<Module>> {
+        let mut loaded = self.loaded.lock();
+        if let Some(module) = loaded.modules.get(&context.id) {
+            return Ok(Arc::clone(module));
+        }
+        let jit = JitOptions::default();
+        let code = match loaded.spare.take() {
+            Some(code) => code,
+            None => module::compile(&self.ptx, &jit)?,
+        };
+        let attributes = |name: &str| match self.kernels.iter().find(|k| k.info.name == name) {
+            Some(kernel) => kernel.attributes(context.device.ordinal),
+            None => Attributes::shared(),
+        };
+        let module = Module::load(driver, context, code, &jit, &attributes)?;
+        loaded.modules.insert(context.id, Arc::clone(&module));
+        Ok(module)
+    }
+
+    /// The kernel with this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn kernel(&self, name: &str) -> Result<Arc<Kernel>> {
+        self.kernels.iter().find(|kernel| kernel.info.name == name).cloned().ok_or(NOT_FOUND)
+    }
+
+    /// Throws away what belongs to a context that is going.
+    pub fn forget_context(&self, id: u64) {
+        self.loaded.lock().modules.remove(&id);
+    }
+
+    /// Throws the library away, in all contexts.
+    pub fn unload(&self, driver: &Driver) {
+        driver.libraries.remove(self.handle);
+        for kernel in &self.kernels {
+            driver.kernels.remove(kernel.handle);
+        }
+        for (_, module) in self.loaded.lock().modules.drain() {
+            module.unload(driver);
+        }
+    }
+}
+
+impl Kernel {
+    /// Its settings on a device.
+    pub fn attributes(&self, device: i32) -> Arc<Mutex<Attributes>> {
+        Arc::clone(self.attributes.lock().entry(device).or_default())
+    }
+
+    /// Its function in a context.
+    ///
+    /// # Errors
+    /// The library's module cannot be loaded there.
+    pub fn function(&self, driver: &Driver, context: &Arc<Context>) -> Result<Arc<Function>> {
+        let library = driver.libraries.get(self.library).ok_or(INVALID_HANDLE)?;
+        library.module(driver, context)?.function(&self.info.name)
+    }
+}

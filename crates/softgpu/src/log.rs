@@ -1,0 +1,58 @@
+//! What went wrong, in words: the messages behind `cuLogsCurrent` and the like.
+//!
+//! As with other drivers, `CUDA_LOG_FILE` may name a file (or `stdout`, `stderr`) that gets them too.
+
+use std::collections::VecDeque;
+use std::io::Write;
+
+use parking_lot::Mutex;
+
+/// Messages kept.
+const KEPT: usize = 100;
+
+/// Messages so far and where a reader stands.
+#[derive(Debug, Default)]
+struct Log {
+    messages: VecDeque<String>,
+    /// Number of the first message kept.
+    first: u32,
+}
+
+static LOG: Mutex<Log> = Mutex::new(Log { messages: VecDeque::new(), first: 0 });
+
+/// Adds a message.
+pub fn note(message: String) {
+    if let Ok(path) = std::env::var("CUDA_LOG_FILE") {
+        let line = format!("[CUDA] {message}\n");
+        // A log that cannot be written must not fail the program.
+        let _ = match path.as_str() {
+            "stdout" => std::io::stdout().write_all(line.as_bytes()),
+            "stderr" => std::io::stderr().write_all(line.as_bytes()),
+            path => std::fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(path)
+                .and_then(|mut file| file.write_all(line.as_bytes())),
+        };
+    }
+    let mut log = LOG.lock();
+    log.messages.push_back(message);
+    if log.messages.len() > KEPT {
+        log.messages.pop_front();
+        log.first += 1;
+    }
+}
+
+/// Number that the next message will have.
+pub fn position() -> u32 {
+    let log = LOG.lock();
+    log.first + log.messages.len() as u32
+}
+
+/// Messages from number `from` on, and the number after the last.
+pub fn since(from: u32) -> (Vec<String>, u32) {
+    let log = LOG.lock();
+    let skip = from.saturating_sub(log.first) as usize;
+    let messages = log.messages.iter().skip(skip).cloned().collect();
+    (messages, log.first + log.messages.len() as u32)
+}

@@ -1,0 +1,239 @@
+//! Modules: code and variables of one image in one context.
+
+use std::ffi::CString;
+use std::fmt;
+use std::sync::Arc;
+
+use fermata_abi::sys::driver as cu;
+use parking_lot::Mutex;
+
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{CuError, INVALID_HANDLE, NOT_FOUND, Result};
+use crate::exec::{self, GlobalVar, KernelInfo, LinkedModule, LoadError};
+use crate::function::Attributes;
+use crate::handle::{self, Tag};
+use crate::jit::JitOptions;
+use crate::log;
+use crate::memory::Kind;
+
+/// A module in a context.
+pub struct Module {
+    /// Its handle.
+    pub handle: u64,
+    /// Its context.
+    pub context: Arc<Context>,
+    /// What can be launched.
+    pub code: LinkedModule,
+    /// Its variables.
+    pub variables: Vec<Variable>,
+    /// Its functions, in the image's order; filled right after the module is made.
+    functions: Mutex<Vec<Arc<Function>>>,
+}
+
+/// A variable that has been placed.
+#[derive(Debug, Clone)]
+pub struct Variable {
+    /// Name in the image.
+    pub name: String,
+    /// Where it is.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// It is managed memory.
+    pub managed: bool,
+}
+
+/// A kernel of a module.
+#[derive(Debug)]
+pub struct Function {
+    /// Its handle.
+    pub handle: u64,
+    /// Its module.
+    pub module: Arc<Module>,
+    /// What is known about it.
+    pub info: KernelInfo,
+    /// Its name as C shows it.
+    pub c_name: CString,
+    /// What the program has set; shared with the library kernel it was made from.
+    pub attributes: Arc<Mutex<Attributes>>,
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Module").field("handle", &self.handle).field("variables", &self.variables).finish()
+    }
+}
+
+/// Reads PTX; tells the program's message buffer what is wrong with it.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_PTX` where it cannot be executed.
+pub fn compile(ptx: &str, jit: &JitOptions) -> Result<exec::Module> {
+    exec::Module::load(ptx).map_err(|error| refuse(&error, jit))
+}
+
+fn refuse(error: &LoadError, jit: &JitOptions) -> CuError {
+    let message = error.to_string();
+    jit.report(&message);
+    log::note(message);
+    CuError(cu::CUDA_ERROR_INVALID_PTX)
+}
+
+impl Module {
+    /// Places a module's variables, links its code and makes it known. `attributes` gives the settings of
+    /// each function, by name.
+    ///
+    /// # Errors
+    /// Not enough memory, or a symbol that is not defined.
+    pub fn load(
+        driver: &Driver,
+        context: &Arc<Context>,
+        module: exec::Module,
+        jit: &JitOptions,
+        attributes: &dyn Fn(&str) -> Arc<Mutex<Attributes>>,
+    ) -> Result<Arc<Self>> {
+        let declared = module.variables().to_vec();
+        let variables = place(driver, context, &declared)?;
+        let address_of = |name: &str| variables.iter().find(|v| v.name == name).map(|v| v.address);
+        let linked = module.link(&address_of).map_err(|error| refuse(&error, jit)).and_then(|code| {
+            let address = |name: &str| address_of(name).or_else(|| code.function_address(name));
+            initialise(driver, &declared, &variables, &address, jit)?;
+            Ok(code)
+        });
+        let code = match linked {
+            Ok(code) => code,
+            Err(error) => {
+                release(driver, &variables);
+                return Err(error);
+            }
+        };
+        let kernels = code.kernels().to_vec();
+        let module = Arc::new(Self {
+            handle: handle::fresh(Tag::Module),
+            context: Arc::clone(context),
+            code,
+            variables,
+            functions: Mutex::default(),
+        });
+        let functions = kernels.into_iter().map(|info| {
+            let function = Arc::new(Function {
+                handle: handle::fresh(Tag::Function),
+                module: Arc::clone(&module),
+                c_name: CString::new(info.name.clone()).unwrap_or_default(),
+                attributes: attributes(&info.name),
+                info,
+            });
+            driver.functions.insert(function.handle, Arc::clone(&function));
+            function
+        });
+        *module.functions.lock() = functions.collect();
+        driver.modules.insert(module.handle, Arc::clone(&module));
+        Ok(module)
+    }
+
+    /// Its functions, in the image's order.
+    pub fn functions(&self) -> Vec<Arc<Function>> {
+        self.functions.lock().clone()
+    }
+
+    /// The function with this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn function(&self, name: &str) -> Result<Arc<Function>> {
+        self.functions.lock().iter().find(|f| f.info.name == name).cloned().ok_or(NOT_FOUND)
+    }
+
+    /// The variable with this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn variable(&self, name: &str) -> Result<&Variable> {
+        self.variables.iter().find(|variable| variable.name == name).ok_or(NOT_FOUND)
+    }
+
+    /// Lets go of the functions. They hold their module: without this neither would ever go away.
+    pub fn forget_functions(&self) -> Vec<Arc<Function>> {
+        std::mem::take(&mut *self.functions.lock())
+    }
+
+    /// Waits for the context's work and throws the module away.
+    pub fn unload(&self, driver: &Driver) {
+        let _ = self.context.synchronize();
+        driver.modules.remove(self.handle);
+        for function in self.forget_functions() {
+            driver.functions.remove(function.handle);
+        }
+        release(driver, &self.variables);
+    }
+}
+
+impl Function {
+    /// The function behind a handle, which may also be that of a library's kernel: then it is the
+    /// kernel's function in the current context.
+    ///
+    /// # Errors
+    /// There is none, or its module cannot be loaded.
+    pub fn resolve(driver: &Driver, handle: u64) -> Result<Arc<Self>> {
+        if let Some(function) = driver.functions.get(handle) {
+            return Ok(function);
+        }
+        let kernel = driver.kernels.get(handle).ok_or(INVALID_HANDLE)?;
+        kernel.function(driver, &crate::context::current()?)
+    }
+}
+
+/// Finds memory for variables.
+fn place(driver: &Driver, context: &Context, declared: &[GlobalVar]) -> Result<Vec<Variable>> {
+    let mut variables: Vec<Variable> = Vec::with_capacity(declared.len());
+    for variable in declared {
+        let size = variable.size.max(1) as u64;
+        let address = if variable.managed {
+            let kind = Kind::Managed { attach: cu::CU_MEM_ATTACH_GLOBAL };
+            driver.memory.allocate_host(context.device.ordinal, context.handle, size, kind)
+        } else {
+            driver.memory.allocate(&context.device, context.handle, size, Kind::Device)
+        };
+        let address = address.inspect_err(|_| release(driver, &variables))?;
+        variables.push(Variable {
+            name: variable.name.clone(),
+            address,
+            size: variable.size as u64,
+            managed: variable.managed,
+        });
+    }
+    Ok(variables)
+}
+
+/// Gives variables their first values.
+fn initialise(
+    driver: &Driver,
+    declared: &[GlobalVar],
+    variables: &[Variable],
+    address: &dyn Fn(&str) -> Option<u64>,
+    jit: &JitOptions,
+) -> Result {
+    for (declaration, variable) in declared.iter().zip(variables) {
+        let mut bytes = declaration.init.clone();
+        bytes.resize(declaration.size, 0);
+        for relocation in &declaration.relocations {
+            let undefined = LoadError::Undefined { name: relocation.symbol.clone() };
+            let target = address(&relocation.symbol).ok_or_else(|| refuse(&undefined, jit))?;
+            let value = target.wrapping_add_signed(relocation.addend).to_le_bytes();
+            let place = relocation.offset..relocation.offset + relocation.size.min(8);
+            let word = bytes.get_mut(place).ok_or_else(|| refuse(&undefined, jit))?;
+            let len = word.len();
+            word.copy_from_slice(&value[..len]);
+        }
+        driver.memory.write(variable.address, &bytes)?;
+    }
+    Ok(())
+}
+
+fn release(driver: &Driver, variables: &[Variable]) {
+    for variable in variables {
+        // A variable of a context that is being destroyed may be gone already.
+        let _ = driver.memory.free(variable.address, |_| true);
+    }
+}

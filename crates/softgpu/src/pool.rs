@@ -1,0 +1,134 @@
+//! Memory pools: memory that is allocated and freed in the order of a stream.
+//!
+//! An allocation has its address at once; a free happens when the stream gets there. When memory runs out
+//! while frees are still to come, the allocation waits for them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fermata_abi::sys::driver as cu;
+use parking_lot::Mutex;
+
+use crate::context::Context;
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::error::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Result};
+use crate::handle::{self, Tag};
+use crate::memory::Kind;
+use crate::stream::Stream;
+use crate::work::Work;
+
+/// A memory pool.
+#[derive(Debug)]
+pub struct Pool {
+    /// Its handle.
+    pub handle: u64,
+    /// The device its memory is on.
+    pub device: Arc<Device>,
+    /// It is the device's default pool, which cannot be destroyed.
+    pub default: bool,
+    /// `CU_MEMPOOL_ATTR_*` that were set.
+    pub attributes: Mutex<HashMap<cu::CUmemPool_attribute, u64>>,
+    /// Access of other devices, by ordinal.
+    pub access: Mutex<HashMap<i32, cu::CUmemAccess_flags>>,
+    usage: Mutex<Usage>,
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    now: u64,
+    high: u64,
+}
+
+impl Pool {
+    /// Makes a pool.
+    pub fn create(driver: &Driver, device: &Arc<Device>, default: bool) -> Arc<Self> {
+        let pool = Arc::new(Self {
+            handle: handle::fresh(Tag::Pool),
+            device: Arc::clone(device),
+            default,
+            attributes: Mutex::default(),
+            access: Mutex::default(),
+            usage: Mutex::default(),
+        });
+        driver.pools.insert(pool.handle, Arc::clone(&pool));
+        pool
+    }
+
+    /// The device's default pool.
+    pub fn default_of(driver: &Driver, device: &Arc<Device>) -> Arc<Self> {
+        let mut pools = device.pools.lock();
+        if let Some(pool) = driver.pools.get(pools.default) {
+            return pool;
+        }
+        let pool = Self::create(driver, device, true);
+        pools.default = pool.handle;
+        pool
+    }
+
+    /// The pool that allocations on this device without a pool come from.
+    pub fn current_of(driver: &Driver, device: &Arc<Device>) -> Arc<Self> {
+        let current = device.pools.lock().current;
+        driver.pools.get(current).unwrap_or_else(|| Self::default_of(driver, device))
+    }
+
+    /// The pool behind a handle.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn resolve(driver: &Driver, handle: cu::CUmemoryPool) -> Result<Arc<Self>> {
+        driver.pools.get(handle.addr() as u64).ok_or(INVALID_HANDLE)
+    }
+
+    /// Allocates memory for use by work that follows in a stream.
+    ///
+    /// # Errors
+    /// There is not enough, even when everything submitted so far is done.
+    pub fn allocate(&self, driver: &Driver, context: &Arc<Context>, bytes: u64) -> Result<u64> {
+        self.device.count_allocation()?;
+        let kind = || Kind::Pool { pool: self.handle };
+        let address = match driver.memory.allocate(&self.device, 0, bytes, kind()) {
+            Err(OUT_OF_MEMORY) => {
+                context.synchronize()?;
+                driver.memory.allocate(&self.device, 0, bytes, kind())?
+            }
+            other => other?,
+        };
+        let mut usage = self.usage.lock();
+        usage.now += bytes;
+        usage.high = usage.high.max(usage.now);
+        Ok(address)
+    }
+
+    /// Frees memory of a pool when the stream gets there.
+    ///
+    /// # Errors
+    /// It is not memory of a pool.
+    pub fn free(driver: &Driver, stream: &Arc<Stream>, address: u64) -> Result {
+        let range = driver.memory.find(address).filter(|r| r.base == address).ok_or(INVALID_VALUE)?;
+        let Kind::Pool { pool } = range.kind else { return Err(INVALID_VALUE) };
+        stream.submit(Work::Free(address))?;
+        if let Some(pool) = driver.pools.get(pool) {
+            pool.freed(range.size);
+        }
+        Ok(())
+    }
+
+    /// Counts memory as no longer in use.
+    pub fn freed(&self, bytes: u64) {
+        let mut usage = self.usage.lock();
+        usage.now = usage.now.saturating_sub(bytes);
+    }
+
+    /// Bytes in use, and the most there ever were.
+    pub fn usage(&self) -> (u64, u64) {
+        let usage = self.usage.lock();
+        (usage.now, usage.high)
+    }
+
+    /// Starts counting the most anew.
+    pub fn reset_high(&self) {
+        let mut usage = self.usage.lock();
+        usage.high = usage.now;
+    }
+}

@@ -1,0 +1,142 @@
+//! Settings, from the environment, read once at `cuInit`.
+//!
+//! | variable `FERMATA_SOFTGPU_...` | meaning | default |
+//! | --- | --- | --- |
+//! | `DEVICES` | number of devices | 1 |
+//! | `MEMORY` | memory of each device in bytes; `K`, `M`, `G`, `T` multiply by 1024 | 4G |
+//! | `NAME` | name of the devices | Fermata Software GPU |
+//! | `COMPUTE_CAPABILITY` | as `major.minor` | 9.0 |
+//! | `THREADS` | threads that run the blocks of a kernel; 0: one per core | 0 |
+//! | `HOST_LINK` | bytes per second between host and device; 0: as fast as it goes | 0 |
+//! | `PEER_LINK` | bytes per second between devices; 0: as fast as it goes | 0 |
+//! | `KERNEL_LIMIT` | seconds after which a kernel is stopped with a timeout; 0: never | 0 |
+//! | `FAIL_ALLOC` | the n-th allocation of device memory fails for want of memory; 0: none | 0 |
+//! | `FAIL_COPY` | the n-th copy fails like an uncorrectable memory error; 0: none | 0 |
+//! | `LOSE_DEVICE` | the device is lost when its n-th kernel is launched; 0: never | 0 |
+//!
+//! A value that cannot be read makes `cuInit` fail with `CUDA_ERROR_INVALID_VALUE`.
+
+use crate::error::{INVALID_VALUE, Result};
+
+/// How this software GPU behaves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Number of devices.
+    pub devices: usize,
+    /// Bytes of memory of each device.
+    pub memory: u64,
+    /// Name of the devices.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+    /// Threads that run blocks.
+    pub threads: usize,
+    /// Bytes per second between host and device; 0 is unlimited.
+    pub host_link: u64,
+    /// Bytes per second between devices; 0 is unlimited.
+    pub peer_link: u64,
+    /// Seconds a kernel may run; 0 is for ever.
+    pub kernel_limit: u64,
+    /// Number of the allocation that fails, from 1; 0 is none.
+    pub fail_alloc: u64,
+    /// Number of the copy that fails, from 1; 0 is none.
+    pub fail_copy: u64,
+    /// Number of the launch at which the device is lost, from 1; 0 is none.
+    pub lose_device: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            devices: 1,
+            memory: 4 << 30,
+            name: "Fermata Software GPU".to_owned(),
+            compute_capability: (9, 0),
+            threads: 0,
+            host_link: 0,
+            peer_link: 0,
+            kernel_limit: 0,
+            fail_alloc: 0,
+            fail_copy: 0,
+            lose_device: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// The settings in the environment.
+    ///
+    /// # Errors
+    /// A value cannot be read.
+    pub fn from_env() -> Result<Self> {
+        Self::read(|name| std::env::var(format!("FERMATA_SOFTGPU_{name}")).ok())
+    }
+
+    fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let mut settings = Self::default();
+        let number = |name: &str, slot: &mut u64| match get(name) {
+            Some(text) => parse_size(&text).map(|value| *slot = value).ok_or(INVALID_VALUE),
+            None => Ok(()),
+        };
+        let (mut devices, mut threads) = (settings.devices as u64, settings.threads as u64);
+        number("DEVICES", &mut devices)?;
+        number("THREADS", &mut threads)?;
+        number("MEMORY", &mut settings.memory)?;
+        number("HOST_LINK", &mut settings.host_link)?;
+        number("PEER_LINK", &mut settings.peer_link)?;
+        number("KERNEL_LIMIT", &mut settings.kernel_limit)?;
+        number("FAIL_ALLOC", &mut settings.fail_alloc)?;
+        number("FAIL_COPY", &mut settings.fail_copy)?;
+        number("LOSE_DEVICE", &mut settings.lose_device)?;
+        settings.devices = usize::try_from(devices).ok().filter(|n| *n <= 64).ok_or(INVALID_VALUE)?;
+        settings.threads = usize::try_from(threads).ok().filter(|n| *n <= 1024).ok_or(INVALID_VALUE)?;
+        if let Some(name) = get("NAME") {
+            settings.name = name;
+        }
+        if let Some(text) = get("COMPUTE_CAPABILITY") {
+            let (major, minor) = text.split_once('.').ok_or(INVALID_VALUE)?;
+            let digit = |text: &str| text.parse::<u32>().map_err(|_| INVALID_VALUE);
+            settings.compute_capability = (digit(major)?, digit(minor)?);
+        }
+        Ok(settings)
+    }
+}
+
+/// A whole number, optionally followed by K, M, G or T.
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let shift = match text.chars().last()?.to_ascii_uppercase() {
+        'K' => 10,
+        'M' => 20,
+        'G' => 30,
+        'T' => 40,
+        _ => 0,
+    };
+    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_binary_suffixes() {
+        assert_eq!(parse_size("4096"), Some(4096));
+        assert_eq!(parse_size("3g"), Some(3 << 30));
+        assert_eq!(parse_size("x"), None);
+        assert_eq!(parse_size(""), None);
+        assert_eq!(parse_size("99999999T"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error_and_not_a_default() {
+        let with = |name: &'static str, value: &'static str| {
+            Settings::read(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert_eq!(with("MEMORY", "lots"), Err(INVALID_VALUE));
+        assert_eq!(with("COMPUTE_CAPABILITY", "9"), Err(INVALID_VALUE));
+        assert_eq!(with("DEVICES", "2").unwrap().devices, 2);
+        assert_eq!(with("COMPUTE_CAPABILITY", "8.6").unwrap().compute_capability, (8, 6));
+    }
+}

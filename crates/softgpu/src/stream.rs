@@ -1,0 +1,309 @@
+//! Streams: queues of work, each executed in order by a thread of its own.
+//!
+//! ```text
+//!   submit ──► job {after: points of other streams} ──► thread: wait for the points, execute ──► point reached
+//! ```
+//!
+//! A *point* is a place in a stream's queue; waiting for it waits for everything submitted up to there.
+//! Points only ever lead to work submitted earlier, so streams cannot wait for each other in a circle.
+//! The legacy default stream waits for all blocking streams and they wait for it: both are points taken
+//! at submission, under the context's lock.
+//!
+//! Threads start with the first job and end when idle; they block all signals, which belong to the
+//! program's threads.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use fermata_abi::sys::driver as cu;
+use parking_lot::{Condvar, Mutex};
+
+use crate::context::{self, Context};
+use crate::driver;
+use crate::error::{CuError, INVALID_HANDLE, OPERATING_SYSTEM, Result};
+use crate::handle::{self, Tag};
+use crate::work::Work;
+
+/// How long a thread waits for more work before it ends.
+const IDLE: Duration = Duration::from_millis(500);
+/// Streams without a handle or with nothing to do are forgotten when more than this many are known.
+const TIDY: usize = 64;
+
+/// Which kind of stream it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The default stream that synchronises with all blocking streams.
+    Legacy,
+    /// A thread's own default stream.
+    PerThread(ThreadId),
+    /// Created by the program, synchronising with the legacy default stream.
+    Blocking,
+    /// Created by the program, going its own way.
+    NonBlocking,
+}
+
+/// A stream.
+#[derive(Debug)]
+pub struct Stream {
+    /// Handle of a created stream; 0 for default streams.
+    pub handle: u64,
+    /// Its context.
+    pub context: Arc<Context>,
+    /// Which kind it is.
+    pub kind: Kind,
+    /// `CU_STREAM_*` it was made with.
+    pub flags: u32,
+    /// Priority, from -5 (first) to 0.
+    pub priority: AtomicI32,
+    /// Number unique in the process.
+    pub id: u64,
+    queue: Arc<Queue>,
+    destroyed: AtomicBool,
+}
+
+/// A place in a stream's queue.
+#[derive(Debug, Clone)]
+pub struct Point {
+    queue: Arc<Queue>,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    submitted: u64,
+    completed: u64,
+    running: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    after: Vec<Point>,
+    work: Work,
+}
+
+impl Point {
+    /// Whether everything up to here is done.
+    pub fn reached(&self) -> bool {
+        self.queue.state.lock().completed >= self.number
+    }
+
+    /// Waits until everything up to here is done. Work of a dead context counts as done.
+    pub fn wait(&self) {
+        let mut state = self.queue.state.lock();
+        while state.completed < self.number {
+            self.queue.changed.wait(&mut state);
+        }
+    }
+}
+
+impl Stream {
+    /// A stream of `context`, not yet known to it.
+    pub fn new(context: &Arc<Context>, kind: Kind, flags: u32, priority: i32) -> Arc<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let created = matches!(kind, Kind::Blocking | Kind::NonBlocking);
+        Arc::new(Self {
+            handle: if created { handle::fresh(Tag::Stream) } else { 0 },
+            context: Arc::clone(context),
+            kind,
+            flags,
+            priority: AtomicI32::new(priority),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            queue: Arc::new(Queue { state: Mutex::default(), changed: Condvar::new() }),
+            destroyed: AtomicBool::new(false),
+        })
+    }
+
+    /// Makes a stream for the program.
+    ///
+    /// # Errors
+    /// The driver is not running.
+    pub fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Result<Arc<Self>> {
+        let non_blocking = flags & cu::CU_STREAM_NON_BLOCKING != 0;
+        let kind = if non_blocking { Kind::NonBlocking } else { Kind::Blocking };
+        let stream = Self::new(context, kind, flags, priority);
+        driver::get()?.streams.insert(stream.handle, Arc::clone(&stream));
+        context.streams.lock().others.push(Arc::clone(&stream));
+        Ok(stream)
+    }
+
+    /// The stream a handle means: 0 and 1 are the current context's legacy default stream, 2 is the
+    /// thread's own.
+    ///
+    /// # Errors
+    /// No such stream, no current context, or the context is dead.
+    pub fn resolve(handle: cu::CUstream) -> Result<Arc<Self>> {
+        let stream = Self::resolve_any(handle)?;
+        stream.context.check()?;
+        Ok(stream)
+    }
+
+    /// [`Stream::resolve`] for calls that a dead context still answers.
+    ///
+    /// # Errors
+    /// No such stream or no current context.
+    pub fn resolve_any(handle: cu::CUstream) -> Result<Arc<Self>> {
+        match handle.addr() {
+            0 | 1 => Ok(context::current_any()?.legacy_stream()),
+            2 => Ok(context::current_any()?.per_thread_stream()),
+            other => driver::get()?.streams.get(other as u64).ok_or(INVALID_HANDLE),
+        }
+    }
+
+    /// Puts work at the end of the queue.
+    ///
+    /// # Errors
+    /// The context is dead, or no thread could be started.
+    pub fn submit(&self, work: Work) -> Result<Point> {
+        self.submit_after(work, Vec::new())
+    }
+
+    /// Puts work at the end of the queue that waits for points of other streams, too.
+    ///
+    /// # Errors
+    /// As [`Stream::submit`].
+    pub fn submit_after(&self, work: Work, mut points: Vec<Point>) -> Result<Point> {
+        self.context.check()?;
+        let streams = self.context.streams.lock();
+        let ordered: Vec<Point> = match self.kind {
+            Kind::NonBlocking => Vec::new(),
+            Kind::Legacy => {
+                let blocking = streams.others.iter().filter(|stream| stream.kind != Kind::NonBlocking);
+                blocking.map(|stream| stream.end()).filter(|point| !point.reached()).collect()
+            }
+            Kind::Blocking | Kind::PerThread(_) => {
+                streams.legacy().map(|s| s.end()).filter(|point| !point.reached()).into_iter().collect()
+            }
+        };
+        points.extend(ordered);
+        let mut state = self.queue.state.lock();
+        if !state.running {
+            start(&self.queue, &self.context)?;
+            state.running = true;
+        }
+        state.jobs.push_back(Job { after: points, work });
+        state.submitted += 1;
+        let number = state.submitted;
+        drop(state);
+        drop(streams);
+        self.queue.changed.notify_all();
+        Ok(Point { queue: Arc::clone(&self.queue), number })
+    }
+
+    /// The end of the queue as it is now.
+    pub fn end(&self) -> Point {
+        let number = self.queue.state.lock().submitted;
+        Point { queue: Arc::clone(&self.queue), number }
+    }
+
+    /// Points that a synchronisation with this stream waits for: for the legacy default stream, those of
+    /// all blocking streams too.
+    pub fn ends(&self) -> Vec<Point> {
+        if self.kind != Kind::Legacy {
+            return vec![self.end()];
+        }
+        let streams = self.context.streams.lock();
+        let blocking = streams.others.iter().filter(|stream| stream.kind != Kind::NonBlocking);
+        blocking.map(|stream| stream.end()).chain([self.end()]).collect()
+    }
+
+    /// Waits for all work submitted so far.
+    ///
+    /// # Errors
+    /// The fault the context has met.
+    pub fn synchronize(&self) -> Result {
+        for point in self.ends() {
+            point.wait();
+        }
+        self.context.flush_output();
+        self.context.check()
+    }
+
+    /// Takes the handle away; work already submitted is still done.
+    pub fn destroy(&self) {
+        self.destroyed.store(true, Ordering::Relaxed);
+        let mut streams = self.context.streams.lock();
+        if self.end().reached() {
+            streams.others.retain(|stream| stream.id != self.id);
+        } else if streams.others.len() > TIDY {
+            let done = |s: &Stream| s.destroyed.load(Ordering::Relaxed) && s.end().reached();
+            streams.others.retain(|stream| !done(stream));
+        }
+    }
+}
+
+/// Starts the thread of a queue.
+fn start(queue: &Arc<Queue>, context: &Arc<Context>) -> Result {
+    let (queue, context) = (Arc::clone(queue), Arc::clone(context));
+    let blocked = SignalsBlocked::new();
+    let thread = std::thread::Builder::new().name("softgpu-stream".to_owned());
+    let started = thread.spawn(move || run(&queue, &context));
+    drop(blocked);
+    started.map(drop).map_err(|_| OPERATING_SYSTEM)
+}
+
+fn run(queue: &Queue, context: &Arc<Context>) {
+    while let Some(job) = next(queue) {
+        for point in &job.after {
+            point.wait();
+        }
+        let work = std::panic::AssertUnwindSafe(|| job.work.run(context));
+        if let Err(error) =
+            std::panic::catch_unwind(work).unwrap_or(Err(CuError(cu::CUDA_ERROR_UNKNOWN)))
+        {
+            context.fail(error);
+        }
+        queue.state.lock().completed += 1;
+        queue.changed.notify_all();
+    }
+}
+
+/// The next job; nothing when there has been none for a while, and then the thread counts as ended.
+fn next(queue: &Queue) -> Option<Job> {
+    let mut state = queue.state.lock();
+    loop {
+        if let Some(job) = state.jobs.pop_front() {
+            return Some(job);
+        }
+        if queue.changed.wait_for(&mut state, IDLE).timed_out() && state.jobs.is_empty() {
+            state.running = false;
+            return None;
+        }
+    }
+}
+
+/// Blocks all signals in the calling thread while it lives; threads started meanwhile inherit that.
+struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    fn new() -> Self {
+        // SAFETY: both sets are plain values on this stack; faults stay deliverable because kernels'
+        // bad accesses arrive as signals of the thread that runs them.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut old: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+                libc::sigdelset(&mut all, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+            Self(old)
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: restores the mask that was taken in `new` on this thread.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}

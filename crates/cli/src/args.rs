@@ -51,6 +51,8 @@ pub enum Verb {
     Restore(verb::restore::Args),
     /// List, examine, compare and remove images.
     Images(verb::images::Args),
+    /// Plan intervals and collaborative schedules.
+    Plan(verb::plan::Args),
     /// Say what this host, or a session, can and cannot do, and the fix.
     Doctor(verb::doctor::Args),
     /// Run the daemon in the foreground.
@@ -78,6 +80,7 @@ impl Verb {
             Self::Checkpoint(args) => verb::checkpoint::call(args, printer),
             Self::Restore(args) => verb::restore::call(args, printer),
             Self::Images(args) => verb::images::call(args, printer),
+            Self::Plan(args) => verb::plan::call(args, printer),
             Self::Doctor(args) => verb::doctor::call(args, printer),
             Self::Serve(args) => verb::serve::call(args, printer),
             Self::Version(args) => verb::version::call(args, printer),

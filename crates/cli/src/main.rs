@@ -9,6 +9,7 @@ mod failure;
 mod place;
 mod printer;
 mod progress;
+mod svg;
 mod table;
 mod units;
 mod verb;

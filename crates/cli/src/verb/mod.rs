@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod images;
 pub mod kill;
 pub mod logs;
+pub mod plan;
 pub mod ps;
 pub mod restore;
 pub mod run;

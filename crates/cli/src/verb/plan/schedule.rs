@@ -1,0 +1,134 @@
+//! `fermata plan schedule`.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use fermata_planner::{
+    Destination, Problem, Schedule, baseline, greedy, min_time, optimum, simulate,
+};
+use serde_json::json;
+
+use super::{Machine, checked, read};
+use crate::failure::{Failure, USER};
+use crate::printer::Printer;
+use crate::table::Table;
+use crate::units;
+
+/// Where GPUs that overflow send their remainders.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata plan schedule --machine h200x4 --sizes 40,10,5,5 --free 16,16,16,16
+  fermata plan schedule --problem problem.json --algorithm greedy
+
+A problem file holds an object with `topology` (`links`, `host`, and optionally `port_out`, `port_in`,
+`host_total`, all in bytes per second), `remainder` and `spare` (bytes per GPU).")]
+pub struct Args {
+    /// A problem in a file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "sizes", "free"])]
+    problem: Option<PathBuf>,
+    /// A known machine.
+    #[arg(long, value_enum, required_unless_present = "problem")]
+    machine: Option<Machine>,
+    /// Checkpoint size of each GPU, GiB.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "GIB,...",
+        required_unless_present = "problem"
+    )]
+    sizes: Vec<f64>,
+    /// Free memory of each GPU, GiB.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "GIB,...",
+        required_unless_present = "problem"
+    )]
+    free: Vec<f64>,
+    /// Which scheduler.
+    #[arg(long, value_enum, default_value = "optimum")]
+    algorithm: Algorithm,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Algorithm {
+    /// Everything to the host.
+    LocalOnly,
+    /// The paper's algorithm 1.
+    Greedy,
+    /// The paper's algorithm 2.
+    MinTime,
+    /// The least time possible.
+    Optimum,
+}
+
+impl Algorithm {
+    fn run(self, problem: &Problem) -> Schedule {
+        match self {
+            Algorithm::LocalOnly => baseline::local_only(problem),
+            Algorithm::Greedy => greedy::greedy(problem),
+            Algorithm::MinTime => min_time::min_time(problem, simulate::PAPER_UNIT),
+            Algorithm::Optimum => optimum::optimum(problem),
+        }
+    }
+}
+
+fn bytes(gib: &[f64]) -> Result<Vec<u64>, Failure> {
+    let one = |g: &f64| {
+        let valid = g.is_finite() && *g >= 0.0 && *g < 1e9;
+        valid
+            .then_some((g * f64::from(1u32 << 30)) as u64)
+            .ok_or_else(|| Failure::new(USER, format!("`{g}` is no size in GiB")))
+    };
+    gib.iter().map(one).collect()
+}
+
+fn problem(args: &Args) -> Result<Problem, Failure> {
+    if let Some(path) = &args.problem {
+        return checked(read(path)?);
+    }
+    if args.sizes.len() != args.free.len() {
+        let message = format!(
+            "`--sizes` has {} entries and `--free` has {}",
+            args.sizes.len(),
+            args.free.len()
+        );
+        return Err(Failure::new(USER, message).hint("give one of each per GPU"));
+    }
+    let machine = args.machine.unwrap_or(Machine::H200x4);
+    let topology = machine.topology(args.sizes.len());
+    checked(Problem::from_sizes(
+        topology,
+        &bytes(&args.sizes)?,
+        &bytes(&args.free)?,
+    ))
+}
+
+pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
+    let problem = problem(args)?;
+    let schedule = args.algorithm.run(&problem);
+    let host_only = baseline::local_only(&problem).seconds;
+    if printer.is_json() {
+        printer.document(
+            &json!({ "seconds": schedule.seconds, "local_only_seconds": host_only,
+            "transfers": schedule.transfers }),
+        )?;
+        return Ok(0);
+    }
+    let mut table = Table::new(&["FROM", "TO", "BYTES"]);
+    for t in &schedule.transfers {
+        let to = match t.to {
+            Destination::Gpu(gpu) => format!("GPU {gpu}"),
+            Destination::Host => "host".to_owned(),
+        };
+        table.row([format!("GPU {}", t.from), to, units::bytes(t.bytes)]);
+    }
+    printer.data(&table.render())?;
+    printer.data(&format!(
+        "done in {}; over the host alone: {}\n",
+        units::seconds(schedule.seconds),
+        units::seconds(host_only)
+    ))?;
+    Ok(0)
+}

@@ -1,0 +1,325 @@
+//! A daemon and a worker for tests: enough of both to run a small program against the library.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::*;
+use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN, FromAgent, ToAgent, WAKE_REATTACH, wake_block};
+use fermata_control::{Connection, PROTOCOL};
+use fermata_wire::{Config, Consumer, Event, FromProgram, Side, StagedArea, create};
+
+pub const WAIT: Duration = Duration::from_secs(20);
+const TOKEN: &str = "a-token";
+
+type Agent = Connection<FromAgent, ToAgent>;
+
+/// What the worker holds; it survives a detachment, as the real one's does.
+#[derive(Default)]
+pub struct Device {
+    memory: BTreeMap<Address, Vec<u8>>,
+    regions: HashMap<Address, (u64, OwnedFd)>,
+    next: Address,
+    pub launches: Vec<(Handle, [u32; 3], Vec<u8>)>,
+    pub drains: u32,
+}
+
+/// A program under test, its daemon and its worker.
+pub struct Stage {
+    listener: UnixListener,
+    socket: PathBuf,
+    pub program: Child,
+    pub agent: Agent,
+    pub device: Arc<Mutex<Device>>,
+    wake: u64,
+    worker: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+}
+
+impl Stage {
+    /// Runs the scenario `name` of this test binary as a program.
+    pub fn start(name: &str) -> Self {
+        let socket = std::env::temp_dir().join(format!("fermata-{}-{name}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).unwrap();
+        let program = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
+            .env(ENV_SOCKET, &socket)
+            .env(ENV_TOKEN, TOKEN)
+            .spawn()
+            .unwrap();
+        let device = Arc::new(Mutex::new(Device { next: DEVICE_BASE, ..Device::default() }));
+        let agent = Connection::new(listener.accept().unwrap().0.into(), "agent");
+        let mut stage = Self { listener, socket, program, agent, device, wake: 0, worker: None };
+        let (pid, reattach) = stage.hello();
+        assert_eq!((pid, reattach), (stage.program.id(), false));
+        stage.welcome(true);
+        stage
+    }
+
+    fn hello(&mut self) -> (u32, bool) {
+        match self.agent.recv(WAIT).unwrap().0 {
+            FromAgent::Hello { protocol: PROTOCOL, pid, token, wake_block, reattach } => {
+                assert_eq!(token, TOKEN);
+                self.wake = wake_block;
+                (pid, reattach)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn welcome(&mut self, resume: bool) {
+        let memory = create(&Config::default()).unwrap();
+        let (program, worker) = Side::pair().unwrap();
+        let side = Arc::new(Side::new(worker));
+        let consumer = Consumer::open(memory.as_fd(), side.clone()).unwrap();
+        let (stop, device) = (Arc::new(AtomicBool::new(false)), self.device.clone());
+        let welcome = ToAgent::Welcome { protocol: PROTOCOL, resume };
+        self.agent.send(&welcome, &[memory.as_fd(), program.as_fd()]).unwrap();
+        let serving = Serving { consumer: Some(consumer), side, device, stop: stop.clone(), streams: HashMap::new() };
+        self.worker = Some((stop, std::thread::spawn(move || serving.run())));
+    }
+
+    pub fn order(&self, message: &ToAgent) -> FromAgent {
+        self.agent.send(message, &[]).unwrap();
+        self.agent.recv(WAIT).unwrap().0
+    }
+
+    pub fn quiesce(&self) -> FromAgent {
+        self.order(&ToAgent::Quiesce { deadline_ms: 5000 })
+    }
+
+    /// Ends the worker's thread, as a killed worker would, or after a detachment.
+    pub fn stop_worker(&mut self) {
+        if let Some((stop, thread)) = self.worker.take() {
+            stop.store(true, Ordering::Relaxed);
+            thread.join().unwrap();
+        }
+    }
+
+    /// Detaches and lists what the program still has open.
+    pub fn detach(&mut self) -> Vec<String> {
+        assert_eq!(self.order(&ToAgent::Detach), FromAgent::Detached);
+        assert!(self.agent.recv(WAIT).is_err(), "the connection must end");
+        self.stop_worker();
+        let folder = format!("/proc/{}/fd", self.program.id());
+        let links = std::fs::read_dir(folder).unwrap();
+        links.filter_map(|e| Some(std::fs::read_link(e.ok()?.path()).ok()?.display().to_string())).collect()
+    }
+
+    pub fn maps(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/maps", self.program.id())).unwrap()
+    }
+
+    /// Summons the agent to the socket at `path`.
+    pub fn summon(&self, path: &str) {
+        let memory = File::options().write(true).open(format!("/proc/{}/mem", self.program.id())).unwrap();
+        let write = |at: u64, bytes: &[u8]| memory.write_all_at(bytes, self.wake + at).unwrap();
+        write(wake_block::SOCKET, format!("{path}\0").as_bytes());
+        write(wake_block::TOKEN, format!("{TOKEN}\0").as_bytes());
+        write(wake_block::STATE, &WAKE_REATTACH.to_le_bytes());
+    }
+
+    /// Summons the agent, and takes it back into service with a new ring.
+    pub fn reattach(&mut self) {
+        self.summon(&self.socket.display().to_string());
+        self.agent = Connection::new(self.listener.accept().unwrap().0.into(), "agent");
+        let (pid, reattach) = self.hello();
+        assert_eq!((pid, reattach), (self.program.id(), true));
+        self.welcome(true);
+        assert_eq!(self.agent.recv(WAIT).unwrap().0, FromAgent::Resumed);
+    }
+
+    /// Waits for the program's end; whether it succeeded.
+    pub fn finish(mut self) -> bool {
+        let end = Instant::now() + WAIT;
+        loop {
+            if let Some(status) = self.program.try_wait().unwrap() {
+                self.stop_worker();
+                let _ = std::fs::remove_file(&self.socket);
+                return status.success();
+            }
+            assert!(Instant::now() < end, "the program hangs");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+struct Serving {
+    consumer: Option<Consumer>,
+    side: Arc<Side>,
+    device: Arc<Mutex<Device>>,
+    stop: Arc<AtomicBool>,
+    /// Streams that wait for a callback, and what was to come after it.
+    streams: HashMap<u64, Vec<fermata_wire::Ticket>>,
+}
+
+impl Serving {
+    fn run(mut self) {
+        for (address, (size, file)) in &self.device.lock().unwrap().regions {
+            let region = ToProgram::Region { address: *address, size: *size };
+            self.side.send_to_program(&region, Some(file.as_fd())).unwrap();
+        }
+        self.side.send_to_program(&ToProgram::RegionsEnd, None).unwrap();
+        let mut consumer = self.consumer.take().unwrap();
+        let (replier, staging) = (consumer.replier(), consumer.staging());
+        let mut names = Vec::new();
+        while !self.stop.load(Ordering::Relaxed) {
+            let message = match consumer.next(Duration::from_millis(20)) {
+                Ok(Event::Message(message)) => message,
+                Ok(Event::Idle) => continue,
+                Ok(Event::Closed) | Err(_) => return,
+            };
+            let mut bytes = Vec::new();
+            let (status, body) = self.execute(&message.op, &staging, &mut bytes, &mut names);
+            // Work behind a callback waits for it; nothing else in here takes any time.
+            let behind = matches!(message.op, Op::StreamSync { .. } | Op::Drain | Op::ContextSync { .. });
+            if let (true, Some(waiting)) = (behind, self.streams.values_mut().next()) {
+                waiting.extend(message.ticket);
+                continue;
+            }
+            if let Some(ticket) = message.ticket {
+                replier.answer(ticket, &Reply { status, body, text: "" }).unwrap();
+            }
+            if let Op::CallbackDone { id } = message.op {
+                for ticket in self.streams.remove(&id).into_iter().flatten() {
+                    replier.answer(ticket, &Reply { status: 0, body: ReplyBody::None, text: "" }).unwrap();
+                }
+            }
+        }
+    }
+
+    fn execute<'b>(
+        &mut self,
+        op: &Op<'_>,
+        staging: &StagedArea,
+        bytes: &'b mut Vec<u8>,
+        names: &mut Vec<(Handle, String)>,
+    ) -> (u32, ReplyBody<'b>) {
+        let mut device = self.device.lock().unwrap();
+        match op {
+            Op::Devices => return (0, ReplyBody::Devices(vec![info(0), info(1)])),
+            Op::Drain => device.drains += 1,
+            Op::MemAlloc { size, .. } | Op::MemAllocAsync { size, .. } => {
+                let address = device.next;
+                device.next += size.next_multiple_of(1 << 21);
+                device.memory.insert(address, vec![0; *size as usize]);
+                return (0, ReplyBody::U64(address));
+            }
+            Op::MemFree { address } => {
+                device.memory.remove(address).unwrap();
+            }
+            Op::MemInfo { .. } => return (0, ReplyBody::Pair(1, 2)),
+            Op::HostMap { address, .. } => {
+                let (message, file) = self.side.receive_from_program(WAIT).unwrap().unwrap();
+                let FromProgram::Region { address: at, size } = message;
+                assert_eq!(at, *address);
+                device.regions.insert(at, (size, file.unwrap()));
+            }
+            Op::HostUnmap { address } => {
+                device.regions.remove(address).unwrap();
+            }
+            Op::Copy { to, from, len, .. } => {
+                let source = device.load(from, *len, staging);
+                if let Place::Blob(Blob::Inline(room)) = to {
+                    assert_eq!(room.len() as u64, *len);
+                    *bytes = source;
+                    return (0, ReplyBody::Bytes(bytes));
+                }
+                device.store(to, &source, staging);
+            }
+            Op::Fill { address, element: 1, value, width, height: 1, .. } => {
+                let data = vec![*value as u8; *width as usize];
+                device.store(&Place::Address(*address), &data, staging);
+            }
+            Op::ModuleLoad { .. } => {
+                let functions = vec!["first".into(), "second".into()];
+                return (0, ReplyBody::Module(ModuleInfo { functions }));
+            }
+            Op::FunctionGet { function, name, .. } => {
+                names.push((*function, (*name).to_owned()));
+                if !matches!(*name, "first" | "second") {
+                    return (500, ReplyBody::None);
+                }
+                let params = vec![(0, 8), (8, 4), (16, 8)];
+                let attributes = vec![1024, 0, 0, 0, 16];
+                return (0, ReplyBody::Function(FunctionInfo { params, attributes }));
+            }
+            Op::Launch { launch, .. } => {
+                device.launches.push((launch.function, launch.grid, launch.params.to_vec()));
+            }
+            Op::HostCall { id, .. } => {
+                self.streams.insert(*id, Vec::new());
+                self.side.send_to_program(&ToProgram::Callback { id: *id }, None).unwrap();
+            }
+            _ => {}
+        }
+        (0, ReplyBody::None)
+    }
+}
+
+impl Device {
+    fn load(&self, place: &Place<'_>, len: u64, staging: &StagedArea) -> Vec<u8> {
+        let mut out = vec![0; len as usize];
+        match place {
+            Place::Blob(Blob::Inline(bytes)) => out.copy_from_slice(bytes),
+            Place::Blob(Blob::Staged { offset, .. }) => staging.read(*offset, &mut out).unwrap(),
+            Place::Address(address) => match self.region(*address) {
+                Some((at, file)) => file.read_exact_at(&mut out, at).unwrap(),
+                None => {
+                    let (start, bytes) = self.memory.range(..=address).next_back().unwrap();
+                    out.copy_from_slice(&bytes[(address - start) as usize..][..len as usize]);
+                }
+            },
+            Place::Array { .. } => panic!("no arrays here"),
+        }
+        out
+    }
+
+    fn store(&mut self, place: &Place<'_>, data: &[u8], staging: &StagedArea) {
+        match place {
+            Place::Blob(Blob::Staged { offset, .. }) => staging.write(*offset, data).unwrap(),
+            Place::Address(address) => match self.region(*address) {
+                Some((at, file)) => file.write_all_at(data, at).unwrap(),
+                None => {
+                    let (start, bytes) = self.memory.range_mut(..=address).next_back().unwrap();
+                    bytes[(address - start) as usize..][..data.len()].copy_from_slice(data);
+                }
+            },
+            _ => panic!("cannot store there"),
+        }
+    }
+
+    fn region(&self, address: Address) -> Option<(u64, File)> {
+        let (start, (_, file)) =
+            self.regions.iter().find(|(start, (size, _))| (**start..*start + size).contains(&address))?;
+        Some((address - start, File::from(file.try_clone().unwrap())))
+    }
+}
+
+fn info(n: u8) -> DeviceInfo {
+    DeviceInfo {
+        name: format!("Test device {n}"),
+        uuid: [n; 16],
+        memory: 1 << 30,
+        bus_id: format!("0000:0{n}:00.0"),
+        attributes: vec![i32::MIN, 1024, 1024, 1024, 64],
+        peers: vec![true, true],
+        driver_version: 13000,
+    }
+}

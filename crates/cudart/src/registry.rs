@@ -193,14 +193,18 @@ pub fn function(stub: *const c_void) -> Result<&'static Function> {
 
 /// What the driver launches for what a program names: a host stub, or a handle given out before.
 ///
-/// A kernel serves where a function is asked for in launches.
+/// A kernel serves where a function is asked for in launches. What is not known here may be a kernel that
+/// the program has from the driver API.
 ///
 /// # Errors
-/// `cudaErrorInvalidDeviceFunction` if it is neither, or what loading says.
+/// `cudaErrorInvalidDeviceFunction` for null, or what loading says.
 pub fn launchable(calls: &Calls, stub_or_handle: *const c_void) -> Result<CUfunction> {
-    match lookup(stub_or_handle)? {
-        Named::Stub(function) => Ok(function.kernel(calls)?.cast()),
-        Named::Handle(_) => Ok(stub_or_handle.cast_mut().cast()),
+    if stub_or_handle.is_null() {
+        return Err(Error::INVALID_FUNCTION);
+    }
+    match lookup(stub_or_handle) {
+        Ok(Named::Stub(function)) => Ok(function.kernel(calls)?.cast()),
+        Ok(Named::Handle(_)) | Err(_) => Ok(stub_or_handle.cast_mut().cast()),
     }
 }
 
@@ -397,10 +401,17 @@ impl Binary {
             let name = variable.name.as_ptr();
             // SAFETY: a live library, a terminated name, and places for the results.
             unsafe { calls.cuLibraryGetManaged(&mut address, &mut size, library, name) }?;
-            let address = core::ptr::with_exposed_provenance_mut(address as usize);
+            let address: *mut c_void = core::ptr::with_exposed_provenance_mut(address as usize);
             let place = variable.host_pointer.load(Ordering::Relaxed);
             // SAFETY: the place is the program's static pointer, given at registration.
             unsafe { place.write(address) };
+            // The program names the variable by its address from now on.
+            let shadow = place.addr();
+            if let Some(registry) = REGISTRY.write().as_mut()
+                && let Some(registered) = registry.variables.get(&shadow).copied()
+            {
+                registry.variables.insert(address.addr(), registered);
+            }
         }
         Ok(())
     }

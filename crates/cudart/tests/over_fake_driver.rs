@@ -148,13 +148,10 @@ fn launching() {
             cudaErrorInvalidDeviceFunction
         );
         assert_eq!(
-            launch(stub(3), dim(1), &mut args),
+            launch(std::ptr::null(), dim(1), &mut args),
             cudaErrorInvalidDeviceFunction
         );
-        assert_eq!(
-            launch(stub(0), dim(0), &mut args),
-            cudaErrorInvalidConfiguration
-        );
+        assert_eq!(launch(stub(0), dim(0), &mut args), cudaErrorInvalidValue);
 
         let mut size = 0;
         assert_eq!(cudaGetSymbolSize(&mut size, stub(2)), 0);
@@ -175,7 +172,7 @@ fn launching() {
 
         __cudaUnregisterFatBinary(handle);
         assert_eq!(
-            launch(stub(0), dim(1), &mut args),
+            __cudaGetKernel(&mut kernel, stub(0)),
             cudaErrorInvalidDeviceFunction
         );
     }

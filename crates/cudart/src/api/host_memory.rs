@@ -14,14 +14,12 @@ unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
     let calls = context::ready()?;
     let mut start = core::ptr::null_mut();
     if size > 0 {
-        // SAFETY: a place for the result. Host memory of the runtime is usable by every context.
-        unsafe { calls.cuMemHostAlloc(&mut start, size, flags | PORTABLE) }?;
+        // SAFETY: a place for the result.
+        unsafe { calls.cuMemHostAlloc(&mut start, size, flags) }?;
     }
     // SAFETY: not null, and writable by the caller's promise.
     unsafe { put(place, start) }
 }
-
-const PORTABLE: c_uint = fermata_abi::sys::driver::CU_MEMHOSTALLOC_PORTABLE;
 
 export! {
     /// Allocates pinned host memory.

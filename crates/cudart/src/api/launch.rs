@@ -189,12 +189,11 @@ unsafe fn launch(
     let extra = core::ptr::null_mut();
     let stream: CUstream = stream.cast();
     // SAFETY: a kernel handle serves as a function; the arguments are the caller's promise.
-    let launched = unsafe {
+    unsafe {
         calls.cuLaunchKernel(
             kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, stream, args, extra,
         )
-    };
-    launched.map_err(as_launch_error)
+    }
 }
 
 /// # Safety
@@ -210,8 +209,7 @@ unsafe fn launch_ex(
     let config = driver_config(config, stream)?;
     let extra = core::ptr::null_mut();
     // SAFETY: a kernel handle serves as a function; the rest is the caller's promise.
-    let launched = unsafe { calls.cuLaunchKernelEx(&config, kernel, args, extra) };
-    launched.map_err(as_launch_error)
+    unsafe { calls.cuLaunchKernelEx(&config, kernel, args, extra) }
 }
 
 /// The driver's form of a launch configuration. Attributes are laid out alike in both APIs.
@@ -229,14 +227,6 @@ pub fn driver_config(config: &cudaLaunchConfig_t, stream: cudaStream_t) -> Resul
         attrs: config.attrs.cast(),
         numAttrs: config.numAttrs,
     })
-}
-
-/// A launch whose shape the driver refuses is a configuration error to the runtime.
-fn as_launch_error(error: Error) -> Error {
-    match error {
-        Error::INVALID_VALUE => Error(fermata_abi::sys::runtime::cudaErrorInvalidConfiguration),
-        other => other,
-    }
 }
 
 const _: () = assert!(

@@ -26,7 +26,7 @@ export! {
     fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) {
         let calls = context::ready()?;
         if peer == context::chosen()? {
-            return Err(Error::INVALID_DEVICE);
+            return Err(Error(fermata_abi::sys::runtime::cudaErrorPeerAccessUnsupported));
         }
         calls.cuCtxEnablePeerAccess(context::primary(calls, peer)?, flags)
     }

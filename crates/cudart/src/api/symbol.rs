@@ -1,7 +1,10 @@
 //! Device variables by their host shadow.
 use core::ffi::c_void;
 
-use fermata_abi::sys::runtime::{cudaMemcpyKind, cudaStream_t};
+use fermata_abi::sys::runtime::{
+    cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaMemcpyHostToHost, cudaMemcpyKind,
+    cudaStream_t,
+};
 
 use crate::api::memcpy::{self, Order};
 use crate::api::memory::pointer;
@@ -35,6 +38,9 @@ unsafe fn to_symbol(
     kind: cudaMemcpyKind,
     order: Order,
 ) -> Result {
+    if kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost {
+        return Err(Error::INVALID_DIRECTION);
+    }
     let to = inside(context::ready()?, symbol, offset, count)?;
     // SAFETY: inside the variable, and the caller's promise.
     unsafe { memcpy::copy(to, from, count, kind, order) }
@@ -50,6 +56,9 @@ unsafe fn from_symbol(
     kind: cudaMemcpyKind,
     order: Order,
 ) -> Result {
+    if kind == cudaMemcpyHostToDevice || kind == cudaMemcpyHostToHost {
+        return Err(Error::INVALID_DIRECTION);
+    }
     let from = inside(context::ready()?, symbol, offset, count)?;
     // SAFETY: inside the variable, and the caller's promise.
     unsafe { memcpy::copy(to, from, count, kind, order) }

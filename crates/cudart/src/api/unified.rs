@@ -21,11 +21,15 @@ pub fn location(from: cudaMemLocation) -> CUmemLocation {
 export! {
     /// Allocates memory that host and device share.
     fn cudaMallocManaged(place: *mut *mut c_void, size: usize, flags: c_uint) {
-        if place.is_null() || size == 0 {
+        if place.is_null() {
             return Err(Error::INVALID_VALUE);
         }
+        let calls = context::ready()?;
         let mut start = 0;
-        context::ready()?.cuMemAllocManaged(&mut start, size, flags)?;
+        if size > 0 {
+            put(place, core::ptr::null_mut())?;
+            calls.cuMemAllocManaged(&mut start, size, flags)?;
+        }
         put(place, pointer(start))
     }
 

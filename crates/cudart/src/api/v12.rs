@@ -168,14 +168,24 @@ fn device_prop(p: cudaDeviceProp, of: &Attributes<'_>) -> DeviceProp12 {
 /// A device number as a place; the host is -1.
 fn place(device: c_int) -> drv::CUmemLocation {
     match device {
-        -1 => drv::CUmemLocation { type_: drv::CU_MEM_LOCATION_TYPE_HOST, id: 0 },
-        id => drv::CUmemLocation { type_: drv::CU_MEM_LOCATION_TYPE_DEVICE, id },
+        -1 => drv::CUmemLocation {
+            type_: drv::CU_MEM_LOCATION_TYPE_HOST,
+            id: 0,
+        },
+        id => drv::CUmemLocation {
+            type_: drv::CU_MEM_LOCATION_TYPE_DEVICE,
+            id,
+        },
     }
 }
 
 /// The null stream of a program built with per-thread default streams.
 fn own(stream: cudaStream_t) -> cudaStream_t {
-    if stream.is_null() { core::ptr::without_provenance_mut(2) } else { stream }
+    if stream.is_null() {
+        core::ptr::without_provenance_mut(2)
+    } else {
+        stream
+    }
 }
 
 fn prefetch(start: *const c_void, count: usize, device: c_int, stream: cudaStream_t) -> Result {
@@ -203,7 +213,12 @@ unsafe fn capture_info(
     unsafe { calls.cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count) }
 }
 
-fn update(stream: cudaStream_t, nodes: *mut cudaGraphNode_t, count: usize, flags: c_uint) -> Result {
+fn update(
+    stream: cudaStream_t,
+    nodes: *mut cudaGraphNode_t,
+    count: usize,
+    flags: c_uint,
+) -> Result {
     let calls = context::ready()?;
     let (stream, nodes, edges) = (stream.cast(), nodes.cast(), core::ptr::null());
     // SAFETY: the program's array of `count` nodes.

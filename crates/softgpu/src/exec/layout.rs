@@ -28,7 +28,11 @@ pub(super) struct Layout {
     /// `.extern` variables, placed elsewhere.
     pub externs: Vec<Name>,
     /// Offsets of shared variables: by name for common ones, by (kernel, name) for a kernel's own.
-    pub shared: HashMap<(Option<Name>, Name), u32>,
+    pub shared: HashMap<(Option<Name>, Name), (u32, u64)>,
+    /// Bytes of each placed variable, by name.
+    pub variable_sizes: HashMap<String, u64>,
+    /// Device functions whose address is stored in a variable or moved to a register.
+    pub address_taken: HashSet<Name>,
     /// Shared arrays whose size the launch gives.
     pub dynamic: HashSet<Name>,
 }
@@ -76,6 +80,8 @@ impl Layout {
             variables: Vec::new(),
             externs: Vec::new(),
             shared: HashMap::new(),
+            variable_sizes: HashMap::new(),
+            address_taken: HashSet::new(),
             dynamic: HashSet::new(),
         };
         let mut common = 0u64;
@@ -99,6 +105,7 @@ impl Layout {
         for function in functions.iter().filter(|f| !f.entry) {
             layout.own_shared(function, None, &mut common)?;
         }
+        layout.take_addresses(&functions);
         let reach = layout.reach(&functions);
         let consts = layout.variables.iter().filter(|v| v.space == VarSpace::Const).map(|v| v.size).sum::<usize>();
         let target = module.targets.first().and_then(|t| target_number(t)).unwrap_or(0);
@@ -119,10 +126,14 @@ impl Layout {
             }
             Space::Shared => {
                 let offset = reserve(v, common)?;
-                self.shared.insert((None, v.name.clone()), offset);
+                self.shared.insert((None, v.name.clone()), (offset, size_of(v)?));
             }
             Space::Global | Space::Const if v.linkage == Linkage::Extern => self.externs.push(v.name.clone()),
-            Space::Global | Space::Const => self.variables.push(global(v)?),
+            Space::Global | Space::Const => {
+                let variable = global(v)?;
+                self.variable_sizes.insert(variable.name.clone(), variable.size as u64);
+                self.variables.push(variable);
+            }
             _ => return Err(unsupported(v, "a variable of this space at module level")),
         }
         Ok(())
@@ -138,13 +149,35 @@ impl Layout {
                 if v.linkage == Linkage::Extern || v.bytes(0) == Some(0) {
                     self.dynamic.insert(v.name.clone());
                 } else {
-                    result = reserve(v, used).map(|offset| {
-                        self.shared.insert((kernel.cloned(), v.name.clone()), offset);
+                    result = reserve(v, used).and_then(|offset| {
+                        self.shared.insert((kernel.cloned(), v.name.clone()), (offset, size_of(v)?));
+                        Ok(())
                     });
                 }
             }
         });
         result
+    }
+
+    fn take_addresses(&mut self, functions: &[&Function]) {
+        let mut taken = HashSet::new();
+        let mut take = |name: &str| {
+            let name = self.aliases.get(name).map_or(name, |n| &**n);
+            if let Some((name, _)) = self.functions.get_key_value(name) {
+                taken.insert(name.clone());
+            }
+        };
+        self.variables.iter().flat_map(|v| &v.relocations).for_each(|r| take(&r.symbol));
+        for function in functions {
+            walk(function.body.as_deref().unwrap_or_default(), &mut |s| {
+                if let Statement::Instruction(i) = s
+                    && &*i.opcode != "call"
+                {
+                    names(i, &mut |n| take(n));
+                }
+            });
+        }
+        self.address_taken = taken;
     }
 
     /// Kernels that can reach a common shared variable. One that calls through a pointer may reach all.
@@ -184,8 +217,8 @@ impl Layout {
         touches
     }
 
-    /// The offset of a shared variable as `function` sees it.
-    pub fn shared_offset(&self, function: &Name, variable: &Name) -> Option<u32> {
+    /// Offset and bytes of a shared variable as `function` sees it.
+    pub fn shared_place(&self, function: &Name, variable: &Name) -> Option<(u32, u64)> {
         let own = self.shared.get(&(Some(function.clone()), variable.clone()));
         own.or_else(|| self.shared.get(&(None, variable.clone()))).copied()
     }

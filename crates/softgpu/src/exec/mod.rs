@@ -4,8 +4,11 @@
 //! launches. This part parses, compiles (Cranelift) and executes. It never allocates device memory,
 //! knows nothing of streams or contexts, and never prints.
 
+mod compile;
 mod layout;
 mod module;
+mod runtime;
+mod translate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

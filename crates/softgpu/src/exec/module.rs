@@ -1,16 +1,27 @@
 //! A module from PTX text to something that can be launched.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use fermata_ptx::ast;
+use fermata_ptx::ast::{self, Item};
+use parking_lot::Mutex;
 
+use super::compile::{Compiler, Descriptor, closure, descriptors};
 use super::layout::Layout;
-use super::{Fault, GlobalVar, KernelInfo, Launch, LoadError};
+use super::runtime::context::{Context, Stop};
+use super::runtime::grid::{Entry, Grid};
+use super::runtime::{pool, window};
+use super::translate::Unit;
+use super::{Fault, GlobalVar, KernelInfo, Launch, LoadError, WINDOW_BASE};
 
 /// A module that has been read and checked, its variables not yet placed.
 pub struct Module {
     ast: ast::Module,
     layout: Layout,
+    compiler: Compiler,
 }
 
 impl Module {
@@ -20,8 +31,26 @@ impl Module {
     /// Text that is not PTX, and constructs that this software GPU does not execute.
     pub fn load(ptx: &str) -> Result<Self, LoadError> {
         let ast = fermata_ptx::parse(ptx).map_err(|e| LoadError::Syntax { line: e.line, message: e.message })?;
+        let refuse = |what: String| LoadError::Unsupported { line: 1, function: String::new(), instruction: what };
+        if ast.address_size != 64 {
+            return Err(refuse(format!(".address_size {}", ast.address_size)));
+        }
         let layout = Layout::new(&ast)?;
-        Ok(Self { ast, layout })
+        let mut compiler = Compiler::new().map_err(refuse)?;
+        let target = compiler.target().ok_or_else(|| refuse("this machine".to_owned()))?;
+        let known = |name: &str| {
+            let known = layout.variable_sizes.contains_key(name) || layout.externs.iter().any(|n| &**n == name);
+            known.then_some(WINDOW_BASE)
+        };
+        let unit = Unit { ast: &ast, layout: &layout, address: &known, descriptors: WINDOW_BASE, target };
+        for item in &ast.items {
+            if let Item::Function(function) = item
+                && function.body.is_some()
+            {
+                compiler.check(&unit, function)?;
+            }
+        }
+        Ok(Self { ast, layout, compiler })
     }
 
     /// The kernels, in the order of the text.
@@ -32,6 +61,11 @@ impl Module {
     /// The variables that need a place, in the order of the text.
     pub fn variables(&self) -> &[GlobalVar] {
         &self.layout.variables
+    }
+
+    /// Names declared `.extern`: [`Module::link`] asks for them too.
+    pub fn externs(&self) -> impl Iterator<Item = &str> {
+        self.layout.externs.iter().map(|n| &**n)
     }
 
     /// Fixes the addresses of the module's variables and of those it declares `.extern`.
@@ -45,7 +79,15 @@ impl Module {
             let address = place(name).ok_or_else(|| LoadError::Undefined { name: name.to_owned() })?;
             addresses.insert(name.to_owned(), address);
         }
-        Ok(LinkedModule { ast: self.ast, layout: self.layout, addresses })
+        let kernels = self.layout.kernels.iter().enumerate().map(|(i, k)| (k.name.clone(), (i, OnceLock::new()))).collect();
+        Ok(LinkedModule {
+            descriptors: descriptors(&self.ast),
+            kernels,
+            compiler: Mutex::new(self.compiler),
+            ast: self.ast,
+            layout: self.layout,
+            addresses,
+        })
     }
 }
 
@@ -54,13 +96,18 @@ pub struct LinkedModule {
     ast: ast::Module,
     layout: Layout,
     addresses: HashMap<String, u64>,
+    descriptors: Box<[Descriptor]>,
+    /// Index in the layout, and how compiling went.
+    kernels: HashMap<String, (usize, OnceLock<Result<Entry, Arc<str>>>)>,
+    compiler: Mutex<Compiler>,
 }
 
 impl LinkedModule {
     /// What stands for the address of a device function or kernel in memory.
     pub fn function_address(&self, name: &str) -> Option<u64> {
-        let _ = (name, &self.ast, &self.addresses);
-        None
+        let name = self.layout.aliases.get(name).map_or(name, |n| &**n);
+        let index = *self.layout.functions.get(name)?;
+        Some(std::ptr::from_ref(&self.descriptors[index]) as u64)
     }
 
     /// The kernels, in the order of the text.
@@ -68,12 +115,85 @@ impl LinkedModule {
         &self.layout.kernels
     }
 
-    /// Runs the whole grid and returns when it has ended.
+    fn entry(&self, name: &str) -> Result<(&KernelInfo, Entry), String> {
+        let (index, compiled) = self.kernels.get(name).ok_or("no such kernel")?;
+        let entry = compiled.get_or_init(|| self.compile(name).map_err(Arc::from));
+        match entry {
+            Ok(entry) => Ok((&self.layout.kernels[*index], *entry)),
+            Err(why) => Err(why.to_string()),
+        }
+    }
+
+    fn compile(&self, name: &str) -> Result<Entry, String> {
+        let index = *self.layout.functions.get(name).ok_or("no such kernel")?;
+        let mut compiler = self.compiler.lock();
+        let unit = Unit {
+            ast: &self.ast,
+            layout: &self.layout,
+            address: &|name| self.addresses.get(name).copied(),
+            descriptors: self.descriptors.as_ptr() as u64,
+            target: compiler.target().ok_or("no compiler")?,
+        };
+        compiler.compile(&unit, &self.descriptors, &closure(&self.ast, &self.layout, index))?;
+        let code = self.descriptors[index].code.load(Ordering::Acquire) as usize;
+        // SAFETY: the code was compiled with the signature of a kernel, which is `Entry`'s, and lives
+        // as long as the compiler in `self`.
+        Ok(unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*mut Context)>(code) })
+    }
+
+    /// Runs the whole grid and returns when it has ended. The first launch of a kernel compiles it.
     ///
     /// # Errors
     /// The fault that stopped it; memory is left as it was at that moment.
     pub fn launch(&self, kernel: &str, launch: &Launch<'_>) -> Result<(), Fault> {
-        let _ = launch;
-        Err(Fault::Illegal { kernel: kernel.to_owned(), what: "no such kernel".to_owned() })
+        let fault = |stop| name_fault(kernel, launch.limit_seconds, stop);
+        let (info, entry) = self.entry(kernel).map_err(|what| fault(Stop::Illegal(what)))?;
+        let threads: u64 = launch.block.iter().map(|&n| u64::from(n)).product();
+        let blocks = launch.grid.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::from(d)));
+        let static_shared = info.static_shared.next_multiple_of(16);
+        let shared = u64::from(static_shared) + u64::from(launch.dynamic_shared);
+        let bad = !(1..=1024).contains(&threads)
+            || blocks.is_none_or(|n| n == 0)
+            || shared > window::SHARED
+            || launch.params.len() < info.param_bytes
+            || info.param_bytes > window::PARAMS;
+        if bad {
+            return Err(fault(Stop::Illegal("launched with impossible dimensions or parameters".to_owned())));
+        }
+        let grid = Grid {
+            entry,
+            grid: launch.grid,
+            block: launch.block,
+            params: launch.params,
+            static_shared,
+            dynamic_shared: launch.dynamic_shared,
+            multiprocessors: launch.multiprocessors,
+            grid_id: launch.grid_id,
+            deadline: (launch.limit_seconds > 0).then(|| Instant::now() + Duration::from_secs(launch.limit_seconds)),
+            stop: launch.stop,
+            host: launch.host.clone(),
+            next: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            fault: Mutex::new(None),
+        };
+        pool::run(&grid);
+        match grid.fault.into_inner() {
+            None => Ok(()),
+            Some(stop) => Err(fault(stop)),
+        }
+    }
+}
+
+fn name_fault(kernel: &str, seconds: u64, stop: Stop) -> Fault {
+    let kernel = kernel.to_owned();
+    match stop {
+        Stop::Address(address) => Fault::IllegalAddress { kernel, address },
+        Stop::Misaligned(address) => Fault::Misaligned { kernel, address },
+        Stop::Trap => Fault::Trap { kernel },
+        Stop::Assert => Fault::Assert { kernel },
+        Stop::Illegal(what) => Fault::Illegal { kernel, what },
+        Stop::Timeout => Fault::Timeout { kernel, seconds },
+        Stop::Stopped => Fault::Stopped { kernel },
+        Stop::Deadlock => Fault::Deadlock { kernel },
     }
 }

@@ -1,0 +1,236 @@
+//! One block: which of its threads run, wait or have ended.
+//!
+//! ```text
+//!            start                 pause(Waiting)                release
+//! unstarted ───────► running ─────────────────────► waiting ───────────────► ready ──► running
+//!                      │  └───── pause(Yielded) ──► spinning ── when nothing is ready ──► running
+//!                      └── ends: its fiber starts another thread, or idles
+//! ```
+//! All of it happens on one host thread. Helpers reach the block through a raw pointer while the
+//! scheduler is inside `resume`, so the scheduler holds no reference to the block across it.
+
+use std::collections::VecDeque;
+
+use corosensei::CoroutineResult;
+
+use super::barrier::Barriers;
+use super::context::{Context, FUEL, Pause, Stop};
+use super::engine::Engine;
+use super::grid::Grid;
+use super::signal;
+use super::warp::Warps;
+
+/// A block being run.
+pub struct Block {
+    /// The launch; outlives the block.
+    pub grid: *const Grid<'static>,
+    /// Threads in the block.
+    pub threads: u32,
+    /// Threads not yet started: the next one's linear index and coordinates.
+    next: u32,
+    cursor: [u32; 3],
+    /// Threads that have not ended.
+    pub live: u32,
+    /// Contexts by fiber.
+    pub contexts: Vec<*mut Context>,
+    /// Fibers to resume first.
+    pub ready: VecDeque<u32>,
+    spinning: VecDeque<u32>,
+    /// Barriers of the block.
+    pub barriers: Barriers,
+    /// Collectives of its warps.
+    pub warps: Warps,
+    index: [u32; 3],
+}
+
+impl Block {
+    /// A block that has not begun.
+    pub fn new(grid: &Grid<'_>) -> Self {
+        Self {
+            grid: std::ptr::from_ref(grid).cast(),
+            threads: grid.block.iter().product(),
+            next: 0,
+            cursor: [0; 3],
+            live: 0,
+            contexts: Vec::new(),
+            ready: VecDeque::new(),
+            spinning: VecDeque::new(),
+            barriers: Barriers::default(),
+            warps: Warps::default(),
+            index: [0; 3],
+        }
+    }
+
+    /// The launch.
+    pub fn grid(&self) -> &Grid<'static> {
+        // SAFETY: set from a reference that outlives the block; see `pool::run_blocks`.
+        unsafe { &*self.grid }
+    }
+
+    /// Runs block number `number` of the grid to its end.
+    ///
+    /// # Errors
+    /// What stopped it. All fibers of the engine are idle afterwards either way.
+    pub fn run(&mut self, engine: &mut Engine, number: u64) -> Result<(), Stop> {
+        let [x, y, _] = self.grid().grid.map(u64::from);
+        self.index = [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32];
+        self.next = 0;
+        self.cursor = [0; 3];
+        self.live = self.threads;
+        self.warps.begin(self.threads);
+        self.barriers.clear();
+        self.contexts = std::mem::take(&mut engine.pointers);
+        let mut idle: Vec<u32> = (0..engine.fibers.len() as u32).rev().collect();
+        let result = Self::schedule(self, engine, &mut idle);
+        if result.is_err() {
+            let mut busy = vec![true; engine.fibers.len()];
+            idle.iter().for_each(|&f| busy[f as usize] = false);
+            (0..busy.len()).filter(|&f| busy[f]).for_each(|f| engine.reset(f));
+            self.ready.clear();
+            self.spinning.clear();
+            self.warps.clear();
+        }
+        engine.pointers = std::mem::take(&mut self.contexts);
+        result
+    }
+
+    /// Fills what is the same for all threads of the block into a fiber's context.
+    fn enlist(&mut self, engine: &mut Engine, fiber: usize) {
+        let grid = self.grid();
+        let (shared_base, params, local) = (engine.slot.shared(), engine.slot.params(), engine.slot.local(fiber));
+        let c = &mut *engine.contexts[fiber];
+        c.shared_base = shared_base;
+        c.shared_size = u64::from(grid.static_shared) + u64::from(grid.dynamic_shared);
+        c.dynamic_shared = u64::from(grid.static_shared);
+        c.dynamic_bytes = grid.dynamic_shared;
+        c.params = params;
+        c.grid_id = grid.grid_id;
+        c.ntid = grid.block;
+        c.nctaid = grid.grid;
+        c.ctaid = self.index;
+        c.warps = self.threads.div_ceil(32);
+        c.sms = grid.multiprocessors.max(1);
+        let linear = self.index[0].wrapping_add(self.index[1].wrapping_mul(grid.grid[0]));
+        c.sm = linear % c.sms;
+        c.local_base = local;
+        c.block = self;
+    }
+
+    /// Resumes fibers until every thread has ended. `idle` names those that hang on nothing.
+    fn schedule(block: *mut Self, engine: &mut Engine, idle: &mut Vec<u32>) -> Result<(), Stop> {
+        loop {
+            // SAFETY: `block` is the caller's exclusive borrow; no reference made here lives across
+            // `resume`, during which helpers use the same pointer.
+            let fiber = match unsafe { (*block).pick(idle) } {
+                Pick::Waiting(fiber) => fiber,
+                Pick::Fresh(fiber) => {
+                    let fiber = fiber.unwrap_or_else(|| engine.grow() as u32);
+                    // SAFETY: as above.
+                    unsafe {
+                        (*block).contexts.append(&mut engine.pointers);
+                        (*block).enlist(engine, fiber as usize);
+                    }
+                    fiber
+                }
+                Pick::Done => return Ok(()),
+                Pick::Stuck => return Err(Stop::Deadlock),
+            };
+            let coroutine = &mut engine.fibers[fiber as usize];
+            let result = signal::guarded(coroutine.trap_handler(), || coroutine.resume(()));
+            match result {
+                CoroutineResult::Yield(Pause::Idle) => idle.push(fiber),
+                CoroutineResult::Yield(Pause::Waiting) => {}
+                // SAFETY: as above.
+                CoroutineResult::Yield(Pause::Yielded) => unsafe { (*block).spinning.push_back(fiber) },
+                CoroutineResult::Yield(Pause::Exited) => {
+                    engine.reset(fiber as usize);
+                    // SAFETY: as above; the context stays where it was.
+                    unsafe { (*block).ended(&mut *engine.contexts[fiber as usize]) };
+                    idle.push(fiber);
+                }
+                CoroutineResult::Yield(Pause::Stopped(why)) => return Err(why),
+                CoroutineResult::Return(why) => return Err(why),
+            }
+        }
+    }
+
+    fn pick(&mut self, idle: &mut Vec<u32>) -> Pick {
+        if let Some(fiber) = self.ready.pop_front() {
+            return Pick::Waiting(fiber);
+        }
+        if self.next < self.threads {
+            return Pick::Fresh(idle.pop());
+        }
+        if self.live == 0 {
+            return Pick::Done;
+        }
+        if self.warps.converge(&self.contexts, &mut self.ready)
+            && let Some(fiber) = self.ready.pop_front()
+        {
+            return Pick::Waiting(fiber);
+        }
+        self.spinning.pop_front().map_or(Pick::Stuck, Pick::Waiting)
+    }
+
+    /// Whether another thread could run while the caller's waits.
+    pub fn others(&self) -> bool {
+        self.next < self.threads || !self.ready.is_empty() || !self.spinning.is_empty() || self.warps.any_converging()
+    }
+
+    /// The body of a fiber: starts threads until none is left or a waiting one is ready.
+    ///
+    /// # Safety
+    /// Called on a fiber, with its own context; both pointers valid until it returns.
+    pub unsafe fn run_threads(block: *mut Self, context: *mut Context) {
+        // SAFETY: by contract; no reference lives across the call of compiled code.
+        unsafe {
+            let entry = (*(*block).grid).entry;
+            while (*block).ready.is_empty() && (*block).start(&mut *context) {
+                entry(context);
+                (*block).ended(context);
+            }
+        }
+    }
+
+    /// Gives the next unstarted thread to `context`.
+    fn start(&mut self, context: &mut Context) -> bool {
+        if self.next >= self.threads {
+            return false;
+        }
+        context.fuel = FUEL;
+        context.local_top = context.local_base;
+        context.tid = self.cursor;
+        context.lane = self.next % 32;
+        context.warp = self.next / 32;
+        self.next += 1;
+        self.cursor[0] += 1;
+        if self.cursor[0] == context.ntid[0] {
+            self.cursor[0] = 0;
+            self.cursor[1] += 1;
+            if self.cursor[1] == context.ntid[1] {
+                self.cursor[1] = 0;
+                self.cursor[2] += 1;
+            }
+        }
+        true
+    }
+
+    /// The thread of `context` has ended: whoever waits for it need not any more.
+    fn ended(&mut self, context: *mut Context) {
+        self.live -= 1;
+        // SAFETY: contexts live as long as the engine.
+        let (warp, lane) = unsafe { ((*context).warp, (*context).lane) };
+        self.warps.exited(warp, lane, &self.contexts, &mut self.ready);
+        if self.barriers.any_waiting() {
+            self.barriers.exited(self.live, &self.contexts, &mut self.ready);
+        }
+    }
+}
+
+enum Pick {
+    Waiting(u32),
+    /// An idle fiber, or a new one.
+    Fresh(Option<u32>),
+    Done,
+    Stuck,
+}

@@ -1,0 +1,205 @@
+//! What names mean where they stand.
+
+use std::collections::HashMap;
+
+use cranelift_codegen::ir::{self, InstBuilder, MemFlagsData, Value, types};
+use cranelift_frontend::Variable;
+use fermata_ptx::ast::{self, Linkage, Name, Space, Type};
+
+use super::{Refused, Step, Translator};
+use crate::exec::LoadError;
+use crate::exec::layout::size_of;
+
+/// A register.
+#[derive(Debug, Clone, Copy)]
+pub struct Register {
+    /// Its variable in the frontend.
+    pub var: Variable,
+    /// Type of that variable.
+    pub ty: ir::Type,
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// A register.
+    Register(Register),
+    /// A vector register.
+    Vector(Vec<Register>),
+    /// A variable or call parameter in the frame.
+    Frame { offset: u32, size: u64 },
+    /// A parameter of the kernel.
+    Kernel { offset: u32, size: u64 },
+    /// A parameter of the function, at that address.
+    Pointer { value: Value, size: u64 },
+    /// A shared variable.
+    Shared { offset: u32, size: u64 },
+    /// Dynamic shared memory.
+    Dynamic,
+    /// A module variable at a fixed address.
+    Fixed { address: u64, size: u64 },
+    /// A function: the address of its descriptor.
+    Function { index: usize },
+    /// Shape of an indirect call.
+    Prototype { returns: usize, params: usize },
+    /// Targets of an indexed branch or indirect call.
+    Targets { targets: Vec<Name>, calls: bool },
+}
+
+/// Names of one `{ … }`.
+#[derive(Default)]
+pub struct Scope {
+    /// Known names.
+    pub places: HashMap<Name, Place>,
+    /// `%r<10>` and the like, by prefix.
+    ranges: HashMap<Name, (u32, Type)>,
+    /// Registers that are return parameters, and where their values go.
+    pub returned: Vec<(Register, Value)>,
+}
+
+/// The type of Cranelift that holds a PTX type.
+pub fn natural(ty: Type) -> Step<ir::Type> {
+    Ok(match ty {
+        Type::Pred | Type::B8 | Type::U8 | Type::S8 => types::I8,
+        Type::B16 | Type::U16 | Type::S16 | Type::F16 | Type::Bf16 => types::I16,
+        Type::B32 | Type::U32 | Type::S32 | Type::F16x2 | Type::Bf16x2 => types::I32,
+        Type::B64 | Type::U64 | Type::S64 => types::I64,
+        Type::B128 => types::I128,
+        Type::F32 => types::F32,
+        Type::F64 => types::F64,
+        Type::Texref | Type::Samplerref | Type::Surfref => return Err(Refused::Unsupported),
+    })
+}
+
+impl<'a> Translator<'a, '_> {
+    pub(super) fn insert(&mut self, name: &Name, place: Place) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.places.insert(name.clone(), place);
+        }
+    }
+
+    /// A declaration in a body.
+    pub(super) fn declare(&mut self, v: &'a ast::Variable) -> Result<(), LoadError> {
+        match v.space {
+            Space::Reg => self.declare_registers(v),
+            Space::Local | Space::Param => {
+                let offset = self.next_frame_offset();
+                let size = size_of(v)?;
+                self.insert(&v.name, Place::Frame { offset, size });
+                Ok(())
+            }
+            Space::Shared if v.linkage == Linkage::Extern || v.bytes(0) == Some(0) => {
+                self.insert(&v.name, Place::Dynamic);
+                Ok(())
+            }
+            Space::Shared => {
+                let place = self.unit.layout.shared_place(&self.function.name, &v.name);
+                let (offset, size) = place.unwrap_or_default();
+                self.insert(&v.name, Place::Shared { offset, size });
+                Ok(())
+            }
+            Space::Global | Space::Const => Err(self.refuse(v)),
+        }
+    }
+
+    fn refuse(&self, v: &ast::Variable) -> LoadError {
+        LoadError::Unsupported { line: v.line, function: self.function.name.to_string(), instruction: v.to_string() }
+    }
+
+    fn declare_registers(&mut self, v: &'a ast::Variable) -> Result<(), LoadError> {
+        if natural(v.ty).is_err() {
+            return Err(self.refuse(v));
+        }
+        if let Some(count) = v.count {
+            if let Some(scope) = self.scopes.last_mut() {
+                scope.ranges.insert(v.name.clone(), (count, v.ty));
+            }
+            return Ok(());
+        }
+        let place = if v.vector > 1 {
+            Place::Vector((0..v.vector).map(|_| self.new_register(v.ty, false)).collect())
+        } else {
+            let float = self.floats.contains(&v.name);
+            Place::Register(self.new_register(v.ty, float))
+        };
+        self.insert(&v.name, place);
+        Ok(())
+    }
+
+    fn new_register(&mut self, ty: Type, float: bool) -> Register {
+        let ty = match natural(ty).unwrap_or(types::I32) {
+            types::I32 if float => types::F32,
+            types::I64 if float => types::F64,
+            // Values of 8 bits are kept in 16, as instructions expect.
+            types::I8 if ty != Type::Pred => types::I16,
+            other => other,
+        };
+        Register { var: self.b.declare_var(ty), ty }
+    }
+
+    pub(super) fn next_frame_offset(&mut self) -> u32 {
+        let offset = self.frame_offsets.get(self.next_offset).copied().unwrap_or(0);
+        self.next_offset += 1;
+        offset
+    }
+
+    /// A `.reg` parameter of a function: read at entry, written back when it leaves.
+    pub(super) fn register_parameter(&mut self, v: &'a ast::Variable, place: Place, returned: bool) {
+        let register = self.new_register(v.ty, false);
+        if let (Place::Pointer { value, .. }, false) = (&place, returned) {
+            let loaded = self.b.ins().load(register.ty, MemFlagsData::trusted(), *value, 0);
+            self.b.def_var(register.var, loaded);
+        }
+        self.scopes[0].places.insert(v.name.clone(), Place::Register(register));
+        if returned && let Place::Pointer { value, .. } = place {
+            self.scopes[0].returned.push((register, value));
+        }
+    }
+
+    /// What `name` means here.
+    pub(super) fn lookup(&mut self, name: &Name) -> Step<Place> {
+        for depth in (0..self.scopes.len()).rev() {
+            if let Some(place) = self.scopes[depth].places.get(name) {
+                return Ok(place.clone());
+            }
+            if let Some(ty) = self.scopes[depth].ranged(name) {
+                let float = self.floats.contains(name);
+                let place = Place::Register(self.new_register(ty, float));
+                self.scopes[depth].places.insert(name.clone(), place.clone());
+                return Ok(place);
+            }
+        }
+        self.module_place(name).ok_or_else(|| Refused::Undefined(name.clone()))
+    }
+
+    fn module_place(&self, name: &Name) -> Option<Place> {
+        let layout = self.unit.layout;
+        if layout.dynamic.contains(name) {
+            return Some(Place::Dynamic);
+        }
+        if let Some(index) = self.unit.function(name) {
+            return Some(Place::Function { index });
+        }
+        if let Some((offset, size)) = layout.shared_place(&self.function.name, name) {
+            return Some(Place::Shared { offset, size });
+        }
+        let address = (self.unit.address)(name)?;
+        let size = layout.variable_sizes.get(&**name).copied().unwrap_or(0);
+        Some(Place::Fixed { address, size })
+    }
+}
+
+impl Scope {
+    /// The type of a register that a range such as `%r<10>` declares.
+    fn ranged(&self, name: &str) -> Option<Type> {
+        let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let digits = &name[prefix.len()..];
+        // A prefix may itself end in digits: the longest declared one counts.
+        (prefix.len()..name.len()).find_map(|cut| {
+            let (count, ty) = self.ranges.get(&name[..cut])?;
+            let digits = &digits[cut - prefix.len()..];
+            let index: u32 = digits.parse().ok()?;
+            (index < *count && (digits.len() == 1 || !digits.starts_with('0'))).then_some(*ty)
+        })
+    }
+}

@@ -1,1 +1,18 @@
-//! The process that owns a program's GPU contexts: serves its ring and hosts the engine.
+//! The process that owns a program's GPU contexts: it serves the program's ring and hosts the engine.
+//!
+//! ```text
+//!  daemon ── control ──► conversation ── Attach / Detach ──► serve (one thread)
+//!                            │                                 ├ decode ─► dispatch ─► driver
+//!                            └ Save, Load ─► engine            └ completions ─► answers
+//! ```
+//! One worker serves one program, and never a second one after a fault.
+
+mod callbacks;
+mod completions;
+pub mod conversation;
+mod dispatch;
+mod errors;
+mod failure;
+mod queues;
+mod scratch;
+mod serve;

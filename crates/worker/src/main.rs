@@ -1,2 +1,18 @@
-//! Entry of the worker process.
-fn main() {}
+//! `fermata-worker`: started by the daemon with their socket as descriptor 3.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use anyhow::Context;
+use fermata_control::Connection;
+
+/// The descriptor the daemon leaves open for the conversation.
+const CONTROL: i32 = 3;
+
+fn main() -> anyhow::Result<()> {
+    // SAFETY: fcntl on a number that may be no descriptor only answers with an error.
+    let open = unsafe { libc::fcntl(CONTROL, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
+    anyhow::ensure!(open, "fermata-worker is started by fermatad, with its socket as descriptor 3");
+    // SAFETY: the descriptor is open, and nothing else in this process knows of it.
+    let socket = unsafe { OwnedFd::from_raw_fd(CONTROL) };
+    fermata_worker::conversation::run(Connection::new(socket, "daemon")).context("the conversation with the daemon")
+}

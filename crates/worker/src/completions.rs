@@ -1,0 +1,182 @@
+//! Answers that wait for the device.
+//!
+//! ```text
+//!  operation ─► events recorded in the streams it waits for ─► polled ─► what is to be done then ─► answer
+//! ```
+//! The decode loop goes on meanwhile: nothing here blocks.
+
+use fermata_abi::op::{Address, Handle, ReplyBody, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{DriverError, EventHandle, PinnedBuffer};
+use fermata_wire::Ticket;
+
+use crate::errors::OpError;
+use crate::serve::Server;
+
+/// An event of ours that tells when all work of a stream up to a count is done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    pub stream: StreamRef,
+    pub context: Handle,
+    pub count: u64,
+    pub event: EventHandle,
+}
+
+/// What is done when the wait is over.
+pub(crate) enum Then {
+    /// Nothing more.
+    Answer,
+    /// Everything is idle: the consistent point.
+    Drained,
+    /// The bytes are answered.
+    Bytes(PinnedBuffer, usize),
+    /// Device memory is freed.
+    Free(Address),
+    /// Shared host memory is given up.
+    HostUnmap(Address),
+    /// A module is unloaded.
+    ModuleUnload(Handle),
+    /// A context is destroyed.
+    ContextDestroy(Handle),
+    /// An array is destroyed.
+    ArrayDestroy(Handle),
+}
+
+/// An answer that waits.
+pub(crate) struct Waiting {
+    pub ticket: Option<Ticket>,
+    pub context: Option<Handle>,
+    /// Whether the answer reports errors of earlier work.
+    pub reports: bool,
+    pub marks: Vec<Mark>,
+    /// An event of the program's that must have completed too.
+    pub event: Option<Handle>,
+    pub then: Then,
+}
+
+enum Check {
+    NotYet,
+    Over(Result<(), DriverError>),
+}
+
+impl Server {
+    /// Records an event in each stream; the answer waits for all.
+    pub(crate) fn mark(&mut self, streams: &[StreamRef]) -> Result<Vec<Mark>, DriverError> {
+        let mut marks = Vec::with_capacity(streams.len());
+        for stream in streams {
+            let Some(count) = self.queues.busy(*stream) else { continue };
+            let recorded = self.record_mark(*stream, count);
+            match recorded {
+                Ok(mark) => marks.push(mark),
+                // A dead context has nothing running any more; its error is told by what waits.
+                Err(error) if self.faults.fatal(stream.context).is_some() => drop(error),
+                Err(error) => {
+                    for Mark { context, event, .. } in marks {
+                        self.events.put(context, event);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(marks)
+    }
+
+    fn record_mark(&mut self, stream: StreamRef, count: u64) -> Result<Mark, DriverError> {
+        let handle = self.site.live.stream(stream)?;
+        let driver = &self.site.live.driver;
+        let event = self.events.take(driver, stream.context)?;
+        driver.record_event(event, handle, 0)?;
+        Ok(Mark { stream, context: stream.context, count, event })
+    }
+
+    /// Looks at every wait once; whether any is over.
+    pub(crate) fn poll(&mut self) -> bool {
+        let mut progress = false;
+        let mut index = 0;
+        while index < self.waiting.len() {
+            match self.check(index) {
+                Check::NotYet => index += 1,
+                Check::Over(outcome) => {
+                    let waiting = self.waiting.remove(index);
+                    self.complete(waiting, outcome);
+                    progress = true;
+                }
+            }
+        }
+        progress
+    }
+
+    fn check(&mut self, index: usize) -> Check {
+        let waiting = &mut self.waiting[index];
+        while let Some(mark) = waiting.marks.last().copied() {
+            let entered = self.site.live.enter(mark.context);
+            match entered.and_then(|_| self.site.live.driver.query_event(mark.event)) {
+                Ok(()) => {
+                    waiting.marks.pop();
+                    self.queues.complete(mark.stream, mark.count);
+                    self.events.put(mark.context, mark.event);
+                }
+                Err(error) if error.code == cu::CUDA_ERROR_NOT_READY => return Check::NotYet,
+                Err(error) => return Check::Over(Err(error)),
+            }
+        }
+        if let Some(event) = waiting.event {
+            let live = &mut self.site.live;
+            match live.event(event).and_then(|handle| live.driver.query_event(handle)) {
+                Ok(()) => {}
+                Err(error) if error.code == cu::CUDA_ERROR_NOT_READY => return Check::NotYet,
+                Err(error) => return Check::Over(Err(error)),
+            }
+        }
+        if matches!(waiting.then, Then::Drained) && index > 0 {
+            return Check::NotYet;
+        }
+        Check::Over(Ok(()))
+    }
+
+    fn complete(&mut self, waiting: Waiting, outcome: Result<(), DriverError>) {
+        let Waiting { ticket, context, reports, marks, then, .. } = waiting;
+        let failure = outcome.err().map(OpError::from);
+        if let (Some(error), Some(mark)) = (&failure, marks.last()) {
+            self.faults.observe(mark.context, error);
+            if crate::errors::is_fatal(error.code) {
+                // Nothing of a dead context runs any more.
+                for stream in self.queues.busy_streams(Some(mark.context)) {
+                    self.queues.complete(stream, u64::MAX);
+                }
+            }
+        }
+        for mark in marks {
+            self.events.put(mark.context, mark.event);
+        }
+        if reports {
+            self.flush_output(context);
+        }
+        let outcome = match then {
+            Then::Answer | Then::Bytes(..) => failure.map_or(Ok(()), Err),
+            // The error of a dead context does not belong to the one that waits for quiet.
+            Then::Drained => Ok(()),
+            Then::Free(address) => self.release(address).and(failure.map_or(Ok(()), Err)),
+            Then::HostUnmap(address) => self.release_host(address).and(failure.map_or(Ok(()), Err)),
+            Then::ModuleUnload(module) => self.release_module(module).and(failure.map_or(Ok(()), Err)),
+            Then::ContextDestroy(context) => self.release_context(context),
+            Then::ArrayDestroy(array) => self.release_array(array).and(failure.map_or(Ok(()), Err)),
+        };
+        if let (Then::Bytes(buffer, len), Ok(())) = (&then, &outcome) {
+            let body = ReplyBody::Bytes(&buffer[..*len]);
+            self.answer(ticket, context, reports, Ok(body));
+            return;
+        }
+        self.answer(ticket, context, reports, outcome.map(|()| ReplyBody::None));
+    }
+
+    /// Device `printf` appears when the driver synchronises, so it does once everything is idle anyway.
+    fn flush_output(&mut self, context: Option<Handle>) {
+        let Some(context) = context.filter(|context| self.printing.contains(context)) else { return };
+        let idle = self.queues.busy_streams(Some(context)).is_empty();
+        if idle && self.faults.fatal(context).is_none() && self.site.live.enter(context).is_ok() {
+            // An error here belongs to work that is done, and has been reported by its event.
+            let _ = self.site.live.driver.synchronize_context();
+        }
+    }
+}

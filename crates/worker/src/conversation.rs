@@ -1,0 +1,346 @@
+//! The conversation with the daemon: one request at a time, each answered.
+//!
+//! ```text
+//!           Open           Attach            Detach
+//!  Started ──────► Idle ──────────► Serving ──────────► Idle      Save, Load, Describe keep the state
+//!                   ▲                  │ program gone
+//!                   └──────────────────┘
+//! ```
+//! When the daemon is gone, the worker serves its program to the end and then ends too.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::DeviceInfo;
+use fermata_control::PROTOCOL;
+use fermata_control::Connection;
+use fermata_control::worker::{Device, Failure, FailureKind, FromWorker, ToWorker, Totals};
+use fermata_device::{DeviceFacts, Driver};
+use fermata_engine::{HostCaller, Live, Site, Summary, load, protocol};
+use fermata_state::Session;
+use fermata_store::Store;
+use fermata_wire::{Consumer, Kicker, Side};
+use parking_lot::Mutex;
+
+use crate::callbacks::Callbacks;
+use crate::errors::Faults;
+use crate::failure::{failure, from_engine};
+use crate::serve::{Ended, Requests, Server};
+
+/// The worker's end of the conversation.
+pub type Daemon = Connection<ToWorker, FromWorker>;
+
+/// How often a wait for the daemon looks after the program.
+const TURN: Duration = Duration::from_millis(200);
+/// Progress is told at most this often.
+const REPORT: Duration = Duration::from_millis(100);
+/// The longest wait for the server to answer or stop.
+const SERVER: Duration = Duration::from_secs(60);
+
+struct Serving {
+    thread: JoinHandle<(Site, Faults, Ended)>,
+    requests: Arc<Requests>,
+    kicker: Kicker,
+}
+
+struct Worker {
+    daemon: Daemon,
+    callbacks: Arc<Callbacks>,
+    site: Option<Site>,
+    faults: Faults,
+    devices: Vec<DeviceInfo>,
+    names: Vec<String>,
+    /// Whether a program or an image has been here.
+    used: bool,
+    serving: Option<Serving>,
+}
+
+/// Talks with the daemon until it says Exit or is gone.
+///
+/// # Errors
+/// The connection broke in another way than by the daemon's end.
+pub fn run(daemon: Daemon) -> anyhow::Result<()> {
+    let mut worker = Worker {
+        daemon,
+        callbacks: Arc::default(),
+        site: None,
+        faults: Faults::default(),
+        devices: Vec::new(),
+        names: Vec::new(),
+        used: false,
+        serving: None,
+    };
+    loop {
+        worker.look_after_program();
+        match worker.daemon.recv(TURN) {
+            Ok((ToWorker::Exit, _)) => return Ok(()),
+            Ok((request, fds)) => {
+                let answer = worker.handle(request, fds).unwrap_or_else(FromWorker::Failed);
+                if let Err(error) = worker.daemon.send(&answer, &[])
+                    && !error.is_closed()
+                {
+                    return Err(error.into());
+                }
+            }
+            Err(error) if error.is_timeout() => {}
+            Err(error) => {
+                if let Some(serving) = worker.serving.take() {
+                    // The program's own end is the only thing that is waited for.
+                    let _ = serving.thread.join();
+                }
+                return if error.is_closed() { Ok(()) } else { Err(error.into()) };
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn handle(&mut self, request: ToWorker, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {
+        match request {
+            ToWorker::Open { protocol, driver, .. } => self.open(protocol, Path::new(&driver)),
+            ToWorker::Attach => self.attach(fds),
+            ToWorker::Detach => self.detach(),
+            ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
+            ToWorker::Load { store, image } => self.load(Path::new(&store), Path::new(&image)),
+            ToWorker::Describe => self.describe(),
+            ToWorker::Exit => Err(failure(FailureKind::Internal, "Exit is handled before", "")),
+        }
+    }
+
+    fn open(&mut self, protocol: u32, path: &Path) -> Result<FromWorker, Failure> {
+        if protocol != PROTOCOL {
+            let message = format!("the daemon speaks version {protocol} of the protocol, this worker {PROTOCOL}");
+            return Err(failure(FailureKind::Host, message, "install daemon and worker of one release"));
+        }
+        if self.site.is_some() {
+            return Err(failure(FailureKind::Internal, "the driver is open already", ""));
+        }
+        let host = |error: &dyn std::error::Error| {
+            failure(FailureKind::Host, full_text(error), "fermata doctor says what this machine can do")
+        };
+        let driver = Arc::new(Driver::load(path).map_err(|error| host(&error))?);
+        let facts: Vec<DeviceFacts> = (0..driver.device_count())
+            .map(|index| driver.device_facts(index))
+            .collect::<Result<_, _>>()
+            .map_err(|error| host(&error))?;
+        let callbacks = Arc::clone(&self.callbacks);
+        let caller: HostCaller = Arc::new(move |id| callbacks.call(id));
+        if !facts.is_empty() {
+            // Held for the life of the process: a program finds the device's context ready.
+            driver.primary_context(0, 0).map_err(|error| host(&error))?;
+        }
+        let version = driver.version();
+        let live = Live::new(driver, caller).map_err(|error| host(&error))?;
+        let recorded = facts.iter().map(|it| fermata_state::Device {
+            name: it.name.clone(),
+            uuid: it.uuid,
+            memory: it.memory,
+            compute_capability: it.compute_capability(),
+        });
+        self.site = Some(Site { session: Session::new(recorded.collect()), live });
+        self.devices = facts.iter().map(|it| device_info(it, version)).collect();
+        self.names = facts.iter().map(|it| it.name.clone()).collect();
+        let devices = facts.iter().map(|it| Device {
+            name: it.name.clone(),
+            uuid: it.uuid_text(),
+            memory: it.memory,
+            compute_capability: it.compute_capability(),
+        });
+        Ok(FromWorker::Ready { protocol: PROTOCOL, devices: devices.collect(), driver_version: version })
+    }
+
+    fn attach(&mut self, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {
+        let internal = |message: String| failure(FailureKind::Internal, message, "");
+        self.look_after_program();
+        if self.serving.is_some() {
+            return Err(internal("a program is attached already".to_owned()));
+        }
+        let [ring, side, stdout]: [OwnedFd; 3] =
+            fds.try_into().map_err(|_| internal("Attach comes with three descriptors".to_owned()))?;
+        let side = Arc::new(Side::new(side));
+        let consumer = Consumer::open(ring.as_fd(), Arc::clone(&side))
+            .map_err(|error| internal(format!("cannot attach to the program's ring: {}", full_text(&error))))?;
+        // Device printf goes to the program's output.
+        rustix::stdio::dup2_stdout(&stdout).map_err(|error| internal(format!("cannot redirect output: {error}")))?;
+        let site = self.site.take().ok_or_else(|| internal("Attach before Open".to_owned()))?;
+        self.used = true;
+        let kicker = consumer.kicker();
+        let requests = Arc::new(Requests::default());
+        let faults = std::mem::take(&mut self.faults);
+        let server =
+            Server::new(site, faults, &consumer, side, Arc::clone(&self.callbacks), self.devices.clone());
+        let own = Arc::clone(&requests);
+        let thread = std::thread::Builder::new()
+            .name("serve".to_owned())
+            .spawn(move || server.run(consumer, &own))
+            .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
+        self.serving = Some(Serving { thread, requests, kicker });
+        Ok(FromWorker::Attached)
+    }
+
+    fn detach(&mut self) -> Result<FromWorker, Failure> {
+        if let Some(serving) = &self.serving {
+            serving.requests.stop.store(true, Ordering::Release);
+            serving.kicker.kick();
+            let until = Instant::now() + SERVER;
+            while !serving.thread.is_finished() {
+                if Instant::now() >= until {
+                    return Err(failure(FailureKind::Internal, "the server does not stop", ""));
+                }
+                std::thread::sleep(Duration::from_micros(200));
+                serving.kicker.kick();
+            }
+        }
+        self.look_after_program();
+        Ok(FromWorker::Detached)
+    }
+
+    /// Takes the session back when serving has ended.
+    fn look_after_program(&mut self) {
+        if !self.serving.as_ref().is_some_and(|serving| serving.thread.is_finished()) {
+            return;
+        }
+        let Some(serving) = self.serving.take() else { return };
+        let lost = |reason: String| FromWorker::Lost { reason };
+        let told = match serving.thread.join() {
+            Ok((site, faults, ended)) => {
+                self.site = Some(site);
+                self.faults = faults;
+                match ended {
+                    Ended::Detached | Ended::ProgramGone => return,
+                    Ended::Broken(error) => lost(format!("the program's ring is broken: {}", full_text(&error))),
+                }
+            }
+            Err(_) => lost("the serving thread has panicked".to_owned()),
+        };
+        // A daemon that is gone is noticed by the next receive.
+        let _ = self.daemon.send(&told, &[]);
+    }
+
+    fn idle(&mut self, operation: &str) -> Result<&mut Site, Failure> {
+        self.look_after_program();
+        if self.serving.is_some() {
+            return Err(failure(FailureKind::Internal, format!("{operation} while the program is attached"), ""));
+        }
+        let missing = || failure(FailureKind::Internal, format!("{operation} without a session"), "");
+        self.site.as_mut().ok_or_else(missing)
+    }
+
+    fn save(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {
+        if let Some((_, error)) = self.faults.any_fatal() {
+            let message = format!("a fault has ended the program's GPU context: {}", error.text);
+            return Err(failure(FailureKind::NotCheckpointable, message, "restore an earlier image"));
+        }
+        self.idle("Save")?;
+        let Some(mut site) = self.site.take() else { return self.describe() };
+        site.live.forget_current();
+        let saved = {
+            let report = Reporter::new(&self.daemon);
+            Store::open(store, true)
+                .map_err(Into::into)
+                .and_then(|store| protocol::stop::save(&mut site, &store, image, &|done, total| report.tell(done, total)))
+        };
+        site.live.forget_current();
+        self.site = Some(site);
+        saved.map(|summary| FromWorker::Saved(self.totals(summary))).map_err(|error| from_engine(&error))
+    }
+
+    fn load(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {
+        self.idle("Load")?;
+        if std::mem::replace(&mut self.used, true) {
+            return Err(failure(FailureKind::Internal, "Load into a worker that has been used", ""));
+        }
+        let Some(site) = self.site.take() else { return self.describe() };
+        let loaded = {
+            let report = Reporter::new(&self.daemon);
+            Store::open(store, false)
+                .map_err(Into::into)
+                .and_then(|store| load(site.live, &store, image, &|done, total| report.tell(done, total)))
+        };
+        let (mut site, summary) = loaded.map_err(|error| from_engine(&error))?;
+        site.live.forget_current();
+        self.site = Some(site);
+        Ok(FromWorker::Loaded(self.totals(summary)))
+    }
+
+    fn describe(&mut self) -> Result<FromWorker, Failure> {
+        if let Some(site) = &self.site {
+            return Ok(FromWorker::Description(self.totals(Summary::of(&site.session))));
+        }
+        let Some(serving) = &self.serving else {
+            return Err(failure(FailureKind::Internal, "there is no session", ""));
+        };
+        let (sender, receiver) = mpsc::channel();
+        serving.requests.describe.lock().push(sender);
+        serving.kicker.kick();
+        let summary = receiver.recv_timeout(Duration::from_secs(5));
+        let summary = summary.map_err(|_| failure(FailureKind::Internal, "the server does not answer", ""))?;
+        Ok(FromWorker::Description(self.totals(summary)))
+    }
+
+    fn totals(&self, summary: Summary) -> Totals {
+        Totals {
+            allocations: summary.allocations,
+            device_bytes: summary.device_bytes,
+            host_bytes: summary.host_bytes,
+            objects: summary.objects,
+            chunks: summary.chunks,
+            written_bytes: summary.written_bytes,
+            seconds: summary.seconds,
+            devices: self.names.clone(),
+        }
+    }
+}
+
+/// Sends progress from whichever thread makes it, not too often.
+struct Reporter<'a> {
+    daemon: &'a Daemon,
+    last: Mutex<Option<Instant>>,
+}
+
+impl<'a> Reporter<'a> {
+    fn new(daemon: &'a Daemon) -> Self {
+        Self { daemon, last: Mutex::new(None) }
+    }
+
+    fn tell(&self, done: u64, total: u64) {
+        let Some(mut last) = self.last.try_lock() else { return };
+        if last.is_some_and(|last| last.elapsed() < REPORT) {
+            return;
+        }
+        *last = Some(Instant::now());
+        // A daemon that is gone is noticed when the operation is answered.
+        let _ = self.daemon.send(&FromWorker::Progress { done, total }, &[]);
+    }
+}
+
+fn device_info(facts: &DeviceFacts, driver_version: i32) -> DeviceInfo {
+    DeviceInfo {
+        name: facts.name.clone(),
+        uuid: facts.uuid,
+        memory: facts.memory,
+        bus_id: facts.bus_id.clone(),
+        attributes: facts.attributes.clone(),
+        peers: facts.peers.clone(),
+        driver_version,
+    }
+}
+
+/// An error with its causes.
+fn full_text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = source.source();
+    }
+    text
+}

@@ -1,0 +1,188 @@
+//! Copies of every shape, and arrays.
+
+use fermata_abi::op::{Blob, Extent, Handle, Pitch, Place, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{ArrayShape, CopyBox, CopySide, Endpoint, PinnedBuffer};
+use fermata_state::Array;
+use fermata_wire::Ticket;
+
+use super::{DONE, Step};
+use crate::completions::Then;
+use crate::errors::OpError;
+use crate::scratch::SMALL;
+use crate::serve::Server;
+
+/// Bytes that a box spans at this pitch.
+fn span(pitch: Pitch, extent: &Extent) -> Option<u64> {
+    let slices = extent.depth.checked_sub(1)?.checked_mul(pitch.rows)?;
+    let rows = slices.checked_add(extent.height.checked_sub(1)?)?;
+    rows.checked_mul(pitch.row)?.checked_add(extent.width)
+}
+
+fn is_empty(extent: &Extent) -> bool {
+    extent.width == 0 || extent.height == 0 || extent.depth == 0
+}
+
+impl Server {
+    pub(super) fn copy(
+        &mut self,
+        to: &Place<'_>,
+        from: &Place<'_>,
+        len: u64,
+        stream: StreamRef,
+        answered: bool,
+        ticket: Option<Ticket>,
+    ) -> Step {
+        if len == 0 {
+            return self.issued(stream, answered, ticket);
+        }
+        if let (Place::Address(to), Place::Blob(Blob::Inline(bytes))) = (to, from) {
+            if bytes.len() as u64 != len {
+                return Err(OpError::invalid(format!("a copy of {len} bytes with {} bytes", bytes.len())));
+            }
+            let live = &mut self.site.live;
+            let handle = live.stream(stream)?;
+            live.driver.copy_from_slice(*to, bytes, handle)?;
+            return self.issued(stream, answered, ticket);
+        }
+        if let (Place::Address(to), Place::Address(from)) = (to, from) {
+            let live = &mut self.site.live;
+            let handle = live.stream(stream)?;
+            live.driver.copy(*to, *from, len, handle)?;
+            return self.issued(stream, answered, ticket);
+        }
+        let pitch = Pitch { row: len, rows: 1 };
+        let extent = Extent { width: len, height: 1, depth: 1 };
+        self.copy_3d(to, from, (pitch, pitch), &extent, stream, answered, ticket)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn copy_3d(
+        &mut self,
+        to: &Place<'_>,
+        from: &Place<'_>,
+        (to_pitch, from_pitch): (Pitch, Pitch),
+        extent: &Extent,
+        stream: StreamRef,
+        answered: bool,
+        ticket: Option<Ticket>,
+    ) -> Step {
+        if is_empty(extent) {
+            return self.issued(stream, answered, ticket);
+        }
+        let handle = self.site.live.stream(stream)?;
+        let (mut source, mut result) = (None, None);
+        let from = self.side_of(from, from_pitch, extent, true, &mut source)?;
+        let to = self.side_of(to, to_pitch, extent, false, &mut result)?;
+        if result.is_some() && !answered {
+            return Err(OpError::invalid("a copy into the answer that is not answered"));
+        }
+        let live = &self.site.live;
+        let one_row = extent.height == 1 && extent.depth == 1;
+        match (to.endpoint, from.endpoint) {
+            (Endpoint::Address(to), Endpoint::Address(from)) if one_row => {
+                live.driver.copy(to, from, extent.width, handle)?;
+            }
+            _ => {
+                let (width, height, depth) = (extent.width, extent.height, extent.depth);
+                live.driver.copy_box(&CopyBox { to, from, width, height, depth }, handle)?;
+            }
+        }
+        match (result, source) {
+            (Some((buffer, len)), _) => {
+                self.queues.issue(stream);
+                self.after(&[stream], Some(stream.context), true, Then::Bytes(buffer, len), ticket)
+            }
+            (None, Some((buffer, _))) => {
+                // The buffer must stay until the copy has read it, whether anybody waits or not.
+                self.queues.issue(stream);
+                let answer = if answered { ticket } else { None };
+                self.after(&[stream], Some(stream.context), answered, Then::Bytes(buffer, 0), answer)
+            }
+            (None, None) => self.issued(stream, answered, ticket),
+        }
+    }
+
+    /// One side for the driver. Bytes in the message itself go through a pinned buffer, which is left in `small`.
+    fn side_of(
+        &mut self,
+        place: &Place<'_>,
+        pitch: Pitch,
+        extent: &Extent,
+        is_source: bool,
+        small: &mut Option<(PinnedBuffer, usize)>,
+    ) -> Result<CopySide, OpError> {
+        let side = |endpoint| CopySide { endpoint, x: 0, y: 0, z: 0, pitch: pitch.row, rows: pitch.rows };
+        let needed = || span(pitch, extent).ok_or_else(|| OpError::invalid("a copy beyond all addresses"));
+        Ok(match place {
+            Place::Address(address) => side(Endpoint::Address(*address)),
+            Place::Array { array, x, y, z } => {
+                let endpoint = Endpoint::Array(self.site.live.array(*array)?);
+                CopySide { endpoint, x: *x, y: *y, z: *z, pitch: 0, rows: 0 }
+            }
+            Place::Blob(Blob::Staged { offset, len }) => {
+                if needed()? > *len {
+                    return Err(OpError::invalid("a copy larger than its staged bytes"));
+                }
+                side(Endpoint::Address(self.staging.address(*offset, *len)?))
+            }
+            Place::Blob(Blob::Inline(bytes)) => {
+                if needed()? > bytes.len() as u64 || bytes.len() > SMALL {
+                    return Err(OpError::invalid("a copy that does not fit its message"));
+                }
+                let mut buffer = self.small_buffer()?;
+                if is_source {
+                    buffer[..bytes.len()].copy_from_slice(bytes);
+                }
+                let address = buffer.address();
+                *small = Some((buffer, bytes.len()));
+                side(Endpoint::Address(address))
+            }
+        })
+    }
+
+    /// A small pinned buffer; waits for one of the copies under way if all are in use.
+    fn small_buffer(&mut self) -> Result<PinnedBuffer, OpError> {
+        loop {
+            if let Some(buffer) = self.scratch.take(&self.site.live.driver)? {
+                return Ok(buffer);
+            }
+            if !self.waiting.iter().any(|it| matches!(it.then, Then::Bytes(..))) {
+                return Err(OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, "no buffer for a small copy"));
+            }
+            self.poll();
+            std::thread::yield_now();
+        }
+    }
+
+    pub(super) fn array_create(&mut self, array: Handle, context: Handle, shape: ArrayShape) -> Step {
+        if self.site.session.arrays.contains(array) {
+            return Err(OpError::invalid(format!("there is an array {array:#x} already")));
+        }
+        let extent = shape.extent();
+        let (row, rows, slices) = extent.ok_or_else(|| OpError::invalid("an array of unknown element size"))?;
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let made = live.driver.create_array(&shape)?;
+        live.arrays.insert(array, (made, context));
+        let ArrayShape { width, height, depth, format, channels, flags } = shape;
+        let (bytes, buffer) = (row * rows * slices, self.site.session.number_buffer());
+        let record = Array { context, width, height, depth, format, channels, flags, bytes, buffer };
+        self.site.session.arrays.insert(array, record)?;
+        DONE
+    }
+
+    pub(super) fn array_destroy(&mut self, array: Handle, ticket: Option<Ticket>) -> Step {
+        let context = self.site.session.arrays.remove(array)?.context;
+        let busy = self.queues.busy_streams(Some(context));
+        self.after(&busy, Some(context), false, Then::ArrayDestroy(array), ticket)
+    }
+
+    /// Nothing uses the array any more.
+    pub(crate) fn release_array(&mut self, array: Handle) -> Result<(), OpError> {
+        let live = &mut self.site.live;
+        let Some((handle, context)) = live.arrays.remove(&array) else { return Ok(()) };
+        live.enter(context)?;
+        Ok(live.driver.destroy_array(handle)?)
+    }
+}

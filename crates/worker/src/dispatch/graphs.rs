@@ -1,0 +1,54 @@
+//! Executable graphs.
+
+use fermata_abi::op::{Blob, Handle, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_graph::Graph;
+use fermata_state::Executable;
+
+use super::{DONE, Step};
+use crate::errors::OpError;
+use crate::serve::Server;
+
+impl Server {
+    fn graph(&self, graph: &Blob<'_>) -> Result<Graph, OpError> {
+        Ok(postcard::from_bytes(&self.blob(graph)?)?)
+    }
+
+    pub(super) fn graph_instantiate(&mut self, exec: Handle, context: Handle, graph: &Blob<'_>, flags: u64) -> Step {
+        if self.site.session.executables.contains(exec) {
+            return Err(OpError::invalid(format!("there is an executable graph {exec:#x} already")));
+        }
+        let graph = self.graph(graph)?;
+        let made = self.site.live.instantiate(context, &graph, flags)?;
+        self.site.live.executables.insert(exec, (made, context));
+        self.site.session.executables.insert(exec, Executable { context, flags, graph })?;
+        DONE
+    }
+
+    pub(super) fn graph_update(&mut self, exec: Handle, graph: &Blob<'_>) -> Step {
+        let graph = self.graph(graph)?;
+        self.site.live.update(exec, &graph)?;
+        self.site.session.executables.get_mut(exec)?.graph = graph;
+        DONE
+    }
+
+    pub(super) fn graph_launch(&mut self, exec: Handle, stream: StreamRef) -> Step {
+        let live = &mut self.site.live;
+        let found = live.executables.get(&exec).copied();
+        let (handle, _) =
+            found.ok_or_else(|| OpError::new(cu::CUDA_ERROR_INVALID_VALUE, format!("there is no graph {exec:#x}")))?;
+        let on = live.stream(stream)?;
+        live.driver.launch_exec(handle, on)?;
+        self.issued(stream, false, None)
+    }
+
+    pub(super) fn graph_destroy(&mut self, exec: Handle) -> Step {
+        self.site.session.executables.remove(exec)?;
+        let live = &mut self.site.live;
+        if let Some((handle, context)) = live.executables.remove(&exec) {
+            live.enter(context)?;
+            live.driver.destroy_exec(handle)?;
+        }
+        DONE
+    }
+}

@@ -1,0 +1,159 @@
+//! Device memory: allocations, and the pieces of virtual memory management.
+
+use std::collections::BTreeMap;
+
+use fermata_abi::op::{Address, Handle, ReplyBody, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_state::{Allocation, Mapping, Memory, Reservation};
+use fermata_wire::Ticket;
+
+use super::{DONE, Reaction, Step};
+use crate::completions::Then;
+use crate::errors::OpError;
+use crate::serve::Server;
+
+impl Server {
+    pub(super) fn mem_alloc(&mut self, context: Handle, size: u64) -> Step {
+        if size == 0 {
+            return Err(OpError::invalid("an allocation of no bytes"));
+        }
+        let live = &mut self.site.live;
+        let device = live.enter(context)?.device;
+        let address = live.space.allocate(&live.driver, device, size)?;
+        let session = &mut self.site.session;
+        let buffer = session.number_buffer();
+        session.allocations.insert(address, Allocation { context, device, size, buffer })?;
+        Ok(Reaction::Answer(ReplyBody::U64(address)))
+    }
+
+    pub(super) fn mem_free(&mut self, address: Address, ticket: Option<Ticket>) -> Step {
+        let context = self.site.session.allocations.remove(address)?.context;
+        // Work of any context may use the memory.
+        let busy = self.queues.busy_streams(None);
+        self.after(&busy, Some(context), true, Then::Free(address), ticket)
+    }
+
+    pub(super) fn mem_free_async(&mut self, address: Address, stream: StreamRef) -> Step {
+        self.site.session.allocations.remove(address)?;
+        self.after(&[stream], Some(stream.context), false, Then::Free(address), None)
+    }
+
+    /// Nothing uses the allocation any more.
+    pub(crate) fn release(&mut self, address: Address) -> Result<(), OpError> {
+        let live = &mut self.site.live;
+        live.enter_any()?;
+        live.space.free(&live.driver, address)?;
+        Ok(())
+    }
+
+    pub(super) fn address_reserve(&mut self, size: u64, align: u64, address: Address) -> Step {
+        if size == 0 {
+            return Err(OpError::invalid("a reservation of no bytes"));
+        }
+        let address = self.site.live.space.reserve(size, align, address)?;
+        self.site.session.reservations.insert(address, Reservation { size })?;
+        Ok(Reaction::Answer(ReplyBody::U64(address)))
+    }
+
+    pub(super) fn address_free(&mut self, address: Address) -> Step {
+        let size = self.site.session.reservations.get(address)?.size;
+        let last = address.saturating_add(size).saturating_sub(1);
+        if self.site.session.mappings.at_or_below(last).is_some_and(|(mapped, _)| mapped >= address) {
+            return Err(OpError::invalid(format!("the reservation at {address:#x} has mappings")));
+        }
+        self.site.live.space.unreserve(address)?;
+        self.site.session.reservations.remove(address)?;
+        DONE
+    }
+
+    pub(super) fn mem_create(&mut self, memory: Handle, device: u32, size: u64, flags: u64) -> Step {
+        if self.site.session.memories.contains(memory) {
+            return Err(OpError::invalid(format!("there is a physical memory {memory:#x} already")));
+        }
+        let live = &mut self.site.live;
+        let made = match live.driver.create_memory(device, size) {
+            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => {
+                live.space.trim(&live.driver, device)?;
+                live.driver.create_memory(device, size)?
+            }
+            other => other?,
+        };
+        live.memories.insert(memory, made);
+        let buffer = self.site.session.number_buffer();
+        self.site.session.memories.insert(memory, Memory { device, size, flags, released: false, buffer })?;
+        DONE
+    }
+
+    pub(super) fn mem_release(&mut self, memory: Handle) -> Step {
+        if self.site.session.release_memory(memory)? {
+            self.drop_physical(memory)?;
+        }
+        DONE
+    }
+
+    /// The worker holds on to physical memory while it is mapped, so that it can be saved whole.
+    fn drop_physical(&mut self, memory: Handle) -> Result<(), OpError> {
+        let live = &mut self.site.live;
+        match live.memories.remove(&memory) {
+            Some(handle) => Ok(live.driver.release_memory(handle)?),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn mem_map(&mut self, address: Address, size: u64, offset: u64, memory: Handle) -> Step {
+        let session = &self.site.session;
+        let known = session.memories.get(memory)?;
+        let reserved = session.reservations.at_or_below(address).is_some_and(|(start, it)| {
+            address - start <= it.size && size <= it.size - (address - start)
+        });
+        let before = session.mappings.at_or_below(address.saturating_add(size).saturating_sub(1));
+        let free = before.is_none_or(|(start, it)| start + it.size <= address);
+        let fits = offset.checked_add(size).is_some_and(|end| end <= known.size);
+        if known.released || !reserved || !free || !fits || size == 0 {
+            return Err(OpError::invalid(format!("{size} bytes of memory {memory:#x} cannot be mapped at {address:#x}")));
+        }
+        let live = &mut self.site.live;
+        let handle = *live.memories.get(&memory).ok_or_else(|| OpError::invalid("the memory is gone"))?;
+        live.driver.map(address, size, offset, handle)?;
+        self.site.session.mappings.insert(address, Mapping { size, offset, memory, access: BTreeMap::new() })?;
+        DONE
+    }
+
+    /// Mappings that fill `address .. address + size` exactly.
+    fn mappings_within(&self, address: Address, size: u64) -> Result<Vec<(Address, u64)>, OpError> {
+        let end = address.checked_add(size).ok_or_else(|| OpError::invalid("a range beyond all addresses"))?;
+        let inside = self.site.session.mappings.iter().filter(|(start, _)| (address..end).contains(start));
+        let found: Vec<(Address, u64)> = inside.map(|(start, it)| (start, it.size)).collect();
+        let covered: u64 = found.iter().map(|(_, size)| size).sum();
+        let last = found.last().map_or(0, |(start, size)| start + size);
+        if found.is_empty() || covered != size || last != end {
+            return Err(OpError::invalid(format!("{size} bytes at {address:#x} are not whole mappings")));
+        }
+        Ok(found)
+    }
+
+    pub(super) fn mem_unmap(&mut self, address: Address, size: u64) -> Step {
+        for (start, size) in self.mappings_within(address, size)? {
+            self.site.live.driver.unmap(start, size)?;
+            let memory = self.site.session.remove_mapping(start)?.memory;
+            if !self.site.session.memories.contains(memory) {
+                self.drop_physical(memory)?;
+            }
+        }
+        DONE
+    }
+
+    pub(super) fn mem_set_access(&mut self, address: Address, size: u64, access: u32, devices: &[u32]) -> Step {
+        if devices.iter().any(|device| *device as usize >= self.devices.len()) {
+            return Err(OpError::new(cu::CUDA_ERROR_INVALID_DEVICE, "access for a device that does not exist"));
+        }
+        for (start, size) in self.mappings_within(address, size)? {
+            self.site.live.driver.set_access(start, size, access, devices)?;
+            let mapping = self.site.session.mappings.get_mut(start)?;
+            for device in devices {
+                mapping.access.insert(*device, access);
+            }
+        }
+        DONE
+    }
+}

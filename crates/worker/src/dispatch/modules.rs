@@ -1,0 +1,128 @@
+//! Modules, kernels and device variables.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+
+use fermata_abi::op::{Blob, FunctionInfo, Handle, ModuleInfo, ReplyBody};
+use fermata_engine::LiveFunction;
+use fermata_state::{Function, Session};
+use fermata_wire::Ticket;
+
+use super::{DONE, Reaction, Step};
+use crate::completions::Then;
+use crate::errors::OpError;
+use crate::serve::Server;
+
+/// The device side of `printf`, as compilers name it.
+const PRINTS: &[u8] = b"vprintf";
+
+fn prints(image: &[u8]) -> bool {
+    // A compressed image hides the name; then the answer is yes, which only costs time.
+    let is_text = image.starts_with(b"//") || image.starts_with(b".version") || image.starts_with(b"\n");
+    !is_text || image.windows(PRINTS.len()).any(|window| window == PRINTS)
+}
+
+/// Contexts with a module that may print.
+pub(crate) fn printing_contexts(session: &Session) -> HashSet<Handle> {
+    let printing = session.modules.iter().filter(|(_, it)| session.image(&it.image).is_some_and(prints));
+    printing.map(|(_, it)| it.context).collect()
+}
+
+impl Server {
+    /// The bytes of a blob, private to this process.
+    pub(super) fn blob<'b>(&self, blob: &Blob<'b>) -> Result<Cow<'b, [u8]>, OpError> {
+        Ok(match blob {
+            Blob::Inline(bytes) => Cow::Borrowed(*bytes),
+            Blob::Staged { offset, len } => Cow::Owned(self.staging.copy_out(*offset, *len)?),
+        })
+    }
+
+    pub(super) fn module_load(&mut self, module: Handle, context: Handle, image: &Blob<'_>) -> Step {
+        if self.site.session.modules.contains(module) {
+            return Err(OpError::invalid(format!("there is a module {module:#x} already")));
+        }
+        let image = self.blob(image)?;
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let handle = live.driver.load_module(&image)?;
+        let functions = live.driver.module_functions(handle);
+        self.site.session.add_module(module, context, &image)?;
+        live.modules.insert(module, handle);
+        if prints(&image) {
+            self.printing.insert(context);
+        }
+        Ok(Reaction::Answer(ReplyBody::Module(ModuleInfo { functions })))
+    }
+
+    pub(super) fn module_unload(&mut self, module: Handle, ticket: Option<Ticket>) -> Step {
+        let context = self.site.session.modules.get(module)?.context;
+        let busy = self.queues.busy_streams(Some(context));
+        self.after(&busy, Some(context), false, Then::ModuleUnload(module), ticket)
+    }
+
+    /// Nothing uses the module any more.
+    pub(crate) fn release_module(&mut self, module: Handle) -> Result<(), OpError> {
+        let context = self.site.session.modules.get(module)?.context;
+        let functions = self.site.session.remove_module(module)?;
+        let live = &mut self.site.live;
+        for function in functions {
+            live.functions.remove(&function);
+        }
+        let Some(handle) = live.modules.remove(&module) else { return Ok(()) };
+        live.enter(context)?;
+        Ok(live.driver.unload_module(handle)?)
+    }
+
+    pub(super) fn function_get(&mut self, function: Handle, module: Handle, name: &str) -> Step {
+        if self.site.session.functions.contains(function) {
+            return Err(OpError::invalid(format!("there is a function {function:#x} already")));
+        }
+        let context = self.site.session.modules.get(module)?.context;
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let loaded = *live.modules.get(&module).ok_or_else(|| OpError::invalid("the module is not loaded"))?;
+        let handle = live.driver.function(loaded, name)?;
+        let params = live.driver.function_params(handle)?;
+        let attributes = live.driver.function_attributes(handle);
+        live.functions.insert(function, LiveFunction { handle, context });
+        let record = Function { module, name: name.to_owned(), attributes: BTreeMap::new() };
+        self.site.session.functions.insert(function, record)?;
+        Ok(Reaction::Answer(ReplyBody::Function(FunctionInfo { params, attributes })))
+    }
+
+    pub(super) fn function_set_attribute(&mut self, function: Handle, attribute: i32, value: i32) -> Step {
+        let live = &mut self.site.live;
+        let found = live.function(function)?;
+        live.driver.set_function_attribute(found.handle, attribute, value)?;
+        self.site.session.functions.get_mut(function)?.attributes.insert(attribute, value);
+        DONE
+    }
+
+    pub(super) fn variable_get(&mut self, module: Handle, name: &str) -> Step {
+        let context = self.site.session.modules.get(module)?.context;
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let loaded = *live.modules.get(&module).ok_or_else(|| OpError::invalid("the module is not loaded"))?;
+        let (address, size) = live.driver.variable(loaded, name)?;
+        self.site.session.add_variable(module, name, address, size, true)?;
+        Ok(Reaction::Answer(ReplyBody::Pair(address, size)))
+    }
+
+    pub(super) fn occupancy(&mut self, function: Handle, block: u32, shared: u64, flags: u32) -> Step {
+        let live = &mut self.site.live;
+        let found = live.function(function)?;
+        Ok(Reaction::Answer(ReplyBody::U64(live.driver.occupancy(found.handle, block, shared, flags)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prints;
+
+    #[test]
+    fn only_plain_text_without_printf_is_known_to_be_silent() {
+        assert!(!prints(b".version 8.0\n.target sm_75\n"));
+        assert!(prints(b".version 8.0\n.extern .func vprintf\n"));
+        assert!(prints(&[0x50, 0xed, 0x55, 0xba]));
+    }
+}

@@ -1,0 +1,136 @@
+//! Streams, events and host callbacks.
+
+use std::sync::Arc;
+
+use fermata_abi::op::{Handle, ReplyBody, STREAM_LEGACY, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_engine::LiveStream;
+use fermata_state::{Event, Stream};
+use fermata_wire::Ticket;
+
+use super::{DONE, Reaction, Step};
+use crate::completions::{Then, Waiting};
+use crate::errors::OpError;
+use crate::serve::Server;
+
+impl Server {
+    pub(super) fn stream_create(&mut self, stream: Handle, context: Handle, flags: u32, priority: i32) -> Step {
+        if self.site.session.streams.contains(stream) || stream == STREAM_LEGACY {
+            return Err(OpError::invalid(format!("there is a stream {stream:#x} already")));
+        }
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let handle = live.driver.create_stream(flags, priority)?;
+        live.streams.insert(stream, LiveStream { handle, context });
+        self.site.session.streams.insert(stream, Stream { context, flags, priority })?;
+        DONE
+    }
+
+    pub(super) fn stream_destroy(&mut self, stream: Handle) -> Step {
+        let context = self.site.session.streams.get(stream)?.context;
+        let key = StreamRef { context, stream };
+        // Its work goes on; whoever waits for the context waits for it too.
+        let marks = self.mark(&[key])?;
+        if !marks.is_empty() {
+            let then = Then::Answer;
+            self.waiting.push(Waiting { ticket: None, context: None, reports: false, marks, event: None, then });
+        }
+        self.site.session.streams.remove(stream)?;
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        if let Some(found) = live.streams.remove(&stream) {
+            live.driver.destroy_stream(found.handle)?;
+        }
+        self.queues.forget(key);
+        DONE
+    }
+
+    pub(super) fn stream_sync(&mut self, stream: StreamRef, ticket: Option<Ticket>) -> Step {
+        self.site.live.stream(stream)?;
+        self.after(&[stream], Some(stream.context), true, Then::Answer, ticket)
+    }
+
+    pub(super) fn stream_query(&mut self, stream: StreamRef) -> Step {
+        let handle = self.site.live.stream(stream)?;
+        if self.queues.busy(stream).is_some() {
+            self.site.live.driver.query_stream(handle)?;
+        }
+        DONE
+    }
+
+    pub(super) fn stream_wait(&mut self, stream: StreamRef, event: Handle, flags: u32) -> Step {
+        let live = &mut self.site.live;
+        let event = live.event(event)?;
+        let handle = live.stream(stream)?;
+        live.driver.stream_wait(handle, event, flags)?;
+        self.issued(stream, false, None)
+    }
+
+    pub(super) fn event_create(&mut self, event: Handle, context: Handle, flags: u32) -> Step {
+        if self.site.session.events.contains(event) {
+            return Err(OpError::invalid(format!("there is an event {event:#x} already")));
+        }
+        if flags & cu::CU_EVENT_INTERPROCESS != 0 {
+            return Err(OpError::new(cu::CUDA_ERROR_NOT_SUPPORTED, "events shared with other processes"));
+        }
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let handle = live.driver.create_event(flags)?;
+        live.events.insert(event, (handle, context));
+        self.site.session.events.insert(event, Event { context, flags, recorded: false })?;
+        DONE
+    }
+
+    pub(super) fn event_destroy(&mut self, event: Handle) -> Step {
+        self.site.session.events.remove(event)?;
+        let live = &mut self.site.live;
+        if let Some((handle, context)) = live.events.remove(&event) {
+            live.enter(context)?;
+            live.driver.destroy_event(handle)?;
+        }
+        DONE
+    }
+
+    pub(super) fn event_record(&mut self, event: Handle, stream: StreamRef, flags: u32) -> Step {
+        let live = &mut self.site.live;
+        let handle = live.event(event)?;
+        let on = live.stream(stream)?;
+        live.driver.record_event(handle, on, flags)?;
+        self.site.session.events.get_mut(event)?.recorded = true;
+        self.issued(stream, false, None)
+    }
+
+    pub(super) fn event_sync(&mut self, event: Handle, ticket: Option<Ticket>) -> Step {
+        let context = self.site.session.events.get(event)?.context;
+        self.waiting.push(Waiting {
+            ticket,
+            context: Some(context),
+            reports: true,
+            marks: Vec::new(),
+            event: Some(event),
+            then: Then::Answer,
+        });
+        Ok(Reaction::Later)
+    }
+
+    pub(super) fn event_query(&mut self, event: Handle) -> Step {
+        let live = &mut self.site.live;
+        let handle = live.event(event)?;
+        live.driver.query_event(handle)?;
+        DONE
+    }
+
+    pub(super) fn event_elapsed(&mut self, start: Handle, end: Handle) -> Step {
+        let live = &mut self.site.live;
+        let (start, end) = (live.event(start)?, live.event(end)?);
+        Ok(Reaction::Answer(ReplyBody::F32(live.driver.elapsed(start, end)?)))
+    }
+
+    pub(super) fn host_call(&mut self, stream: StreamRef, id: u64) -> Step {
+        let live = &mut self.site.live;
+        let handle = live.stream(stream)?;
+        let callbacks = Arc::clone(&self.callbacks);
+        live.driver.launch_host(handle, Box::new(move || callbacks.call(id)))?;
+        self.issued(stream, false, None)
+    }
+}

@@ -1,0 +1,220 @@
+//! Errors of operations: how each becomes a `CUresult`, and those that wait for the next answer.
+//!
+//! An operation nobody waits for fails silently at first; its context remembers the error until a
+//! synchronising operation is answered. An error that kills the context is remembered for ever.
+
+use std::collections::HashMap;
+
+use fermata_abi::op::{Handle, Op};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{DriverError, MemoryError, ModuleRefused};
+use fermata_state::{Session, StateError};
+use fermata_wire::WireError;
+
+/// Why an operation failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OpError {
+    pub code: cu::CUresult,
+    pub text: String,
+}
+
+impl OpError {
+    pub fn new(code: cu::CUresult, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Self::new(cu::CUDA_ERROR_INVALID_VALUE, text)
+    }
+}
+
+impl From<DriverError> for OpError {
+    fn from(error: DriverError) -> Self {
+        Self::new(error.code, error.to_string())
+    }
+}
+
+impl From<MemoryError> for OpError {
+    fn from(error: MemoryError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<StateError> for OpError {
+    fn from(error: StateError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<ModuleRefused> for OpError {
+    fn from(refused: ModuleRefused) -> Self {
+        let text = if refused.log.is_empty() { refused.error.to_string() } else { refused.log };
+        Self::new(refused.error.code, text)
+    }
+}
+
+impl From<WireError> for OpError {
+    fn from(error: WireError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl From<postcard::Error> for OpError {
+    fn from(error: postcard::Error) -> Self {
+        Self::invalid(format!("a graph that cannot be decoded: {error}"))
+    }
+}
+
+/// Whether a context that reports this is of no use any more.
+pub(crate) fn is_fatal(code: cu::CUresult) -> bool {
+    matches!(
+        code,
+        cu::CUDA_ERROR_ILLEGAL_ADDRESS
+            | cu::CUDA_ERROR_LAUNCH_TIMEOUT
+            | cu::CUDA_ERROR_ASSERT
+            | cu::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | cu::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | cu::CUDA_ERROR_MISALIGNED_ADDRESS
+            | cu::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | cu::CUDA_ERROR_INVALID_PC
+            | cu::CUDA_ERROR_LAUNCH_FAILED
+            | cu::CUDA_ERROR_ECC_UNCORRECTABLE
+            | cu::CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | cu::CUDA_ERROR_DEVICE_UNAVAILABLE
+            | cu::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | cu::CUDA_ERROR_EXTERNAL_DEVICE
+            | cu::CUDA_ERROR_CONTAINED
+            | cu::CUDA_ERROR_TENSOR_MEMORY_LEAK
+            | cu::CUDA_ERROR_UNKNOWN
+    )
+}
+
+/// Errors not told yet, by context.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    waiting: HashMap<Handle, OpError>,
+    fatal: HashMap<Handle, OpError>,
+}
+
+impl Faults {
+    /// An unanswered operation has failed.
+    pub fn defer(&mut self, context: Handle, error: OpError) {
+        self.observe(context, &error);
+        self.waiting.entry(context).or_insert(error);
+    }
+
+    /// Any operation has failed; only what kills the context is remembered.
+    pub fn observe(&mut self, context: Handle, error: &OpError) {
+        if is_fatal(error.code) {
+            self.fatal.entry(context).or_insert_with(|| error.clone());
+        }
+    }
+
+    /// The error that has killed the context.
+    pub fn fatal(&self, context: Handle) -> Option<&OpError> {
+        self.fatal.get(&context)
+    }
+
+    /// Any error that has killed a context.
+    pub fn any_fatal(&self) -> Option<(Handle, &OpError)> {
+        self.fatal.iter().next().map(|(context, error)| (*context, error))
+    }
+
+    /// The error that a synchronising operation on this context has to report.
+    pub fn take(&mut self, context: Handle) -> Option<OpError> {
+        if self.waiting.is_empty() && self.fatal.is_empty() {
+            return None;
+        }
+        self.fatal.get(&context).cloned().or_else(|| self.waiting.remove(&context))
+    }
+
+    /// The context is gone, with its errors.
+    pub fn forget(&mut self, context: Handle) {
+        self.waiting.remove(&context);
+        self.fatal.remove(&context);
+    }
+}
+
+/// The context an operation acts on.
+pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<Handle> {
+    let of_module = |module: &Handle| session.modules.get(*module).ok().map(|it| it.context);
+    let of_function = |function: &Handle| {
+        let module = session.functions.get(*function).ok()?.module;
+        of_module(&module)
+    };
+    let of_event = |event: &Handle| session.events.get(*event).ok().map(|it| it.context);
+    match op {
+        Op::ContextSync { context }
+        | Op::ContextSetLimit { context, .. }
+        | Op::ContextGetLimit { context, .. }
+        | Op::MemInfo { context }
+        | Op::PeerEnable { context, .. }
+        | Op::PeerDisable { context, .. }
+        | Op::ModuleLoad { context, .. }
+        | Op::MemAlloc { context, .. }
+        | Op::HostMap { context, .. }
+        | Op::ArrayCreate { context, .. }
+        | Op::StreamCreate { context, .. }
+        | Op::EventCreate { context, .. }
+        | Op::GraphInstantiate { context, .. } => Some(*context),
+        Op::MemAllocAsync { stream, .. }
+        | Op::MemFreeAsync { stream, .. }
+        | Op::Copy { stream, .. }
+        | Op::Copy3d { stream, .. }
+        | Op::Fill { stream, .. }
+        | Op::StreamSync { stream }
+        | Op::StreamQuery { stream }
+        | Op::StreamWait { stream, .. }
+        | Op::EventRecord { stream, .. }
+        | Op::HostCall { stream, .. }
+        | Op::WriteValue { stream, .. }
+        | Op::WaitValue { stream, .. }
+        | Op::Launch { stream, .. }
+        | Op::GraphLaunch { stream, .. } => Some(stream.context),
+        Op::ModuleUnload { module } | Op::VariableGet { module, .. } | Op::FunctionGet { module, .. } => {
+            of_module(module)
+        }
+        Op::FunctionSetAttribute { function, .. } | Op::Occupancy { function, .. } => of_function(function),
+        Op::MemFree { address } => session.allocations.get(*address).ok().map(|it| it.context),
+        Op::EventSync { event } | Op::EventQuery { event } | Op::EventElapsed { start: event, .. } => of_event(event),
+        Op::GraphUpdate { exec, .. } => session.executables.get(*exec).ok().map(|it| it.context),
+        _ => None,
+    }
+}
+
+/// Whether the answer to an operation reports errors that wait. Operations that make something do not: the
+/// program would not know that it was made.
+pub(crate) fn reports(op: &Op<'_>) -> bool {
+    matches!(
+        op,
+        Op::ContextSync { .. }
+            | Op::StreamSync { .. }
+            | Op::StreamQuery { .. }
+            | Op::EventSync { .. }
+            | Op::EventQuery { .. }
+            | Op::Copy { .. }
+            | Op::Copy3d { .. }
+            | Op::Fill { .. }
+            | Op::MemFree { .. }
+            | Op::HostUnmap { .. }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_once_and_a_fatal_one_for_ever() {
+        let mut faults = Faults::default();
+        faults.defer(1, OpError::invalid("x"));
+        faults.defer(1, OpError::new(cu::CUDA_ERROR_INVALID_HANDLE, "y"));
+        assert_eq!(faults.take(2), None);
+        assert_eq!(faults.take(1).map(|it| it.code), Some(cu::CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(faults.take(1), None);
+        faults.defer(1, OpError::new(cu::CUDA_ERROR_ILLEGAL_ADDRESS, "z"));
+        for _ in 0..3 {
+            assert_eq!(faults.take(1).map(|it| it.code), Some(cu::CUDA_ERROR_ILLEGAL_ADDRESS));
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The decode loop: takes operations in order, gives them to the driver, answers what is due.
+//!
+//! It never blocks on the device. While answers wait it spins for a short time, then naps ever longer, so
+//! that a launch with a synchronisation costs little and a long kernel costs no core.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::{Address, DeviceInfo, Handle, Op, Reply, ReplyBody, ToProgram};
+use fermata_engine::{Site, Summary};
+use fermata_wire::{Consumer, Event, Replier, Side, Ticket, WireError};
+use parking_lot::Mutex;
+
+use crate::callbacks::Callbacks;
+use crate::completions::Waiting;
+use crate::dispatch::Reaction;
+use crate::errors::{Faults, OpError, context_of, reports};
+use crate::queues::Queues;
+use crate::scratch::{EventPool, Scratch, Staging};
+
+/// How long the loop sleeps when nothing is due; it is woken for messages and requests.
+const IDLE: Duration = Duration::from_millis(500);
+/// Messages taken before answers are looked at again.
+const BATCH: usize = 64;
+
+/// Requests of the conversation to a running server.
+#[derive(Default)]
+pub(crate) struct Requests {
+    pub stop: AtomicBool,
+    pub describe: Mutex<Vec<Sender<Summary>>>,
+}
+
+/// Why serving ended.
+pub(crate) enum Ended {
+    /// As asked.
+    Detached,
+    /// The program has left.
+    ProgramGone,
+    /// What the program sent is no conversation.
+    Broken(WireError),
+}
+
+/// The state of serving one program.
+pub(crate) struct Server {
+    pub site: Site,
+    pub replier: Replier,
+    pub side: Arc<Side>,
+    pub staging: Staging,
+    pub scratch: Scratch,
+    pub events: EventPool,
+    pub waiting: Vec<Waiting>,
+    pub queues: Queues,
+    pub faults: Faults,
+    pub callbacks: Arc<Callbacks>,
+    pub devices: Vec<DeviceInfo>,
+    /// Descriptors that came ahead of their operation.
+    pub arrived: HashMap<Address, (OwnedFd, u64)>,
+    /// Contexts with a module that prints.
+    pub printing: HashSet<Handle>,
+}
+
+impl Server {
+    /// A server for `consumer`'s program.
+    pub fn new(
+        site: Site,
+        faults: Faults,
+        consumer: &Consumer,
+        side: Arc<Side>,
+        callbacks: Arc<Callbacks>,
+        devices: Vec<DeviceInfo>,
+    ) -> Self {
+        let printing = crate::dispatch::printing_contexts(&site.session);
+        Self {
+            site,
+            replier: consumer.replier(),
+            side,
+            staging: Staging::new(consumer.staging()),
+            scratch: Scratch::default(),
+            events: EventPool::default(),
+            waiting: Vec::new(),
+            queues: Queues::default(),
+            faults,
+            callbacks,
+            devices,
+            arrived: HashMap::new(),
+            printing,
+        }
+    }
+
+    /// Serves until asked to stop or the program is gone; the answer is the session as it is then.
+    pub fn run(mut self, mut consumer: Consumer, requests: &Requests) -> (Site, Faults, Ended) {
+        self.site.live.forget_current();
+        self.callbacks.attach(Arc::clone(&self.side));
+        let ended = match self.welcome() {
+            Ok(()) => self.decode(&mut consumer, requests),
+            Err(error) => Ended::Broken(error),
+        };
+        self.callbacks.detach();
+        self.leave();
+        drop(consumer);
+        (self.site, self.faults, ended)
+    }
+
+    /// Tells the program of every shared region that exists.
+    fn welcome(&mut self) -> Result<(), WireError> {
+        if self.site.live.enter_any().is_ok()
+            && let Err(error) = self.staging.register(&self.site.live.driver)
+        {
+            self.note(None, &error.into());
+        }
+        for (address, mapping) in &self.site.live.hosts {
+            let region = ToProgram::Region { address: *address, size: mapping.size() };
+            self.side.send_to_program(&region, Some(mapping.fd()))?;
+        }
+        self.side.send_to_program(&ToProgram::RegionsEnd, None)
+    }
+
+    /// Takes back what belongs to the attachment.
+    fn leave(&mut self) {
+        self.waiting.clear();
+        if self.site.live.enter_any().is_ok() {
+            let Server { events, site, staging, .. } = self;
+            // A dead context cannot give anything back, and ends with the process.
+            let _ = staging.unregister(&site.live.driver);
+            for context in site.live.contexts.keys() {
+                events.drain(&site.live.driver, *context);
+            }
+        }
+        self.site.live.forget_current();
+    }
+
+    fn decode(&mut self, consumer: &mut Consumer, requests: &Requests) -> Ended {
+        let mut quiet_since = Instant::now();
+        let mut naps = 0u32;
+        loop {
+            let mut progress = false;
+            for _ in 0..BATCH {
+                match consumer.next(Duration::ZERO) {
+                    Ok(Event::Message(message)) => {
+                        self.execute(&message.op, message.ticket);
+                        progress = true;
+                    }
+                    Ok(Event::Idle) => break,
+                    Ok(Event::Closed) => return Ended::ProgramGone,
+                    Err(error) => return ended_by(error),
+                }
+            }
+            progress |= self.poll();
+            if requests.stop.load(Ordering::Acquire) && !progress {
+                return Ended::Detached;
+            }
+            self.describe(requests);
+            if progress {
+                quiet_since = Instant::now();
+                naps = 0;
+                continue;
+            }
+            let Some(nap) = self.nap(quiet_since, &mut naps) else { continue };
+            match consumer.next(nap) {
+                Ok(Event::Message(message)) => {
+                    self.execute(&message.op, message.ticket);
+                    quiet_since = Instant::now();
+                    naps = 0;
+                }
+                Ok(Event::Idle) => {}
+                Ok(Event::Closed) => return Ended::ProgramGone,
+                Err(error) => return ended_by(error),
+            }
+        }
+    }
+
+    /// How long to sleep now; `None` to look again at once.
+    fn nap(&self, quiet_since: Instant, naps: &mut u32) -> Option<Duration> {
+        if self.waiting.is_empty() {
+            return Some(IDLE);
+        }
+        *naps += 1;
+        if *naps < 16 {
+            std::hint::spin_loop();
+            return None;
+        }
+        match quiet_since.elapsed().as_micros() {
+            0..100 => {
+                std::thread::yield_now();
+                None
+            }
+            100..2000 => Some(Duration::from_micros(20)),
+            _ => Some(Duration::from_micros(200)),
+        }
+    }
+
+    fn describe(&self, requests: &Requests) {
+        let Some(mut asked) = requests.describe.try_lock() else { return };
+        for sender in asked.drain(..) {
+            // Whoever asked may have given up.
+            let _ = sender.send(Summary::of(&self.site.session));
+        }
+    }
+
+    fn execute(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
+        let context = context_of(op, &self.site.session);
+        let reports = reports(op);
+        if let Some(fatal) = context.and_then(|context| self.faults.fatal(context)) {
+            if !matches!(op, Op::CallbackDone { .. }) {
+                let error = fatal.clone();
+                self.answer(ticket, None, false, Err(error));
+            }
+            return;
+        }
+        match self.dispatch(op, ticket) {
+            Ok(Reaction::Answer(body)) => self.answer(ticket, context, reports, Ok(body)),
+            Ok(Reaction::Later) => {}
+            Err(error) => self.answer(ticket, context, reports, Err(error)),
+        }
+    }
+
+    /// Answers, or remembers the error of what nobody waits for.
+    pub(crate) fn answer(
+        &mut self,
+        ticket: Option<Ticket>,
+        context: Option<Handle>,
+        reports: bool,
+        outcome: Result<ReplyBody<'_>, OpError>,
+    ) {
+        let Some(ticket) = ticket else {
+            if let Err(error) = outcome {
+                self.note(context, &error);
+            }
+            return;
+        };
+        let outcome = match (outcome, context) {
+            (Ok(body), Some(context)) if reports => self.faults.take(context).map_or(Ok(body), Err),
+            (Err(error), Some(context)) => {
+                self.faults.observe(context, &error);
+                Err(error)
+            }
+            (outcome, _) => outcome,
+        };
+        let (status, body, text) = match &outcome {
+            Ok(body) => (0, body.clone(), ""),
+            Err(error) => (error.code, ReplyBody::None, error.text.as_str()),
+        };
+        if let Err(error) = self.replier.answer(ticket, &Reply { status, body, text }) {
+            // The room for the answer was too small: the program must not wait for ever.
+            let error = OpError::from(error);
+            let reply = Reply { status: error.code, body: ReplyBody::None, text: "the answer does not fit" };
+            let _ = self.replier.answer(ticket, &reply);
+        }
+    }
+
+    fn note(&mut self, context: Option<Handle>, error: &OpError) {
+        let context = context.or_else(|| self.site.session.contexts.iter().next().map(|(handle, _)| handle));
+        if let Some(context) = context {
+            self.faults.defer(context, error.clone());
+        }
+    }
+}
+
+fn ended_by(error: WireError) -> Ended {
+    match error {
+        WireError::PeerGone(_) => Ended::ProgramGone,
+        error => Ended::Broken(error),
+    }
+}

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::entry::Result;
 use crate::handles::{self, Table};
 use crate::link;
-use crate::session::{Session, session};
+use crate::session::Session;
 
 /// A context.
 #[derive(Debug)]
@@ -231,6 +231,7 @@ impl Contexts {
         session.modules.forget(context.handle);
         session.streams.forget(context.handle);
         session.events.forget(context.handle);
+        session.arrays.forget(context.handle);
         session.memory.forget(context.handle);
         link::ask(&Op::ContextDestroy { context: context.handle }, link::nothing)
     }

@@ -11,6 +11,8 @@
 mod agent;
 mod alloc;
 mod api;
+mod array;
+mod boxes;
 mod callback;
 mod context;
 mod copy;
@@ -27,6 +29,8 @@ mod link;
 mod mirror;
 mod module;
 mod notice;
+mod physical;
+mod pool;
 mod quiesce;
 mod session;
 mod signal;

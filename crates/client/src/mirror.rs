@@ -136,6 +136,11 @@ impl Mirror {
         FROZEN.set(Some(self.0.read()));
     }
 
+    /// Bytes of the blocks that `wanted` accepts.
+    pub fn sum(&self, wanted: impl Fn(&Block) -> bool) -> u64 {
+        self.0.read().values().filter(|block| wanted(block)).map(|block| block.size).sum()
+    }
+
     /// Whether any block overlaps the range.
     pub fn overlaps(&self, start: Address, len: u64) -> bool {
         let map = self.0.read();

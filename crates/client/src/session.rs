@@ -13,6 +13,7 @@ use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN, FromAgent, ToAgent};
 use fermata_wire::{Producer, Side};
 
 use crate::agent;
+use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::devices::Devices;
 use crate::entry::Result;
@@ -20,6 +21,8 @@ use crate::event::Events;
 use crate::link::{self, Link};
 use crate::mirror::Mirror;
 use crate::module::Modules;
+use crate::physical::PhysicalMemory;
+use crate::pool::Pools;
 use crate::stream::Streams;
 use crate::{fork, notice, wake};
 
@@ -40,6 +43,12 @@ pub struct Session {
     pub modules: Modules,
     /// Addresses.
     pub memory: Mirror,
+    /// Physical memory.
+    pub physical: PhysicalMemory,
+    /// Memory pools.
+    pub pools: Pools,
+    /// Arrays.
+    pub arrays: Arrays,
     /// Streams.
     pub streams: Streams,
     /// Events.
@@ -104,6 +113,9 @@ fn start() -> core::result::Result<Session, CUresult> {
         contexts: Contexts::default(),
         modules: Modules::default(),
         memory: Mirror::default(),
+        physical: PhysicalMemory::default(),
+        pools: Pools::default(),
+        arrays: Arrays::default(),
         streams: Streams::default(),
         events: Events::default(),
     })

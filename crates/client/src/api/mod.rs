@@ -1,5 +1,7 @@
 //! The exported functions, in the driver API's groups.
 
+mod array;
+mod boxes;
 mod context;
 mod copy;
 mod device;
@@ -15,7 +17,9 @@ mod memory;
 mod module;
 mod occupancy;
 mod per_thread;
+mod physical;
 mod pointer;
+mod pool;
 mod proc_table;
 mod stream;
 mod unsupported;

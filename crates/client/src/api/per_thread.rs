@@ -82,11 +82,50 @@ unsafe extern "C" {
         flags: core::ffi::c_uint,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
+    fn cuMemcpy2DAsync_v2(
+        pCopy: *const sys::CUDA_MEMCPY2D,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpy2DUnaligned_v2(pCopy: *const sys::CUDA_MEMCPY2D) -> sys::CUresult;
+    fn cuMemcpy3DAsync_v2(
+        pCopy: *const sys::CUDA_MEMCPY3D,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpy3DPeerAsync(
+        pCopy: *const sys::CUDA_MEMCPY3D_PEER,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
     fn cuMemcpyAsync(
         dst: sys::CUdeviceptr,
         src: sys::CUdeviceptr,
         ByteCount: usize,
         hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyAtoA_v2(
+        dstArray: sys::CUarray,
+        dstOffset: usize,
+        srcArray: sys::CUarray,
+        srcOffset: usize,
+        ByteCount: usize,
+    ) -> sys::CUresult;
+    fn cuMemcpyAtoD_v2(
+        dstDevice: sys::CUdeviceptr,
+        srcArray: sys::CUarray,
+        srcOffset: usize,
+        ByteCount: usize,
+    ) -> sys::CUresult;
+    fn cuMemcpyAtoHAsync_v2(
+        dstHost: *mut core::ffi::c_void,
+        srcArray: sys::CUarray,
+        srcOffset: usize,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyDtoA_v2(
+        dstArray: sys::CUarray,
+        dstOffset: usize,
+        srcDevice: sys::CUdeviceptr,
+        ByteCount: usize,
     ) -> sys::CUresult;
     fn cuMemcpyDtoDAsync_v2(
         dstDevice: sys::CUdeviceptr,
@@ -97,6 +136,13 @@ unsafe extern "C" {
     fn cuMemcpyDtoHAsync_v2(
         dstHost: *mut core::ffi::c_void,
         srcDevice: sys::CUdeviceptr,
+        ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyHtoAAsync_v2(
+        dstArray: sys::CUarray,
+        dstOffset: usize,
+        srcHost: *const core::ffi::c_void,
         ByteCount: usize,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
@@ -412,6 +458,76 @@ pub unsafe extern "C" fn cuMemcpy_ptds(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2D_v2_ptds(pCopy: *const sys::CUDA_MEMCPY2D) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpy2DAsync_v2(pCopy, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2DAsync_v2_ptsz(
+    pCopy: *const sys::CUDA_MEMCPY2D,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy2DAsync_v2(pCopy, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2DUnaligned_v2_ptds(
+    pCopy: *const sys::CUDA_MEMCPY2D,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy2DUnaligned_v2(pCopy) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3D_v2_ptds(pCopy: *const sys::CUDA_MEMCPY3D) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpy3DAsync_v2(pCopy, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DAsync_v2_ptsz(
+    pCopy: *const sys::CUDA_MEMCPY3D,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy3DAsync_v2(pCopy, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DPeer_ptds(
+    pCopy: *const sys::CUDA_MEMCPY3D_PEER,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpy3DPeerAsync(pCopy, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DPeerAsync_ptsz(
+    pCopy: *const sys::CUDA_MEMCPY3D_PEER,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy3DPeerAsync(pCopy, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyAsync_ptsz(
     dst: sys::CUdeviceptr,
     src: sys::CUdeviceptr,
@@ -420,6 +536,68 @@ pub unsafe extern "C" fn cuMemcpyAsync_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuMemcpyAsync(dst, src, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoA_v2_ptds(
+    dstArray: sys::CUarray,
+    dstOffset: usize,
+    srcArray: sys::CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyAtoA_v2(dstArray, dstOffset, srcArray, srcOffset, ByteCount) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoD_v2_ptds(
+    dstDevice: sys::CUdeviceptr,
+    srcArray: sys::CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyAtoD_v2(dstDevice, srcArray, srcOffset, ByteCount) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoH_v2_ptds(
+    dstHost: *mut core::ffi::c_void,
+    srcArray: sys::CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2_ptsz(
+    dstHost: *mut core::ffi::c_void,
+    srcArray: sys::CUarray,
+    srcOffset: usize,
+    ByteCount: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoA_v2_ptds(
+    dstArray: sys::CUarray,
+    dstOffset: usize,
+    srcDevice: sys::CUdeviceptr,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyDtoA_v2(dstArray, dstOffset, srcDevice, ByteCount) }
 }
 
 #[unsafe(no_mangle)]
@@ -472,6 +650,34 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuMemcpyDtoHAsync_v2(dstHost, srcDevice, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoA_v2_ptds(
+    dstArray: sys::CUarray,
+    dstOffset: usize,
+    srcHost: *const core::ffi::c_void,
+    ByteCount: usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        match cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, PER_THREAD) {
+            0 => cuStreamSynchronize(PER_THREAD),
+            error => error,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoAAsync_v2_ptsz(
+    dstArray: sys::CUarray,
+    dstOffset: usize,
+    srcHost: *const core::ffi::c_void,
+    ByteCount: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpyHtoAAsync_v2(dstArray, dstOffset, srcHost, ByteCount, own(hStream)) }
 }
 
 #[unsafe(no_mangle)]

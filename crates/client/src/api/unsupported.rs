@@ -16,24 +16,8 @@ pub unsafe extern "C" fn cuArray3DCreate(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuArray3DCreate_v2(
-    _pHandle: *mut sys::CUarray,
-    _pAllocateArray: *const sys::CUDA_ARRAY3D_DESCRIPTOR,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuArray3DGetDescriptor(
     _pArrayDescriptor: *mut core::ffi::c_void,
-    _hArray: sys::CUarray,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuArray3DGetDescriptor_v2(
-    _pArrayDescriptor: *mut sys::CUDA_ARRAY3D_DESCRIPTOR,
     _hArray: sys::CUarray,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -48,29 +32,8 @@ pub unsafe extern "C" fn cuArrayCreate(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuArrayCreate_v2(
-    _pHandle: *mut sys::CUarray,
-    _pAllocateArray: *const sys::CUDA_ARRAY_DESCRIPTOR,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuArrayDestroy(_hArray: sys::CUarray) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuArrayGetDescriptor(
     _pArrayDescriptor: *mut core::ffi::c_void,
-    _hArray: sys::CUarray,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuArrayGetDescriptor_v2(
-    _pArrayDescriptor: *mut sys::CUDA_ARRAY_DESCRIPTOR,
     _hArray: sys::CUarray,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -274,14 +237,6 @@ pub unsafe extern "C" fn cuDevSmResourceSplitByCount(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(
-    _pool_out: *mut sys::CUmemoryPool,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetDevResource(
     _device: sys::CUdevice,
     _resource: *mut sys::CUdevResource,
@@ -300,15 +255,6 @@ pub unsafe extern "C" fn cuDeviceGetExecAffinitySupport(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetGraphMemAttribute(
-    _device: sys::CUdevice,
-    _attr: sys::CUgraphMem_attribute,
-    _value: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetHostAtomicCapabilities(
     _capabilities: *mut core::ffi::c_uint,
     _operations: *const sys::CUatomicOperation,
@@ -322,14 +268,6 @@ pub unsafe extern "C" fn cuDeviceGetHostAtomicCapabilities(
 pub unsafe extern "C" fn cuDeviceGetLuid(
     _luid: *mut core::ffi::c_char,
     _deviceNodeMask: *mut core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetMemPool(
-    _pool: *mut sys::CUmemoryPool,
     _dev: sys::CUdevice,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -366,11 +304,6 @@ pub unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGraphMemTrim(_device: sys::CUdevice) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceRegisterAsyncNotification(
     _device: sys::CUdevice,
     _callbackFunc: sys::CUasyncCallback,
@@ -385,14 +318,6 @@ pub unsafe extern "C" fn cuDeviceSetGraphMemAttribute(
     _device: sys::CUdevice,
     _attr: sys::CUgraphMem_attribute,
     _value: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceSetMemPool(
-    _dev: sys::CUdevice,
-    _pool: sys::CUmemoryPool,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -1683,22 +1608,6 @@ pub unsafe extern "C" fn cuLogsUnregisterCallback(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAddressFree(_ptr: sys::CUdeviceptr, _size: usize) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAddressReserve(
-    _ptr: *mut sys::CUdeviceptr,
-    _size: usize,
-    _alignment: usize,
-    _addr: sys::CUdeviceptr,
-    _flags: core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc(
     _dptr: *mut core::ffi::c_uint,
     _bytesize: core::ffi::c_uint,
@@ -1743,16 +1652,6 @@ pub unsafe extern "C" fn cuMemBatchDecompressAsync_ptsz(
     _flags: core::ffi::c_uint,
     _errorIndex: *mut usize,
     _stream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemCreate(
-    _handle: *mut sys::CUmemGenericAllocationHandle,
-    _size: usize,
-    _prop: *const sys::CUmemAllocationProp,
-    _flags: core::ffi::c_ulonglong,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -1823,45 +1722,10 @@ pub unsafe extern "C" fn cuMemFree(_dptr: core::ffi::c_uint) -> sys::CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetAccess(
-    _flags: *mut core::ffi::c_ulonglong,
-    _location: *const sys::CUmemLocation,
-    _ptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetAddressRange(
     _pbase: *mut core::ffi::c_uint,
     _psize: *mut core::ffi::c_uint,
     _dptr: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetAllocationGranularity(
-    _granularity: *mut usize,
-    _prop: *const sys::CUmemAllocationProp,
-    _option: sys::CUmemAllocationGranularity_flags,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
-    _prop: *mut sys::CUmemAllocationProp,
-    _handle: sys::CUmemGenericAllocationHandle,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetDefaultMemPool(
-    _pool_out: *mut sys::CUmemoryPool,
-    _location: *mut sys::CUmemLocation,
-    _type_: sys::CUmemAllocationType,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -1881,15 +1745,6 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
 pub unsafe extern "C" fn cuMemGetInfo(
     _free: *mut core::ffi::c_uint,
     _total: *mut core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemGetMemPool(
-    _pool: *mut sys::CUmemoryPool,
-    _location: *mut sys::CUmemLocation,
-    _type_: sys::CUmemAllocationType,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -1922,17 +1777,6 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemMap(
-    _ptr: sys::CUdeviceptr,
-    _size: usize,
-    _offset: usize,
-    _handle: sys::CUmemGenericAllocationHandle,
-    _flags: core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemMapArrayAsync(
     _mapInfoList: *mut sys::CUarrayMapInfo,
     _count: core::ffi::c_uint,
@@ -1947,19 +1791,6 @@ pub unsafe extern "C" fn cuMemMapArrayAsync_ptsz(
     _count: core::ffi::c_uint,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolCreate(
-    _pool: *mut sys::CUmemoryPool,
-    _poolProps: *const sys::CUmemPoolProps,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolDestroy(_pool: sys::CUmemoryPool) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1982,24 +1813,6 @@ pub unsafe extern "C" fn cuMemPoolExportToShareableHandle(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolGetAccess(
-    _flags: *mut sys::CUmemAccess_flags,
-    _memPool: sys::CUmemoryPool,
-    _location: *mut sys::CUmemLocation,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolGetAttribute(
-    _pool: sys::CUmemoryPool,
-    _attr: sys::CUmemPool_attribute,
-    _value: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
     _pool_out: *mut sys::CUmemoryPool,
     _handle: *mut core::ffi::c_void,
@@ -2014,32 +1827,6 @@ pub unsafe extern "C" fn cuMemPoolImportPointer(
     _ptr_out: *mut sys::CUdeviceptr,
     _pool: sys::CUmemoryPool,
     _shareData: *mut sys::CUmemPoolPtrExportData,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolSetAccess(
-    _pool: sys::CUmemoryPool,
-    _map: *const sys::CUmemAccessDesc,
-    _count: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolSetAttribute(
-    _pool: sys::CUmemoryPool,
-    _attr: sys::CUmemPool_attribute,
-    _value: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPoolTrimTo(
-    _pool: sys::CUmemoryPool,
-    _minBytesToKeep: usize,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2096,54 +1883,7 @@ pub unsafe extern "C" fn cuMemRangeGetAttributes(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemRelease(_handle: sys::CUmemGenericAllocationHandle) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemRetainAllocationHandle(
-    _handle: *mut sys::CUmemGenericAllocationHandle,
-    _addr: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemSetAccess(
-    _ptr: sys::CUdeviceptr,
-    _size: usize,
-    _desc: *const sys::CUmemAccessDesc,
-    _count: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemSetMemPool(
-    _location: *mut sys::CUmemLocation,
-    _type_: sys::CUmemAllocationType,
-    _pool: sys::CUmemoryPool,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemUnmap(_ptr: sys::CUdeviceptr, _size: usize) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2D(_pCopy: *const core::ffi::c_void) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2D_v2(_pCopy: *const sys::CUDA_MEMCPY2D) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2D_v2_ptds(_pCopy: *const sys::CUDA_MEMCPY2D) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2156,37 +1896,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DAsync_v2(
-    _pCopy: *const sys::CUDA_MEMCPY2D,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DAsync_v2_ptsz(
-    _pCopy: *const sys::CUDA_MEMCPY2D,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2DUnaligned(_pCopy: *const core::ffi::c_void) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DUnaligned_v2(
-    _pCopy: *const sys::CUDA_MEMCPY2D,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DUnaligned_v2_ptds(
-    _pCopy: *const sys::CUDA_MEMCPY2D,
-) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -2196,34 +1906,8 @@ pub unsafe extern "C" fn cuMemcpy3D(_pCopy: *const core::ffi::c_void) -> sys::CU
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3D_v2(_pCopy: *const sys::CUDA_MEMCPY3D) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3D_v2_ptds(_pCopy: *const sys::CUDA_MEMCPY3D) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy3DAsync(
     _pCopy: *const core::ffi::c_void,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DAsync_v2(
-    _pCopy: *const sys::CUDA_MEMCPY3D,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DAsync_v2_ptsz(
-    _pCopy: *const sys::CUDA_MEMCPY3D,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -2272,62 +1956,12 @@ pub unsafe extern "C" fn cuMemcpy3DBatchAsync_v2_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DPeer(_pCopy: *const sys::CUDA_MEMCPY3D_PEER) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DPeer_ptds(
-    _pCopy: *const sys::CUDA_MEMCPY3D_PEER,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DPeerAsync(
-    _pCopy: *const sys::CUDA_MEMCPY3D_PEER,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DPeerAsync_ptsz(
-    _pCopy: *const sys::CUDA_MEMCPY3D_PEER,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyAtoA(
     _dstArray: sys::CUarray,
     _dstOffset: core::ffi::c_uint,
     _srcArray: sys::CUarray,
     _srcOffset: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoA_v2(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoA_v2_ptds(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2343,26 +1977,6 @@ pub unsafe extern "C" fn cuMemcpyAtoD(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoD_v2(
-    _dstDevice: sys::CUdeviceptr,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoD_v2_ptds(
-    _dstDevice: sys::CUdeviceptr,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyAtoH(
     _dstHost: *mut core::ffi::c_void,
     _srcArray: sys::CUarray,
@@ -2373,53 +1987,11 @@ pub unsafe extern "C" fn cuMemcpyAtoH(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoH_v2(
-    _dstHost: *mut core::ffi::c_void,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoH_v2_ptds(
-    _dstHost: *mut core::ffi::c_void,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyAtoHAsync(
     _dstHost: *mut core::ffi::c_void,
     _srcArray: sys::CUarray,
     _srcOffset: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2(
-    _dstHost: *mut core::ffi::c_void,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2_ptsz(
-    _dstHost: *mut core::ffi::c_void,
-    _srcArray: sys::CUarray,
-    _srcOffset: usize,
-    _ByteCount: usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -2494,26 +2066,6 @@ pub unsafe extern "C" fn cuMemcpyDtoA(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoA_v2(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoA_v2_ptds(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcDevice: sys::CUdeviceptr,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoD(
     _dstDevice: core::ffi::c_uint,
     _srcDevice: core::ffi::c_uint,
@@ -2562,53 +2114,11 @@ pub unsafe extern "C" fn cuMemcpyHtoA(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoA_v2(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoA_v2_ptds(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoAAsync(
     _dstArray: sys::CUarray,
     _dstOffset: core::ffi::c_uint,
     _srcHost: *const core::ffi::c_void,
     _ByteCount: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoAAsync_v2(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoAAsync_v2_ptsz(
-    _dstArray: sys::CUarray,
-    _dstOffset: usize,
-    _srcHost: *const core::ffi::c_void,
-    _ByteCount: usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED

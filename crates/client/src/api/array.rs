@@ -1,0 +1,145 @@
+//! Arrays, and copies from and to them in one dimension.
+
+use core::ffi::c_void;
+
+use fermata_abi::op::{Extent, Handle};
+use fermata_abi::sys::driver as sys;
+
+use crate::array::Shape;
+use crate::boxes::{Corner, Memory, Origin, copy};
+use crate::context::{current, with_current};
+use crate::entry::{Result, driver_api, get, put};
+use crate::handles::to_pointer;
+use crate::session::session;
+use crate::stream::legacy;
+
+driver_api! {
+    fn cuArrayCreate_v2(array: *mut sys::CUarray, desc: *const sys::CUDA_ARRAY_DESCRIPTOR) {
+        let desc = get(desc)?;
+        let shape = Shape {
+            width: desc.Width as u64,
+            height: desc.Height as u64,
+            depth: 0,
+            format: desc.Format,
+            channels: desc.NumChannels,
+            flags: 0,
+        };
+        put(array, to_pointer(session()?.arrays.create(&*current()?, shape)?.handle))
+    }
+
+    fn cuArray3DCreate_v2(array: *mut sys::CUarray, desc: *const sys::CUDA_ARRAY3D_DESCRIPTOR) {
+        let desc = get(desc)?;
+        let shape = Shape {
+            width: desc.Width as u64,
+            height: desc.Height as u64,
+            depth: desc.Depth as u64,
+            format: desc.Format,
+            channels: desc.NumChannels,
+            flags: desc.Flags,
+        };
+        put(array, to_pointer(session()?.arrays.create(&*current()?, shape)?.handle))
+    }
+
+    fn cuArrayGetDescriptor_v2(desc: *mut sys::CUDA_ARRAY_DESCRIPTOR, array: sys::CUarray) {
+        let shape = session()?.arrays.get(array)?.shape;
+        put(desc, sys::CUDA_ARRAY_DESCRIPTOR {
+            Width: shape.width as usize,
+            Height: shape.height as usize,
+            Format: shape.format,
+            NumChannels: shape.channels,
+        })
+    }
+
+    fn cuArray3DGetDescriptor_v2(desc: *mut sys::CUDA_ARRAY3D_DESCRIPTOR, array: sys::CUarray) {
+        let shape = session()?.arrays.get(array)?.shape;
+        put(desc, sys::CUDA_ARRAY3D_DESCRIPTOR {
+            Width: shape.width as usize,
+            Height: shape.height as usize,
+            Depth: shape.depth as usize,
+            Format: shape.format,
+            NumChannels: shape.channels,
+            Flags: shape.flags,
+        })
+    }
+
+    fn cuArrayDestroy(array: sys::CUarray) {
+        session()?.arrays.destroy(array)
+    }
+
+    fn cuMemcpyHtoA_v2(to: sys::CUarray, offset: usize, from: *const c_void, size: usize) {
+        row(At::Array(to, offset), At::Memory(Memory::Host(from.cast_mut().cast())), size, None, true)
+    }
+
+    fn cuMemcpyHtoAAsync_v2(
+        to: sys::CUarray,
+        offset: usize,
+        from: *const c_void,
+        size: usize,
+        stream: sys::CUstream,
+    ) {
+        let from = At::Memory(Memory::Host(from.cast_mut().cast()));
+        row(At::Array(to, offset), from, size, Some(stream), false)
+    }
+
+    fn cuMemcpyAtoH_v2(to: *mut c_void, from: sys::CUarray, offset: usize, size: usize) {
+        row(At::Memory(Memory::Host(to.cast())), At::Array(from, offset), size, None, true)
+    }
+
+    fn cuMemcpyAtoHAsync_v2(
+        to: *mut c_void,
+        from: sys::CUarray,
+        offset: usize,
+        size: usize,
+        stream: sys::CUstream,
+    ) {
+        row(At::Memory(Memory::Host(to.cast())), At::Array(from, offset), size, Some(stream), false)
+    }
+
+    fn cuMemcpyDtoA_v2(to: sys::CUarray, offset: usize, from: sys::CUdeviceptr, size: usize) {
+        row(At::Array(to, offset), At::Memory(Memory::Device(from)), size, None, false)
+    }
+
+    fn cuMemcpyAtoD_v2(to: sys::CUdeviceptr, from: sys::CUarray, offset: usize, size: usize) {
+        row(At::Memory(Memory::Device(to)), At::Array(from, offset), size, None, false)
+    }
+
+    fn cuMemcpyAtoA_v2(
+        to: sys::CUarray,
+        to_offset: usize,
+        from: sys::CUarray,
+        from_offset: usize,
+        size: usize,
+    ) {
+        row(At::Array(to, to_offset), At::Array(from, from_offset), size, None, false)
+    }
+}
+
+enum At {
+    Array(sys::CUarray, usize),
+    Memory(Memory),
+}
+
+/// Copies bytes of an array's first row.
+fn row(to: At, from: At, size: usize, stream: Option<sys::CUstream>, wait: bool) -> Result {
+    let session = session()?;
+    let stream = match stream {
+        Some(stream) => session.streams.resolve(stream)?,
+        None => with_current(|context| Ok(legacy(context)))?,
+    };
+    if size == 0 {
+        return Ok(());
+    }
+    let extent = Extent { width: size as u64, height: 1, depth: 1 };
+    let corner = |at: At| match at {
+        At::Array(array, x) => {
+            let array: Handle = session.arrays.get(array)?.handle;
+            Ok(Corner::Array { array, x: x as u64, y: 0, z: 0 })
+        }
+        At::Memory(memory) => {
+            let origin = Origin { x: 0, y: 0, z: 0, pitch: 0, rows: 0 };
+            Corner::memory(session, memory, origin, &extent)
+        }
+    };
+    // SAFETY: the API's caller promises that `size` bytes of host memory are good.
+    unsafe { copy(corner(to)?, corner(from)?, extent, stream, wait) }
+}

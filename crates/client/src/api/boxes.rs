@@ -1,0 +1,159 @@
+//! Copies in two and three dimensions.
+
+use core::ffi::c_void;
+
+use fermata_abi::op::Extent;
+use fermata_abi::sys::driver as sys;
+
+use crate::boxes::{Corner, Memory, Origin, copy};
+use crate::context::with_current;
+use crate::entry::{Result, driver_api, get};
+use crate::session::{Session, session};
+use crate::stream::legacy;
+
+driver_api! {
+    fn cuMemcpy2D_v2(copy: *const sys::CUDA_MEMCPY2D) {
+        flat(get(copy)?, None)
+    }
+
+    fn cuMemcpy2DUnaligned_v2(copy: *const sys::CUDA_MEMCPY2D) {
+        flat(get(copy)?, None)
+    }
+
+    fn cuMemcpy2DAsync_v2(copy: *const sys::CUDA_MEMCPY2D, stream: sys::CUstream) {
+        flat(get(copy)?, Some(stream))
+    }
+
+    fn cuMemcpy3D_v2(copy: *const sys::CUDA_MEMCPY3D) {
+        solid(get(copy)?, None)
+    }
+
+    fn cuMemcpy3DAsync_v2(copy: *const sys::CUDA_MEMCPY3D, stream: sys::CUstream) {
+        solid(get(copy)?, Some(stream))
+    }
+
+    fn cuMemcpy3DPeer(copy: *const sys::CUDA_MEMCPY3D_PEER) {
+        peer(get(copy)?, None)
+    }
+
+    fn cuMemcpy3DPeerAsync(copy: *const sys::CUDA_MEMCPY3D_PEER, stream: sys::CUstream) {
+        peer(get(copy)?, Some(stream))
+    }
+}
+
+/// One side as the API's structures describe it.
+struct Side {
+    kind: sys::CUmemorytype,
+    host: *mut c_void,
+    device: sys::CUdeviceptr,
+    array: sys::CUarray,
+    origin: Origin,
+}
+
+impl Side {
+    fn corner(&self, session: &Session, extent: &Extent) -> Result<Corner> {
+        let memory = match self.kind {
+            sys::CU_MEMORYTYPE_HOST => Memory::Host(self.host.cast()),
+            sys::CU_MEMORYTYPE_DEVICE => Memory::Device(self.device),
+            sys::CU_MEMORYTYPE_UNIFIED => Memory::Unified(self.device),
+            sys::CU_MEMORYTYPE_ARRAY => {
+                let array = session.arrays.get(self.array)?.handle;
+                let Origin { x, y, z, .. } = self.origin;
+                return Ok(Corner::Array { array, x, y, z });
+            }
+            _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
+        };
+        Corner::memory(session, memory, self.origin, extent)
+    }
+
+    fn is_host(&self, session: &Session) -> bool {
+        match self.kind {
+            sys::CU_MEMORYTYPE_HOST => true,
+            sys::CU_MEMORYTYPE_UNIFIED => session.memory.find(self.device).is_none_or(|block| block.is_host()),
+            _ => false,
+        }
+    }
+}
+
+fn flat(copy: &sys::CUDA_MEMCPY2D, stream: Option<sys::CUstream>) -> Result {
+    let origin = |x: usize, y: usize, pitch: usize| {
+        Origin { x: x as u64, y: y as u64, z: 0, pitch: pitch as u64, rows: 0 }
+    };
+    let to = Side {
+        kind: copy.dstMemoryType,
+        host: copy.dstHost,
+        device: copy.dstDevice,
+        array: copy.dstArray,
+        origin: origin(copy.dstXInBytes, copy.dstY, copy.dstPitch),
+    };
+    let from = Side {
+        kind: copy.srcMemoryType,
+        host: copy.srcHost.cast_mut(),
+        device: copy.srcDevice,
+        array: copy.srcArray,
+        origin: origin(copy.srcXInBytes, copy.srcY, copy.srcPitch),
+    };
+    run(&to, &from, [copy.WidthInBytes, copy.Height, 1], stream)
+}
+
+/// Both structures for three dimensions have these fields.
+macro_rules! sides {
+    ($copy:expr) => {{
+        let copy = $copy;
+        let origin = |x: usize, y: usize, z: usize, pitch: usize, rows: usize| Origin {
+            x: x as u64,
+            y: y as u64,
+            z: z as u64,
+            pitch: pitch as u64,
+            rows: rows as u64,
+        };
+        let to = Side {
+            kind: copy.dstMemoryType,
+            host: copy.dstHost,
+            device: copy.dstDevice,
+            array: copy.dstArray,
+            origin: origin(copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight),
+        };
+        let from = Side {
+            kind: copy.srcMemoryType,
+            host: copy.srcHost.cast_mut(),
+            device: copy.srcDevice,
+            array: copy.srcArray,
+            origin: origin(copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight),
+        };
+        (to, from, [copy.WidthInBytes, copy.Height, copy.Depth])
+    }};
+}
+
+fn solid(copy: &sys::CUDA_MEMCPY3D, stream: Option<sys::CUstream>) -> Result {
+    if copy.srcLOD != 0 || copy.dstLOD != 0 {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    let (to, from, size) = sides!(copy);
+    run(&to, &from, size, stream)
+}
+
+fn peer(copy: &sys::CUDA_MEMCPY3D_PEER, stream: Option<sys::CUstream>) -> Result {
+    let contexts = &session()?.contexts;
+    contexts.get(copy.dstContext)?;
+    contexts.get(copy.srcContext)?;
+    let (to, from, size) = sides!(copy);
+    run(&to, &from, size, stream)
+}
+
+/// Without a stream, the copy goes to the legacy one and is waited for where CUDA does so.
+fn run(to: &Side, from: &Side, [width, height, depth]: [usize; 3], stream: Option<sys::CUstream>) -> Result {
+    let session = session()?;
+    let wait = stream.is_none() && (to.is_host(session) || from.is_host(session));
+    let stream = match stream {
+        Some(stream) => session.streams.resolve(stream)?,
+        None => with_current(|context| Ok(legacy(context)))?,
+    };
+    if width == 0 || height == 0 || depth == 0 {
+        return Ok(());
+    }
+    let extent = Extent { width: width as u64, height: height as u64, depth: depth as u64 };
+    let (to, from) = (to.corner(session, &extent)?, from.corner(session, &extent)?);
+    // SAFETY: the API's caller promises that the box lies in memory that is good.
+    unsafe { copy(to, from, extent, stream, wait) }
+}

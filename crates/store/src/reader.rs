@@ -1,5 +1,6 @@
 //! Reading chunks, several threads at once, straight into callers' buffers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::direct::{self, BLOCK, blocks};
-use crate::index::{Index, Location};
+use crate::format::PackHeader;
+use crate::index::{Index, Location, Pack};
 use crate::lock::Guard;
 use crate::{ChunkId, Result, Store, StoreError};
 
@@ -117,6 +119,19 @@ impl ChunkReader {
         self.find(id).ok().map(|at| at.pack.path.clone())
     }
 
+    /// Checks the first blocks and the lengths of the packs that hold these chunks; each pack is
+    /// named once. Chunks that are missing are skipped.
+    pub fn check_packs<'a>(&self, ids: impl IntoIterator<Item = &'a ChunkId>) -> Vec<StoreError> {
+        let mut packs = BTreeMap::new();
+        for at in ids.into_iter().filter_map(|id| self.find(id).ok()) {
+            packs.entry(at.pack.id).or_insert(at.pack);
+        }
+        packs
+            .values()
+            .filter_map(|pack| check_pack(pack).err())
+            .collect()
+    }
+
     /// The store that is read.
     pub fn store(&self) -> &Path {
         self.store.dir()
@@ -144,6 +159,22 @@ impl ChunkReader {
             store: self.store.dir().into(),
         })
     }
+}
+
+fn check_pack(pack: &Pack) -> Result<()> {
+    let file = pack.file(false)?;
+    let io = |e: std::io::Error| StoreError::io("read", &pack.path, 0, e);
+    let length = file.metadata().map_err(io)?.len();
+    if length != pack.bytes {
+        let what = format!("{length} bytes instead of {}", pack.bytes);
+        return Err(StoreError::Damaged {
+            path: pack.path.clone(),
+            what,
+        });
+    }
+    let mut block = vec![0; BLOCK];
+    let got = direct::read_full(file, &mut block, 0).map_err(|e| io(e.into()))?;
+    PackHeader::check(&block[..got], pack.id, &pack.path)
 }
 
 /// Reads; true when the file ends too early.

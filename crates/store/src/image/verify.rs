@@ -104,6 +104,18 @@ pub fn verify(
         progress,
     };
     check_files(image, &table, &mut report, &meter)?;
+    for error in reader.check_packs(uses.keys()) {
+        let (file, what) = match error {
+            StoreError::Damaged { path, what } => (path, what),
+            other => (store.dir().into(), other.to_string()),
+        };
+        report.damage.push(Damage {
+            file,
+            chunk: None,
+            what,
+            buffers: Vec::new(),
+        });
+    }
     check_chunks(&reader, &uses, &mut report, &meter);
     Ok(report)
 }

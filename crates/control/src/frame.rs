@@ -95,6 +95,17 @@ impl<In: DeserializeOwned, Out: Serialize> Connection<In, Out> {
             .map_err(|e| self.io("read the credentials of", e.into()))
     }
 
+    /// The process at the other end, as the kernel recorded it at connect time, in this process's
+    /// numbering.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`] when the kernel does not say.
+    pub fn peer_pid(&self) -> Result<u32, ControlError> {
+        rustix::net::sockopt::socket_peercred(&self.socket)
+            .map(|credentials| credentials.pid.as_raw_nonzero().get().unsigned_abs())
+            .map_err(|e| self.io("read the credentials of", e.into()))
+    }
+
     /// Ends the conversation for both sides; a thread blocked in [`Self::recv`] wakes.
     pub fn shutdown(&self) {
         // Fails only when the peer is gone already, which is what is asked for.

@@ -1,12 +1,42 @@
 //! Sessions, worker pool, CRIU, supervision.
+//!
+//! ```text
+//!  user's tool ── requests ──► server ──► daemon: sessions by name ──► run, checkpoint, restore
+//!  program ───── attach ─────►   │                     │
+//!                                │                     ├─ worker, pool: processes with the GPU
+//!                                │                     └─ criu, namespace, init: the host process
+//! ```
+//! Threads, no runtime: one per connection and one per thing that is watched. A failure of one session
+//! never touches another.
 #![deny(unsafe_code)]
 
+mod agent;
+mod attach;
+mod checkpoint;
 pub mod criu;
 mod criu_rpc;
+mod daemon;
+mod doctor;
+mod driver;
 pub mod failure;
 mod init;
+mod integrity;
+mod log;
 pub mod namespace;
+mod persist;
+mod phases;
+mod pool;
+mod preflight;
 pub mod proc;
+mod record;
+mod requests;
+mod restore;
+mod run;
+mod server;
+mod session;
 mod sys;
+mod wake;
+mod worker;
 
 pub use init::helper;
+pub use server::serve;

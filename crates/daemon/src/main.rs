@@ -8,5 +8,22 @@ fn main() -> ExitCode {
     if let Some(status) = fermata_daemon::helper(&arguments) {
         return ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX));
     }
-    ExitCode::SUCCESS
+    match arguments.first().and_then(|a| a.to_str()) {
+        None if arguments.is_empty() => {}
+        Some("--version") => {
+            println!("fermatad {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("fermatad: takes no arguments; its settings come from the environment");
+            return ExitCode::from(2);
+        }
+    }
+    match fermata_daemon::serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("fermatad: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -1,0 +1,180 @@
+//! The agent inside a program, as the daemon sees it: one connection, from Hello to its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use fermata_control::Connection;
+use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::worker::FailureKind;
+use parking_lot::Mutex;
+
+use crate::failure::{Hint, OrFail, Result, fail, from_control};
+use crate::proc::ProcessId;
+
+/// A connection to an agent.
+pub type Link = Connection<FromAgent, ToAgent>;
+
+/// Who said Hello.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Its connection.
+    pub link: Link,
+    /// Its process as the daemon sees it.
+    pub process: ProcessId,
+    /// Its process id as it sees it.
+    pub inner_pid: u32,
+    /// Address of its wake block.
+    pub wake_block: u64,
+}
+
+/// An agent that has been welcomed.
+#[derive(Debug)]
+pub struct Agent {
+    /// Its process as the daemon sees it.
+    pub process: ProcessId,
+    /// Its process id as it sees it.
+    pub inner_pid: u32,
+    /// Address of its wake block.
+    pub wake_block: u64,
+    link: Arc<Link>,
+    messages: Mutex<Receiver<FromAgent>>,
+    leaving: Arc<AtomicBool>,
+}
+
+impl Agent {
+    /// Starts to listen to an agent. `gone` is called when its connection ends, unless it was told to
+    /// leave.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(
+        arrival: Arrival,
+        gone: impl FnOnce(ProcessId) + Send + 'static,
+    ) -> Result<Arc<Self>> {
+        let link = Arc::new(arrival.link);
+        let leaving = Arc::new(AtomicBool::new(false));
+        let (sender, messages) = channel();
+        let (process, reader, left) = (arrival.process, link.clone(), leaving.clone());
+        let listen = move || {
+            loop {
+                match reader.recv(Duration::from_secs(3600)) {
+                    Ok((message, _)) => {
+                        if sender.send(message).is_err() {
+                            break;
+                        }
+                    }
+                    Err(e) if e.is_timeout() => {}
+                    Err(_) => break,
+                }
+            }
+            drop(sender);
+            if !left.load(Ordering::Acquire) {
+                gone(process);
+            }
+        };
+        std::thread::Builder::new()
+            .name("agent-reader".into())
+            .spawn(listen)
+            .or_fail(FailureKind::Internal, || {
+                "cannot listen to the program".into()
+            })?;
+        Ok(Arc::new(Self {
+            process,
+            inner_pid: arrival.inner_pid,
+            wake_block: arrival.wake_block,
+            link,
+            messages: Mutex::new(messages),
+            leaving,
+        }))
+    }
+
+    /// Stops the program: on success every thread is parked and the GPU idle.
+    ///
+    /// # Errors
+    /// `NotCheckpointable` with the agent's reason; the program then goes on.
+    pub fn quiesce(&self, limit: Duration) -> Result<()> {
+        let deadline_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        // What an agent said after it was given up.
+        while self.messages.lock().try_recv().is_ok() {}
+        self.send(&ToAgent::Quiesce { deadline_ms })?;
+        // The agent gives up by itself; the margin is for a machine under load.
+        let answer = self
+            .receive(limit + Duration::from_secs(10), "stop")
+            .inspect_err(|_| {
+                // Should it stop after all, it goes on at once.
+                let _ = self.send(&ToAgent::Resume);
+            })?;
+        match answer {
+            FromAgent::Quiesced { .. } => Ok(()),
+            FromAgent::Refused { reason, hint } => {
+                let message = format!("the program cannot be stopped now: {reason}");
+                Err(fail(FailureKind::NotCheckpointable, message).hint(hint))
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Waits until the program's threads run again.
+    ///
+    /// # Errors
+    /// It does not say so within `limit`.
+    pub fn resumed(&self, limit: Duration) -> Result<()> {
+        match self.receive(limit, "go on")? {
+            FromAgent::Resumed => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Makes a stopped program let go of everything shared, this connection too.
+    ///
+    /// # Errors
+    /// It does not within ten seconds.
+    pub fn detach(&self) -> Result<()> {
+        self.leaving.store(true, Ordering::Release);
+        self.send(&ToAgent::Detach)?;
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        // Detached, then the end of the connection: CRIU must not meet a connected socket.
+        loop {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            match self.messages.lock().recv_timeout(left) {
+                Ok(FromAgent::Detached) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(other) => return Err(self.unexpected(&other)),
+                Err(RecvTimeoutError::Timeout) => return Err(self.silent("detach")),
+            }
+        }
+    }
+
+    fn send(&self, message: &ToAgent) -> Result<()> {
+        self.link.send(message, &[]).map_err(|e| from_control(&e))
+    }
+
+    fn receive(&self, limit: Duration, what: &str) -> Result<FromAgent> {
+        self.messages
+            .lock()
+            .recv_timeout(limit)
+            .map_err(|e| match e {
+                RecvTimeoutError::Timeout => self.silent(what),
+                RecvTimeoutError::Disconnected => fail(
+                    FailureKind::NotFound,
+                    format!("process {} has ended", self.process.pid),
+                ),
+            })
+    }
+
+    fn silent(&self, what: &str) -> crate::failure::Failure {
+        let message = format!("process {} does not {what} in time", self.process.pid);
+        fail(FailureKind::NotCheckpointable, message)
+            .hint("is it stopped by a signal or a debugger?")
+    }
+
+    fn unexpected(&self, message: &FromAgent) -> crate::failure::Failure {
+        let message = format!(
+            "process {} gave an answer that does not fit: {message:?}",
+            self.process.pid
+        );
+        fail(FailureKind::Internal, message)
+    }
+}

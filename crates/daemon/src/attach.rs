@@ -1,0 +1,303 @@
+//! Connecting a program with a worker: ring, side socket, and who says what when.
+//!
+//! ```text
+//!  first use of CUDA     Hello ─► worker from the pool ─► Attach ─► Welcome
+//!  after a detachment    wake block ─► Hello { reattach } ─► Attach ┬► Welcome ─► Resumed
+//!                                                                  └► regions ─► Attached
+//! ```
+//! On reattachment the worker sends the program's host memory while it attaches, so nobody waits for
+//! `Attached` before the agent listens.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use fermata_control::PROTOCOL;
+use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::user::SessionState;
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_wire::{Config, Side};
+
+use crate::agent::{Agent, Arrival, Link};
+use crate::daemon::Daemon;
+use crate::driver::Driver;
+use crate::failure::{Failure, OrFail, Result, fail, from_control};
+use crate::proc::ProcessId;
+use crate::session::Session;
+use crate::wake;
+use crate::worker::{STEP_TIME, Worker, unexpected};
+
+/// `CUresult`s for programs that cannot be served.
+mod status {
+    pub const INITIALIZATION_ERROR: u32 = 3;
+    pub const NO_DEVICE: u32 = 100;
+    pub const SYSTEM_DRIVER_MISMATCH: u32 = 803;
+    pub const NOT_PERMITTED: u32 = 800;
+}
+
+/// How long an agent may take to say Hello once connected.
+const HELLO_TIME: Duration = Duration::from_secs(10);
+/// How long a woken agent may take to come.
+const REATTACH_TIME: Duration = Duration::from_secs(30);
+
+/// Serves a connection to the agents' socket up to Welcome or Reject.
+pub fn receive(daemon: &Arc<Daemon>, link: Link) {
+    let refuse = |link: &Link, status: u32, reason: &str| {
+        daemon.log.line(&format!("refused a program: {reason}"));
+        // The program may be gone, which is as good.
+        let _ = link.send(
+            &ToAgent::Reject {
+                status,
+                reason: reason.into(),
+            },
+            &[],
+        );
+    };
+    let hello = match link.recv(HELLO_TIME) {
+        Ok((
+            FromAgent::Hello {
+                protocol,
+                pid,
+                token,
+                wake_block,
+                reattach,
+            },
+            _,
+        )) => {
+            if protocol != PROTOCOL {
+                let reason =
+                    format!("the library speaks protocol {protocol}, the daemon {PROTOCOL}");
+                return refuse(&link, status::SYSTEM_DRIVER_MISMATCH, &reason);
+            }
+            (pid, token, wake_block, reattach)
+        }
+        Ok(_) => {
+            return refuse(
+                &link,
+                status::INITIALIZATION_ERROR,
+                "the first message is not Hello",
+            );
+        }
+        Err(e) => return daemon.log.line(&from_control(&e).message),
+    };
+    let (inner_pid, token, wake_block, reattach) = hello;
+    let process = link.peer_pid().ok().and_then(ProcessId::of);
+    let Some(process) = process else {
+        return refuse(&link, status::INITIALIZATION_ERROR, "its process has ended");
+    };
+    let Some(session) = daemon.session_of(&token, process.pid) else {
+        return refuse(&link, status::NOT_PERMITTED, "no session has this token");
+    };
+    let arrival = Arrival {
+        link,
+        process,
+        inner_pid,
+        wake_block,
+    };
+    if reattach {
+        let waiting = session.lock().expected.take();
+        match waiting.map(|sender| sender.send(arrival)) {
+            Some(Ok(())) => {}
+            Some(Err(lost)) => {
+                refuse(
+                    &lost.0.link,
+                    status::INITIALIZATION_ERROR,
+                    "it came back too late",
+                );
+            }
+            None => daemon
+                .log
+                .line(&format!("session `{}` came back unasked", session.name)),
+        }
+        return;
+    }
+    if session.lock().agent.is_some() {
+        let reason = "another process of this session uses CUDA; one can at a time";
+        return refuse(&arrival.link, status::INITIALIZATION_ERROR, reason);
+    }
+    let _busy = session.busy.lock();
+    if let Err((link, failure)) = first(daemon, &session, arrival) {
+        refuse(&link, status::NO_DEVICE, &failure.message);
+    }
+}
+
+/// Gives a program its first worker.
+fn first(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    arrival: Arrival,
+) -> std::result::Result<(), (Link, Failure)> {
+    let prepared = Driver::find(session.device, &daemon.paths.home)
+        .and_then(|driver| daemon.pool.take(&driver, &session.variables));
+    let worker = match prepared {
+        Ok(worker) => worker,
+        Err(failure) => return Err((arrival.link, failure)),
+    };
+    let joined = join(session, &worker).and_then(|ends| {
+        let pending = worker.begin(&ToWorker::Attach, &ends.worker_fds())?;
+        attached(pending.finish(STEP_TIME, &mut |_, _| {})?)?;
+        welcome(&arrival.link, false, &ends)
+    });
+    match joined {
+        Ok(()) => {
+            // From here on the program is attached, whatever happens.
+            if let Err(failure) = adopt(session, arrival, &worker) {
+                daemon.log.line(&failure.message);
+                worker.end();
+            }
+            Ok(())
+        }
+        Err(failure) => {
+            worker.end();
+            Err((arrival.link, failure))
+        }
+    }
+}
+
+/// A detached program that must be brought back.
+#[derive(Debug, Clone, Copy)]
+pub struct Detached {
+    /// The process with the agent.
+    pub process: ProcessId,
+    /// Address of its wake block.
+    pub wake_block: u64,
+}
+
+/// Wakes a detached program and connects it with `worker`; it then runs.
+///
+/// # Errors
+/// The program or the worker does not answer; the program stays parked and can be woken again.
+pub fn reattach(
+    daemon: &Daemon,
+    session: &Arc<Session>,
+    worker: &Arc<Worker>,
+    detached: Detached,
+) -> Result<()> {
+    let (sender, arrivals) = sync_channel(1);
+    let token = {
+        let mut inner = session.lock();
+        inner.expected = Some(sender);
+        inner.token.clone()
+    };
+    wake::wake(
+        detached.process.pid,
+        detached.wake_block,
+        &daemon.agent_socket(),
+        &token,
+    )?;
+    let come = arrivals.recv_timeout(REATTACH_TIME);
+    session.lock().expected = None;
+    let arrival = come.map_err(|_| {
+        let message = format!(
+            "process {} does not come back after the stop",
+            detached.process.pid
+        );
+        fail(FailureKind::Internal, message)
+    })?;
+    let ends = join(session, worker)?;
+    let pending = worker.begin(&ToWorker::Attach, &ends.worker_fds())?;
+    welcome(&arrival.link, true, &ends)?;
+    drop(ends);
+    attached(pending.finish(STEP_TIME, &mut |_, _| {})?)?;
+    let agent = adopt(session, arrival, worker)?;
+    agent.resumed(STEP_TIME)?;
+    session.set_state(SessionState::Running);
+    Ok(())
+}
+
+/// Tells a parked program that there is nothing for it any more: its CUDA calls fail, it runs.
+pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reason: &str) {
+    let (sender, arrivals) = sync_channel(1);
+    let token = {
+        let mut inner = session.lock();
+        inner.expected = Some(sender);
+        inner.token.clone()
+    };
+    let woken = wake::wake(
+        detached.process.pid,
+        detached.wake_block,
+        &daemon.agent_socket(),
+        &token,
+    );
+    if woken.is_ok()
+        && let Ok(arrival) = arrivals.recv_timeout(REATTACH_TIME)
+    {
+        let status = status::INITIALIZATION_ERROR;
+        // The program may be gone, which is as good.
+        let _ = arrival.link.send(
+            &ToAgent::Reject {
+                status,
+                reason: reason.into(),
+            },
+            &[],
+        );
+    }
+    session.lock().expected = None;
+    session.worker_lost(reason);
+}
+
+/// What connects one program with one worker. Nobody else may keep a copy of the side socket's ends.
+struct Ends {
+    ring: OwnedFd,
+    program: OwnedFd,
+    worker: OwnedFd,
+    output: OwnedFd,
+}
+
+impl Ends {
+    fn worker_fds(&self) -> [std::os::fd::BorrowedFd<'_>; 3] {
+        [self.ring.as_fd(), self.worker.as_fd(), self.output.as_fd()]
+    }
+}
+
+fn join(session: &Session, worker: &Worker) -> Result<Ends> {
+    if let Some(reason) = worker.lost() {
+        return Err(fail(
+            FailureKind::Internal,
+            format!("the worker is lost: {reason}"),
+        ));
+    }
+    let what = || "cannot connect program and worker".to_owned();
+    let ring = fermata_wire::create(&Config::default()).or_fail(FailureKind::Internal, what)?;
+    let (program, theirs) = Side::pair().or_fail(FailureKind::Internal, what)?;
+    Ok(Ends {
+        ring,
+        program,
+        worker: theirs,
+        output: session.open_log()?.into(),
+    })
+}
+
+fn welcome(link: &Link, resume: bool, ends: &Ends) -> Result<()> {
+    let message = ToAgent::Welcome {
+        protocol: PROTOCOL,
+        resume,
+    };
+    link.send(&message, &[ends.ring.as_fd(), ends.program.as_fd()])
+        .map_err(|e| from_control(&e))
+}
+
+fn attached(answer: FromWorker) -> Result<()> {
+    match answer {
+        FromWorker::Attached => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn adopt(session: &Arc<Session>, arrival: Arrival, worker: &Arc<Worker>) -> Result<Arc<Agent>> {
+    let gone = Arc::downgrade(session);
+    let agent = Agent::start(arrival, move |process| {
+        if let Some(session) = gone.upgrade() {
+            session.agent_gone(process);
+        }
+    })?;
+    session.attached(agent.clone(), worker.clone());
+    let watched = Arc::downgrade(session);
+    worker.watch(move |reason| {
+        if let Some(session) = watched.upgrade() {
+            session.worker_lost(&reason);
+        }
+    });
+    Ok(agent)
+}

@@ -1,0 +1,354 @@
+//! The daemon's state: sessions by name, the pool, the folders.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata_control::Paths;
+use fermata_control::user::{DeviceChoice, SessionState, Status};
+use fermata_control::worker::FailureKind;
+use fermata_store::Store;
+use fermata_store::image::{check_name, unix_now};
+use parking_lot::Mutex;
+
+use crate::criu::Criu;
+use crate::driver::Driver;
+use crate::failure::{Hint, OrFail, Result, fail, from_store};
+use crate::log::Log;
+use crate::persist::SessionMeta;
+use crate::pool::Pool;
+use crate::session::{self, Plan, Session, same_token};
+use crate::worker;
+
+/// How many ended sessions are remembered, with their logs.
+const ENDED_SESSIONS: usize = 200;
+/// How long ending a session may take.
+const END_TIME: Duration = Duration::from_secs(15);
+
+/// The daemon.
+pub struct Daemon {
+    /// Its folders.
+    pub paths: Paths,
+    /// Workers made ahead.
+    pub pool: Arc<Pool>,
+    /// Its log.
+    pub log: Arc<Log>,
+    /// Its own executable, for helper processes.
+    pub executable: PathBuf,
+    sessions: Mutex<BTreeMap<String, Arc<Session>>>,
+    started: u64,
+}
+
+impl Daemon {
+    /// A daemon in existing folders, which takes over the sessions that it finds there.
+    pub fn new(paths: Paths, executable: PathBuf, log: Arc<Log>) -> Arc<Self> {
+        let pool = Pool::new(&paths.home, paths.runtime.join("workers.log"), log.clone());
+        let daemon = Arc::new(Self {
+            paths,
+            pool,
+            log,
+            executable,
+            sessions: Mutex::default(),
+            started: unix_now(),
+        });
+        daemon.adopt();
+        let own: Vec<(String, std::ffi::OsString)> = std::env::vars_os()
+            .filter_map(|(n, v)| Some((n.into_string().ok()?, v)))
+            .collect();
+        let variables = worker::variables(own.iter().map(|(n, v)| (n.as_str(), v.clone())));
+        if let Ok(driver) = Driver::find(DeviceChoice::Auto, &daemon.paths.home) {
+            daemon.pool.refill(driver, variables);
+        }
+        daemon
+    }
+
+    /// Path of the socket for agents.
+    pub fn agent_socket(&self) -> PathBuf {
+        self.paths.runtime.join("agent.sock")
+    }
+
+    /// CRIU.
+    ///
+    /// # Errors
+    /// `Host` when it is missing.
+    pub fn criu(&self) -> Result<Criu> {
+        Criu::find(&self.paths.home, &self.executable)
+    }
+
+    /// The chunk store, made if there is none.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn store(&self) -> Result<Store> {
+        let dir = self.paths.store();
+        fs::create_dir_all(&self.paths.images).or_fail(FailureKind::User, || {
+            format!(
+                "cannot make the folder of images `{}`",
+                self.paths.images.display()
+            )
+        })?;
+        Store::open(&dir, true).map_err(|e| from_store(&e))
+    }
+
+    /// All sessions, by name.
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        self.sessions.lock().values().cloned().collect()
+    }
+
+    /// The session of that name.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn session(&self, name: &str) -> Result<Arc<Session>> {
+        self.sessions.lock().get(name).cloned().ok_or_else(|| {
+            fail(
+                FailureKind::NotFound,
+                format!("there is no session `{name}`"),
+            )
+            .hint("`fermata ps` lists the sessions")
+        })
+    }
+
+    /// The session of that name or with that process.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn session_or_pid(&self, text: &str) -> Result<Arc<Session>> {
+        let by_name = self.session(text);
+        let (Err(_), Ok(pid)) = (&by_name, text.parse::<u32>()) else {
+            return by_name;
+        };
+        self.sessions()
+            .into_iter()
+            .find(|s| s.live() && s.contains(pid))
+            .ok_or_else(|| {
+                let message = format!("process {pid} belongs to no session");
+                fail(FailureKind::NotFound, message)
+                    .hint("only programs started with `fermata run` can be checkpointed")
+            })
+    }
+
+    /// The live session whose token this is, or to which process `pid` belongs: a restored program
+    /// that uses CUDA for the first time has the token of another session in its environment.
+    pub fn session_of(&self, token: &str, pid: u32) -> Option<Arc<Session>> {
+        let live: Vec<_> = self.sessions().into_iter().filter(|s| s.live()).collect();
+        let mut with_token = live.iter().filter(|s| same_token(&s.lock().token, token));
+        let by_token = with_token.next().cloned();
+        let by_process = || live.iter().find(|s| s.contains(pid)).cloned();
+        match by_token {
+            // While it is being restored its processes are not known yet.
+            Some(session) if session.image.is_some() || session.contains(pid) => Some(session),
+            other => by_process().or(other),
+        }
+    }
+
+    /// Adds a session under `name`, or under a free one made from `base`.
+    ///
+    /// # Errors
+    /// `User` when a live session has the name.
+    pub fn add(
+        &self,
+        name: Option<&str>,
+        base: &str,
+        plan: impl FnOnce(String, PathBuf) -> Plan,
+    ) -> Result<Arc<Session>> {
+        let mut sessions = self.sessions.lock();
+        let name = match name {
+            Some(name) => name.to_owned(),
+            None => free_name(base, |n| sessions.contains_key(n)),
+        };
+        if check_name(&name).is_err() {
+            return Err(fail(
+                FailureKind::User,
+                format!("`{name}` cannot be the name of a session"),
+            )
+            .hint("use letters, digits, dots and dashes"));
+        }
+        if let Some(old) = sessions.get(&name) {
+            if old.live() {
+                let message = format!("there is a session `{name}` already");
+                return Err(fail(FailureKind::User, message).hint(format!(
+                    "choose another name, or end it with `fermata kill {name}`"
+                )));
+            }
+            remove_folder(&old.dir)?;
+            sessions.remove(&name);
+        }
+        let dir = session::folder(&self.paths.runtime).join(&name);
+        if dir.exists() {
+            remove_folder(&dir)?;
+        }
+        let session = Session::new(plan(name.clone(), dir))?;
+        sessions.insert(name, session.clone());
+        prune(&mut sessions);
+        Ok(session)
+    }
+
+    /// Forgets a session and removes its folder.
+    pub fn remove(&self, session: &Arc<Session>) {
+        self.sessions.lock().remove(&session.name);
+        if let Err(failure) = remove_folder(&session.dir) {
+            self.log.line(&failure.message);
+        }
+    }
+
+    /// Takes over sessions of a daemon that has ended.
+    fn adopt(self: &Arc<Self>) {
+        let Ok(entries) = fs::read_dir(session::folder(&self.paths.runtime)) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let dir = entry.path();
+            let Some(meta) = SessionMeta::load(&dir) else {
+                let _ = fs::remove_dir_all(&dir);
+                continue;
+            };
+            let session = Session::found(meta, dir);
+            if session.live() {
+                self.log
+                    .line(&format!("found session `{}`, still running", session.name));
+                let watched = session.clone();
+                // Unwatched it is only reported as running for too long.
+                let _ = std::thread::Builder::new()
+                    .name("orphan-watch".into())
+                    .spawn(move || watch(&watched));
+            } else {
+                session.ended(None);
+            }
+            self.sessions.lock().insert(session.name.clone(), session);
+        }
+    }
+
+    /// How the daemon is.
+    pub fn status(&self) -> Status {
+        let running = self.sessions().iter().filter(|s| s.live()).count();
+        Status {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            started: self.started,
+            runtime_dir: self.paths.runtime.clone(),
+            image_dir: self.paths.images.clone(),
+            store_dir: self.paths.store(),
+            log: self.log.path().into(),
+            running: u32::try_from(running).unwrap_or(u32::MAX),
+            spare_workers: self.pool.waiting(),
+        }
+    }
+
+    /// Ends all sessions and waiting workers.
+    pub fn close(&self) {
+        self.pool.close();
+        let live: Vec<_> = self.sessions().into_iter().filter(|s| s.live()).collect();
+        for session in &live {
+            // Fails only when it has just ended.
+            let _ = session.signal(rustix::process::Signal::KILL.as_raw());
+        }
+        for session in &live {
+            if !session.wait(END_TIME) {
+                self.log
+                    .line(&format!("session `{}` does not end", session.name));
+            }
+        }
+    }
+}
+
+/// Waits for the end of a program that is no child of this daemon.
+fn watch(session: &Session) {
+    while session.lock().root.is_some_and(|root| root.alive()) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // `__outer` of a restored session writes the status right after the end.
+    std::thread::sleep(Duration::from_millis(100));
+    let recorded = fs::read_to_string(session.dir.join(session::EXIT_FILE)).ok();
+    session.ended(recorded.and_then(|text| text.trim().parse().ok()));
+}
+
+/// `base`, or `base-2`, `base-3`, ...
+fn free_name(base: &str, taken: impl Fn(&str) -> bool) -> String {
+    let base: String = base
+        .trim_start_matches(['.', '-'])
+        .chars()
+        .map(|c| if c.is_control() || c == '/' { '_' } else { c })
+        .take(100)
+        .collect();
+    let base = if base.is_empty() {
+        "session".to_owned()
+    } else {
+        base
+    };
+    let numbered = (2u32..).map(|n| format!("{base}-{n}"));
+    std::iter::once(base.clone())
+        .chain(numbered)
+        .find(|name| !taken(name))
+        .unwrap_or(base)
+}
+
+fn remove_folder(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e)
+            .or_fail(FailureKind::User, || {
+                format!("cannot remove `{}`", dir.display())
+            }),
+        _ => Ok(()),
+    }
+}
+
+/// Forgets the oldest ended sessions beyond the limit.
+fn prune(sessions: &mut BTreeMap<String, Arc<Session>>) {
+    let mut ended: Vec<_> = sessions.values().filter(|s| !s.live()).cloned().collect();
+    ended.sort_by_key(|s| s.started());
+    let extra = ended.len().saturating_sub(ENDED_SESSIONS);
+    for session in ended.into_iter().take(extra) {
+        if remove_folder(&session.dir).is_ok() {
+            sessions.remove(&session.name);
+        }
+    }
+}
+
+/// Whether a session can be checkpointed in this state, and why not.
+///
+/// # Errors
+/// `NotFound` or `NotCheckpointable`.
+pub fn check_running(session: &Session) -> Result<()> {
+    let name = &session.name;
+    let state = session.lock().state;
+    match state {
+        SessionState::Running => Ok(()),
+        SessionState::Exited => Err(fail(
+            FailureKind::NotFound,
+            format!("session `{name}` has ended"),
+        )),
+        SessionState::Lost => {
+            let message = format!("session `{name}` has lost its GPU side");
+            Err(fail(FailureKind::NotCheckpointable, message).hint(format!(
+                "`fermata ps` says why; end it with `fermata kill {name}`"
+            )))
+        }
+        SessionState::Orphaned => {
+            let message = format!("the daemon that started session `{name}` has ended");
+            Err(fail(FailureKind::NotCheckpointable, message)
+                .hint("the program goes on, but has to be started again to be checkpointed"))
+        }
+        SessionState::Stopped | SessionState::Restoring => {
+            let message = format!("session `{name}` is being checkpointed or restored");
+            Err(fail(FailureKind::Locked, message).hint("try again when that has ended"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_made_from_the_program() {
+        assert_eq!(free_name("heat", |_| false), "heat");
+        assert_eq!(
+            free_name("heat", |n| n == "heat" || n == "heat-2"),
+            "heat-3"
+        );
+        assert_eq!(free_name("..", |_| false), "session");
+    }
+}

@@ -1,0 +1,160 @@
+//! What this host, or a session, can and cannot do.
+
+use std::path::Path;
+
+use fermata_control::user::{Check, CheckState, DeviceChoice};
+
+use crate::daemon::{Daemon, check_running};
+use crate::driver::Driver;
+use crate::failure::Failure;
+use crate::preflight;
+use crate::session::Session;
+use crate::sys;
+use crate::worker;
+
+/// Free space below this is worth a warning.
+const LITTLE_SPACE: u64 = 4 << 30;
+
+fn check(
+    name: &str,
+    state: CheckState,
+    detail: impl Into<String>,
+    hint: impl Into<String>,
+) -> Check {
+    Check {
+        name: name.into(),
+        state,
+        detail: detail.into(),
+        hint: hint.into(),
+    }
+}
+
+fn failed(name: &str, state: CheckState, failure: Failure) -> Check {
+    check(name, state, failure.message, failure.hint)
+}
+
+/// Checks of the host.
+pub fn host(daemon: &Daemon) -> Vec<Check> {
+    vec![
+        driver("gpu", DeviceChoice::Gpu, CheckState::Warn, daemon),
+        driver("softgpu", DeviceChoice::Soft, CheckState::Fail, daemon),
+        installed("worker", &worker::program(&daemon.paths.home)),
+        installed("client", &daemon.paths.home.join("lib/client/libcuda.so.1")),
+        installed(
+            "runtime",
+            &daemon.paths.home.join("lib/cudart/libcudart.so.13"),
+        ),
+        criu(daemon),
+        privileges(),
+        lazy_pages(),
+        space(daemon),
+    ]
+}
+
+/// Checks of a session: whether it can be checkpointed, and what it holds that stands in the way.
+pub fn session(daemon: &Daemon, session: &Session) -> Vec<Check> {
+    let mut checks = vec![match check_running(session) {
+        Ok(()) => check("state", CheckState::Ok, "the program runs", ""),
+        Err(failure) => failed("state", CheckState::Fail, failure),
+    }];
+    let root = session.lock().root;
+    let obstacles = root
+        .map(|root| preflight::obstacles(root.pid))
+        .unwrap_or_default();
+    if obstacles.is_empty() && root.is_some() {
+        checks.push(check(
+            "descriptors",
+            CheckState::Ok,
+            "nothing that CRIU refuses is open",
+            "",
+        ));
+    }
+    checks.extend(
+        obstacles
+            .into_iter()
+            .map(|o| check("descriptors", CheckState::Fail, o.what, o.hint)),
+    );
+    checks.push(criu(daemon));
+    checks.push(space(daemon));
+    checks
+}
+
+fn driver(name: &str, choice: DeviceChoice, otherwise: CheckState, daemon: &Daemon) -> Check {
+    match Driver::find(choice, &daemon.paths.home) {
+        Ok(driver) => check(
+            name,
+            CheckState::Ok,
+            format!("`{}`", driver.path.display()),
+            "",
+        ),
+        Err(failure) => failed(name, otherwise, failure),
+    }
+}
+
+fn installed(name: &str, path: &Path) -> Check {
+    let shown = path.display();
+    if path.is_file() {
+        return check(name, CheckState::Ok, format!("`{shown}`"), "");
+    }
+    let hint = "set FERMATA_HOME to the folder of the installation";
+    check(name, CheckState::Fail, format!("no `{shown}`"), hint)
+}
+
+fn criu(daemon: &Daemon) -> Check {
+    match daemon.criu().and_then(|criu| Ok((criu.version()?, criu))) {
+        Ok((version, criu)) => {
+            let detail = format!("CRIU {version} at `{}`", criu.program().display());
+            check("criu", CheckState::Ok, detail, "")
+        }
+        Err(failure) => failed("criu", CheckState::Fail, failure),
+    }
+}
+
+fn privileges() -> Check {
+    if rustix::process::geteuid().is_root() {
+        return check("privileges", CheckState::Ok, "the daemon runs as root", "");
+    }
+    let hint = "run the daemon as root, or give CRIU CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and \
+                CAP_SYS_ADMIN";
+    check(
+        "privileges",
+        CheckState::Warn,
+        "the daemon does not run as root",
+        hint,
+    )
+}
+
+fn lazy_pages() -> Check {
+    if sys::userfaultfd_permitted() {
+        return check("lazy pages", CheckState::Ok, "userfaultfd is permitted", "");
+    }
+    let hint =
+        "restores read all host memory first; `sysctl vm.unprivileged_userfaultfd=1` permits it";
+    check(
+        "lazy pages",
+        CheckState::Warn,
+        "userfaultfd is not permitted",
+        hint,
+    )
+}
+
+fn space(daemon: &Daemon) -> Check {
+    let images = &daemon.paths.images;
+    let Some(free) = preflight::free_bytes(images) else {
+        let detail = format!(
+            "the file system of `{}` does not say how full it is",
+            images.display()
+        );
+        return check("space", CheckState::Warn, detail, "");
+    };
+    let detail = format!("{} MiB left in `{}`", free >> 20, images.display());
+    if free < LITTLE_SPACE {
+        return check(
+            "space",
+            CheckState::Warn,
+            detail,
+            "`fermata images rm` and `gc` make room",
+        );
+    }
+    check("space", CheckState::Ok, detail, "")
+}

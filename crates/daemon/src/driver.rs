@@ -1,0 +1,106 @@
+//! Which `libcuda.so.1` a worker loads.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fermata_control::user::DeviceChoice;
+use fermata_control::worker::FailureKind;
+
+use crate::failure::{Hint, Result, fail};
+
+/// Folders in which NVIDIA's driver library is looked for.
+const FOLDERS: [&str; 5] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/wsl/lib",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+];
+
+/// A driver library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// Its path.
+    pub path: PathBuf,
+    /// Whether it is softgpu.
+    pub soft: bool,
+}
+
+impl Driver {
+    /// The driver for `choice` in the installation at `home`.
+    ///
+    /// # Errors
+    /// `Host` when the GPU is asked for and there is none, or softgpu is not installed.
+    pub fn find(choice: DeviceChoice, home: &Path) -> Result<Self> {
+        match choice {
+            DeviceChoice::Gpu => real(home),
+            DeviceChoice::Soft => soft(home),
+            DeviceChoice::Auto => real(home).or_else(|_| soft(home)),
+        }
+    }
+}
+
+fn soft(home: &Path) -> Result<Driver> {
+    let path = home.join("lib/softgpu/libcuda.so.1");
+    if path.is_file() {
+        return Ok(Driver { path, soft: true });
+    }
+    let message = format!("the software GPU is not installed: no `{}`", path.display());
+    Err(fail(FailureKind::Host, message).hint("set FERMATA_HOME to the folder of the installation"))
+}
+
+fn real(home: &Path) -> Result<Driver> {
+    if let Some(path) = std::env::var_os("FERMATA_REAL_LIBCUDA").filter(|p| !p.is_empty()) {
+        let path = PathBuf::from(path);
+        if path.is_file() {
+            return Ok(Driver { path, soft: false });
+        }
+        let message = format!("FERMATA_REAL_LIBCUDA names no file: `{}`", path.display());
+        return Err(fail(FailureKind::Host, message));
+    }
+    if !Path::new("/dev/nvidiactl").exists() && !Path::new("/dev/dxg").exists() {
+        return Err(fail(
+            FailureKind::Host,
+            "this host has no NVIDIA GPU: no `/dev/nvidiactl`",
+        )
+        .hint("`--device soft` runs on the software GPU"));
+    }
+    let ours = |path: &Path| path.starts_with(home);
+    let known = FOLDERS.iter().map(|f| Path::new(f).join("libcuda.so.1"));
+    known
+        .chain(cached())
+        .find(|path| path.is_file() && !ours(path))
+        .map(|path| Driver { path, soft: false })
+        .ok_or_else(|| {
+            fail(
+                FailureKind::Host,
+                "NVIDIA's driver library `libcuda.so.1` is not found",
+            )
+            .hint("set FERMATA_REAL_LIBCUDA to its path")
+        })
+}
+
+/// What the loader's cache knows.
+fn cached() -> impl Iterator<Item = PathBuf> {
+    let list = |program| {
+        Command::new(program)
+            .arg("-p")
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .ok()
+    };
+    let output = list("/sbin/ldconfig").or_else(|| list("ldconfig"));
+    let text = output
+        .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
+        .unwrap_or_default();
+    let paths: Vec<PathBuf> = text
+        .lines()
+        .filter(|line| line.trim_start().starts_with("libcuda.so.1 ") && line.contains("x86-64"))
+        .filter_map(|line| {
+            line.split_once("=> ")
+                .map(|(_, path)| PathBuf::from(path.trim()))
+        })
+        .collect();
+    paths.into_iter()
+}

@@ -1,0 +1,72 @@
+//! What of a session outlives the daemon: `meta.json` in the session's folder, replaced as a whole.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fermata_control::user::{Device, SessionState};
+use serde::{Deserialize, Serialize};
+
+use crate::proc::ProcessId;
+
+/// Name of the file in a session's folder.
+const FILE: &str = "meta.json";
+/// Its version.
+const VERSION: u32 = 1;
+
+/// A session as stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionMeta {
+    /// Version of the file.
+    pub version: u32,
+    /// Name.
+    pub name: String,
+    /// What the program's environment carries.
+    pub token: String,
+    /// State.
+    pub state: SessionState,
+    /// The program.
+    pub root: Option<ProcessId>,
+    /// Process 1 of its namespace, if it was restored.
+    pub init: Option<ProcessId>,
+    /// The worker.
+    pub worker: Option<ProcessId>,
+    /// Status, once it has ended.
+    pub exit_status: Option<i32>,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Working folder.
+    pub cwd: String,
+    /// Seconds since 1970.
+    pub started: u64,
+    /// Whether it runs on softgpu.
+    pub soft: Option<bool>,
+    /// Devices.
+    pub devices: Vec<Device>,
+    /// The image it came from.
+    pub image: Option<PathBuf>,
+    /// Note for users.
+    pub note: Option<String>,
+}
+
+impl SessionMeta {
+    /// Writes it into the session's folder.
+    ///
+    /// # Errors
+    /// The folder is gone or full; what was there before stays.
+    pub fn save(&self, dir: &Path) -> io::Result<()> {
+        let temporary = dir.join(".meta.new");
+        let stored = Self {
+            version: VERSION,
+            ..self.clone()
+        };
+        fs::write(&temporary, serde_json::to_vec_pretty(&stored)?)?;
+        fs::rename(&temporary, dir.join(FILE))
+    }
+
+    /// Reads it from a session's folder; none if there is none that this release understands.
+    pub fn load(dir: &Path) -> Option<Self> {
+        let meta: Self = serde_json::from_slice(&fs::read(dir.join(FILE)).ok()?).ok()?;
+        Some(meta).filter(|m| m.version == VERSION)
+    }
+}

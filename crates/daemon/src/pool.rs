@@ -1,0 +1,128 @@
+//! Workers made ahead, so that a session does not wait for a driver to start.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::driver::Driver;
+use crate::failure::Result;
+use crate::log::Log;
+use crate::worker::{self, Variables, Worker};
+
+/// The pool: per driver and set of variables up to `FERMATA_SPARE_WORKERS` (1) waiting workers.
+pub struct Pool {
+    home: PathBuf,
+    worker_log: PathBuf,
+    log: Arc<Log>,
+    most: usize,
+    spares: Mutex<Spares>,
+}
+
+#[derive(Default)]
+struct Spares {
+    workers: Vec<Arc<Worker>>,
+    closed: bool,
+}
+
+impl Pool {
+    /// An empty pool of the installation at `home`.
+    pub fn new(home: &Path, worker_log: PathBuf, log: Arc<Log>) -> Arc<Self> {
+        let most = std::env::var("FERMATA_SPARE_WORKERS")
+            .ok()
+            .and_then(|n| n.parse().ok());
+        Arc::new(Self {
+            home: home.into(),
+            worker_log,
+            log,
+            most: most.unwrap_or(1),
+            spares: Mutex::default(),
+        })
+    }
+
+    /// A worker with `driver` and `variables` that has served nobody. A spare one is replaced in the
+    /// background.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn take(self: &Arc<Self>, driver: &Driver, variables: &Variables) -> Result<Arc<Worker>> {
+        let spare = self.take_spare(driver, variables);
+        let worker = match spare {
+            Some(worker) => worker,
+            None => self.start(driver, variables)?,
+        };
+        self.refill(driver.clone(), variables.clone());
+        Ok(worker)
+    }
+
+    /// Makes a spare worker in the background, if there is none of this kind.
+    pub fn refill(self: &Arc<Self>, driver: Driver, variables: Variables) {
+        let pool = self.clone();
+        let work = move || {
+            let kind = |w: &Arc<Worker>| w.driver == driver && w.variables == variables;
+            let enough =
+                |s: &Spares| s.closed || s.workers.iter().filter(|w| kind(w)).count() >= pool.most;
+            if enough(&pool.spares.lock()) {
+                return;
+            }
+            match pool.start(&driver, &variables) {
+                Ok(worker) => pool.keep(worker),
+                Err(failure) => pool
+                    .log
+                    .line(&format!("no spare worker: {}", failure.message)),
+            }
+        };
+        // Without a thread there is no spare worker; the next session starts its own.
+        let _ = std::thread::Builder::new().name("pool".into()).spawn(work);
+    }
+
+    /// How many workers wait.
+    pub fn waiting(&self) -> u32 {
+        u32::try_from(self.spares.lock().workers.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Ends all waiting workers, for good.
+    pub fn close(&self) {
+        let workers = {
+            let mut spares = self.spares.lock();
+            spares.closed = true;
+            std::mem::take(&mut spares.workers)
+        };
+        workers.iter().for_each(|worker| worker.end());
+    }
+
+    fn take_spare(&self, driver: &Driver, variables: &Variables) -> Option<Arc<Worker>> {
+        let mut spares = self.spares.lock();
+        spares.workers.retain(|w| w.lost().is_none());
+        let fits = |w: &Arc<Worker>| w.driver == *driver && w.variables == *variables;
+        let at = spares.workers.iter().position(fits)?;
+        Some(spares.workers.remove(at))
+    }
+
+    /// Keeps the newest kinds: the oldest spare goes when there are too many kinds.
+    fn keep(&self, worker: Arc<Worker>) {
+        const KINDS: usize = 2;
+        let mut spares = self.spares.lock();
+        if spares.closed {
+            drop(spares);
+            worker.end();
+            return;
+        }
+        spares.workers.push(worker);
+        let oldest =
+            (spares.workers.len() > KINDS * self.most.max(1)).then(|| spares.workers.remove(0));
+        drop(spares);
+        if let Some(oldest) = oldest {
+            oldest.end();
+        }
+    }
+
+    fn start(&self, driver: &Driver, variables: &Variables) -> Result<Arc<Worker>> {
+        Worker::start(
+            &worker::program(&self.home),
+            driver,
+            variables,
+            &self.worker_log,
+        )
+    }
+}

@@ -1,0 +1,95 @@
+//! What the daemon keeps in an image's manifest for its own use at restore (`extra.daemon`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use fermata_control::worker::FailureKind;
+use fermata_store::image::Manifest;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{OrFail, Result, fail};
+
+/// Name in `extra`.
+const KEY: &str = "daemon";
+/// Name of the copy of the session's log in an image.
+pub const LOG: &str = "log";
+
+/// The daemon's part of a manifest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// Root of the dumped tree, as its namespace has it.
+    pub root: u32,
+    /// Path of the log that the program had open.
+    pub log: PathBuf,
+    /// Bytes in it at the checkpoint; the image's `log` holds them.
+    pub log_length: u64,
+    /// The process that uses CUDA; none if none did.
+    pub agent: Option<AgentRecord>,
+    /// Whether it ran on softgpu.
+    pub soft: Option<bool>,
+    /// Variables of its worker; those that are not UTF-8 are left out.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// The process with the agent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRecord {
+    /// Its process id in its namespace.
+    pub pid: u32,
+    /// Address of its wake block.
+    pub wake_block: u64,
+}
+
+impl Record {
+    /// Puts it into `manifest`.
+    ///
+    /// # Errors
+    /// A path in it is not UTF-8.
+    pub fn store(&self, manifest: &mut Manifest) -> Result<()> {
+        let value = serde_json::to_value(self).or_fail(FailureKind::NotCheckpointable, || {
+            "cannot record the session".into()
+        })?;
+        manifest.extra.insert(KEY.into(), value);
+        Ok(())
+    }
+
+    /// Takes it out of `manifest`.
+    ///
+    /// # Errors
+    /// `Damaged` when it is not there.
+    pub fn load(manifest: &Manifest) -> Result<Self> {
+        let missing = || {
+            let message = format!("image `{}` lacks the record of its session", manifest.name);
+            fail(FailureKind::Damaged, message)
+        };
+        let value = manifest.extra.get(KEY).ok_or_else(missing)?;
+        serde_json::from_value(value.clone()).or_fail(FailureKind::Damaged, || {
+            format!("the record in image `{}`", manifest.name)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_the_manifest() {
+        let record = Record {
+            root: 17,
+            log: "/run/x/log".into(),
+            log_length: 5,
+            agent: Some(AgentRecord {
+                pid: 18,
+                wake_block: 1 << 40,
+            }),
+            soft: Some(true),
+            variables: [("A".to_owned(), "b".to_owned())].into(),
+        };
+        let mut manifest = Manifest::default();
+        assert!(Record::load(&manifest).is_err());
+        record.store(&mut manifest).expect("stored");
+        assert_eq!(Record::load(&manifest).expect("loaded"), record);
+    }
+}

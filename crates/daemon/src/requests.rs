@@ -1,0 +1,165 @@
+//! Serving users: one connection, one request at a time.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata_control::user::{FromDaemon, Progress, Request, Verb};
+use fermata_control::worker::FailureKind;
+use fermata_control::{Connection, PROTOCOL};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
+use rustix::process::Signal;
+
+use crate::checkpoint::checkpoint;
+use crate::daemon::Daemon;
+use crate::doctor;
+use crate::failure::{Hint, Result, fail};
+use crate::restore::restore;
+use crate::run::run;
+use crate::session::Session;
+
+/// A connection with a user's tool.
+pub type User = Connection<Request, FromDaemon>;
+
+/// How long the end of a killed session is waited for.
+const KILL_TIME: Duration = Duration::from_secs(15);
+/// An idle connection is looked at this often.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// Serves requests until the user closes the connection or sends something else.
+pub fn serve(daemon: &Arc<Daemon>, user: &User) {
+    loop {
+        let (request, fds) = match user.recv(IDLE) {
+            Ok(received) => received,
+            Err(e) if e.is_timeout() => continue,
+            Err(e) if e.is_closed() => return,
+            Err(e) => {
+                let message = format!("a request cannot be read: {}", crate::failure::chain(&e));
+                daemon.log.line(&message);
+                // The user may be gone.
+                let _ = user.send(
+                    &FromDaemon::Failed(fail(FailureKind::Internal, message)),
+                    &[],
+                );
+                return;
+            }
+        };
+        let shutdown = matches!(request.verb, Verb::Shutdown { .. });
+        let answer = answer(daemon, user, request, fds).unwrap_or_else(|failure| {
+            daemon.log.line(&format!("failed: {}", failure.message));
+            FromDaemon::Failed(failure)
+        });
+        let ends = shutdown && answer == FromDaemon::Done;
+        let sent = user.send(&answer, &[]);
+        if ends {
+            // The main thread waits for this signal, and ends everything.
+            rustix::process::kill_process(rustix::process::getpid(), Signal::TERM).ok();
+            return;
+        }
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(
+    daemon: &Arc<Daemon>,
+    user: &User,
+    request: Request,
+    fds: Vec<OwnedFd>,
+) -> Result<FromDaemon> {
+    if request.protocol != PROTOCOL {
+        let message = format!(
+            "the tool speaks protocol {}, the daemon {PROTOCOL}",
+            request.protocol
+        );
+        return Err(fail(FailureKind::Internal, message)
+            .hint("both must be of one release: end the daemon with `fermata serve --stop`"));
+    }
+    let mut last = (String::new(), std::time::Instant::now());
+    let mut progress = |phase: &str, done: u64, total: u64| {
+        if last.0 == phase && done < total && last.1.elapsed() < Duration::from_millis(50) {
+            return;
+        }
+        last = (phase.to_owned(), std::time::Instant::now());
+        // A user who is gone misses nothing.
+        let _ = user.send(
+            &FromDaemon::Progress(Progress {
+                phase: phase.into(),
+                done,
+                total,
+            }),
+            &[],
+        );
+    };
+    match request.verb {
+        Verb::Run(run_request) => {
+            let stdin = fds.into_iter().next().filter(|fd| {
+                rustix::fs::fstat(fd)
+                    .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
+            });
+            Ok(FromDaemon::Session(
+                run(daemon, &run_request, stdin)?.describe(),
+            ))
+        }
+        Verb::Ps => Ok(FromDaemon::Sessions(
+            daemon.sessions().iter().map(|s| s.describe()).collect(),
+        )),
+        Verb::Session { name } => Ok(FromDaemon::Session(daemon.session(&name)?.describe())),
+        Verb::Kill { name, signal } => kill(&*daemon.session(&name)?, signal),
+        Verb::Wait { name } => wait(&*daemon.session(&name)?, user),
+        Verb::Checkpoint(request) => {
+            checkpoint(daemon, &request, &mut progress).map(FromDaemon::Checkpointed)
+        }
+        Verb::Restore(request) => {
+            restore(daemon, &request, &mut progress).map(FromDaemon::Restored)
+        }
+        Verb::Doctor { name: None } => Ok(FromDaemon::Report(doctor::host(daemon))),
+        Verb::Doctor { name: Some(name) } => Ok(FromDaemon::Report(doctor::session(
+            daemon,
+            &*daemon.session_or_pid(&name)?,
+        ))),
+        Verb::Status => Ok(FromDaemon::Status(daemon.status())),
+        Verb::Shutdown { force } => shutdown(daemon, force),
+    }
+}
+
+fn kill(session: &Session, signal: i32) -> Result<FromDaemon> {
+    session.signal(signal)?;
+    if signal == Signal::KILL.as_raw() && !session.wait(KILL_TIME) {
+        let message = format!("session `{}` does not end", session.name);
+        return Err(fail(FailureKind::Internal, message)
+            .hint("a process may be stuck in the kernel: look at it with `ps`"));
+    }
+    Ok(FromDaemon::Done)
+}
+
+/// Waits for the program's end, or for the user to go away.
+fn wait(session: &Session, user: &User) -> Result<FromDaemon> {
+    while !session.wait(Duration::from_millis(200)) {
+        let mut set = [PollFd::from_borrowed_fd(user.as_fd(), PollFlags::RDHUP)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        if poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0) {
+            break;
+        }
+    }
+    Ok(FromDaemon::Session(session.describe()))
+}
+
+fn shutdown(daemon: &Daemon, force: bool) -> Result<FromDaemon> {
+    let live: Vec<String> = daemon
+        .sessions()
+        .iter()
+        .filter(|s| s.live())
+        .map(|s| s.name.clone())
+        .collect();
+    if !force && !live.is_empty() {
+        let message = format!("{} session(s) still run: {}", live.len(), live.join(", "));
+        return Err(fail(FailureKind::User, message).hint("end them with `fermata kill NAME`"));
+    }
+    Ok(FromDaemon::Done)
+}

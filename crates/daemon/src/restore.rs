@@ -1,0 +1,398 @@
+//! Starting sessions from an image.
+//!
+//! ```text
+//!  check image and host ─► folder, log ─┬─► CRIU: restore (threads parked) ─┬─► reattach ─► running
+//!                                       ├─► worker from the pool: Load ─────┤
+//!                                       └─► hashes of the host's files ─────┘
+//! ```
+//! A program that uses CUDA comes back parked, so its files are checked while it is restored; one that
+//! does not runs at once, so its files are checked before. A restore that fails leaves nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_store::Store;
+use fermata_store::image::Image;
+use parking_lot::Mutex;
+
+use crate::attach::{Detached, reattach};
+use crate::checkpoint::Report;
+use crate::daemon::Daemon;
+use crate::driver::Driver;
+use crate::failure::{Hint, OrFail, Result, fail, from_store};
+use crate::integrity;
+use crate::namespace::{HostImage, Namespace};
+use crate::phases::Phases;
+use crate::proc::{self, ProcessId};
+use crate::record::{self, Record};
+use crate::session::{EXIT_FILE, Plan, Session};
+use crate::sys;
+use crate::worker::{STALL_TIME, Variables, Worker, unexpected};
+
+/// The most sessions one request may start.
+const MOST_COPIES: u32 = 256;
+
+/// Starts sessions as `request` says.
+///
+/// # Errors
+/// The reason; then none of them is left.
+pub fn restore(
+    daemon: &Arc<Daemon>,
+    request: &Restore,
+    report: &mut Report<'_>,
+) -> Result<Restored> {
+    let begun = Instant::now();
+    let source = Source::open(daemon, request)?;
+    if request.copies == 0 || request.copies > MOST_COPIES {
+        let message = format!("the number of copies must be 1 to {MOST_COPIES}");
+        return Err(fail(FailureKind::User, message));
+    }
+    let names: Vec<Option<String>> = match (request.copies, &request.name) {
+        (1, name) => vec![name.clone()],
+        (n, name) => {
+            let base = name.as_deref().unwrap_or(&source.image.manifest().session);
+            (1..=n).map(|i| Some(format!("{base}-{i}"))).collect()
+        }
+    };
+    let mut notes = Vec::new();
+    let lazy = !request.eager && sys::userfaultfd_permitted();
+    if !request.eager && !lazy {
+        notes.push("all memory was read first: userfaultfd is not permitted here".to_owned());
+    }
+    let report = Mutex::new(report);
+    report.lock()("restore", 0, 0);
+    let results: Vec<Result<(Arc<Session>, Phases)>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = names
+            .iter()
+            .map(|name| scope.spawn(|| source.start(name.as_deref(), lazy, &report)))
+            .collect();
+        let crashed = || {
+            Err(fail(
+                FailureKind::Internal,
+                "a thread of the restore has failed",
+            ))
+        };
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|_| crashed()))
+            .collect()
+    });
+    let (started, mut failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    if let Some(Err(failure)) = failed.pop() {
+        for (session, _) in started.into_iter().flatten() {
+            discard(daemon, &session);
+        }
+        return Err(failure);
+    }
+    let started: Vec<_> = started.into_iter().flatten().collect();
+    let slowest = started
+        .iter()
+        .max_by(|a, b| a.1.seconds().total_cmp(&b.1.seconds()));
+    Ok(Restored {
+        image: source.image.dir().into(),
+        seconds: begun.elapsed().as_secs_f64(),
+        phases: slowest.map(|(_, phases)| phases.list()).unwrap_or_default(),
+        sessions: started
+            .iter()
+            .map(|(session, _)| session.describe())
+            .collect(),
+        notes,
+    })
+}
+
+/// What is restored, checked.
+struct Source<'a> {
+    daemon: &'a Arc<Daemon>,
+    image: Image,
+    record: Record,
+    store: PathBuf,
+    driver: Option<Driver>,
+    device: DeviceChoice,
+}
+
+impl<'a> Source<'a> {
+    fn open(daemon: &'a Arc<Daemon>, request: &Restore) -> Result<Self> {
+        let path = resolve(daemon, &request.image)?;
+        let image = Image::open(&path).map_err(|e| from_store(&e))?;
+        let record = Record::load(image.manifest())?;
+        daemon.criu()?;
+        let device = match (request.device, record.soft) {
+            (DeviceChoice::Auto, Some(true)) => DeviceChoice::Soft,
+            (DeviceChoice::Auto, Some(false)) => DeviceChoice::Gpu,
+            (choice, _) => choice,
+        };
+        let driver = match record.agent {
+            Some(_) => Some(Driver::find(device, &daemon.paths.home)?),
+            None => None,
+        };
+        let cwd = Path::new(&image.manifest().program.cwd);
+        if !cwd.is_dir() {
+            let message = format!("the program's working folder `{}` is gone", cwd.display());
+            return Err(fail(FailureKind::Host, message).hint("make it again, with its files"));
+        }
+        let store = store_of(daemon, &image)?;
+        if record.agent.is_none() {
+            integrity::check_files(&image)?;
+        }
+        Ok(Self {
+            daemon,
+            image,
+            record,
+            store,
+            driver,
+            device,
+        })
+    }
+
+    fn start(
+        &self,
+        name: Option<&str>,
+        lazy: bool,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<(Arc<Session>, Phases)> {
+        let phases = Phases::start();
+        let manifest = self.image.manifest();
+        let variables: Variables = self
+            .record
+            .variables
+            .iter()
+            .map(|(n, v)| (n.clone(), v.into()))
+            .collect();
+        let session = self.daemon.add(name, &manifest.session, |name, dir| Plan {
+            name,
+            dir,
+            argv: manifest.program.argv.clone(),
+            cwd: manifest.program.cwd.clone(),
+            device: self.device,
+            variables,
+            image: Some(self.image.dir().into()),
+            state: SessionState::Restoring,
+        })?;
+        let _busy = session.busy.lock();
+        match self.fill(&session, lazy, &phases, report) {
+            Ok(()) => {
+                drop(_busy);
+                Ok((session, phases))
+            }
+            Err(failure) => {
+                drop(_busy);
+                discard(self.daemon, &session);
+                Err(failure)
+            }
+        }
+    }
+
+    fn fill(
+        &self,
+        session: &Arc<Session>,
+        lazy: bool,
+        phases: &Phases,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<()> {
+        fs::copy(self.image.dir().join(record::LOG), session.log())
+            .or_fail(FailureKind::User, || {
+                format!("cannot make `{}`", session.log().display())
+            })?;
+        let (host, device, sound) = std::thread::scope(|scope| {
+            let host = scope.spawn(|| phases.time("host", || self.host(session, lazy)));
+            let sound = self.record.agent.map(|_| {
+                scope.spawn(|| phases.time("verify", || integrity::check_files(&self.image)))
+            });
+            let device = self
+                .driver
+                .as_ref()
+                .map(|driver| phases.time("device", || self.device(session, driver, report)));
+            let crashed = |_| {
+                Err(fail(
+                    FailureKind::Internal,
+                    "a thread of the restore has failed",
+                ))
+            };
+            let host = host.join().unwrap_or_else(|_| {
+                Err(fail(
+                    FailureKind::Internal,
+                    "a thread of the restore has failed",
+                ))
+            });
+            (
+                host,
+                device,
+                sound.map_or(Ok(()), |t| t.join().unwrap_or_else(crashed)),
+            )
+        });
+        // The worker must be ended if anything else has failed, and the namespace likewise.
+        let device = device.transpose();
+        let settled = match (host, sound) {
+            (Ok(namespace), Ok(())) => {
+                let pids = (namespace.init, namespace.root);
+                watch(session, namespace).map(|()| pids)
+            }
+            (Ok(mut namespace), Err(failure)) => {
+                namespace.kill();
+                // Its status is of no interest.
+                let _ = namespace.wait();
+                Err(failure)
+            }
+            // What CRIU says of a damaged image is of less use than that it is damaged.
+            (Err(_), Err(failure)) | (Err(failure), Ok(())) => Err(failure),
+        };
+        let (worker, (init, root)) = match (device, settled) {
+            (Ok(worker), Ok(pids)) => (worker, pids),
+            (Ok(Some(worker)), Err(failure)) => {
+                worker.end();
+                return Err(failure);
+            }
+            (Err(failure), _) | (_, Err(failure)) => return Err(failure),
+        };
+        let Some((worker, agent)) = worker.zip(self.record.agent) else {
+            session.set_state(SessionState::Running);
+            return Ok(());
+        };
+        let attached = proc::outer_pid(init.pid, agent.pid)
+            .and_then(ProcessId::of)
+            .ok_or_else(|| {
+                fail(
+                    FailureKind::Internal,
+                    format!("process {} has ended", root.pid),
+                )
+            })
+            .and_then(|process| {
+                let detached = Detached {
+                    process,
+                    wake_block: agent.wake_block,
+                };
+                phases.time("reattach", || {
+                    reattach(self.daemon, session, &worker, detached)
+                })
+            });
+        attached.inspect_err(|_| worker.end())
+    }
+
+    fn host(&self, session: &Session, lazy: bool) -> Result<Namespace> {
+        let criu = self.daemon.criu()?;
+        let image = HostImage {
+            files: &self.image.host(),
+            work: session.dir.join("criu"),
+            root: self.record.root,
+            log: session.log(),
+            old_log: Some(self.record.log.clone()),
+            lazy,
+            exit_file: session.dir.join(EXIT_FILE),
+        };
+        let namespace = Namespace::restore(&criu, &image).map_err(explain)?;
+        let mut inner = session.lock();
+        inner.init = Some(namespace.init);
+        inner.root = Some(namespace.root);
+        drop(inner);
+        session.save();
+        Ok(namespace)
+    }
+
+    fn device(
+        &self,
+        session: &Session,
+        driver: &Driver,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<Arc<Worker>> {
+        let worker = self.daemon.pool.take(driver, &session.variables)?;
+        let load = ToWorker::Load {
+            store: self.store.to_string_lossy().into_owned(),
+            image: self.image.dir().to_string_lossy().into_owned(),
+        };
+        let mut progress = |done, total| report.lock()("device", done, total);
+        let answer = worker.request(&load, &[], STALL_TIME, &mut progress);
+        match answer {
+            Ok(FromWorker::Loaded(_)) => Ok(worker),
+            Ok(other) => {
+                worker.end();
+                Err(unexpected(&other))
+            }
+            Err(failure) => {
+                worker.end();
+                Err(failure)
+            }
+        }
+    }
+}
+
+/// Collects the program's status when it ends.
+fn watch(session: &Arc<Session>, namespace: Namespace) -> Result<()> {
+    let (mut outer, pages) = namespace.split();
+    session.lock().pages = Some(pages);
+    let watched = session.clone();
+    let wait = move || {
+        let status = outer.wait().ok().map(crate::init::status_code);
+        watched.ended(status);
+    };
+    std::thread::Builder::new()
+        .name("session-watch".into())
+        .spawn(wait)
+        .map(drop)
+        .or_fail(FailureKind::Internal, || {
+            format!("cannot watch session `{}`", session.name)
+        })
+}
+
+/// Ends what a failed restore has started, and forgets the session.
+fn discard(daemon: &Daemon, session: &Arc<Session>) {
+    if let Some(init) = session.lock().init {
+        init.signal(rustix::process::Signal::KILL);
+    }
+    session.ended(None);
+    daemon.remove(session);
+}
+
+/// Adds the fix to reasons of CRIU that users meet.
+fn explain(failure: crate::failure::Failure) -> crate::failure::Failure {
+    let message = failure.message.clone();
+    if message.contains("bad size") {
+        return fail(FailureKind::User, message)
+            .hint("a file that the program has open was changed since: put back the old version");
+    }
+    if message.contains("Can't bind") || message.contains("Address already in use") {
+        return fail(FailureKind::User, message)
+            .hint("the program listens on a port that is taken: end the other program");
+    }
+    failure
+}
+
+/// The folder of the image that the user means.
+fn resolve(daemon: &Daemon, text: &Text) -> Result<PathBuf> {
+    let path = text.to_path();
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    if path.components().count() == 1 {
+        return Ok(daemon.paths.images.join(path));
+    }
+    Err(fail(
+        FailureKind::User,
+        format!("`{}` is not an absolute path", path.display()),
+    ))
+}
+
+/// The store of an image: that which it was written to, or, when the image has moved, that beside it or
+/// the daemon's.
+fn store_of(daemon: &Daemon, image: &Image) -> Result<PathBuf> {
+    let beside = image.dir().parent().map(|folder| folder.join(".store"));
+    let places = [
+        Some(image.store().to_owned()),
+        beside,
+        Some(daemon.paths.store()),
+    ];
+    let mut first = None;
+    for place in places.into_iter().flatten() {
+        match Store::open(&place, false) {
+            Ok(_) => return Ok(place),
+            Err(e) => first = first.or(Some(e)),
+        }
+    }
+    match first {
+        Some(e) => Err(from_store(&e)),
+        None => Err(fail(FailureKind::NotFound, "the image has no store")),
+    }
+}

@@ -1,0 +1,220 @@
+//! Starting a program as a session.
+//!
+//! The program leads its own session and group, reads `/dev/null` unless it was given a regular file,
+//! and writes to the session's log, opened for appending: whoever else appends (device `printf`, a
+//! restored copy) never overwrites it, and CRIU needs to restore no position.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN};
+use fermata_control::user::{Run, SessionState};
+use fermata_control::worker::FailureKind;
+
+use crate::daemon::Daemon;
+use crate::failure::{Hint, OrFail, Result, fail};
+use crate::init::status_code;
+use crate::proc::ProcessId;
+use crate::session::{Plan, Session};
+use crate::sys::{self, Extra};
+use crate::worker;
+
+/// Starts the program.
+///
+/// # Errors
+/// `User` when it cannot be executed or the name is taken.
+pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Result<Arc<Session>> {
+    let env: Vec<(OsString, OsString)> = request
+        .env
+        .iter()
+        .map(|(name, value)| (name.to_os(), value.to_os()))
+        .collect();
+    let argv: Vec<OsString> = request.argv.iter().map(|a| a.to_os()).collect();
+    let program = argv
+        .first()
+        .ok_or_else(|| fail(FailureKind::User, "there is no program to run"))?;
+    let cwd = request.cwd.to_path();
+    let path = look_up(program, &cwd, &env)?;
+    let fallback = path
+        .file_name()
+        .map_or_else(|| "session".into(), |n| n.to_string_lossy());
+    let text =
+        |(name, value): &(OsString, OsString)| Some((name.to_str()?.to_owned(), value.clone()));
+    let pairs: Vec<(String, OsString)> = env.iter().filter_map(text).collect();
+    let variables = worker::variables(pairs.iter().map(|(n, v)| (n.as_str(), v.clone())));
+    // Found out now, not when the program asks for a device.
+    crate::driver::Driver::find(request.device, &daemon.paths.home)?;
+
+    let session = daemon.add(request.name.as_deref(), &fallback, |name, dir| Plan {
+        name,
+        dir,
+        argv: request.argv.iter().map(|a| a.lossy()).collect(),
+        cwd: request.cwd.lossy(),
+        device: request.device,
+        variables,
+        image: None,
+        state: SessionState::Running,
+    })?;
+    match start(daemon, &session, &path, &argv, &cwd, env, stdin) {
+        Ok(()) => Ok(session),
+        Err(failure) => {
+            daemon.remove(&session);
+            Err(failure)
+        }
+    }
+}
+
+fn start(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    path: &Path,
+    argv: &[OsString],
+    cwd: &Path,
+    env: Vec<(OsString, OsString)>,
+    stdin: Option<OwnedFd>,
+) -> Result<()> {
+    let log = session.open_log()?;
+    let errors = log
+        .try_clone()
+        .or_fail(FailureKind::Internal, || "cannot open the log".into())?;
+    let mut command = Command::new(path);
+    command
+        .arg0(&argv[0])
+        .args(&argv[1..])
+        .current_dir(cwd)
+        .env_clear();
+    command.envs(injected(env, &daemon.paths.home));
+    command.env(ENV_SOCKET, daemon.agent_socket());
+    command.env(ENV_TOKEN, &session.lock().token);
+    command
+        .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
+        .stdout(log)
+        .stderr(errors);
+    sys::prepare(
+        &mut command,
+        Extra {
+            setsid: true,
+            ..Extra::default()
+        },
+    );
+    let spawned = command.spawn();
+    let mut child = spawned.or_fail(FailureKind::User, || {
+        format!("cannot execute `{}`", path.display())
+    })?;
+    session.lock().root = ProcessId::of(child.id());
+    session.save();
+    let watched = session.clone();
+    let watch = move || {
+        let status = child.wait().ok().map(status_code);
+        watched.ended(status);
+    };
+    std::thread::Builder::new()
+        .name("session-watch".into())
+        .spawn(watch)
+        .map(drop)
+        .or_fail(FailureKind::Internal, || {
+            format!("cannot watch session `{}`", session.name)
+        })
+}
+
+/// The environment of a program: its own, with our libraries first.
+fn injected(mut env: Vec<(OsString, OsString)>, home: &Path) -> Vec<(OsString, OsString)> {
+    let (client, cudart) = (home.join("lib/client"), home.join("lib/cudart"));
+    let mut preload = vec![client.join("libcuda.so.1")];
+    preload.extend(Some(cudart.join("libcudart.so.13")).filter(|p| p.is_file()));
+    prepend(&mut env, "LD_PRELOAD", preload);
+    prepend(&mut env, "LD_LIBRARY_PATH", vec![client, cudart]);
+    env
+}
+
+/// Puts `paths` before the list that variable `name` holds.
+fn prepend(env: &mut Vec<(OsString, OsString)>, name: &str, paths: Vec<PathBuf>) {
+    let old = env
+        .iter()
+        .position(|(n, _)| n == name)
+        .map(|at| env.swap_remove(at).1);
+    let mut list = Vec::new();
+    for path in paths
+        .into_iter()
+        .map(PathBuf::into_os_string)
+        .chain(old.filter(|o| !o.is_empty()))
+    {
+        if !list.is_empty() {
+            list.push(b':');
+        }
+        list.extend(path.as_bytes());
+    }
+    env.push((name.into(), OsString::from_vec(list)));
+}
+
+/// The program's file: as a shell finds it, in the `PATH` of its own environment.
+fn look_up(program: &OsString, cwd: &Path, env: &[(OsString, OsString)]) -> Result<PathBuf> {
+    let shown = program.to_string_lossy();
+    let executable = |path: &PathBuf| {
+        path.metadata()
+            .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    if program.as_bytes().contains(&b'/') {
+        let path = cwd.join(program);
+        return if executable(&path) {
+            Ok(path)
+        } else {
+            Err(fail(
+                FailureKind::User,
+                format!("`{shown}` is not an executable file"),
+            ))
+        };
+    }
+    let path = env
+        .iter()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.clone());
+    std::env::split_paths(&path.unwrap_or_default())
+        .map(|folder| cwd.join(folder).join(program))
+        .find(executable)
+        .ok_or_else(|| {
+            fail(
+                FailureKind::User,
+                format!("there is no program `{shown}` in PATH"),
+            )
+            .hint("a program in this folder is written `./PROGRAM`")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_libraries_come_first() {
+        let mut env = vec![
+            ("A".into(), "b".into()),
+            ("LD_PRELOAD".into(), "/other.so".into()),
+        ];
+        prepend(
+            &mut env,
+            "LD_PRELOAD",
+            vec!["/x/libcuda.so.1".into(), "/y".into()],
+        );
+        assert!(env.contains(&("LD_PRELOAD".into(), "/x/libcuda.so.1:/y:/other.so".into())));
+        prepend(&mut env, "LD_LIBRARY_PATH", vec!["/x".into()]);
+        assert!(env.contains(&("LD_LIBRARY_PATH".into(), "/x".into())));
+        assert_eq!(env.len(), 3);
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        let env = [("PATH".into(), "/nonexistent:/bin".into())];
+        let found = look_up(&"sh".into(), Path::new("/"), &env).expect("found");
+        assert_eq!(found, Path::new("/bin/sh"));
+        assert!(look_up(&"sh".into(), Path::new("/"), &[]).is_err());
+        assert!(look_up(&"./sh".into(), Path::new("/bin"), &[]).is_ok());
+        assert!(look_up(&"./passwd".into(), Path::new("/etc"), &[]).is_err());
+    }
+}

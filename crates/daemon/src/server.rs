@@ -1,0 +1,161 @@
+//! The daemon's life: folders, lock, sockets, and a thread for every connection.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use fermata_control::{Connection, Paths};
+use rustix::fs::FlockOperation;
+
+use crate::attach;
+use crate::daemon::Daemon;
+use crate::log::Log;
+use crate::requests;
+use crate::sys;
+
+/// Runs the daemon until it is told to end.
+///
+/// # Errors
+/// Another daemon of this user runs, or folders and sockets cannot be made.
+pub fn serve() -> anyhow::Result<()> {
+    sys::block_end_signals();
+    let paths = Paths::find();
+    let executable = std::env::current_exe().context("cannot find the daemon's own executable")?;
+    private_folder(&paths.runtime)?;
+    let _alone = lock(&paths.runtime)?;
+    let log =
+        Arc::new(Log::open(paths.runtime.join("fermatad.log")).context("cannot open the log")?);
+    log.line(&format!(
+        "started, version {}, process {}",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id()
+    ));
+
+    let daemon = Daemon::new(paths, executable, log);
+    let users = listen(&daemon.paths.socket())?;
+    let agents = listen(&daemon.agent_socket())?;
+    let uid = rustix::process::getuid().as_raw();
+    accept(agents, "agents", {
+        let daemon = daemon.clone();
+        move |socket| {
+            let link = Connection::new(socket, "the program");
+            match link.peer_uid() {
+                Ok(peer) if peer == uid => attach::receive(&daemon, link),
+                _ => daemon.log.line("refused a program of another user"),
+            }
+        }
+    })?;
+    accept(users, "users", {
+        let daemon = daemon.clone();
+        move |socket| {
+            let connection = Connection::new(socket, "the user's tool");
+            match connection.peer_uid() {
+                Ok(peer) if peer == uid || peer == 0 => requests::serve(&daemon, &connection),
+                _ => daemon.log.line("refused a request of another user"),
+            }
+        }
+    })?;
+    sys::wait_for_end();
+    end(&daemon);
+    Ok(())
+}
+
+/// Ends everything the daemon has started, and its sockets.
+fn end(daemon: &Daemon) {
+    daemon.log.line("ends");
+    // Nobody new; both fail only when they are gone already.
+    let _ = fs::remove_file(daemon.paths.socket());
+    let _ = fs::remove_file(daemon.agent_socket());
+    daemon.close();
+    daemon.log.line("ended");
+}
+
+/// Makes the runtime folder, and refuses one in which others could plant sockets.
+fn private_folder(dir: &Path) -> anyhow::Result<()> {
+    let shown = dir.display();
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .with_context(|| format!("cannot make the runtime folder `{shown}`"))?;
+    let meta = fs::symlink_metadata(dir).with_context(|| format!("cannot examine `{shown}`"))?;
+    let uid = rustix::process::getuid().as_raw();
+    ensure!(
+        meta.is_dir() && meta.uid() == uid,
+        "the runtime folder `{shown}` belongs to somebody else"
+    );
+    if meta.permissions().mode() & 0o077 != 0 {
+        fs::set_permissions(dir, Permissions::from_mode(0o700))
+            .with_context(|| format!("cannot protect the runtime folder `{shown}`"))?;
+    }
+    Ok(())
+}
+
+/// One daemon per runtime folder; the lock ends with its process.
+fn lock(runtime: &Path) -> anyhow::Result<File> {
+    let path = runtime.join("lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| format!("cannot open `{}`", path.display()))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            bail!("another daemon runs in `{}`", runtime.display())
+        }
+        Err(e) => Err(e).with_context(|| format!("cannot lock `{}`", path.display())),
+    }
+}
+
+/// Listens at `path`; a socket that a dead daemon left there is replaced. Only under the lock.
+fn listen(path: &Path) -> anyhow::Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            return Err(e).with_context(|| format!("cannot replace `{}`", path.display()));
+        }
+        _ => {}
+    }
+    // A name beside it first, so that nobody connects before the permissions are right.
+    let temporary: PathBuf = path.with_extension("new");
+    let _ = fs::remove_file(&temporary);
+    let listener = UnixListener::bind(&temporary)
+        .with_context(|| format!("cannot listen at `{}`", path.display()))?;
+    fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
+    fs::rename(&temporary, path)?;
+    Ok(listener)
+}
+
+fn accept(
+    listener: UnixListener,
+    name: &str,
+    serve: impl Fn(OwnedFd) + Send + Sync + 'static,
+) -> anyhow::Result<()> {
+    let serve = Arc::new(serve);
+    let work = move || {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // No descriptors left: wait for some to be closed.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                continue;
+            };
+            let serve = serve.clone();
+            // Without a thread the connection is closed, which its peer sees.
+            let _ = std::thread::Builder::new()
+                .name("connection".into())
+                .spawn(move || serve(stream.into()));
+        }
+    };
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(work)
+        .map(drop)
+        .context("cannot start a thread")
+}

@@ -1,0 +1,483 @@
+//! A session: one program under Fermata, with its agent, its worker and its folder.
+//!
+//! ```text
+//!            run                       checkpoint
+//!   (new) ───────► Running ─────────────────────────► Stopped
+//!     │              ▲ │  ▲                              │
+//!     │ restore      │ │  └──────────── reattached ──────┘
+//!     └─► Restoring ─┘ │
+//!                      ├─ worker gone ─► Lost ──┐
+//!                      └──── program ends ──────┴─► Exited
+//!   Orphaned: found by a new daemon; it can be listed, signalled and ended, not checkpointed
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use fermata_control::agent::ENV_TOKEN;
+use fermata_control::user::{self, DeviceChoice, SessionState};
+use fermata_control::worker::FailureKind;
+use fermata_store::image::unix_now;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::process::{Pid, Signal};
+
+use crate::agent::{Agent, Arrival};
+use crate::failure::{OrFail, Result, fail};
+use crate::namespace::{Pages, kill_tree};
+use crate::persist::SessionMeta;
+use crate::proc::{self, ProcessId};
+use crate::worker::{Variables, Worker};
+
+/// Name of the log in a session's folder.
+const LOG: &str = "log";
+/// Name of the file in which `__outer` leaves the status.
+pub const EXIT_FILE: &str = "exit";
+
+/// A session.
+pub struct Session {
+    /// Name, unique among those listed.
+    pub name: String,
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Working folder.
+    pub cwd: String,
+    /// Which driver was asked for.
+    pub device: DeviceChoice,
+    /// Variables of its workers.
+    pub variables: Variables,
+    /// The image it came from.
+    pub image: Option<PathBuf>,
+    /// Held by checkpoint, attachment and restore.
+    pub busy: Mutex<()>,
+    started: u64,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+/// What changes.
+pub struct Inner {
+    /// State.
+    pub state: SessionState,
+    /// The token that its agent presents.
+    pub token: String,
+    /// The program.
+    pub root: Option<ProcessId>,
+    /// Process 1 of its namespace, if it was restored.
+    pub init: Option<ProcessId>,
+    /// Knows whether pages are still missing, if it was restored.
+    pub pages: Option<Pages>,
+    /// The agent, once the program uses CUDA.
+    pub agent: Option<Arc<Agent>>,
+    /// The worker.
+    pub worker: Option<Arc<Worker>>,
+    /// Who waits for the agent to come back.
+    pub expected: Option<SyncSender<Arrival>>,
+    exit_status: Option<i32>,
+    soft: Option<bool>,
+    devices: Vec<user::Device>,
+    note: Option<String>,
+    worker_seen: Option<ProcessId>,
+}
+
+/// What a new session is made of.
+pub struct Plan {
+    /// Name.
+    pub name: String,
+    /// Its folder, which is made.
+    pub dir: PathBuf,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Working folder.
+    pub cwd: String,
+    /// Which driver is asked for.
+    pub device: DeviceChoice,
+    /// Variables of its workers.
+    pub variables: Variables,
+    /// The image it comes from.
+    pub image: Option<PathBuf>,
+    /// `Running` or `Restoring`.
+    pub state: SessionState,
+}
+
+impl Session {
+    /// A new session with an empty folder.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or there is no randomness for the token.
+    pub fn new(plan: Plan) -> Result<Arc<Self>> {
+        let what = || format!("cannot make the folder of session `{}`", plan.name);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&plan.dir)
+            .or_fail(FailureKind::User, what)?;
+        let token = token().or_fail(FailureKind::Internal, || "cannot make a token".into())?;
+        let inner = Inner {
+            state: plan.state,
+            ..Inner::new(token)
+        };
+        Ok(Arc::new(Self::assemble(plan, unix_now(), inner)))
+    }
+
+    /// A session that another daemon has started.
+    pub fn found(meta: SessionMeta, dir: PathBuf) -> Arc<Self> {
+        let alive = meta.root.filter(ProcessId::alive);
+        let recorded = fs::read_to_string(dir.join(EXIT_FILE)).ok();
+        let status = meta.exit_status.or_else(|| recorded?.trim().parse().ok());
+        let mut inner = Inner::new(meta.token);
+        inner.state = if alive.is_some() {
+            SessionState::Orphaned
+        } else {
+            SessionState::Exited
+        };
+        inner.root = alive;
+        inner.init = meta.init.filter(ProcessId::alive);
+        inner.exit_status = status.filter(|_| alive.is_none());
+        inner.soft = meta.soft;
+        inner.devices = meta.devices;
+        inner.worker_seen = meta.worker.filter(ProcessId::alive);
+        inner.note = match (alive, meta.state) {
+            (Some(_), _) => Some("the daemon that started it has ended".to_owned()),
+            (None, SessionState::Exited) => meta.note,
+            (None, _) => Some("it ended while no daemon ran".to_owned()),
+        };
+        let plan = Plan {
+            name: meta.name,
+            dir,
+            argv: meta.argv,
+            cwd: meta.cwd,
+            device: DeviceChoice::Auto,
+            variables: Variables::new(),
+            image: meta.image,
+            state: inner.state,
+        };
+        let session = Self::assemble(plan, meta.started, inner);
+        session.save();
+        Arc::new(session)
+    }
+
+    fn assemble(plan: Plan, started: u64, inner: Inner) -> Self {
+        Self {
+            name: plan.name,
+            dir: plan.dir,
+            argv: plan.argv,
+            cwd: plan.cwd,
+            device: plan.device,
+            variables: plan.variables,
+            image: plan.image,
+            busy: Mutex::new(()),
+            started,
+            inner: Mutex::new(inner),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// What changes, locked. Not to be held while waiting for anything.
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Path of what the program prints.
+    pub fn log(&self) -> PathBuf {
+        self.dir.join(LOG)
+    }
+
+    /// The log, opened for appending: all who print share the end of the file, whoever opened it.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub fn open_log(&self) -> Result<File> {
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(self.log())
+            .or_fail(FailureKind::User, || {
+                format!("cannot open `{}`", self.log().display())
+            })
+    }
+
+    /// Changes state and notes it down.
+    pub fn set_state(&self, state: SessionState) {
+        let mut inner = self.lock();
+        if inner.state != SessionState::Exited {
+            inner.state = state;
+        }
+        drop(inner);
+        self.save();
+        self.changed.notify_all();
+    }
+
+    /// Takes agent and worker into use.
+    pub fn attached(&self, agent: Arc<Agent>, worker: Arc<Worker>) {
+        let mut inner = self.lock();
+        inner.soft = Some(worker.driver.soft);
+        inner.devices.clone_from(&worker.devices);
+        inner.worker_seen = Some(worker.process);
+        inner.agent = Some(agent);
+        inner.worker = Some(worker);
+        drop(inner);
+        self.save();
+    }
+
+    /// The GPU side is gone.
+    pub fn worker_lost(&self, reason: &str) {
+        let mut inner = self.lock();
+        if inner.state != SessionState::Exited {
+            inner.state = SessionState::Lost;
+            inner.note = Some(reason.to_owned());
+        }
+        drop(inner);
+        self.save();
+        self.changed.notify_all();
+    }
+
+    /// The agent's process has ended, or uses CUDA no more.
+    pub fn agent_gone(&self, process: ProcessId) {
+        let mut inner = self.lock();
+        if inner
+            .agent
+            .as_ref()
+            .is_none_or(|agent| agent.process != process)
+        {
+            return;
+        }
+        inner.agent = None;
+        let worker = inner.worker.take();
+        inner.worker_seen = None;
+        drop(inner);
+        if let Some(worker) = worker {
+            worker.end();
+        }
+        self.save();
+    }
+
+    /// The program has ended: ends everything else of the session.
+    pub fn ended(&self, status: Option<i32>) {
+        let mut inner = self.lock();
+        let worker = inner.worker.take();
+        inner.agent = None;
+        inner.expected = None;
+        let (init, seen) = (inner.init.take(), inner.worker_seen.take());
+        let token = inner.token.clone();
+        drop(inner);
+        if let Some(init) = init {
+            init.signal(Signal::KILL);
+        }
+        match (worker, seen) {
+            (Some(worker), _) => worker.end(),
+            (None, Some(process)) => process.signal(Signal::KILL),
+            (None, None) => {}
+        }
+        self.kill_marked(&token);
+        let mut inner = self.lock();
+        inner.state = SessionState::Exited;
+        inner.exit_status = status.or(inner.exit_status);
+        inner.root = None;
+        drop(inner);
+        self.save();
+        self.changed.notify_all();
+    }
+
+    /// Ends every process that was started with this session's environment and still runs here.
+    fn kill_marked(&self, token: &str) {
+        if self.image.is_some() {
+            // Restored processes carry the token of the session that was checkpointed, which may
+            // still run; theirs ended with their namespace.
+            return;
+        }
+        let own = fs::read_link("/proc/self/ns/pid").ok();
+        for pid in proc::marked(ENV_TOKEN, token) {
+            let there = fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+            if there == own
+                && let Some(process) = ProcessId::of(pid)
+            {
+                process.signal(Signal::KILL);
+            }
+        }
+    }
+
+    /// Sends `signal` to the program and its children.
+    ///
+    /// # Errors
+    /// `NotFound` when it has ended.
+    pub fn signal(&self, number: i32) -> Result<()> {
+        let (root, init) = {
+            let inner = self.lock();
+            (inner.root, inner.init)
+        };
+        let root = root.filter(ProcessId::alive).ok_or_else(|| {
+            fail(
+                FailureKind::NotFound,
+                format!("session `{}` has ended", self.name),
+            )
+        })?;
+        let signal = Signal::from_named_raw(number)
+            .ok_or_else(|| fail(FailureKind::User, format!("there is no signal {number}")))?;
+        if signal != Signal::KILL {
+            let group = i32::try_from(root.pid).ok().and_then(Pid::from_raw);
+            if let Some(group) = group {
+                // The program leads its own group; it fails only when it has just ended.
+                let _ = rustix::process::kill_process_group(group, signal);
+            }
+            return Ok(());
+        }
+        match init {
+            Some(init) => init.signal(Signal::KILL),
+            None => kill_tree(root.pid),
+        }
+        Ok(())
+    }
+
+    /// Waits until the program has ended; false at the deadline.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut inner = self.inner.lock();
+        while inner.state != SessionState::Exited {
+            if self.changed.wait_until(&mut inner, until).timed_out() {
+                return inner.state == SessionState::Exited;
+            }
+        }
+        true
+    }
+
+    /// Whether the program still runs.
+    pub fn live(&self) -> bool {
+        self.lock().state != SessionState::Exited
+    }
+
+    /// Whether process `pid` belongs to it.
+    pub fn contains(&self, pid: u32) -> bool {
+        let (root, init) = {
+            let inner = self.lock();
+            (inner.root, inner.init)
+        };
+        let line = proc::ancestors(pid);
+        [root, init]
+            .into_iter()
+            .flatten()
+            .any(|process| line.contains(&process.pid))
+    }
+
+    /// As users see it.
+    pub fn describe(&self) -> user::Session {
+        let inner = self.lock();
+        user::Session {
+            name: self.name.clone(),
+            state: inner.state,
+            pid: inner.root.map(|p| p.pid),
+            worker_pid: inner
+                .worker
+                .as_ref()
+                .map(|w| w.process)
+                .or(inner.worker_seen)
+                .map(|p| p.pid),
+            exit_status: inner.exit_status,
+            argv: self.argv.clone(),
+            cwd: self.cwd.clone(),
+            started: self.started,
+            log: self.log(),
+            soft: inner.soft,
+            devices: inner.devices.clone(),
+            image: self.image.clone(),
+            note: inner.note.clone(),
+        }
+    }
+
+    /// When it was started, in seconds since 1970.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Notes everything down for a later daemon. A full disk loses only that.
+    pub fn save(&self) {
+        let inner = self.lock();
+        let meta = SessionMeta {
+            version: 0,
+            name: self.name.clone(),
+            token: inner.token.clone(),
+            state: inner.state,
+            root: inner.root,
+            init: inner.init,
+            worker: inner
+                .worker
+                .as_ref()
+                .map(|w| w.process)
+                .or(inner.worker_seen),
+            exit_status: inner.exit_status,
+            argv: self.argv.clone(),
+            cwd: self.cwd.clone(),
+            started: self.started,
+            soft: inner.soft,
+            devices: inner.devices.clone(),
+            image: self.image.clone(),
+            note: inner.note.clone(),
+        };
+        // Still locked: two savers must not swap their order.
+        let _ = meta.save(&self.dir);
+    }
+}
+
+impl Inner {
+    fn new(token: String) -> Self {
+        Self {
+            state: SessionState::Running,
+            token,
+            root: None,
+            init: None,
+            pages: None,
+            agent: None,
+            worker: None,
+            expected: None,
+            exit_status: None,
+            soft: None,
+            devices: Vec::new(),
+            note: None,
+            worker_seen: None,
+        }
+    }
+}
+
+/// 32 random bytes as text.
+fn token() -> io::Result<String> {
+    let mut bytes = [0u8; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
+    }
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// Whether two tokens are equal, in a time that does not depend on where they differ.
+pub fn same_token(a: &str, b: &str) -> bool {
+    a.len() == b.len()
+        && a.bytes()
+            .zip(b.bytes())
+            .fold(0, |all, (x, y)| all | (x ^ y))
+            == 0
+}
+
+/// The folder in which sessions have theirs.
+pub fn folder(runtime: &Path) -> PathBuf {
+    runtime.join("sessions")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_differ_and_are_compared_whole() {
+        let (a, b) = (token().expect("random"), token().expect("random"));
+        assert_eq!(a.len(), 64);
+        assert!(!same_token(&a, &b) && same_token(&a, &a.clone()) && !same_token(&a, &a[..63]));
+    }
+}

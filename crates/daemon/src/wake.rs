@@ -1,0 +1,54 @@
+//! Reaching a detached agent through the memory of its program (see [`wake_block`]).
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use fermata_control::agent::{WAKE_REATTACH, wake_block};
+use fermata_control::worker::FailureKind;
+
+use crate::failure::{OrFail, Result};
+
+/// Tells the agent of process `pid`, whose block lies at `address`, to connect to `socket` and to
+/// present `token`.
+///
+/// # Errors
+/// `Internal` when the memory cannot be written, or there is no block.
+pub fn wake(pid: u32, address: u64, socket: &Path, token: &str) -> Result<()> {
+    write(
+        pid,
+        address,
+        socket.as_os_str().as_bytes(),
+        token.as_bytes(),
+    )
+    .or_fail(FailureKind::Internal, || {
+        format!("cannot wake the program, process {pid}")
+    })
+}
+
+fn write(pid: u32, address: u64, socket: &[u8], token: &[u8]) -> io::Result<()> {
+    let memory = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{pid}/mem"))?;
+    let mut magic = [0; wake_block::MAGIC.len()];
+    memory.read_exact_at(&mut magic, address)?;
+    if magic != *wake_block::MAGIC {
+        return Err(io::Error::other("its wake block is not where it said"));
+    }
+    let text = |at: u64, room: usize, bytes: &[u8]| -> io::Result<()> {
+        if bytes.len() >= room {
+            return Err(io::Error::other(
+                "the socket's path or the token is too long",
+            ));
+        }
+        let mut field = vec![0; room];
+        field[..bytes.len()].copy_from_slice(bytes);
+        memory.write_all_at(&field, address + at)
+    };
+    text(wake_block::SOCKET, wake_block::SOCKET_BYTES, socket)?;
+    text(wake_block::TOKEN, wake_block::TOKEN_BYTES, token)?;
+    memory.write_all_at(&WAKE_REATTACH.to_le_bytes(), address + wake_block::STATE)
+}

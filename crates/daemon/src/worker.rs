@@ -1,0 +1,394 @@
+//! A worker process and the conversation with it.
+//!
+//! ```text
+//!  start ─► Open/Ready ─► (Load) ─► Attach ─► Detach ─► Save ─► Attach ... ─► Exit
+//!              any time: Lost, or the process ends ─► `lost` says why, requests fail
+//! ```
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use fermata_control::worker::{Device, FailureKind, FromWorker, ToWorker};
+use fermata_control::{Connection, PROTOCOL};
+use parking_lot::Mutex;
+use rustix::process::Signal;
+
+use crate::driver::Driver;
+use crate::failure::{Failure, Hint, OrFail, Result, fail, from_control};
+use crate::proc::ProcessId;
+use crate::sys::{self, Extra};
+
+/// Variables of a worker beyond the daemon's own.
+pub type Variables = BTreeMap<String, OsString>;
+
+/// How long loading the driver and making contexts may take.
+const OPEN_TIME: Duration = Duration::from_secs(60);
+/// How long Attach and Detach may take.
+pub const STEP_TIME: Duration = Duration::from_secs(60);
+/// How long a Save or Load may go without a sign of progress.
+pub const STALL_TIME: Duration = Duration::from_secs(120);
+/// How long a worker may take to end.
+const EXIT_TIME: Duration = Duration::from_secs(5);
+
+type Watcher = Box<dyn FnOnce(String) + Send>;
+
+/// A worker.
+pub struct Worker {
+    /// Its process.
+    pub process: ProcessId,
+    /// What it has loaded.
+    pub driver: Driver,
+    /// The variables it was started with.
+    pub variables: Variables,
+    /// Devices it found.
+    pub devices: Vec<Device>,
+    /// `cuDriverGetVersion`.
+    pub driver_version: i32,
+    connection: Arc<Connection<FromWorker, ToWorker>>,
+    answers: Mutex<Receiver<FromWorker>>,
+    child: Mutex<Child>,
+    fate: Arc<Mutex<Fate>>,
+}
+
+#[derive(Default)]
+struct Fate {
+    lost: Option<String>,
+    ending: bool,
+    watcher: Option<Watcher>,
+}
+
+impl Worker {
+    /// Starts the worker at `program` and lets it load `driver`. Its output goes to `log`.
+    ///
+    /// # Errors
+    /// What the worker says, `Host` when it does not start.
+    pub fn start(
+        program: &Path,
+        driver: &Driver,
+        variables: &Variables,
+        log: &Path,
+    ) -> Result<Arc<Self>> {
+        let what = || format!("cannot start the worker `{}`", program.display());
+        let (ours, theirs) = UnixStream::pair().or_fail(FailureKind::Internal, what)?;
+        let mut child = spawn(program, variables, log, theirs.into())
+            .or_fail(FailureKind::Host, what)
+            .map_err(|f| {
+                f.hint("is Fermata installed completely? FERMATA_HOME names its folder")
+            })?;
+        let process = ProcessId::of(child.id());
+        let connection = Arc::new(Connection::new(OwnedFd::from(ours), "worker"));
+        let opened = open(&connection, driver, log);
+        let (Some(process), Ok((devices, driver_version))) = (process, &opened) else {
+            // Both fail only when it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(opened
+                .err()
+                .unwrap_or_else(|| fail(FailureKind::Internal, what())));
+        };
+        let (sender, answers) = channel();
+        let fate = Arc::new(Mutex::new(Fate::default()));
+        let reader = (connection.clone(), fate.clone());
+        std::thread::Builder::new()
+            .name("worker-reader".into())
+            .spawn(move || read(&reader.0, &sender, &reader.1))
+            .or_fail(FailureKind::Internal, what)?;
+        Ok(Arc::new(Self {
+            process,
+            driver: driver.clone(),
+            variables: variables.clone(),
+            devices: devices.clone(),
+            driver_version: *driver_version,
+            connection,
+            answers: Mutex::new(answers),
+            child: Mutex::new(child),
+            fate,
+        }))
+    }
+
+    /// Why it cannot serve any more, if so.
+    pub fn lost(&self) -> Option<String> {
+        self.fate.lock().lost.clone()
+    }
+
+    /// Calls `watcher` with the reason when the worker is lost; at once if it is already.
+    pub fn watch(&self, watcher: impl FnOnce(String) + Send + 'static) {
+        let mut fate = self.fate.lock();
+        match fate.lost.clone() {
+            Some(reason) => {
+                drop(fate);
+                watcher(reason);
+            }
+            None => fate.watcher = Some(Box::new(watcher)),
+        }
+    }
+
+    /// Asks, and waits for the answer. `stall` limits each wait for an answer or for progress.
+    ///
+    /// # Errors
+    /// The worker's own failure, or that it is lost.
+    pub fn request(
+        &self,
+        message: &ToWorker,
+        fds: &[BorrowedFd<'_>],
+        stall: Duration,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<FromWorker> {
+        self.begin(message, fds)?.finish(stall, progress)
+    }
+
+    /// Asks; the answer is waited for later.
+    ///
+    /// # Errors
+    /// The worker is lost.
+    pub fn begin(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> Result<Pending<'_>> {
+        let answers = self.answers.lock();
+        // What an abandoned request left.
+        while answers.try_recv().is_ok() {}
+        self.connection
+            .send(message, fds)
+            .map_err(|e| self.gone(&from_control(&e).message))?;
+        Ok(Pending {
+            worker: self,
+            answers,
+            name: name(message),
+        })
+    }
+
+    fn gone(&self, otherwise: &str) -> Failure {
+        let reason = self.lost().unwrap_or_else(|| otherwise.to_owned());
+        fail(
+            FailureKind::Internal,
+            format!("the session's worker is lost: {reason}"),
+        )
+    }
+
+    /// Ends it: asked first, killed when it does not. Returns when it is gone.
+    pub fn end(&self) {
+        self.fate.lock().ending = true;
+        // Fails only when it is gone already.
+        let _ = self.connection.send(&ToWorker::Exit, &[]);
+        let until = Instant::now() + EXIT_TIME;
+        let mut child = self.child.lock();
+        while Instant::now() < until && self.process.alive() {
+            if !matches!(child.try_wait(), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.process.signal(Signal::KILL);
+        let _ = child.wait();
+        self.connection.shutdown();
+    }
+}
+
+/// A request under way.
+pub struct Pending<'a> {
+    worker: &'a Worker,
+    answers: parking_lot::MutexGuard<'a, Receiver<FromWorker>>,
+    name: &'static str,
+}
+
+impl Pending<'_> {
+    /// As the second half of [`Worker::request`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn finish(self, stall: Duration, progress: &mut dyn FnMut(u64, u64)) -> Result<FromWorker> {
+        loop {
+            match self.answers.recv_timeout(stall) {
+                Ok(FromWorker::Progress { done, total }) => progress(done, total),
+                Ok(FromWorker::Failed(failure)) => return Err(failure),
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Timeout) => {
+                    let message =
+                        format!("the worker does not answer {} within {stall:?}", self.name);
+                    return Err(fail(FailureKind::Internal, message));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.worker.gone("it has ended"));
+                }
+            }
+        }
+    }
+}
+
+fn name(message: &ToWorker) -> &'static str {
+    match message {
+        ToWorker::Open { .. } => "Open",
+        ToWorker::Attach => "Attach",
+        ToWorker::Detach => "Detach",
+        ToWorker::Save { .. } => "Save",
+        ToWorker::Load { .. } => "Load",
+        ToWorker::Describe => "Describe",
+        ToWorker::Exit => "Exit",
+    }
+}
+
+/// A failure for an answer that does not fit the request.
+pub fn unexpected(answer: &FromWorker) -> Failure {
+    let text = format!("{answer:?}");
+    let short: String = text.chars().take(60).collect();
+    fail(
+        FailureKind::Internal,
+        format!("the worker gave an answer that does not fit: {short}"),
+    )
+}
+
+fn spawn(
+    program: &Path,
+    variables: &Variables,
+    log: &Path,
+    socket: OwnedFd,
+) -> std::io::Result<Child> {
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(log)?;
+    let mut command = Command::new(program);
+    command
+        .current_dir("/")
+        .envs(variables)
+        .env_remove("LD_PRELOAD");
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    sys::prepare(
+        &mut command,
+        Extra {
+            setsid: true,
+            ..Extra::fds(vec![socket])
+        },
+    );
+    command.spawn()
+}
+
+fn open(
+    connection: &Connection<FromWorker, ToWorker>,
+    driver: &Driver,
+    log: &Path,
+) -> Result<(Vec<Device>, i32)> {
+    let path = driver.path.to_string_lossy().into_owned();
+    let message = ToWorker::Open {
+        protocol: PROTOCOL,
+        driver: path,
+        soft: driver.soft,
+    };
+    let answer = connection
+        .send(&message, &[])
+        .and_then(|()| connection.recv(OPEN_TIME));
+    match answer {
+        Ok((
+            FromWorker::Ready {
+                protocol,
+                devices,
+                driver_version,
+            },
+            _,
+        )) if protocol == PROTOCOL => Ok((devices, driver_version)),
+        Ok((FromWorker::Ready { protocol, .. }, _)) => Err(fail(
+            FailureKind::Internal,
+            format!("the worker speaks protocol {protocol}, the daemon {PROTOCOL}"),
+        )
+        .hint("daemon and worker must be of one release: end the daemon and try again")),
+        Ok((FromWorker::Failed(failure), _)) => Err(failure),
+        Ok((other, _)) => Err(unexpected(&other)),
+        Err(e) => Err(fail(
+            FailureKind::Internal,
+            format!("the worker does not start: {}", from_control(&e).message),
+        )
+        .hint(format!("its log is `{}`", log.display()))),
+    }
+}
+
+fn read(
+    connection: &Connection<FromWorker, ToWorker>,
+    answers: &Sender<FromWorker>,
+    fate: &Mutex<Fate>,
+) {
+    let reason = loop {
+        match connection.recv(Duration::from_secs(3600)) {
+            Ok((FromWorker::Lost { reason }, _)) => break reason,
+            Ok((message, _)) => {
+                if answers.send(message).is_err() {
+                    break "the daemon has let go of it".to_owned();
+                }
+            }
+            Err(e) if e.is_timeout() => {}
+            Err(e) if e.is_closed() => break "its process has ended".to_owned(),
+            Err(e) => break from_control(&e).message,
+        }
+    };
+    let mut fate = fate.lock();
+    fate.lost = Some(reason.clone());
+    let watcher = fate.watcher.take().filter(|_| !fate.ending);
+    drop(fate);
+    if let Some(watcher) = watcher {
+        watcher(reason);
+    }
+}
+
+/// The variables of a program that its worker gets: those of CUDA, those of softgpu, and
+/// `FERMATA_WORKER_NAME` as `NAME`.
+pub fn variables<'a>(env: impl Iterator<Item = (&'a str, OsString)>) -> Variables {
+    const KEPT: [&str; 3] = ["CUDA_", "NVIDIA_", "FERMATA_SOFTGPU_"];
+    let mut kept = Variables::new();
+    let mut explicit = Variables::new();
+    for (name, value) in env {
+        if let Some(own) = name
+            .strip_prefix("FERMATA_WORKER_")
+            .filter(|n| !n.is_empty())
+        {
+            explicit.insert(own.to_owned(), value);
+        } else if KEPT.iter().any(|prefix| name.starts_with(prefix)) {
+            kept.insert(name.to_owned(), value);
+        }
+    }
+    kept.extend(explicit);
+    kept
+}
+
+/// Path of the worker's executable in the installation at `home`.
+pub fn program(home: &Path) -> PathBuf {
+    home.join("bin/fermata-worker")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_gets_the_variables_meant_for_it() {
+        let env = [
+            ("HOME", "/root"),
+            ("CUDA_VISIBLE_DEVICES", "0"),
+            ("FERMATA_SOFTGPU_DEVICES", "2"),
+            ("FERMATA_WORKER_CUDA_INJECTION64_PATH", "/p.so"),
+            ("FERMATA_WORKER_CUDA_VISIBLE_DEVICES", "1"),
+        ];
+        let got = variables(env.into_iter().map(|(n, v)| (n, OsString::from(v))));
+        let got: Vec<_> = got
+            .iter()
+            .map(|(n, v)| format!("{n}={}", v.display()))
+            .collect();
+        assert_eq!(
+            got,
+            [
+                "CUDA_INJECTION64_PATH=/p.so",
+                "CUDA_VISIBLE_DEVICES=1",
+                "FERMATA_SOFTGPU_DEVICES=2"
+            ]
+        );
+    }
+}

@@ -1,4 +1,5 @@
 //! `fermata images` on real images.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 

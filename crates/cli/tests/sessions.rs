@@ -1,4 +1,5 @@
 //! Verbs that talk to a daemon, against one that answers from a script.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 

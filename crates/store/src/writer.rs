@@ -249,7 +249,7 @@ impl PackWriter {
         let path = index::pack_path(&self.store.tmp_dir(), id);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let file = Arc::new(direct::open(&path, flags, "create pack")?);
-        let tmpfs = rustix::fs::fstatfs(&*file).is_ok_and(|s| s.f_type as i64 == TMPFS_MAGIC);
+        let tmpfs = rustix::fs::fstatfs(&*file).is_ok_and(|s| s.f_type == TMPFS_MAGIC);
         let mut pack = OpenPack {
             id,
             path,

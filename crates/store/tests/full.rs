@@ -1,5 +1,6 @@
 //! A full disk: a clear error, nothing lost. The inner test runs alone on a file system of 4 MiB in
 //! a mount namespace of its own.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 

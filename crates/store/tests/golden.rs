@@ -2,6 +2,7 @@
 //!
 //! `tests/golden/vN` holds a store and an image as release N wrote them. They are never written
 //! again; a change that needs them changed is a change that loses users' images.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 

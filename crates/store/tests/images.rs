@@ -1,4 +1,5 @@
 //! Images: whole or not at all, every bit covered, nothing lost to collections.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 

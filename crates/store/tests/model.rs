@@ -1,4 +1,5 @@
 //! The store against a model: a map from names to bytes; and against crashes.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The command in folders of its own, and a daemon that answers from a script.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::os::unix::net::UnixListener;

@@ -186,20 +186,20 @@ impl ChunkTableWriter {
             ));
         }
         match self.records.last() {
-            Some(last) if last.buffer == buffer => {
-                if offset < last.offset + u64::from(last.length) {
-                    return misuse(format!(
-                        "parts of buffer {buffer} overlap at offset {offset}"
-                    ));
-                }
+            Some(last)
+                if last.buffer == buffer && offset < last.offset + u64::from(last.length) =>
+            {
+                return misuse(format!(
+                    "parts of buffer {buffer} overlap at offset {offset}"
+                ));
             }
-            Some(last) => {
+            Some(last) if last.buffer != buffer => {
                 self.closed.insert(last.buffer);
                 if self.closed.contains(&buffer) {
                     return misuse(format!("the parts of buffer {buffer} are not together"));
                 }
             }
-            None => {}
+            _ => {}
         }
         self.content_bytes = self.content_bytes.saturating_add(u64::from(length));
         self.records.push(ChunkRecord {

@@ -1,4 +1,5 @@
 //! What several tests of the store need: content from a seed, and images of it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::path::Path;

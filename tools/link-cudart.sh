@@ -40,14 +40,17 @@ link() {
 archive=$target/$profile/libfermata_cudart.a
 link 13 "$archive"
 
-# Old signatures take the plain name; what is there under that name becomes fermata13_*.
-nm "$archive" 2>/dev/null | sed -n 's/.* T fermata12_//p' | sort -u > "$work/old"
+# Old signatures take the plain name; what is there under that name becomes fermata13_*. The target is
+# named so that binutils leave the compiler's intermediate code in the objects alone.
+elf=elf64-x86-64
+nm --target=$elf "$archive" 2>/dev/null | sed -n 's/.* T fermata12_//p' | sort -u > "$work/old"
 while read -r name; do
     echo "$name fermata13_$name"
     echo "fermata12_$name $name"
 done < "$work/old" > "$work/renamed"
 cp "$archive" "$work/cudart12.a"
-objcopy --redefine-syms="$work/renamed" "$work/cudart12.a"
+test -s "$work/old"
+objcopy --target=$elf --remove-section=.llvmbc --remove-section=.llvmcmd --redefine-syms="$work/renamed" "$work/cudart12.a"
 
 # Today's functions under the names that CUDA 12 gave them.
 set --

@@ -1,77 +1,250 @@
 //! Where work for a stream goes: into its queue, or into the graph it is being captured into.
+//!
+//! The rules are those of `fermata_graph::capture`; here streams, events and threads get their numbers.
+
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use fermata_graph::NodeKind;
+use fermata_abi::sys::driver as cu;
+use fermata_graph::capture::CaptureInfo;
+use fermata_graph::{
+    CaptureError, CaptureMode, CaptureStatus, Captures, EdgeData, Graph, NodeId, NodeKind, StreamKey, Waited,
+};
+use parking_lot::Mutex;
 
+use crate::driver::{self, Driver};
+use crate::error::{CuError, INVALID_VALUE, Result};
 use crate::event::Event;
-use crate::driver;
-use crate::error::Result;
-use crate::stream::Stream;
+use crate::graph::GraphObject;
+use crate::stream::{Kind, Stream};
 use crate::work::Work;
 
-/// Refuses calls that a capture in progress does not allow.
+/// The captures of this process.
+static CAPTURES: Mutex<Option<Captures>> = Mutex::new(None);
+
+thread_local! {
+    /// What the thread has asked for with `cuThreadExchangeStreamCaptureMode`.
+    static MODE: Cell<CaptureMode> = const { Cell::new(CaptureMode::Global) };
+}
+
+/// A number for the calling thread.
+fn thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}
+
+fn refused(error: CaptureError) -> CuError {
+    CuError(error.code())
+}
+
+fn key(stream: &Stream) -> StreamKey {
+    StreamKey { id: stream.id, context: stream.context.id, blocking: stream.kind != Kind::NonBlocking }
+}
+
+/// Applies a rule, if anything has ever been captured.
+fn rule<T>(otherwise: T, apply: impl FnOnce(&mut Captures) -> Result<T, CaptureError>) -> Result<T> {
+    match &mut *CAPTURES.lock() {
+        Some(captures) if !captures.is_idle() => apply(captures).map_err(refused),
+        _ => Ok(otherwise),
+    }
+}
+
+/// CUDA's number as a mode.
+///
+/// # Errors
+/// It is none.
+pub fn mode(number: cu::CUstreamCaptureMode) -> Result<CaptureMode> {
+    match number {
+        cu::CU_STREAM_CAPTURE_MODE_GLOBAL => Ok(CaptureMode::Global),
+        cu::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL => Ok(CaptureMode::ThreadLocal),
+        cu::CU_STREAM_CAPTURE_MODE_RELAXED => Ok(CaptureMode::Relaxed),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// Sets the calling thread's mode and returns the one before.
+pub fn exchange_mode(mode: CaptureMode) -> CaptureMode {
+    MODE.replace(mode)
+}
+
+/// Refuses potentially unsafe calls that a capture in progress does not allow.
 ///
 /// # Errors
 /// The calling thread may not make such calls now.
 pub fn forbid_unsafe() -> Result {
-    Ok(())
+    rule((), |captures| captures.forbid_unsafe(thread(), MODE.get()))
 }
 
-/// Submits a node's work.
+/// Refuses what a stream that is being captured cannot do, and the legacy default stream while a stream
+/// that is ordered with it is being captured.
 ///
 /// # Errors
-/// What it names does not exist or does not fit, or the context is dead.
-pub fn submit(stream: &Arc<Stream>, kind: NodeKind) -> Result {
-    stream.context.check()?;
-    let work = Work::build(driver::get()?, &stream.context, &kind)?;
-    stream.submit(work).map(drop)
-}
-
-/// Whether the stream is being captured.
-pub fn is_capturing(_stream: &Stream) -> bool {
-    false
-}
-
-/// Refuses what a stream that is being captured cannot do.
-///
-/// # Errors
-/// It is being captured.
-pub fn forbid_on(_stream: &Stream) -> Result {
-    Ok(())
-}
-
-/// Refuses work whose order with a captured stream could not be kept.
-///
-/// # Errors
-/// There is such a stream.
-pub fn forbid_implicit(_stream: &Stream) -> Result {
-    Ok(())
+/// It is so; the capture is invalid now.
+pub fn forbid_on(stream: &Stream) -> Result {
+    rule((), |captures| {
+        captures.forbid_on(stream.id)?;
+        match stream.kind {
+            Kind::Legacy => captures.forbid_implicit(stream.context.id),
+            _ => Ok(()),
+        }
+    })
 }
 
 /// Refuses to look at an event that stands for a place in a graph.
 ///
 /// # Errors
 /// It does.
-pub fn forbid_captured(_event: &Event) -> Result {
+pub fn forbid_captured(event: &Event) -> Result {
+    rule((), |captures| match captures.is_captured(event.handle) {
+        true => Err(CaptureError::CapturedEvent),
+        false => Ok(()),
+    })
+}
+
+/// Whether the stream is being captured, even if that has failed.
+pub fn is_capturing(stream: &Stream) -> bool {
+    status(stream) != CaptureStatus::None
+}
+
+/// How the stream stands.
+pub fn status(stream: &Stream) -> CaptureStatus {
+    CAPTURES.lock().as_ref().map_or(CaptureStatus::None, |captures| captures.status(stream.id))
+}
+
+/// The capture that the stream takes part in.
+///
+/// # Errors
+/// It has failed, or there is none.
+pub fn info(stream: &Stream) -> Result<CaptureInfo> {
+    let captures = CAPTURES.lock();
+    let captures = captures.as_ref().ok_or(refused(CaptureError::NotCapturing))?;
+    captures.info(stream.id).map_err(refused)
+}
+
+/// Begins to capture a stream into a graph.
+///
+/// # Errors
+/// The stream cannot be captured, or is already.
+pub fn begin(stream: &Stream, mode: CaptureMode, graph: &GraphObject, after: &[NodeId]) -> Result {
+    if stream.kind == Kind::Legacy {
+        return Err(refused(CaptureError::Unsupported));
+    }
+    let mut captures = CAPTURES.lock();
+    let captures = captures.get_or_insert_default();
+    captures.begin(key(stream), mode, thread(), graph.handle, after).map(drop).map_err(refused)
+}
+
+/// Ends the capture begun in a stream. Gives the graph captured into, and whether the capture was good.
+///
+/// # Errors
+/// The stream is not one in which a capture was begun by this thread.
+pub fn end(driver: &Driver, stream: &Stream) -> Result<(Option<Arc<GraphObject>>, Result)> {
+    let mut captures = CAPTURES.lock();
+    let captures = captures.as_mut().ok_or(refused(CaptureError::NotCapturing))?;
+    let handle = captures.graph_of(stream.id).ok_or(refused(CaptureError::NotCapturing))?;
+    let object = driver.graphs.get(handle);
+    let graph = match &object {
+        Some(object) => object.with(|graph| Ok(graph.clone()))?,
+        None => Graph::new(),
+    };
+    match captures.end(stream.id, thread(), &graph) {
+        Ok(_) => Ok((object, Ok(()))),
+        Err(error @ (CaptureError::Invalidated | CaptureError::Unjoined)) => {
+            Ok((object, Err(refused(error))))
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// Changes what the stream's next node depends on.
+///
+/// # Errors
+/// It is not being captured.
+pub fn set_dependencies(stream: &Stream, nodes: &[NodeId], replace: bool) -> Result {
+    let mut captures = CAPTURES.lock();
+    let captures = captures.as_mut().ok_or(refused(CaptureError::NotCapturing))?;
+    captures.set_dependencies(stream.id, nodes, replace).map_err(refused)
+}
+
+/// A stream goes away.
+pub fn abandon(stream: &Stream) {
+    if let Some(captures) = &mut *CAPTURES.lock() {
+        captures.remove_stream(stream.id);
+    }
+}
+
+/// An event goes away.
+pub fn forget_event(event: u64) {
+    if let Some(captures) = &mut *CAPTURES.lock() {
+        captures.remove_event(event);
+    }
+}
+
+/// Submits a node's work.
+///
+/// # Errors
+/// What it names does not exist or does not fit, the context is dead, or a capture does not allow it.
+pub fn submit(stream: &Arc<Stream>, kind: NodeKind) -> Result {
+    stream.context.check()?;
+    let driver = driver::get()?;
+    if is_capturing(stream) {
+        Work::check(driver, &stream.context, &kind)?;
+        return add_node(driver, stream, kind);
+    }
+    forbid_on(stream)?;
+    stream.submit(Work::build(driver, &stream.context, &kind)?).map(drop)
+}
+
+/// Adds a node to the graph that a stream is captured into.
+fn add_node(driver: &Driver, stream: &Stream, kind: NodeKind) -> Result {
+    let info = info(stream)?;
+    let graph = GraphObject::resolve(driver, info.graph)?;
+    let after: Vec<_> = info.dependencies.iter().map(|node| (*node, EdgeData::default())).collect();
+    let node = graph.with_mut(|graph| graph.add(kind, &after))?;
+    if let Some(captures) = &mut *CAPTURES.lock() {
+        captures.advance(stream.id, node);
+    }
     Ok(())
 }
 
-/// A stream that is being captured goes away.
-pub fn abandon(_stream: &Stream) {}
-
-/// Records an event.
+/// Records an event: in the queue, or as a place in the graph.
 ///
 /// # Errors
-/// The context is dead.
-pub fn record_event(stream: &Arc<Stream>, event: &Event, _flags: u32) -> Result {
+/// The context is dead, or the stream's capture has failed.
+pub fn record_event(stream: &Arc<Stream>, event: &Event, flags: u32) -> Result {
+    if flags & cu::CU_EVENT_RECORD_EXTERNAL != 0 && is_capturing(stream) {
+        return add_node(driver::get()?, stream, NodeKind::EventRecord(event.handle));
+    }
+    if rule(false, |captures| captures.record(stream.id, event.handle))? {
+        return Ok(());
+    }
+    forbid_on(stream)?;
     stream.submit(Work::Record(event.begin())).map(drop)
 }
 
-/// Makes a stream wait for an event.
+/// Makes a stream wait for an event: in the queue, or by taking part in the event's capture.
 ///
 /// # Errors
-/// The context is dead.
-pub fn wait_event(stream: &Arc<Stream>, event: &Event, _flags: u32) -> Result {
+/// The context is dead, or captures and other work would be mixed.
+pub fn wait_event(stream: &Arc<Stream>, event: &Event, flags: u32) -> Result {
+    if flags & cu::CU_EVENT_WAIT_EXTERNAL != 0 && is_capturing(stream) {
+        return add_node(driver::get()?, stream, NodeKind::EventWait(event.handle));
+    }
+    let recorded = event.mark().is_some();
+    let waited = rule(Waited::Outside, |captures| {
+        if stream.kind == Kind::Legacy && captures.is_captured(event.handle) {
+            return Err(CaptureError::Implicit);
+        }
+        captures.wait(key(stream), event.handle, recorded)
+    })?;
+    if waited == Waited::Captured {
+        return Ok(());
+    }
+    forbid_on(stream)?;
     match event.mark() {
         Some(mark) => stream.submit(Work::Wait(mark)).map(drop),
         None => Ok(()),

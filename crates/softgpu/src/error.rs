@@ -10,7 +10,7 @@ use crate::names;
 pub struct CuError(pub cu::CUresult);
 
 /// What the functions behind the API return.
-pub type Result<T = ()> = std::result::Result<T, CuError>;
+pub type Result<T = (), E = CuError> = std::result::Result<T, E>;
 
 /// A parameter is out of range, null or unknown.
 pub const INVALID_VALUE: CuError = CuError(cu::CUDA_ERROR_INVALID_VALUE);

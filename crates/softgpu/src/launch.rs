@@ -13,13 +13,14 @@ use crate::function::max_threads;
 use crate::module::Function;
 use crate::work::KernelWork;
 
-/// Checks a launch.
+/// Checks a launch. `context` is that of the stream it goes to; nodes of graphs that name their own
+/// context run there.
 ///
 /// # Errors
 /// Shape, shared memory, parameters or attributes are not possible for this function.
 pub fn check(driver: &Driver, context: &Context, node: &KernelNode) -> Result<KernelWork> {
     let function = Function::resolve(driver, node.function)?;
-    if function.module.context.id != context.id {
+    if node.context == 0 && function.module.context.id != context.id {
         return Err(INVALID_HANDLE);
     }
     check_shape(&function, node)?;

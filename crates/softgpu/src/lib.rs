@@ -32,6 +32,7 @@ mod log;
 mod memory;
 mod module;
 mod names;
+mod occupancy;
 mod pool;
 pub mod settings;
 mod stream;

@@ -106,7 +106,12 @@ impl Pool {
     /// It is not memory of a pool.
     pub fn free(driver: &Driver, stream: &Arc<Stream>, address: u64) -> Result {
         let range = driver.memory.find(address).filter(|r| r.base == address).ok_or(INVALID_VALUE)?;
-        let Kind::Pool { pool } = range.kind else { return Err(INVALID_VALUE) };
+        let pool = match range.kind {
+            Kind::Pool { pool } => pool,
+            // Memory of a graph stays for its next launch.
+            Kind::Graph => return Ok(()),
+            _ => return Err(INVALID_VALUE),
+        };
         stream.submit(Work::Free(address))?;
         if let Some(pool) = driver.pools.get(pool) {
             pool.freed(range.size);

@@ -21,7 +21,7 @@ use crate::exec::{Fault, Host, Launch};
 use crate::graph::Run;
 use crate::launch;
 use crate::log;
-use crate::memory::Protection;
+use crate::memory::{Kind, Protection};
 use crate::module::Function;
 
 /// How often a wait for a value in memory looks.
@@ -97,10 +97,25 @@ impl Work {
             NodeKind::EventWait(event) => {
                 event_of(driver, *event)?.mark().map_or(Self::Nothing, Self::Wait)
             }
+            // Memory of a graph stays for its next launch.
+            NodeKind::MemFree(address) if is_graph_memory(driver, *address) => Self::Nothing,
             NodeKind::MemFree(address) => Self::Free(*address),
             NodeKind::BatchMemOp(ops) => Self::MemOps(check_mem_ops(driver, ops)?),
             NodeKind::ChildGraph(_) => return Err(INVALID_VALUE),
         })
+    }
+
+    /// Checks what a node asks for, without making anything ready.
+    ///
+    /// # Errors
+    /// As [`Work::build`].
+    pub fn check(driver: &Driver, context: &Arc<Context>, kind: &NodeKind) -> Result {
+        match kind {
+            NodeKind::EventRecord(event) | NodeKind::EventWait(event) => {
+                event_of(driver, *event).map(drop)
+            }
+            kind => Self::build(driver, context, kind).map(drop),
+        }
     }
 
     /// Executes it.
@@ -126,7 +141,7 @@ impl Work {
             Self::Free(address) => driver.memory.free(*address, |_| true).map(drop),
             // What comes after a fault is dropped; the fault itself is remembered by the context.
             _ if state.is_err() => Ok(()),
-            Self::Kernel(kernel) => kernel.run(context),
+            Self::Kernel(kernel) => kernel.run(),
             Self::Copy(plan) => plan.run(driver, context),
             Self::Memset(memset) => fill(driver, memset),
             Self::Host(call) => {
@@ -142,6 +157,10 @@ impl Work {
             Self::Nothing => Ok(()),
         }
     }
+}
+
+fn is_graph_memory(driver: &Driver, address: u64) -> bool {
+    driver.memory.find(address).is_some_and(|range| matches!(range.kind, Kind::Graph))
 }
 
 fn event_of(driver: &Driver, handle: u64) -> Result<Arc<Event>> {
@@ -230,7 +249,10 @@ fn wait_is_over(op: &MemOp, found: u64) -> bool {
 }
 
 impl KernelWork {
-    fn run(&self, context: &Arc<Context>) -> Result {
+    /// Runs the kernel in its own context: a graph may hold kernels of several.
+    fn run(&self) -> Result {
+        let context = &self.function.module.context;
+        context.check()?;
         let grid_id = context.device.count_launch()?;
         let launch = Launch {
             grid: self.grid,

@@ -33,7 +33,6 @@ fn array(handle: cu::CUarray, offset: usize, bytes: usize) -> (CopyEnd, u64) {
 fn copy_sync(copy: Copy) -> Result {
     let stream = Stream::resolve(std::ptr::null_mut())?;
     capture::forbid_on(&stream)?;
-    capture::forbid_implicit(&stream)?;
     let plan = Plan::new(driver()?, copy)?;
     let waits = plan.touches_host;
     let point = stream.submit(Work::Copy(plan))?;
@@ -52,7 +51,7 @@ pub fn copy_async(copy: Copy, stream: &Arc<Stream>) -> Result {
     let driver = driver()?;
     let mut plan = Plan::new(driver, copy)?;
     let waits = plan.pageable.dst || plan.pageable.src && !plan.stage(driver)?;
-    capture::forbid_implicit(stream)?;
+    capture::forbid_on(stream)?;
     let point = stream.submit(Work::Copy(plan))?;
     if waits {
         point.wait();

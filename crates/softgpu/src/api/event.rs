@@ -60,7 +60,9 @@ api! {
     }
 
     fn cuEventDestroy_v2 | fn cuEventDestroy(event: cu::CUevent) {
-        driver()?.events.remove(to_handle(event)).map(drop).ok_or(INVALID_HANDLE)
+        driver()?.events.remove(to_handle(event)).ok_or(INVALID_HANDLE)?;
+        capture::forget_event(to_handle(event));
+        Ok(())
     }
 
     fn cuEventElapsedTime_v2 | fn cuEventElapsedTime(

@@ -87,6 +87,9 @@ api! {
         if address == 0 {
             return Ok(());
         }
+        if driver()?.memory.find(address).is_some_and(|r| r.base == address && matches!(r.kind, Kind::Graph)) {
+            return Ok(());
+        }
         let range = free(address, |range| {
             matches!(range.kind, Kind::Device | Kind::Pool { .. } | Kind::Managed { .. })
         })?;

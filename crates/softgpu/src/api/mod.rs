@@ -67,21 +67,32 @@ fn to_handle<T>(pointer: *mut T) -> u64 {
 }
 
 pub mod args;
+pub mod array;
+pub mod capture;
 pub mod context;
 pub mod copy;
 pub mod device;
 pub mod error;
 pub mod event;
 pub mod function;
+pub mod graph;
+pub mod graph_exec;
+pub mod graph_nodes;
+mod graph_params;
 pub mod init;
 pub mod launch;
 pub mod library;
+pub mod managed;
+pub mod memop;
 pub mod memory;
 pub mod memset;
 pub mod module;
+pub mod occupancy;
 pub mod per_thread;
 pub mod pointer;
+pub mod pool;
 pub mod proc_address;
 mod proc_table;
 pub mod stream;
 pub mod unsupported;
+pub mod vmm;

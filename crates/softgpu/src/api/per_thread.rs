@@ -21,6 +21,13 @@ unsafe extern "C" {
         hStream: sys::CUstream,
         flags: core::ffi::c_uint,
     ) -> sys::CUresult;
+    fn cuGraphInstantiateWithParams(
+        phGraphExec: *mut sys::CUgraphExec,
+        hGraph: sys::CUgraph,
+        instantiateParams: *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) -> sys::CUresult;
+    fn cuGraphLaunch(hGraph: sys::CUgraphExec, hStream: sys::CUstream) -> sys::CUresult;
+    fn cuGraphUpload(hGraph: sys::CUgraphExec, hStream: sys::CUstream) -> sys::CUresult;
     fn cuLaunchCooperativeKernel(
         f: sys::CUfunction,
         gridDimX: core::ffi::c_uint,
@@ -56,6 +63,41 @@ unsafe extern "C" {
         f: sys::CUfunction,
         kernelParams: *mut *mut core::ffi::c_void,
         extra: *mut *mut core::ffi::c_void,
+    ) -> sys::CUresult;
+    fn cuMemAllocAsync(
+        dptr: *mut sys::CUdeviceptr,
+        bytesize: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemAllocFromPoolAsync(
+        dptr: *mut sys::CUdeviceptr,
+        bytesize: usize,
+        pool: sys::CUmemoryPool,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemFreeAsync(dptr: sys::CUdeviceptr, hStream: sys::CUstream) -> sys::CUresult;
+    fn cuMemPrefetchAsync(
+        devPtr: sys::CUdeviceptr,
+        count: usize,
+        dstDevice: sys::CUdevice,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemPrefetchAsync_v2(
+        devPtr: sys::CUdeviceptr,
+        count: usize,
+        location: sys::CUmemLocation,
+        flags: core::ffi::c_uint,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemPrefetchBatchAsync(
+        dptrs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        prefetchLocs: *mut sys::CUmemLocation,
+        prefetchLocIdxs: *mut usize,
+        numPrefetchLocs: usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
     ) -> sys::CUresult;
     fn cuMemcpy2DAsync_v2(
         pCopy: *const sys::CUDA_MEMCPY2D,
@@ -199,11 +241,59 @@ unsafe extern "C" {
         length: usize,
         flags: core::ffi::c_uint,
     ) -> sys::CUresult;
+    fn cuStreamBatchMemOp(
+        stream: sys::CUstream,
+        count: core::ffi::c_uint,
+        paramArray: *mut sys::CUstreamBatchMemOpParams,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamBatchMemOp_v2(
+        stream: sys::CUstream,
+        count: core::ffi::c_uint,
+        paramArray: *mut sys::CUstreamBatchMemOpParams,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamBeginCapture(hStream: sys::CUstream) -> sys::CUresult;
+    fn cuStreamBeginCaptureToGraph(
+        hStream: sys::CUstream,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        dependencyData: *const sys::CUgraphEdgeData,
+        numDependencies: usize,
+        mode: sys::CUstreamCaptureMode,
+    ) -> sys::CUresult;
+    fn cuStreamBeginCapture_v2(
+        hStream: sys::CUstream,
+        mode: sys::CUstreamCaptureMode,
+    ) -> sys::CUresult;
     fn cuStreamCopyAttributes(dstStream: sys::CUstream, srcStream: sys::CUstream) -> sys::CUresult;
+    fn cuStreamEndCapture(hStream: sys::CUstream, phGraph: *mut sys::CUgraph) -> sys::CUresult;
     fn cuStreamGetAttribute(
         hStream: sys::CUstream,
         attr: sys::CUstreamAttrID,
         value: *mut sys::CUstreamAttrValue,
+    ) -> sys::CUresult;
+    fn cuStreamGetCaptureInfo(
+        hStream: sys::CUstream,
+        captureStatus_out: *mut sys::CUstreamCaptureStatus,
+        id_out: *mut sys::cuuint64_t,
+    ) -> sys::CUresult;
+    fn cuStreamGetCaptureInfo_v2(
+        hStream: sys::CUstream,
+        captureStatus_out: *mut sys::CUstreamCaptureStatus,
+        id_out: *mut sys::cuuint64_t,
+        graph_out: *mut sys::CUgraph,
+        dependencies_out: *mut *const sys::CUgraphNode,
+        numDependencies_out: *mut usize,
+    ) -> sys::CUresult;
+    fn cuStreamGetCaptureInfo_v3(
+        hStream: sys::CUstream,
+        captureStatus_out: *mut sys::CUstreamCaptureStatus,
+        id_out: *mut sys::cuuint64_t,
+        graph_out: *mut sys::CUgraph,
+        dependencies_out: *mut *const sys::CUgraphNode,
+        edgeData_out: *mut *const sys::CUgraphEdgeData,
+        numDependencies_out: *mut usize,
     ) -> sys::CUresult;
     fn cuStreamGetCtx(hStream: sys::CUstream, pctx: *mut sys::CUcontext) -> sys::CUresult;
     fn cuStreamGetCtx_v2(
@@ -221,6 +311,10 @@ unsafe extern "C" {
         hStream: sys::CUstream,
         priority: *mut core::ffi::c_int,
     ) -> sys::CUresult;
+    fn cuStreamIsCapturing(
+        hStream: sys::CUstream,
+        captureStatus: *mut sys::CUstreamCaptureStatus,
+    ) -> sys::CUresult;
     fn cuStreamQuery(hStream: sys::CUstream) -> sys::CUresult;
     fn cuStreamSetAttribute(
         hStream: sys::CUstream,
@@ -228,10 +322,71 @@ unsafe extern "C" {
         param: *const sys::CUstreamAttrValue,
     ) -> sys::CUresult;
     fn cuStreamSynchronize(hStream: sys::CUstream) -> sys::CUresult;
+    fn cuStreamUpdateCaptureDependencies(
+        hStream: sys::CUstream,
+        dependencies: *mut sys::CUgraphNode,
+        numDependencies: usize,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamUpdateCaptureDependencies_v2(
+        hStream: sys::CUstream,
+        dependencies: *mut sys::CUgraphNode,
+        dependencyData: *const sys::CUgraphEdgeData,
+        numDependencies: usize,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
     fn cuStreamWaitEvent(
         hStream: sys::CUstream,
         hEvent: sys::CUevent,
         Flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamWaitValue32(
+        stream: sys::CUstream,
+        addr: sys::CUdeviceptr,
+        value: sys::cuuint32_t,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamWaitValue32_v2(
+        stream: sys::CUstream,
+        addr: sys::CUdeviceptr,
+        value: sys::cuuint32_t,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamWaitValue64(
+        stream: sys::CUstream,
+        addr: sys::CUdeviceptr,
+        value: sys::cuuint64_t,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamWaitValue64_v2(
+        stream: sys::CUstream,
+        addr: sys::CUdeviceptr,
+        value: sys::cuuint64_t,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamWriteValue32(
+        stream: sys::CUstream,
+        addr: sys::CUdeviceptr,
+        value: sys::cuuint32_t,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamWriteValue32_v2(
+        stream: sys::CUstream,
+        addr: sys::CUdeviceptr,
+        value: sys::cuuint32_t,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamWriteValue64(
+        stream: sys::CUstream,
+        addr: sys::CUdeviceptr,
+        value: sys::cuuint64_t,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamWriteValue64_v2(
+        stream: sys::CUstream,
+        addr: sys::CUdeviceptr,
+        value: sys::cuuint64_t,
+        flags: core::ffi::c_uint,
     ) -> sys::CUresult;
 }
 
@@ -252,6 +407,34 @@ pub unsafe extern "C" fn cuEventRecordWithFlags_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuEventRecordWithFlags(hEvent, own(hStream), flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphInstantiateWithParams_ptsz(
+    phGraphExec: *mut sys::CUgraphExec,
+    hGraph: sys::CUgraph,
+    instantiateParams: *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphLaunch_ptsz(
+    hGraph: sys::CUgraphExec,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuGraphLaunch(hGraph, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphUpload_ptsz(
+    hGraph: sys::CUgraphExec,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuGraphUpload(hGraph, own(hStream)) }
 }
 
 #[unsafe(no_mangle)]
@@ -335,6 +518,85 @@ pub unsafe extern "C" fn cuLaunchKernelEx_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuLaunchKernelEx(config, f, kernelParams, extra) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
+    dptr: *mut sys::CUdeviceptr,
+    bytesize: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemAllocAsync(dptr, bytesize, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
+    dptr: *mut sys::CUdeviceptr,
+    bytesize: usize,
+    pool: sys::CUmemoryPool,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemAllocFromPoolAsync(dptr, bytesize, pool, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeAsync_ptsz(
+    dptr: sys::CUdeviceptr,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemFreeAsync(dptr, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPrefetchAsync_ptsz(
+    devPtr: sys::CUdeviceptr,
+    count: usize,
+    dstDevice: sys::CUdevice,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemPrefetchAsync(devPtr, count, dstDevice, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPrefetchAsync_v2_ptsz(
+    devPtr: sys::CUdeviceptr,
+    count: usize,
+    location: sys::CUmemLocation,
+    flags: core::ffi::c_uint,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemPrefetchAsync_v2(devPtr, count, location, flags, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPrefetchBatchAsync_ptsz(
+    dptrs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut sys::CUmemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuMemPrefetchBatchAsync(
+            dptrs,
+            sizes,
+            count,
+            prefetchLocs,
+            prefetchLocIdxs,
+            numPrefetchLocs,
+            flags,
+            own(hStream),
+        )
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -859,12 +1121,80 @@ pub unsafe extern "C" fn cuStreamAttachMemAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBatchMemOp_ptsz(
+    stream: sys::CUstream,
+    count: core::ffi::c_uint,
+    paramArray: *mut sys::CUstreamBatchMemOpParams,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamBatchMemOp(own(stream), count, paramArray, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBatchMemOp_v2_ptsz(
+    stream: sys::CUstream,
+    count: core::ffi::c_uint,
+    paramArray: *mut sys::CUstreamBatchMemOpParams,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamBatchMemOp_v2(own(stream), count, paramArray, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBeginCapture_ptsz(hStream: sys::CUstream) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamBeginCapture(own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBeginCapture_v2_ptsz(
+    hStream: sys::CUstream,
+    mode: sys::CUstreamCaptureMode,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamBeginCapture_v2(own(hStream), mode) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBeginCaptureToGraph_ptsz(
+    hStream: sys::CUstream,
+    hGraph: sys::CUgraph,
+    dependencies: *const sys::CUgraphNode,
+    dependencyData: *const sys::CUgraphEdgeData,
+    numDependencies: usize,
+    mode: sys::CUstreamCaptureMode,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuStreamBeginCaptureToGraph(
+            own(hStream),
+            hGraph,
+            dependencies,
+            dependencyData,
+            numDependencies,
+            mode,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCopyAttributes_ptsz(
     dstStream: sys::CUstream,
     srcStream: sys::CUstream,
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuStreamCopyAttributes(own(dstStream), own(srcStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamEndCapture_ptsz(
+    hStream: sys::CUstream,
+    phGraph: *mut sys::CUgraph,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamEndCapture(own(hStream), phGraph) }
 }
 
 #[unsafe(no_mangle)]
@@ -875,6 +1205,62 @@ pub unsafe extern "C" fn cuStreamGetAttribute_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuStreamGetAttribute(own(hStream), attr, value) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_ptsz(
+    hStream: sys::CUstream,
+    captureStatus_out: *mut sys::CUstreamCaptureStatus,
+    id_out: *mut sys::cuuint64_t,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetCaptureInfo(own(hStream), captureStatus_out, id_out) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2_ptsz(
+    hStream: sys::CUstream,
+    captureStatus_out: *mut sys::CUstreamCaptureStatus,
+    id_out: *mut sys::cuuint64_t,
+    graph_out: *mut sys::CUgraph,
+    dependencies_out: *mut *const sys::CUgraphNode,
+    numDependencies_out: *mut usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuStreamGetCaptureInfo_v2(
+            own(hStream),
+            captureStatus_out,
+            id_out,
+            graph_out,
+            dependencies_out,
+            numDependencies_out,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3_ptsz(
+    hStream: sys::CUstream,
+    captureStatus_out: *mut sys::CUstreamCaptureStatus,
+    id_out: *mut sys::cuuint64_t,
+    graph_out: *mut sys::CUgraph,
+    dependencies_out: *mut *const sys::CUgraphNode,
+    edgeData_out: *mut *const sys::CUgraphEdgeData,
+    numDependencies_out: *mut usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuStreamGetCaptureInfo_v3(
+            own(hStream),
+            captureStatus_out,
+            id_out,
+            graph_out,
+            dependencies_out,
+            edgeData_out,
+            numDependencies_out,
+        )
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -933,6 +1319,15 @@ pub unsafe extern "C" fn cuStreamGetPriority_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamIsCapturing_ptsz(
+    hStream: sys::CUstream,
+    captureStatus: *mut sys::CUstreamCaptureStatus,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamIsCapturing(own(hStream), captureStatus) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamQuery_ptsz(hStream: sys::CUstream) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuStreamQuery(own(hStream)) }
@@ -955,6 +1350,37 @@ pub unsafe extern "C" fn cuStreamSynchronize_ptsz(hStream: sys::CUstream) -> sys
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_ptsz(
+    hStream: sys::CUstream,
+    dependencies: *mut sys::CUgraphNode,
+    numDependencies: usize,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamUpdateCaptureDependencies(own(hStream), dependencies, numDependencies, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2_ptsz(
+    hStream: sys::CUstream,
+    dependencies: *mut sys::CUgraphNode,
+    dependencyData: *const sys::CUgraphEdgeData,
+    numDependencies: usize,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuStreamUpdateCaptureDependencies_v2(
+            own(hStream),
+            dependencies,
+            dependencyData,
+            numDependencies,
+            flags,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamWaitEvent_ptsz(
     hStream: sys::CUstream,
     hEvent: sys::CUevent,
@@ -962,4 +1388,92 @@ pub unsafe extern "C" fn cuStreamWaitEvent_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuStreamWaitEvent(own(hStream), hEvent, Flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWaitValue32_ptsz(
+    stream: sys::CUstream,
+    addr: sys::CUdeviceptr,
+    value: sys::cuuint32_t,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamWaitValue32(own(stream), addr, value, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWaitValue32_v2_ptsz(
+    stream: sys::CUstream,
+    addr: sys::CUdeviceptr,
+    value: sys::cuuint32_t,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamWaitValue32_v2(own(stream), addr, value, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWaitValue64_ptsz(
+    stream: sys::CUstream,
+    addr: sys::CUdeviceptr,
+    value: sys::cuuint64_t,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamWaitValue64(own(stream), addr, value, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWaitValue64_v2_ptsz(
+    stream: sys::CUstream,
+    addr: sys::CUdeviceptr,
+    value: sys::cuuint64_t,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamWaitValue64_v2(own(stream), addr, value, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWriteValue32_ptsz(
+    stream: sys::CUstream,
+    addr: sys::CUdeviceptr,
+    value: sys::cuuint32_t,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamWriteValue32(own(stream), addr, value, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWriteValue32_v2_ptsz(
+    stream: sys::CUstream,
+    addr: sys::CUdeviceptr,
+    value: sys::cuuint32_t,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamWriteValue32_v2(own(stream), addr, value, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWriteValue64_ptsz(
+    stream: sys::CUstream,
+    addr: sys::CUdeviceptr,
+    value: sys::cuuint64_t,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamWriteValue64(own(stream), addr, value, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWriteValue64_v2_ptsz(
+    stream: sys::CUstream,
+    addr: sys::CUdeviceptr,
+    value: sys::cuuint64_t,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamWriteValue64_v2(own(stream), addr, value, flags) }
 }

@@ -1,6 +1,6 @@
 //! What lies where: every range of memory the driver knows, by address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::physical::Physical;
@@ -16,6 +16,8 @@ pub enum Kind {
         /// The pool's handle.
         pool: u64,
     },
+    /// Device memory of an allocation node of a graph.
+    Graph,
     /// Pinned host memory that the driver allocated.
     Host {
         /// `CU_MEMHOSTALLOC_*`
@@ -42,6 +44,19 @@ pub enum Kind {
     },
 }
 
+/// What the program has said about a managed range. It changes nothing but these answers.
+#[derive(Debug, Clone, Default)]
+pub struct Advice {
+    /// Mostly read.
+    pub read_mostly: bool,
+    /// Preferred location: device ordinal, or -1 for the host.
+    pub preferred: Option<i32>,
+    /// Where it was prefetched to last.
+    pub prefetched: Option<i32>,
+    /// Devices that access it.
+    pub accessed_by: BTreeSet<i32>,
+}
+
 /// A range of memory.
 #[derive(Debug, Clone)]
 pub struct Range {
@@ -61,6 +76,19 @@ pub struct Range {
     pub id: u64,
     /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` was set.
     pub sync_memops: bool,
+    /// What was said about it.
+    pub advice: Advice,
+}
+
+/// Where a range lies.
+#[derive(Debug, Clone, Copy)]
+pub struct Placed {
+    /// First address.
+    pub base: u64,
+    /// Bytes the program asked for.
+    pub size: u64,
+    /// Bytes of address space and memory it takes.
+    pub footprint: u64,
 }
 
 impl Range {
@@ -74,6 +102,13 @@ impl Range {
         }
     }
 
+    /// A range that nothing has been said about.
+    pub fn new(placed: Placed, kind: Kind, device: i32, context: u64, id: u64) -> Self {
+        let Placed { base, size, footprint } = placed;
+        let advice = Advice::default();
+        Self { base, size, footprint, kind, device, context, id, sync_memops: false, advice }
+    }
+
     /// Whether the program may use it by its address.
     pub fn visible_to_host(&self) -> bool {
         matches!(self.kind, Kind::Host { .. } | Kind::Registered { .. } | Kind::Managed { .. })
@@ -82,7 +117,7 @@ impl Range {
     /// Whether it is memory of a device rather than of the host.
     pub fn is_device(&self) -> bool {
         match &self.kind {
-            Kind::Device | Kind::Pool { .. } | Kind::Managed { .. } => true,
+            Kind::Device | Kind::Pool { .. } | Kind::Graph | Kind::Managed { .. } => true,
             Kind::Mapped { physical, .. } => physical.device >= 0,
             Kind::Host { .. } | Kind::Registered { .. } => false,
         }
@@ -145,11 +180,6 @@ impl Map {
     pub fn of_context(&self, context: u64) -> Vec<u64> {
         self.ranges.values().filter(|r| r.context == context).map(|r| r.base).collect()
     }
-
-    /// All ranges in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Range> {
-        self.ranges.values()
-    }
 }
 
 #[cfg(test)]
@@ -157,16 +187,7 @@ mod tests {
     use super::*;
 
     fn range(base: u64, size: u64) -> Range {
-        Range {
-            base,
-            size,
-            footprint: size,
-            kind: Kind::Device,
-            device: 0,
-            context: 1,
-            id: base,
-            sync_memops: false,
-        }
+        Range::new(Placed { base, size, footprint: size }, Kind::Device, 0, 1, base)
     }
 
     #[test]

@@ -28,14 +28,14 @@ use parking_lot::RwLock;
 use rustix::io::Errno;
 
 pub use access::Side;
-pub use map::{Kind, Range};
+pub use map::{Advice, Kind, Range};
 pub use physical::Physical;
 pub use sys::Protection;
 
 use crate::device::{Charge, Device};
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
 use crate::exec::{WINDOW_BASE, WINDOW_END};
-use map::Map;
+use map::{Map, Placed};
 use space::FreeRanges;
 
 /// Unit in which device memory is mapped, and least granularity of VMM allocations.
@@ -104,7 +104,7 @@ impl Memory {
         };
         let id = self.fresh_id();
         let device = device.ordinal;
-        inner.map.insert(Range { base, size, footprint, kind, device, context, id, sync_memops: false });
+        inner.map.insert(Range::new(Placed { base, size, footprint }, kind, device, context, id));
         Ok(base)
     }
 
@@ -122,7 +122,7 @@ impl Memory {
         let align = if footprint >= GRANULARITY { GRANULARITY } else { sys::PAGE };
         let base = inner.map_somewhere(footprint, align, area, Protection::ReadWrite)?;
         let id = self.fresh_id();
-        inner.map.insert(Range { base, size, footprint, kind, device, context, id, sync_memops: false });
+        inner.map.insert(Range::new(Placed { base, size, footprint }, kind, device, context, id));
         Ok(base)
     }
 
@@ -139,7 +139,7 @@ impl Memory {
             return Err(CuError(cu::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED));
         }
         let (kind, id) = (Kind::Registered { flags }, self.fresh_id());
-        inner.map.insert(Range { base, size, footprint: 0, kind, device, context, id, sync_memops: false });
+        inner.map.insert(Range::new(Placed { base, size, footprint: 0 }, kind, device, context, id));
         Ok(())
     }
 
@@ -177,6 +177,25 @@ impl Memory {
         let base = inner.map.find(address).ok_or(INVALID_VALUE)?.base;
         inner.map.at_mut(base).ok_or(INVALID_VALUE)?.sync_memops = on;
         Ok(())
+    }
+
+    /// Changes what has been said about the range that `address` lies in.
+    ///
+    /// # Errors
+    /// The address is unknown.
+    pub fn advise(&self, address: u64, change: impl FnOnce(&mut Advice)) -> Result {
+        let mut inner = self.inner.write();
+        let base = inner.map.find(address).ok_or(INVALID_VALUE)?.base;
+        change(&mut inner.map.at_mut(base).ok_or(INVALID_VALUE)?.advice);
+        Ok(())
+    }
+
+    /// What has been said about the range that `address` lies in.
+    ///
+    /// # Errors
+    /// The address is unknown.
+    pub fn advice(&self, address: u64) -> Result<Advice> {
+        self.find(address).map(|range| range.advice).ok_or(INVALID_VALUE)
     }
 
     /// Whether all of the range is known and allows this access.
@@ -249,7 +268,7 @@ impl Inner {
             Kind::Mapped { .. } => {
                 let _ = sys::reset_to_reserved(base, range.footprint);
             }
-            Kind::Device | Kind::Pool { .. } if range.size <= SMALL => {
+            Kind::Device | Kind::Pool { .. } | Kind::Graph if range.size <= SMALL => {
                 self.free_block(range.device, base, range.footprint);
             }
             _ => self.unmap(base, range.footprint),

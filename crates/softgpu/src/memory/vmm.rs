@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::map::{Kind, Range};
+use super::map::{Kind, Placed, Range};
 use super::physical::Physical;
 use super::{GRANULARITY, Memory, Protection, RESERVE_AREA, sys};
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
@@ -77,16 +77,8 @@ impl Memory {
             .map_err(|_| CuError(cu::CUDA_ERROR_MAP_FAILED))?;
         let (device, id) = (physical.device, self.fresh_id());
         let kind = Kind::Mapped { physical, offset, access: Vec::new() };
-        inner.map.insert(Range {
-            base,
-            size,
-            footprint: size,
-            kind,
-            device,
-            context: 0,
-            id,
-            sync_memops: false,
-        });
+        let placed = Placed { base, size, footprint: size };
+        inner.map.insert(Range::new(placed, kind, device, 0, id));
         Ok(())
     }
 

@@ -1,0 +1,186 @@
+//! Executable graphs: a copy of a graph, checked, with node parameters that can be changed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use fermata_graph::{Graph, NodeId, NodeKind, update};
+use parking_lot::Mutex;
+
+use super::{GraphMemory, GraphObject, NodeRef, Run, code};
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
+use crate::handle::{self, Tag};
+use crate::stream::Stream;
+use crate::work::Work;
+
+/// A node of an executable graph: the child nodes that lead to its graph, and its id there.
+type Place = (Vec<NodeId>, NodeId);
+
+/// An executable graph.
+#[derive(Debug)]
+pub struct Exec {
+    /// Its handle.
+    pub handle: u64,
+    /// `CUDA_GRAPH_INSTANTIATE_FLAG_*`
+    pub flags: u64,
+    state: Mutex<State>,
+    _memory: Arc<GraphMemory>,
+}
+
+#[derive(Debug)]
+struct State {
+    graph: Graph,
+    disabled: HashSet<Place>,
+}
+
+impl Exec {
+    /// Checks a graph and makes an executable copy of it.
+    ///
+    /// # Errors
+    /// Its edges form a cycle or a node cannot run; the node is given where one is to blame.
+    pub fn create(
+        driver: &Driver,
+        context: &Arc<Context>,
+        source: &GraphObject,
+        flags: u64,
+    ) -> Result<Arc<Self>, (CuError, Option<NodeId>)> {
+        let graph = source.with(|graph| Ok(graph.clone())).map_err(|error| (error, None))?;
+        check(driver, context, &graph)?;
+        let exec = Arc::new(Self {
+            handle: handle::fresh(Tag::Exec),
+            flags,
+            state: Mutex::new(State { graph, disabled: HashSet::new() }),
+            _memory: Arc::clone(&source.root.memory),
+        });
+        driver.execs.insert(exec.handle, Arc::clone(&exec));
+        Ok(exec)
+    }
+
+    /// The executable graph behind a handle.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn resolve(driver: &Driver, handle: u64) -> Result<Arc<Self>> {
+        driver.execs.get(handle).ok_or(INVALID_HANDLE)
+    }
+
+    /// Puts a run of the graph into a stream.
+    ///
+    /// # Errors
+    /// A node cannot run any more, or the context is dead.
+    pub fn launch(&self, driver: &Driver, stream: &Arc<Stream>) -> Result {
+        let state = self.state.lock();
+        let mut steps = Vec::new();
+        state.collect(driver, &stream.context, &state.graph, &mut Vec::new(), &mut steps)?;
+        drop(state);
+        stream.submit(Work::Graph(Arc::new(Run::new(steps)))).map(drop)
+    }
+
+    /// Gives a node other parameters. `node` is one of the graph this was made from.
+    ///
+    /// # Errors
+    /// There is no such node here, or its parameters cannot become these.
+    pub fn set_params(&self, node: &NodeRef, kind: &NodeKind) -> Result {
+        let mut state = self.state.lock();
+        let graph = state.graph.inner_mut(&node.graph.path).map_err(|error| code(&error))?;
+        let slot = graph.kind_mut(node.id).map_err(|error| code(&error))?;
+        *slot = update::replaced(slot, kind).map_err(|_| INVALID_VALUE)?;
+        Ok(())
+    }
+
+    /// What a node does here.
+    ///
+    /// # Errors
+    /// There is no such node here.
+    pub fn kind(&self, node: &NodeRef) -> Result<NodeKind> {
+        let state = self.state.lock();
+        let graph = state.graph.inner(&node.graph.path).map_err(|error| code(&error))?;
+        graph.node(node.id).map(|node| node.kind.clone()).map_err(|error| code(&error))
+    }
+
+    /// Takes over the parameters of another graph of the same shape.
+    ///
+    /// # Errors
+    /// It is of another shape, or a parameter cannot change.
+    pub fn update(&self, new: &GraphObject) -> Result<(), update::UpdateError> {
+        let topology =
+            update::UpdateError { reason: update::Reason::Topology, node: None, from: None };
+        let new = new.with(|graph| Ok(graph.clone())).map_err(|_| topology)?;
+        let mut state = self.state.lock();
+        state.graph = update::updated(&state.graph, &new)?;
+        Ok(())
+    }
+
+    /// Makes a node run or not.
+    ///
+    /// # Errors
+    /// There is no such node here, or it is of a kind that always runs.
+    pub fn set_enabled(&self, node: &NodeRef, enabled: bool) -> Result {
+        if !matches!(self.kind(node)?, NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_)) {
+            return Err(INVALID_VALUE);
+        }
+        let place = (node.graph.path.clone(), node.id);
+        let mut state = self.state.lock();
+        if enabled {
+            state.disabled.remove(&place);
+        } else {
+            state.disabled.insert(place);
+        }
+        Ok(())
+    }
+
+    /// Whether a node runs.
+    ///
+    /// # Errors
+    /// There is no such node here, or it is of a kind that always runs.
+    pub fn is_enabled(&self, node: &NodeRef) -> Result<bool> {
+        if !matches!(self.kind(node)?, NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_)) {
+            return Err(INVALID_VALUE);
+        }
+        Ok(!self.state.lock().disabled.contains(&(node.graph.path.clone(), node.id)))
+    }
+}
+
+impl State {
+    /// The graph's work in order, graphs inside it in place.
+    fn collect(
+        &self,
+        driver: &Driver,
+        context: &Arc<Context>,
+        graph: &Graph,
+        path: &mut Vec<NodeId>,
+        steps: &mut Vec<Work>,
+    ) -> Result {
+        for id in graph.order().map_err(|error| code(&error))? {
+            let kind = &graph.node(id).map_err(|error| code(&error))?.kind;
+            if self.disabled.contains(&(path.clone(), id)) {
+                continue;
+            }
+            if let NodeKind::ChildGraph(child) = kind {
+                path.push(id);
+                self.collect(driver, context, child, path, steps)?;
+                path.pop();
+            } else {
+                steps.push(Work::build(driver, context, kind)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether every node could run.
+fn check(
+    driver: &Driver,
+    context: &Arc<Context>,
+    graph: &Graph,
+) -> Result<(), (CuError, Option<NodeId>)> {
+    for id in graph.order().map_err(|error| (code(&error), None))? {
+        let node = graph.node(id).map_err(|error| (code(&error), None))?;
+        match &node.kind {
+            NodeKind::ChildGraph(child) => check(driver, context, child).map_err(|(e, _)| (e, Some(id)))?,
+            kind => Work::check(driver, context, kind).map_err(|error| (error, Some(id)))?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! Graphs and executable graphs as objects with handles, around the model of `fermata-graph`.
+//!
+//! A graph with the graphs inside it shares one root: a handle of an inner graph is the root and the path
+//! of child nodes that leads to it.
+
+mod exec;
+mod run;
+mod user;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fermata_graph::{Graph, GraphError, NodeId, NodeKind};
+use parking_lot::Mutex;
+
+pub use exec::Exec;
+pub use run::Run;
+pub use user::UserObject;
+
+use crate::driver::{self, Driver};
+use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result};
+use crate::handle::{self, Tag};
+use crate::memory::Kind;
+
+/// A graph, or a graph inside another.
+#[derive(Debug)]
+pub struct GraphObject {
+    /// Its handle.
+    pub handle: u64,
+    /// What it shares with the graphs inside it and around it.
+    pub root: Arc<Root>,
+    /// The child nodes that lead to it.
+    pub path: Vec<NodeId>,
+}
+
+/// The outermost graph.
+#[derive(Debug, Default)]
+pub struct Root {
+    graph: Mutex<Graph>,
+    /// Handles of nodes that the program knows, by path and node.
+    nodes: Mutex<HashMap<(Vec<NodeId>, NodeId), u64>>,
+    /// Handles of inner graphs that the program knows, by path.
+    inner: Mutex<HashMap<Vec<NodeId>, u64>>,
+    /// Memory of its allocation nodes.
+    pub memory: Arc<GraphMemory>,
+    /// User objects it holds: handle and count.
+    pub users: Mutex<HashMap<u64, u32>>,
+    /// Parameters of kernel nodes as they were shown to the program.
+    shown: Mutex<HashMap<u64, ShownParams>>,
+}
+
+/// Memory of the allocation nodes of a graph; it lives as long as the graph or an executable one made
+/// from it does.
+#[derive(Debug, Default)]
+pub struct GraphMemory(Mutex<Vec<u64>>);
+
+/// A node of a graph.
+#[derive(Debug)]
+pub struct NodeRef {
+    /// Its handle.
+    pub handle: u64,
+    /// Its graph.
+    pub graph: Arc<GraphObject>,
+    /// Its id there.
+    pub id: NodeId,
+}
+
+/// A parameter block and pointers into it, kept for the program to look at.
+#[derive(Debug, Default)]
+struct ShownParams {
+    _block: Box<[u8]>,
+    pointers: Box<[usize]>,
+}
+
+impl Drop for GraphMemory {
+    fn drop(&mut self) {
+        if let Ok(driver) = driver::running() {
+            for address in self.0.get_mut().drain(..) {
+                let _ = driver.memory.free(address, |_| true);
+            }
+        }
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if let Ok(driver) = driver::running() {
+            for (handle, count) in self.users.get_mut().drain() {
+                let _ = UserObject::release(driver, handle, count);
+            }
+        }
+    }
+}
+
+/// A graph error as a result code.
+pub fn code(error: &GraphError) -> CuError {
+    match error {
+        GraphError::MemoryNode(_) => NOT_SUPPORTED,
+        _ => INVALID_VALUE,
+    }
+}
+
+impl GraphObject {
+    /// Makes `graph` known to the program.
+    pub fn create(driver: &Driver, graph: Graph) -> Arc<Self> {
+        let mut root = Root::default();
+        *root.graph.get_mut() = graph;
+        Self::publish(driver, Arc::new(root), Vec::new())
+    }
+
+    fn publish(driver: &Driver, root: Arc<Root>, path: Vec<NodeId>) -> Arc<Self> {
+        let object = Arc::new(Self { handle: handle::fresh(Tag::Graph), root, path });
+        driver.graphs.insert(object.handle, Arc::clone(&object));
+        object
+    }
+
+    /// The graph behind a handle.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn resolve(driver: &Driver, handle: u64) -> Result<Arc<Self>> {
+        driver.graphs.get(handle).ok_or(INVALID_HANDLE)
+    }
+
+    /// Looks at the graph.
+    ///
+    /// # Errors
+    /// What `look` says, or the graph's child node is gone.
+    pub fn with<T>(&self, look: impl FnOnce(&Graph) -> Result<T, GraphError>) -> Result<T> {
+        let root = self.root.graph.lock();
+        root.inner(&self.path).and_then(look).map_err(|error| code(&error))
+    }
+
+    /// Changes the graph.
+    ///
+    /// # Errors
+    /// What `change` says, or the graph's child node is gone.
+    pub fn with_mut<T>(&self, change: impl FnOnce(&mut Graph) -> Result<T, GraphError>) -> Result<T> {
+        let mut root = self.root.graph.lock();
+        root.inner_mut(&self.path).and_then(change).map_err(|error| code(&error))
+    }
+
+    /// The handle of a node.
+    pub fn node_handle(self: &Arc<Self>, driver: &Driver, id: NodeId) -> u64 {
+        let mut nodes = self.root.nodes.lock();
+        *nodes.entry((self.path.clone(), id)).or_insert_with(|| {
+            let handle = handle::fresh(Tag::Node);
+            driver.nodes.insert(handle, Arc::new(NodeRef { handle, graph: Arc::clone(self), id }));
+            handle
+        })
+    }
+
+    /// The graph inside a child node.
+    ///
+    /// # Errors
+    /// The node is of another kind.
+    pub fn child(&self, driver: &Driver, node: NodeId) -> Result<Arc<Self>> {
+        let mut path = self.path.clone();
+        path.push(node);
+        self.with(|graph| graph.inner(&[node]).map(drop))?;
+        let mut inner = self.root.inner.lock();
+        if let Some(known) = inner.get(&path).and_then(|handle| driver.graphs.get(*handle)) {
+            return Ok(known);
+        }
+        let child = Self::publish(driver, Arc::clone(&self.root), path.clone());
+        inner.insert(path, child.handle);
+        Ok(child)
+    }
+
+    /// Takes a node out of the graph, and its handle away.
+    ///
+    /// # Errors
+    /// It is a memory node, which stays as long as its graph.
+    pub fn remove_node(&self, driver: &Driver, node: &NodeRef) -> Result {
+        self.with_mut(|graph| {
+            if graph.node(node.id)?.kind.is_memory() {
+                return Err(GraphError::MemoryNode("taken apart"));
+            }
+            graph.remove(node.id).map(drop)
+        })?;
+        self.root.nodes.lock().remove(&(self.path.clone(), node.id));
+        driver.nodes.remove(node.handle);
+        Ok(())
+    }
+
+    /// Takes the graph's handles away. Executable graphs made from it live on.
+    ///
+    /// # Errors
+    /// It is inside another graph, which owns it.
+    pub fn destroy(&self, driver: &Driver) -> Result {
+        if !self.path.is_empty() {
+            return Err(INVALID_VALUE);
+        }
+        driver.graphs.remove(self.handle);
+        for (_, handle) in self.root.nodes.lock().drain() {
+            driver.nodes.remove(handle);
+        }
+        for (_, handle) in self.root.inner.lock().drain() {
+            driver.graphs.remove(handle);
+        }
+        Ok(())
+    }
+
+    /// Allocates the memory of an allocation node that is going to be made.
+    ///
+    /// # Errors
+    /// No such device, or not enough memory.
+    pub fn allocate(&self, driver: &Driver, device: i32, bytes: u64) -> Result<u64> {
+        let device = driver.device(device)?;
+        device.count_allocation()?;
+        let address = driver.memory.allocate(device, 0, bytes, Kind::Graph)?;
+        self.root.memory.0.lock().push(address);
+        Ok(address)
+    }
+
+    /// Addresses of the parameters of a kernel node, valid until they are asked for again or the graph
+    /// goes away.
+    pub fn show_params(&self, node: u64, block: &[u8], offsets: &[usize]) -> *mut *mut std::ffi::c_void {
+        let mut block: Box<[u8]> = block.into();
+        let base = block.as_mut_ptr();
+        let pointers = offsets.iter().map(|offset| base.wrapping_add(*offset).expose_provenance()).collect();
+        let mut shown = self.root.shown.lock();
+        let entry = shown.entry(node).or_default();
+        *entry = ShownParams { _block: block, pointers };
+        entry.pointers.as_mut_ptr().cast()
+    }
+}
+
+impl NodeRef {
+    /// The node behind a handle.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn resolve(driver: &Driver, handle: u64) -> Result<Arc<Self>> {
+        driver.nodes.get(handle).ok_or(INVALID_HANDLE)
+    }
+
+    /// What it does.
+    ///
+    /// # Errors
+    /// It has been taken out of its graph.
+    pub fn kind(&self) -> Result<NodeKind> {
+        self.graph.with(|graph| graph.node(self.id).map(|node| node.kind.clone()))
+    }
+}

@@ -1,0 +1,35 @@
+//! One launch of an executable graph.
+
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::error::Result;
+use crate::work::Work;
+
+/// The work of one launch, in an order that keeps all dependencies.
+#[derive(Debug)]
+pub struct Run {
+    steps: Vec<Work>,
+}
+
+impl Run {
+    /// A launch of these steps.
+    pub fn new(steps: Vec<Work>) -> Self {
+        Self { steps }
+    }
+
+    /// Executes the steps. After a fault the rest only passes its marks.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn execute(&self, context: &Arc<Context>) -> Result {
+        let mut result = Ok(());
+        for step in &self.steps {
+            if let Err(error) = step.run(context) {
+                context.fail(error);
+                result = result.and(Err(error));
+            }
+        }
+        result
+    }
+}

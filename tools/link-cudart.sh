@@ -54,7 +54,7 @@ objcopy --target=$elf --remove-section=.llvmbc --remove-section=.llvmcmd --redef
 
 # Today's functions under the names that CUDA 12 gave them.
 set --
-for name in GraphGetEdges GraphNodeGetDependencies GraphNodeGetDependentNodes GraphAddDependencies \
+for name in GraphAddNode GraphGetEdges GraphNodeGetDependencies GraphNodeGetDependentNodes GraphAddDependencies \
     GraphRemoveDependencies MemAdvise MemPrefetchAsync StreamUpdateCaptureDependencies; do
     set -- "$@" "-Wl,--defsym=cuda${name}_v2=fermata13_cuda$name"
 done
@@ -63,7 +63,7 @@ for name in MemPrefetchAsync StreamUpdateCaptureDependencies; do
 done
 set -- "$@" "-Wl,--defsym=cudaStreamGetCaptureInfo_v3=fermata13_cudaStreamGetCaptureInfo" \
     "-Wl,--defsym=cudaStreamGetCaptureInfo_v3_ptsz=fermata13_cudaStreamGetCaptureInfo_ptsz"
-for name in GraphAddNode EventElapsedTime SignalExternalSemaphoresAsync WaitExternalSemaphoresAsync; do
+for name in EventElapsedTime SignalExternalSemaphoresAsync WaitExternalSemaphoresAsync; do
     set -- "$@" "-Wl,--defsym=cuda${name}_v2=cuda$name"
 done
 for name in Synchronize:DeviceSynchronize Exit:DeviceReset SetLimit:DeviceSetLimit GetLimit:DeviceGetLimit \

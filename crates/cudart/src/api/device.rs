@@ -2,7 +2,8 @@
 use core::ffi::{c_char, c_int, c_uint};
 
 use fermata_abi::sys::runtime::{
-    cudaDeviceAttr, cudaErrorSetOnActiveProcess, cudaFuncCache, cudaLimit, cudaSharedMemConfig,
+    cudaDeviceAttr, cudaErrorSetOnActiveProcess, cudaFlushGPUDirectRDMAWritesScope,
+    cudaFlushGPUDirectRDMAWritesTarget, cudaFuncCache, cudaLimit, cudaSharedMemConfig,
 };
 
 use crate::error::{Error, export, put};
@@ -162,6 +163,14 @@ export! {
     /// Ends the persistence of lines in the second-level cache.
     fn cudaCtxResetPersistingL2Cache() {
         context::ready()?.cuCtxResetPersistingL2Cache()
+    }
+
+    /// Makes writes of other devices visible.
+    fn cudaDeviceFlushGPUDirectRDMAWrites(
+        target: cudaFlushGPUDirectRDMAWritesTarget,
+        scope: cudaFlushGPUDirectRDMAWritesScope,
+    ) {
+        context::ready()?.cuFlushGPUDirectRDMAWrites(target, scope)
     }
 
     /// The version of the driver, 0 without one.

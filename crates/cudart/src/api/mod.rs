@@ -1,5 +1,6 @@
 //! The exports, by subject. What is not here is refused by `unsupported`, which is generated.
 pub mod array;
+pub mod batch;
 pub mod capture;
 pub mod device;
 pub mod device_properties;
@@ -8,6 +9,7 @@ pub mod error;
 pub mod event;
 pub mod function;
 pub mod graph;
+pub mod graph_any;
 pub mod graph_copy;
 pub mod graph_node;
 pub mod host_memory;

@@ -70,6 +70,23 @@ unsafe extern "C" {
         memPool: sys::cudaMemPool_t,
         stream: sys::cudaStream_t,
     ) -> sys::cudaError_t;
+    fn cudaMemDiscardAndPrefetchBatchAsync(
+        dptrs: *mut *mut core::ffi::c_void,
+        sizes: *mut usize,
+        count: usize,
+        prefetchLocs: *mut sys::cudaMemLocation,
+        prefetchLocIdxs: *mut usize,
+        numPrefetchLocs: usize,
+        flags: core::ffi::c_ulonglong,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMemDiscardBatchAsync(
+        dptrs: *mut *mut core::ffi::c_void,
+        sizes: *mut usize,
+        count: usize,
+        flags: core::ffi::c_ulonglong,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
     fn cudaMemPrefetchAsync(
         devPtr: *const core::ffi::c_void,
         count: usize,
@@ -143,6 +160,16 @@ unsafe extern "C" {
         src: *const core::ffi::c_void,
         count: usize,
         kind: sys::cudaMemcpyKind,
+        stream: sys::cudaStream_t,
+    ) -> sys::cudaError_t;
+    fn cudaMemcpyBatchAsync(
+        dsts: *const *mut core::ffi::c_void,
+        srcs: *const *const core::ffi::c_void,
+        sizes: *const usize,
+        count: usize,
+        attrs: *mut sys::cudaMemcpyAttributes,
+        attrsIdxs: *mut usize,
+        numAttrs: usize,
         stream: sys::cudaStream_t,
     ) -> sys::cudaError_t;
     fn cudaMemcpyFromSymbolAsync(
@@ -379,6 +406,44 @@ pub unsafe extern "C" fn cudaMallocFromPoolAsync_ptsz(
 ) -> sys::cudaError_t {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cudaMallocFromPoolAsync(ptr, size, memPool, own(stream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemDiscardAndPrefetchBatchAsync_ptsz(
+    dptrs: *mut *mut core::ffi::c_void,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut sys::cudaMemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: core::ffi::c_ulonglong,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cudaMemDiscardAndPrefetchBatchAsync(
+            dptrs,
+            sizes,
+            count,
+            prefetchLocs,
+            prefetchLocIdxs,
+            numPrefetchLocs,
+            flags,
+            own(stream),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemDiscardBatchAsync_ptsz(
+    dptrs: *mut *mut core::ffi::c_void,
+    sizes: *mut usize,
+    count: usize,
+    flags: core::ffi::c_ulonglong,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cudaMemDiscardBatchAsync(dptrs, sizes, count, flags, own(stream)) }
 }
 
 #[unsafe(no_mangle)]
@@ -641,6 +706,32 @@ pub unsafe extern "C" fn cudaMemcpyAsync_ptsz(
 ) -> sys::cudaError_t {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cudaMemcpyAsync(dst, src, count, kind, own(stream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpyBatchAsync_ptsz(
+    dsts: *const *mut core::ffi::c_void,
+    srcs: *const *const core::ffi::c_void,
+    sizes: *const usize,
+    count: usize,
+    attrs: *mut sys::cudaMemcpyAttributes,
+    attrsIdxs: *mut usize,
+    numAttrs: usize,
+    stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cudaMemcpyBatchAsync(
+            dsts,
+            srcs,
+            sizes,
+            count,
+            attrs,
+            attrsIdxs,
+            numAttrs,
+            own(stream),
+        )
+    }
 }
 
 #[unsafe(no_mangle)]

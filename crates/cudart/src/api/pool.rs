@@ -4,7 +4,8 @@ use core::ffi::{c_int, c_uint, c_void};
 use fermata_abi::sys::driver as drv;
 use fermata_abi::sys::runtime::{
     cudaMemAccessDesc, cudaMemAccessFlags, cudaMemAllocationHandleType, cudaMemAllocationType,
-    cudaMemLocation, cudaMemPool_t, cudaMemPoolAttr, cudaMemPoolProps, cudaStream_t,
+    cudaMemLocation, cudaMemPool_t, cudaMemPoolAttr, cudaMemPoolProps, cudaMemPoolPtrExportData,
+    cudaStream_t,
 };
 
 use crate::api::memory::{address, pointer};
@@ -169,6 +170,42 @@ export! {
     ) {
         let flags = flags.into();
         context::ready()?.cuMemPoolExportToShareableHandle(handle, pool.cast(), kind, flags)
+    }
+
+    /// Opens a pool of another process.
+    fn cudaMemPoolImportFromShareableHandle(
+        pool: *mut cudaMemPool_t,
+        handle: *mut c_void,
+        kind: cudaMemAllocationHandleType,
+        flags: c_uint,
+    ) {
+        if pool.is_null() {
+            return Err(Error::INVALID_VALUE);
+        }
+        let flags = flags.into();
+        context::ready()?.cuMemPoolImportFromShareableHandle(pool.cast(), handle, kind, flags)
+    }
+
+    /// Describes an allocation of an exported pool to another process.
+    fn cudaMemPoolExportPointer(data: *mut cudaMemPoolPtrExportData, start: *mut c_void) {
+        if data.is_null() {
+            return Err(Error::INVALID_VALUE);
+        }
+        context::ready()?.cuMemPoolExportPointer(data.cast(), address(start))
+    }
+
+    /// An allocation of another process in an imported pool.
+    fn cudaMemPoolImportPointer(
+        place: *mut *mut c_void,
+        pool: cudaMemPool_t,
+        data: *mut cudaMemPoolPtrExportData,
+    ) {
+        if data.is_null() {
+            return Err(Error::INVALID_VALUE);
+        }
+        let mut start = 0;
+        context::ready()?.cuMemPoolImportPointer(&mut start, pool.cast(), data.cast())?;
+        put(place, pointer(start))
     }
 }
 

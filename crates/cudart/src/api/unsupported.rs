@@ -80,14 +80,6 @@ pub unsafe extern "C" fn cudaDestroyTextureObject(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaDeviceFlushGPUDirectRDMAWrites(
-    _target: sys::cudaFlushGPUDirectRDMAWritesTarget,
-    _scope: sys::cudaFlushGPUDirectRDMAWritesScope,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaDeviceGetHostAtomicCapabilities(
     _capabilities: *mut core::ffi::c_uint,
     _operations: *const sys::cudaAtomicOperation,
@@ -225,18 +217,6 @@ pub unsafe extern "C" fn cudaGraphAddExternalSemaphoresWaitNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaGraphAddNode(
-    _pGraphNode: *mut sys::cudaGraphNode_t,
-    _graph: sys::cudaGraph_t,
-    _pDependencies: *const sys::cudaGraphNode_t,
-    _dependencyData: *const sys::cudaGraphEdgeData,
-    _numDependencies: usize,
-    _nodeParams: *mut sys::cudaGraphNodeParams,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaGraphExecExternalSemaphoresSignalNodeSetParams(
     _hGraphExec: sys::cudaGraphExec_t,
     _hNode: sys::cudaGraphNode_t,
@@ -250,15 +230,6 @@ pub unsafe extern "C" fn cudaGraphExecExternalSemaphoresWaitNodeSetParams(
     _hGraphExec: sys::cudaGraphExec_t,
     _hNode: sys::cudaGraphNode_t,
     _nodeParams: *const sys::cudaExternalSemaphoreWaitNodeParams,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaGraphExecNodeSetParams(
-    _graphExec: sys::cudaGraphExec_t,
-    _node: sys::cudaGraphNode_t,
-    _nodeParams: *mut sys::cudaGraphNodeParams,
 ) -> sys::cudaError_t {
     crate::error::refuse()
 }
@@ -291,14 +262,6 @@ pub unsafe extern "C" fn cudaGraphExternalSemaphoresWaitNodeGetParams(
 pub unsafe extern "C" fn cudaGraphExternalSemaphoresWaitNodeSetParams(
     _hNode: sys::cudaGraphNode_t,
     _nodeParams: *const sys::cudaExternalSemaphoreWaitNodeParams,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaGraphNodeSetParams(
-    _node: sys::cudaGraphNode_t,
-    _nodeParams: *mut sys::cudaGraphNodeParams,
 ) -> sys::cudaError_t {
     crate::error::refuse()
 }
@@ -432,83 +395,6 @@ pub unsafe extern "C" fn cudaLogsUnregisterCallback(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemDiscardAndPrefetchBatchAsync(
-    _dptrs: *mut *mut core::ffi::c_void,
-    _sizes: *mut usize,
-    _count: usize,
-    _prefetchLocs: *mut sys::cudaMemLocation,
-    _prefetchLocIdxs: *mut usize,
-    _numPrefetchLocs: usize,
-    _flags: core::ffi::c_ulonglong,
-    _stream: sys::cudaStream_t,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemDiscardAndPrefetchBatchAsync_ptsz(
-    _dptrs: *mut *mut core::ffi::c_void,
-    _sizes: *mut usize,
-    _count: usize,
-    _prefetchLocs: *mut sys::cudaMemLocation,
-    _prefetchLocIdxs: *mut usize,
-    _numPrefetchLocs: usize,
-    _flags: core::ffi::c_ulonglong,
-    _stream: sys::cudaStream_t,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemDiscardBatchAsync(
-    _dptrs: *mut *mut core::ffi::c_void,
-    _sizes: *mut usize,
-    _count: usize,
-    _flags: core::ffi::c_ulonglong,
-    _stream: sys::cudaStream_t,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemDiscardBatchAsync_ptsz(
-    _dptrs: *mut *mut core::ffi::c_void,
-    _sizes: *mut usize,
-    _count: usize,
-    _flags: core::ffi::c_ulonglong,
-    _stream: sys::cudaStream_t,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemPoolExportPointer(
-    _exportData: *mut sys::cudaMemPoolPtrExportData,
-    _ptr: *mut core::ffi::c_void,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemPoolImportFromShareableHandle(
-    _memPool: *mut sys::cudaMemPool_t,
-    _shareableHandle: *mut core::ffi::c_void,
-    _handleType: sys::cudaMemAllocationHandleType,
-    _flags: core::ffi::c_uint,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemPoolImportPointer(
-    _ptr: *mut *mut core::ffi::c_void,
-    _memPool: sys::cudaMemPool_t,
-    _exportData: *mut sys::cudaMemPoolPtrExportData,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaMemcpy3DBatchAsync(
     _numOps: usize,
     _opList: *mut sys::cudaMemcpy3DBatchOp,
@@ -538,34 +424,6 @@ pub unsafe extern "C" fn cudaMemcpyArrayToArray(
     _hOffsetSrc: usize,
     _count: usize,
     _kind: sys::cudaMemcpyKind,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemcpyBatchAsync(
-    _dsts: *const *mut core::ffi::c_void,
-    _srcs: *const *const core::ffi::c_void,
-    _sizes: *const usize,
-    _count: usize,
-    _attrs: *mut sys::cudaMemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
-    _stream: sys::cudaStream_t,
-) -> sys::cudaError_t {
-    crate::error::refuse()
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemcpyBatchAsync_ptsz(
-    _dsts: *const *mut core::ffi::c_void,
-    _srcs: *const *const core::ffi::c_void,
-    _sizes: *const usize,
-    _count: usize,
-    _attrs: *mut sys::cudaMemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
-    _stream: sys::cudaStream_t,
 ) -> sys::cudaError_t {
     crate::error::refuse()
 }

@@ -6,12 +6,13 @@ use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use fermata_abi::sys::driver as drv;
 use fermata_abi::sys::runtime::{
-    cudaDeviceProp, cudaGraph_t, cudaGraphNode_t, cudaMemoryAdvise, cudaStream_t,
-    cudaStreamCaptureStatus, cudaUUID_t,
+    cudaDeviceProp, cudaGraph_t, cudaGraphNode_t, cudaGraphNodeParams, cudaMemcpyAttributes,
+    cudaMemoryAdvise, cudaStream_t, cudaStreamCaptureStatus, cudaUUID_t,
 };
 
 use crate::api::device_properties::{Attributes, properties};
 use crate::api::memory::address;
+use crate::api::{batch, graph_any};
 use crate::context;
 use crate::driver;
 use crate::error::{Error, Result, export, put};
@@ -384,6 +385,53 @@ export! {
         count: usize,
     ) {
         context::ready()?.cuGraphRemoveDependencies(graph.cast(), from.cast(), to.cast(), count)
+    }
+
+    /// Adds a node of any kind.
+    fn fermata12_cudaGraphAddNode(
+        node: *mut cudaGraphNode_t,
+        graph: cudaGraph_t,
+        after: *const cudaGraphNode_t,
+        count: usize,
+        parameters: *mut cudaGraphNodeParams,
+    ) {
+        graph_any::add(node, graph, after, core::ptr::null(), count, parameters)
+    }
+
+    /// Copies in stream order, in any order among themselves; which one failed is not told.
+    fn fermata12_cudaMemcpyBatchAsync(
+        to: *const *mut c_void,
+        from: *const *const c_void,
+        sizes: *const usize,
+        count: usize,
+        attributes: *mut cudaMemcpyAttributes,
+        indices: *mut usize,
+        attribute_count: usize,
+        failed: *mut usize,
+        stream: cudaStream_t,
+    ) {
+        if !failed.is_null() {
+            put(failed, usize::MAX)?;
+        }
+        batch::copy(to, from, sizes, count, (attributes, indices, attribute_count), stream)
+    }
+
+    /// The same for programs built with per-thread default streams.
+    fn fermata12_cudaMemcpyBatchAsync_ptsz(
+        to: *const *mut c_void,
+        from: *const *const c_void,
+        sizes: *const usize,
+        count: usize,
+        attributes: *mut cudaMemcpyAttributes,
+        indices: *mut usize,
+        attribute_count: usize,
+        failed: *mut usize,
+        stream: cudaStream_t,
+    ) {
+        if !failed.is_null() {
+            put(failed, usize::MAX)?;
+        }
+        batch::copy(to, from, sizes, count, (attributes, indices, attribute_count), own(stream))
     }
 }
 

@@ -129,6 +129,12 @@ pub struct Calls {
         unsafe extern "C" fn(sys::CUevent, sys::CUstream, core::ffi::c_uint) -> sys::CUresult,
     >,
     cuEventSynchronize: Option<unsafe extern "C" fn(sys::CUevent) -> sys::CUresult>,
+    cuFlushGPUDirectRDMAWrites: Option<
+        unsafe extern "C" fn(
+            sys::CUflushGPUDirectRDMAWritesTarget,
+            sys::CUflushGPUDirectRDMAWritesScope,
+        ) -> sys::CUresult,
+    >,
     cuFuncGetAttribute: Option<
         unsafe extern "C" fn(
             *mut core::ffi::c_int,
@@ -270,6 +276,16 @@ pub struct Calls {
             sys::CUcontext,
         ) -> sys::CUresult,
     >,
+    cuGraphAddNode_v2: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUgraphNode,
+            sys::CUgraph,
+            *const sys::CUgraphNode,
+            *const sys::CUgraphEdgeData,
+            usize,
+            *mut sys::CUgraphNodeParams,
+        ) -> sys::CUresult,
+    >,
     cuGraphChildGraphNodeGetGraph:
         Option<unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUgraph) -> sys::CUresult>,
     cuGraphClone: Option<unsafe extern "C" fn(*mut sys::CUgraph, sys::CUgraph) -> sys::CUresult>,
@@ -341,6 +357,13 @@ pub struct Calls {
             sys::CUgraphNode,
             *const sys::CUDA_MEMSET_NODE_PARAMS,
             sys::CUcontext,
+        ) -> sys::CUresult,
+    >,
+    cuGraphExecNodeSetParams: Option<
+        unsafe extern "C" fn(
+            sys::CUgraphExec,
+            sys::CUgraphNode,
+            *mut sys::CUgraphNodeParams,
         ) -> sys::CUresult,
     >,
     cuGraphExecUpdate_v2: Option<
@@ -484,6 +507,9 @@ pub struct Calls {
             sys::CUgraphNode,
             core::ffi::c_uint,
         ) -> sys::CUresult,
+    >,
+    cuGraphNodeSetParams: Option<
+        unsafe extern "C" fn(sys::CUgraphNode, *mut sys::CUgraphNodeParams) -> sys::CUresult,
     >,
     cuGraphReleaseUserObject: Option<
         unsafe extern "C" fn(sys::CUgraph, sys::CUuserObject, core::ffi::c_uint) -> sys::CUresult,
@@ -667,6 +693,27 @@ pub struct Calls {
             core::ffi::c_uint,
         ) -> sys::CUresult,
     >,
+    cuMemDiscardAndPrefetchBatchAsync: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUdeviceptr,
+            *mut usize,
+            usize,
+            *mut sys::CUmemLocation,
+            *mut usize,
+            usize,
+            core::ffi::c_ulonglong,
+            sys::CUstream,
+        ) -> sys::CUresult,
+    >,
+    cuMemDiscardBatchAsync: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUdeviceptr,
+            *mut usize,
+            usize,
+            core::ffi::c_ulonglong,
+            sys::CUstream,
+        ) -> sys::CUresult,
+    >,
     cuMemFree_v2: Option<unsafe extern "C" fn(sys::CUdeviceptr) -> sys::CUresult>,
     cuMemFreeAsync: Option<unsafe extern "C" fn(sys::CUdeviceptr, sys::CUstream) -> sys::CUresult>,
     cuMemFreeHost: Option<unsafe extern "C" fn(*mut core::ffi::c_void) -> sys::CUresult>,
@@ -710,6 +757,9 @@ pub struct Calls {
         unsafe extern "C" fn(*mut sys::CUmemoryPool, *const sys::CUmemPoolProps) -> sys::CUresult,
     >,
     cuMemPoolDestroy: Option<unsafe extern "C" fn(sys::CUmemoryPool) -> sys::CUresult>,
+    cuMemPoolExportPointer: Option<
+        unsafe extern "C" fn(*mut sys::CUmemPoolPtrExportData, sys::CUdeviceptr) -> sys::CUresult,
+    >,
     cuMemPoolExportToShareableHandle: Option<
         unsafe extern "C" fn(
             *mut core::ffi::c_void,
@@ -730,6 +780,21 @@ pub struct Calls {
             sys::CUmemoryPool,
             sys::CUmemPool_attribute,
             *mut core::ffi::c_void,
+        ) -> sys::CUresult,
+    >,
+    cuMemPoolImportFromShareableHandle: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUmemoryPool,
+            *mut core::ffi::c_void,
+            sys::CUmemAllocationHandleType,
+            core::ffi::c_ulonglong,
+        ) -> sys::CUresult,
+    >,
+    cuMemPoolImportPointer: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUdeviceptr,
+            sys::CUmemoryPool,
+            *mut sys::CUmemPoolPtrExportData,
         ) -> sys::CUresult,
     >,
     cuMemPoolSetAccess: Option<
@@ -811,6 +876,18 @@ pub struct Calls {
         unsafe extern "C" fn(
             sys::CUdeviceptr,
             sys::CUdeviceptr,
+            usize,
+            sys::CUstream,
+        ) -> sys::CUresult,
+    >,
+    cuMemcpyBatchAsync_v2: Option<
+        unsafe extern "C" fn(
+            *mut sys::CUdeviceptr,
+            *mut sys::CUdeviceptr,
+            *mut usize,
+            usize,
+            *mut sys::CUmemcpyAttributes,
+            *mut usize,
             usize,
             sys::CUstream,
         ) -> sys::CUresult,
@@ -1685,6 +1762,22 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuFlushGPUDirectRDMAWrites: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUflushGPUDirectRDMAWritesTarget,
+                            sys::CUflushGPUDirectRDMAWritesScope,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuFlushGPUDirectRDMAWrites",
+                    symbol: c"cuFlushGPUDirectRDMAWrites",
+                    since: 11030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuFuncGetAttribute: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -2026,6 +2119,26 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphAddNode_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUgraphNode,
+                            sys::CUgraph,
+                            *const sys::CUgraphNode,
+                            *const sys::CUgraphEdgeData,
+                            usize,
+                            *mut sys::CUgraphNodeParams,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphAddNode",
+                    symbol: c"cuGraphAddNode_v2",
+                    since: 12030,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuGraphChildGraphNodeGetGraph: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -2314,6 +2427,23 @@ impl Calls {
                     base: "cuGraphExecMemsetNodeSetParams",
                     symbol: c"cuGraphExecMemsetNodeSetParams",
                     since: 10020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphExecNodeSetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphExec,
+                            sys::CUgraphNode,
+                            *mut sys::CUgraphNodeParams,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphExecNodeSetParams",
+                    symbol: c"cuGraphExecNodeSetParams",
+                    since: 12020,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -2791,6 +2921,22 @@ impl Calls {
                     base: "cuGraphNodeSetEnabled",
                     symbol: c"cuGraphNodeSetEnabled",
                     since: 11060,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuGraphNodeSetParams: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            sys::CUgraphNode,
+                            *mut sys::CUgraphNodeParams,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuGraphNodeSetParams",
+                    symbol: c"cuGraphNodeSetParams",
+                    since: 12020,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -3320,6 +3466,47 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemDiscardAndPrefetchBatchAsync: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUdeviceptr,
+                            *mut usize,
+                            usize,
+                            *mut sys::CUmemLocation,
+                            *mut usize,
+                            usize,
+                            core::ffi::c_ulonglong,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemDiscardAndPrefetchBatchAsync",
+                    symbol: c"cuMemDiscardAndPrefetchBatchAsync",
+                    since: 13000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemDiscardBatchAsync: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUdeviceptr,
+                            *mut usize,
+                            usize,
+                            core::ffi::c_ulonglong,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemDiscardBatchAsync",
+                    symbol: c"cuMemDiscardBatchAsync",
+                    since: 13000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuMemFree_v2: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -3503,6 +3690,22 @@ impl Calls {
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolExportPointer: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmemPoolPtrExportData,
+                            sys::CUdeviceptr,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPoolExportPointer",
+                    symbol: c"cuMemPoolExportPointer",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
             cuMemPoolExportToShareableHandle: unsafe {
                 core::mem::transmute::<
                     *mut c_void,
@@ -3551,6 +3754,41 @@ impl Calls {
                 >(find(&Wanted {
                     base: "cuMemPoolGetAttribute",
                     symbol: c"cuMemPoolGetAttribute",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolImportFromShareableHandle: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUmemoryPool,
+                            *mut core::ffi::c_void,
+                            sys::CUmemAllocationHandleType,
+                            core::ffi::c_ulonglong,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPoolImportFromShareableHandle",
+                    symbol: c"cuMemPoolImportFromShareableHandle",
+                    since: 11020,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemPoolImportPointer: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUdeviceptr,
+                            sys::CUmemoryPool,
+                            *mut sys::CUmemPoolPtrExportData,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemPoolImportPointer",
+                    symbol: c"cuMemPoolImportPointer",
                     since: 11020,
                 }))
             },
@@ -3810,6 +4048,28 @@ impl Calls {
                     base: "cuMemcpyAsync",
                     symbol: c"cuMemcpyAsync",
                     since: 4000,
+                }))
+            },
+            // SAFETY: the symbol has this signature, and a null address is `None`.
+            cuMemcpyBatchAsync_v2: unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    Option<
+                        unsafe extern "C" fn(
+                            *mut sys::CUdeviceptr,
+                            *mut sys::CUdeviceptr,
+                            *mut usize,
+                            usize,
+                            *mut sys::CUmemcpyAttributes,
+                            *mut usize,
+                            usize,
+                            sys::CUstream,
+                        ) -> sys::CUresult,
+                    >,
+                >(find(&Wanted {
+                    base: "cuMemcpyBatchAsync",
+                    symbol: c"cuMemcpyBatchAsync_v2",
+                    since: 13000,
                 }))
             },
             // SAFETY: the symbol has this signature, and a null address is `None`.
@@ -5058,6 +5318,18 @@ impl Calls {
         Error::check(unsafe { call(hEvent) })
     }
 
+    pub unsafe fn cuFlushGPUDirectRDMAWrites(
+        &self,
+        target: sys::CUflushGPUDirectRDMAWritesTarget,
+        scope: sys::CUflushGPUDirectRDMAWritesScope,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuFlushGPUDirectRDMAWrites
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(target, scope) })
+    }
+
     pub unsafe fn cuFuncGetAttribute(
         &self,
         pi: *mut core::ffi::c_int,
@@ -5377,6 +5649,31 @@ impl Calls {
         })
     }
 
+    pub unsafe fn cuGraphAddNode_v2(
+        &self,
+        phGraphNode: *mut sys::CUgraphNode,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        dependencyData: *const sys::CUgraphEdgeData,
+        numDependencies: usize,
+        nodeParams: *mut sys::CUgraphNodeParams,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphAddNode_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                phGraphNode,
+                hGraph,
+                dependencies,
+                dependencyData,
+                numDependencies,
+                nodeParams,
+            )
+        })
+    }
+
     pub unsafe fn cuGraphChildGraphNodeGetGraph(
         &self,
         hNode: sys::CUgraphNode,
@@ -5610,6 +5907,19 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(hGraphExec, hNode, memsetParams, ctx) })
+    }
+
+    pub unsafe fn cuGraphExecNodeSetParams(
+        &self,
+        hGraphExec: sys::CUgraphExec,
+        hNode: sys::CUgraphNode,
+        nodeParams: *mut sys::CUgraphNodeParams,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphExecNodeSetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hGraphExec, hNode, nodeParams) })
     }
 
     pub unsafe fn cuGraphExecUpdate_v2(
@@ -5973,6 +6283,18 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(hGraphExec, hNode, isEnabled) })
+    }
+
+    pub unsafe fn cuGraphNodeSetParams(
+        &self,
+        hNode: sys::CUgraphNode,
+        nodeParams: *mut sys::CUgraphNodeParams,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuGraphNodeSetParams
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(hNode, nodeParams) })
     }
 
     pub unsafe fn cuGraphReleaseUserObject(
@@ -6428,6 +6750,50 @@ impl Calls {
         Error::check(unsafe { call(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes) })
     }
 
+    pub unsafe fn cuMemDiscardAndPrefetchBatchAsync(
+        &self,
+        dptrs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        prefetchLocs: *mut sys::CUmemLocation,
+        prefetchLocIdxs: *mut usize,
+        numPrefetchLocs: usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemDiscardAndPrefetchBatchAsync
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                dptrs,
+                sizes,
+                count,
+                prefetchLocs,
+                prefetchLocIdxs,
+                numPrefetchLocs,
+                flags,
+                hStream,
+            )
+        })
+    }
+
+    pub unsafe fn cuMemDiscardBatchAsync(
+        &self,
+        dptrs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemDiscardBatchAsync
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(dptrs, sizes, count, flags, hStream) })
+    }
+
     pub unsafe fn cuMemFree_v2(&self, dptr: sys::CUdeviceptr) -> Result<(), Error> {
         let call = self.cuMemFree_v2.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
@@ -6555,6 +6921,18 @@ impl Calls {
         Error::check(unsafe { call(pool) })
     }
 
+    pub unsafe fn cuMemPoolExportPointer(
+        &self,
+        shareData_out: *mut sys::CUmemPoolPtrExportData,
+        ptr: sys::CUdeviceptr,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPoolExportPointer
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(shareData_out, ptr) })
+    }
+
     pub unsafe fn cuMemPoolExportToShareableHandle(
         &self,
         handle_out: *mut core::ffi::c_void,
@@ -6593,6 +6971,33 @@ impl Calls {
             .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(pool, attr, value) })
+    }
+
+    pub unsafe fn cuMemPoolImportFromShareableHandle(
+        &self,
+        pool_out: *mut sys::CUmemoryPool,
+        handle: *mut core::ffi::c_void,
+        handleType: sys::CUmemAllocationHandleType,
+        flags: core::ffi::c_ulonglong,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPoolImportFromShareableHandle
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(pool_out, handle, handleType, flags) })
+    }
+
+    pub unsafe fn cuMemPoolImportPointer(
+        &self,
+        ptr_out: *mut sys::CUdeviceptr,
+        pool: sys::CUmemoryPool,
+        shareData: *mut sys::CUmemPoolPtrExportData,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemPoolImportPointer
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe { call(ptr_out, pool, shareData) })
     }
 
     pub unsafe fn cuMemPoolSetAccess(
@@ -6800,6 +7205,28 @@ impl Calls {
         let call = self.cuMemcpyAsync.ok_or(Error::MISSING_DRIVER_FUNCTION)?;
         // SAFETY: the caller keeps the function's own contract.
         Error::check(unsafe { call(dst, src, ByteCount, hStream) })
+    }
+
+    pub unsafe fn cuMemcpyBatchAsync_v2(
+        &self,
+        dsts: *mut sys::CUdeviceptr,
+        srcs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        attrs: *mut sys::CUmemcpyAttributes,
+        attrsIdxs: *mut usize,
+        numAttrs: usize,
+        hStream: sys::CUstream,
+    ) -> Result<(), Error> {
+        let call = self
+            .cuMemcpyBatchAsync_v2
+            .ok_or(Error::MISSING_DRIVER_FUNCTION)?;
+        // SAFETY: the caller keeps the function's own contract.
+        Error::check(unsafe {
+            call(
+                dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream,
+            )
+        })
     }
 
     pub unsafe fn cuMemcpyDtoD_v2(

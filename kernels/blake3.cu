@@ -8,6 +8,8 @@
 // values, parent nodes, the left-complete tree, which pairing level by level with the odd node
 // promoted also gives.)
 //
+// Every kernel's last parameter is 1.
+//
 // jobs[i] = { address, bytes, first tile }; bytes <= 2^32 - 1; addresses are multiples of 16 and
 // readable up to the next multiple of 16 after the end.
 #include <cstdint>
@@ -29,32 +31,35 @@ __device__ __constant__ const uint32_t IV[8] = {0x6A09E667u, 0xBB67AE85u, 0x3C6E
 
 __device__ __forceinline__ uint32_t rot(uint32_t x, int n) { return __funnelshift_r(x, x, n); }
 
-__device__ __forceinline__ void g(uint32_t &a, uint32_t &b, uint32_t &c, uint32_t &d, uint32_t x, uint32_t y) {
-    a = a + b + x;
+// Rotations and xors keep the integer pipe busy; sums written as products with a `one` that the
+// compiler does not know go through the multiply-add pipe beside it.
+__device__ __forceinline__ void g(uint32_t &a, uint32_t &b, uint32_t &c, uint32_t &d, uint32_t x, uint32_t y,
+                                  uint32_t one) {
+    a = b * one + (x * one + a);
     d = __byte_perm(d ^ a, 0, 0x1032);
-    c = c + d;
+    c = d * one + c;
     b = rot(b ^ c, 12);
-    a = a + b + y;
+    a = b * one + (y * one + a);
     d = __byte_perm(d ^ a, 0, 0x0321);
-    c = c + d;
+    c = d * one + c;
     b = rot(b ^ c, 7);
 }
 
 // One compression: `cv` becomes the next chaining value (or the first 32 digest bytes at the root).
 __device__ __forceinline__ void compress(uint32_t cv[8], const uint32_t m[16], uint32_t counter, uint32_t len,
-                                         uint32_t flags) {
+                                         uint32_t flags, uint32_t one) {
     uint32_t v0 = cv[0], v1 = cv[1], v2 = cv[2], v3 = cv[3], v4 = cv[4], v5 = cv[5], v6 = cv[6], v7 = cv[7];
     uint32_t v8 = 0x6A09E667u, v9 = 0xBB67AE85u, v10 = 0x3C6EF372u, v11 = 0xA54FF53Au;
     uint32_t v12 = counter, v13 = 0, v14 = len, v15 = flags;
 #define ROUND(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15) \
-    g(v0, v4, v8, v12, m[a0], m[a1]);                                              \
-    g(v1, v5, v9, v13, m[a2], m[a3]);                                              \
-    g(v2, v6, v10, v14, m[a4], m[a5]);                                             \
-    g(v3, v7, v11, v15, m[a6], m[a7]);                                             \
-    g(v0, v5, v10, v15, m[a8], m[a9]);                                             \
-    g(v1, v6, v11, v12, m[a10], m[a11]);                                           \
-    g(v2, v7, v8, v13, m[a12], m[a13]);                                            \
-    g(v3, v4, v9, v14, m[a14], m[a15]);
+    g(v0, v4, v8, v12, m[a0], m[a1], one);                                              \
+    g(v1, v5, v9, v13, m[a2], m[a3], one);                                              \
+    g(v2, v6, v10, v14, m[a4], m[a5], one);                                             \
+    g(v3, v7, v11, v15, m[a6], m[a7], one);                                             \
+    g(v0, v5, v10, v15, m[a8], m[a9], one);                                             \
+    g(v1, v6, v11, v12, m[a10], m[a11], one);                                           \
+    g(v2, v7, v8, v13, m[a12], m[a13], one);                                            \
+    g(v3, v4, v9, v14, m[a14], m[a15], one);
     // Each row is the one before sent through the message permutation of the specification.
     ROUND(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
     ROUND(2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
@@ -74,7 +79,8 @@ __device__ __forceinline__ void compress(uint32_t cv[8], const uint32_t m[16], u
     cv[7] = v7 ^ v15;
 }
 
-__device__ __forceinline__ void parent(uint32_t out[8], const uint32_t *left, const uint32_t *right, uint32_t flags) {
+__device__ __forceinline__ void parent(uint32_t out[8], const uint32_t *left, const uint32_t *right, uint32_t flags,
+                                       uint32_t one) {
     uint32_t m[16];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -82,19 +88,19 @@ __device__ __forceinline__ void parent(uint32_t out[8], const uint32_t *left, co
         m[8 + i] = right[i];
         out[i] = IV[i];
     }
-    compress(out, m, 0, 64, PARENT | flags);
+    compress(out, m, 0, 64, PARENT | flags, one);
 }
 
 // Reduces `n` chaining values in shared memory to one, in place, pairing neighbours level by level.
 // `root` says whether the last pairing is the root of the whole piece.
-__device__ void reduce(uint32_t (*cv)[8], uint32_t n, bool root) {
+__device__ void reduce(uint32_t (*cv)[8], uint32_t n, bool root, uint32_t one) {
     while (n > 1) {
         uint32_t pairs = n / 2;
         uint32_t flags = root && n == 2 ? ROOT : 0;
         for (uint32_t base = 0; base < pairs; base += blockDim.x) {
             uint32_t i = base + threadIdx.x;
             uint32_t next[8];
-            if (i < pairs) parent(next, cv[2 * i], cv[2 * i + 1], flags);
+            if (i < pairs) parent(next, cv[2 * i], cv[2 * i + 1], flags, one);
             __syncthreads();
             if (i < pairs)
                 for (int k = 0; k < 8; k++) cv[i][k] = next[k];
@@ -110,7 +116,7 @@ __device__ void reduce(uint32_t (*cv)[8], uint32_t n, bool root) {
 // Grid: one block of 128 threads per tile. Writes the chaining value of tile t to tiles[8t..8t+8];
 // for a piece of one tile that is its digest.
 extern "C" __global__ void __launch_bounds__(LEAVES)
-fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *tiles) {
+fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *tiles, uint32_t one) {
     __shared__ alignas(16) uint8_t stage[LEAVES * ROW];
     __shared__ uint32_t cvs[LEAVES][8];
     const uint32_t tile = blockIdx.x, lane = threadIdx.x;
@@ -177,7 +183,7 @@ fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *tiles) {
                 uint32_t len = last ? mine - block * 64 : 64;
                 uint32_t flags = (block == 0 ? CHUNK_START : 0) | (last ? CHUNK_END : 0) |
                                  (last && single_leaf ? ROOT : 0);
-                compress(cv, m, counter, len, flags);
+                compress(cv, m, counter, len, flags, one);
             }
         }
         __syncthreads();
@@ -185,18 +191,19 @@ fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *tiles) {
 #pragma unroll
     for (int k = 0; k < 8; k++) cvs[lane][k] = cv[k];
     __syncthreads();
-    reduce(cvs, leaves, root);
+    reduce(cvs, leaves, root, one);
     if (lane < 8) tiles[size_t(tile) * 8 + lane] = cvs[0][lane];
 }
 
 // Grid: one block of 128 threads per job. Joins a piece's tiles (at most 2^15) into its digest:
 // digests[8i..8i+8]. Works in place on the tiles' own memory.
 extern "C" __global__ void __launch_bounds__(LEAVES)
-fermata_blake3_roots(const Job *jobs, uint32_t job_count, uint32_t *tiles, uint32_t *digests) {
+fermata_blake3_roots(const Job *jobs, uint32_t job_count, uint32_t *tiles, uint32_t *digests,
+                     uint32_t one) {
     const Job job = jobs[blockIdx.x];
     const uint32_t count = job.bytes == 0 ? 1 : (job.bytes + LEAVES * 1024u - 1) / (LEAVES * 1024u);
     uint32_t(*cv)[8] = reinterpret_cast<uint32_t(*)[8]>(tiles + size_t(job.first_tile) * 8);
-    if (count > 1) reduce(cv, count, true);
+    if (count > 1) reduce(cv, count, true, one);
     __syncthreads();
     if (threadIdx.x < 8) digests[size_t(blockIdx.x) * 8 + threadIdx.x] = cv[0][threadIdx.x];
 }

@@ -3,6 +3,7 @@
 //! The limit of both is reading device memory once; the rates are to be held against that.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use fermata_abi::sys::driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -35,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let path = args.get(1).ok_or("usage: hashes DRIVER [GIB]")?;
     let gib: f64 = args.get(2).map_or(Ok(1.0), |g| g.parse())?;
-    let driver = Driver::load(Path::new(path))?;
+    let driver = Arc::new(Driver::load(Path::new(path))?);
     let context = driver.primary_context(0, 0)?;
     driver.set_current(context)?;
     let size = ((gib * (1u64 << 30) as f64) as u64).next_multiple_of(2 << 20);
@@ -55,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     driver.synchronize_stream(stream)?;
 
-    let mut hasher = Hasher::new(&driver, 0, 132)?;
+    let mut hasher = Hasher::new(&driver, 0)?;
     let key: [u8; CHANGE_KEY_BYTES] = random(CHANGE_KEY_BYTES).try_into().map_err(|_| "key size")?;
     let lengths = [0, 1, 15, 16, 63, 64, 65, 1023, 1024, 1025, 2048, 3000, 131_071, 131_072, 131_073, 200_000, 4 << 20, known as u64];
     let mut pieces: Vec<(u64, u64)> = lengths.iter().enumerate().map(|(i, &len)| (base + 16 * (i as u64 % 5), len)).collect();

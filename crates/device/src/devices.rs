@@ -82,6 +82,12 @@ impl Driver {
         })
     }
 
+    /// Multiprocessors of device `index`.
+    pub(crate) fn multiprocessors(&self, index: u32) -> Result<u32> {
+        let count = self.attribute(self.device(index)?, cu::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        Ok(u32::try_from(count).unwrap_or(1))
+    }
+
     fn attribute(&self, device: cu::CUdevice, id: u32) -> Result<i32> {
         let mut value = 0;
         // SAFETY: the pointer refers to a live local.

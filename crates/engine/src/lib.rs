@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod digest;
 mod error;
 mod files;
 mod live;

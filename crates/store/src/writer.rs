@@ -149,6 +149,18 @@ impl PackWriter {
         result
     }
 
+    /// Whether the store has this chunk already; if so it counts as put. For callers that know a chunk's
+    /// id before they have its bytes at hand.
+    pub fn put_known(&self, id: &ChunkId, length: u64) -> bool {
+        let known = self.index.chunks.get(id).is_some_and(|l| u64::from(l.length) == length);
+        if known {
+            let mut state = self.state.lock();
+            state.totals.chunks += 1;
+            state.totals.bytes += length;
+        }
+        known
+    }
+
     /// What has been put so far.
     pub fn totals(&self) -> Totals {
         self.state.lock().totals

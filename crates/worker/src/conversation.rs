@@ -102,7 +102,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
 impl Worker {
     fn handle(&mut self, request: ToWorker, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {
         match request {
-            ToWorker::Open { protocol, driver, .. } => self.open(protocol, Path::new(&driver)),
+            ToWorker::Open { protocol, driver, soft } => self.open(protocol, Path::new(&driver), soft),
             ToWorker::Attach => self.attach(fds),
             ToWorker::Detach => self.detach(),
             ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
@@ -112,7 +112,7 @@ impl Worker {
         }
     }
 
-    fn open(&mut self, protocol: u32, path: &Path) -> Result<FromWorker, Failure> {
+    fn open(&mut self, protocol: u32, path: &Path, soft: bool) -> Result<FromWorker, Failure> {
         if protocol != PROTOCOL {
             let message = format!("the daemon speaks version {protocol} of the protocol, this worker {PROTOCOL}");
             return Err(failure(FailureKind::Host, message, "install daemon and worker of one release"));
@@ -135,7 +135,8 @@ impl Worker {
             driver.primary_context(0, 0).map_err(|error| host(&error))?;
         }
         let version = driver.version();
-        let live = Live::new(driver, caller).map_err(|error| host(&error))?;
+        let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
+        live.device_hashes = !soft;
         let recorded = facts.iter().map(|it| fermata_state::Device {
             name: it.name.clone(),
             uuid: it.uuid,

@@ -6,6 +6,7 @@
 
 mod scratch;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::Result;
@@ -35,24 +36,25 @@ const SHARED_MEMORY_ATTRIBUTE: i32 = fermata_abi::sys::driver::CU_FUNC_ATTRIBUTE
 /// A piece of device memory: its address, a multiple of 16, and its bytes.
 pub type Piece = (u64, u64);
 
-/// The kernels, loaded into one context, with their scratch memory. Not for two threads at once.
-pub struct Hasher<'d> {
-    driver: &'d Driver,
+/// The kernels, loaded into one context, with their scratch memory. Every call needs that context to be
+/// current.
+pub struct Hasher {
+    driver: Arc<Driver>,
     stream: StreamHandle,
     tiles: FunctionHandle,
     roots: FunctionHandle,
     change: FunctionHandle,
     multiprocessors: u32,
-    scratch: Scratch<'d>,
+    scratch: Scratch,
     bounce: PinnedPool,
 }
 
-impl<'d> Hasher<'d> {
+impl Hasher {
     /// Loads the kernels into the current context, which belongs to device `index`.
     ///
     /// # Errors
     /// What the driver says; a compiler's log is in the error's name.
-    pub fn new(driver: &'d Driver, index: u32, multiprocessors: u32) -> Result<Self> {
+    pub fn new(driver: &Arc<Driver>, index: u32) -> Result<Self> {
         let load = |image| {
             driver.load_module(image).map_err(|refused| DriverError {
                 name: format!("{}: {}", refused.error.name, refused.log),
@@ -63,12 +65,12 @@ impl<'d> Hasher<'d> {
         let change = driver.function(change, "fermata_change_hash")?;
         driver.set_function_attribute(change, SHARED_MEMORY_ATTRIBUTE, CHANGE_KEY_BYTES as i32)?;
         Ok(Hasher {
-            driver,
+            driver: Arc::clone(driver),
             stream: driver.create_stream(fermata_abi::sys::driver::CU_STREAM_NON_BLOCKING, 0)?,
             tiles: driver.function(blake3, "fermata_blake3_tiles")?,
             roots: driver.function(blake3, "fermata_blake3_roots")?,
             change,
-            multiprocessors: multiprocessors.max(1),
+            multiprocessors: driver.multiprocessors(index)?.max(1),
             scratch: Scratch::new(driver, index)?,
             bounce: PinnedPool::new(driver, 1, BOUNCE)?,
         })

@@ -1,11 +1,13 @@
 //! Device memory of our own, outside the program's range, that grows as needed.
 
+use std::sync::Arc;
+
 use crate::driver::Result;
 use crate::{Driver, PhysicalHandle};
 
 /// One block of device memory; what is placed in it lasts until the next placing.
-pub(super) struct Scratch<'d> {
-    driver: &'d Driver,
+pub(super) struct Scratch {
+    driver: Arc<Driver>,
     index: u32,
     granularity: u64,
     block: Option<Block>,
@@ -20,9 +22,10 @@ struct Block {
 /// Alignment of everything placed.
 const ALIGN: usize = 256;
 
-impl<'d> Scratch<'d> {
-    pub fn new(driver: &'d Driver, index: u32) -> Result<Self> {
-        Ok(Scratch { driver, index, granularity: driver.granularity(index)?, block: None })
+impl Scratch {
+    pub fn new(driver: &Arc<Driver>, index: u32) -> Result<Self> {
+        let granularity = driver.granularity(index)?;
+        Ok(Scratch { driver: Arc::clone(driver), index, granularity, block: None })
     }
 
     /// Addresses for three arrays of these sizes. What was placed before is overwritten, so the work
@@ -67,7 +70,7 @@ impl<'d> Scratch<'d> {
     }
 }
 
-impl Drop for Scratch<'_> {
+impl Drop for Scratch {
     fn drop(&mut self) {
         // Nothing can be done about a failure here: the context is gone, and the memory with it.
         let _ = self.release();

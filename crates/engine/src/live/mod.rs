@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use fermata_abi::op::{Address, Handle, STREAM_LEGACY, StreamRef};
 use fermata_abi::sys::driver as cu;
+use fermata_device::hash::Hasher;
 use fermata_device::{
     AddressSpace, ArrayHandle, ContextHandle, Driver, DriverError, EventHandle, ExecHandle, FunctionHandle,
     HostMapping, MemoryError, ModuleHandle, PhysicalHandle, PinnedPool, StreamHandle,
@@ -71,8 +72,12 @@ pub struct Live {
     pub hosts: BTreeMap<Address, HostMapping>,
     /// Runs host callbacks of graphs.
     pub host_caller: HostCaller,
+    /// Whether devices hash their own memory; software GPUs are better served by the processor.
+    pub device_hashes: bool,
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
+    /// Hash kernels by device, each loaded into the context it is used from.
+    pub(crate) hashers: HashMap<u32, (ContextHandle, Hasher)>,
     current: Option<ContextHandle>,
 }
 
@@ -100,6 +105,8 @@ impl Live {
             memories: HashMap::new(),
             hosts: BTreeMap::new(),
             host_caller,
+            device_hashes: false,
+            hashers: HashMap::new(),
             staging: None,
             current: None,
         })

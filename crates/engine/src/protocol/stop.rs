@@ -1,9 +1,11 @@
 //! The reference protocol: everything is copied while the session stands still.
 //!
 //! ```text
-//!  device ─ copy ─► pinned buffers ─► queue ─► helpers: zero? hash, put ─► table
-//!                        ▲                                    │
-//!                        └──────────── buffer returns ────────┘
+//!  device ─ hash ─► zero or in the store already? ─ yes ─────────────────────────► table
+//!     │                       │ no, or no hash on this device                        ▲
+//!     └────── copy ─► pinned buffers ─► queue ─► helpers: zero? hash, put ───────────┘
+//!                           ▲                                    │
+//!                           └──────────── buffer returns ────────┘
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,6 +19,7 @@ use fermata_store::{ChunkId, PackWriter, Store};
 use parking_lot::Mutex;
 
 use super::{Engines, Piece, Source, pieces};
+use crate::digest::{self, Digest};
 use crate::pipeline::{Next, Queue, STEP_LIMIT, helpers};
 use crate::{CHUNK, EngineError, Live, Progress, STAGING_BUFFERS, Site, Summary, files, variables};
 
@@ -73,6 +76,8 @@ enum Content {
 struct Job {
     piece: Piece,
     content: Content,
+    /// The chunk's id, if the device has found it.
+    id: Option<ChunkId>,
 }
 
 type Chunks = BTreeMap<(u64, u64), (u32, ChunkId)>;
@@ -84,12 +89,26 @@ fn copy_out(
     progress: Progress<'_>,
 ) -> Result<(Chunks, PackWriter), EngineError> {
     let writer = store.begin()?;
-    let chunks = Mutex::new(Chunks::new());
-    let done = AtomicU64::new(0);
+    let digests = digest::on_devices(live, plan);
+    let mut known = Chunks::new();
+    let (mut wanted, mut settled) = (Vec::with_capacity(plan.len()), 0);
+    for (piece, digest) in plan.iter().zip(digests) {
+        match digest {
+            Digest::Zero => settled += piece.len as u64,
+            Digest::Id(id) if writer.put_known(&id, piece.len as u64) => {
+                known.insert((piece.buffer, piece.offset), (piece.len as u32, id));
+                settled += piece.len as u64;
+            }
+            Digest::Id(id) => wanted.push((*piece, Some(id))),
+            Digest::Unknown => wanted.push((*piece, None)),
+        }
+    }
+    let chunks = Mutex::new(known);
+    let done = AtomicU64::new(settled);
     let total = plan.iter().map(|piece| piece.len as u64).sum();
     let helpers = helpers();
     let queue = Queue::new(STAGING_BUFFERS, 1);
-    progress(0, total);
+    progress(settled, total);
     std::thread::scope(|scope| {
         let hosts = &live.hosts;
         for _ in 0..helpers {
@@ -99,7 +118,7 @@ fn copy_out(
                 });
             });
         }
-        if let Err(error) = produce(live, plan, &queue) {
+        if let Err(error) = produce(live, &wanted, &queue) {
             queue.fail(error);
         }
         queue.end();
@@ -109,19 +128,16 @@ fn copy_out(
 }
 
 /// Copies pieces into pinned buffers and queues them.
-fn produce(live: &Live, plan: &[Piece], queue: &Queue<Job>) -> Result<(), EngineError> {
+fn produce(live: &Live, plan: &[(Piece, Option<ChunkId>)], queue: &Queue<Job>) -> Result<(), EngineError> {
     let mut engines = Engines::new(live, Direction::ToHost);
-    let mut flying: VecDeque<(Piece, InFlight<'_>)> = VecDeque::new();
-    for piece in plan {
-        let job = match piece.source {
-            Source::Host { region, offset } => {
-                if !queue.push(Job { piece: *piece, content: Content::Host { region, offset } }) {
-                    return Ok(());
-                }
-                continue;
+    let mut flying = Flying::new();
+    for (piece, id) in plan {
+        if let Source::Host { region, offset } = piece.source {
+            if !queue.push(Job { piece: *piece, content: Content::Host { region, offset }, id: *id }) {
+                return Ok(());
             }
-            Source::Device { .. } | Source::Array { .. } => piece,
-        };
+            continue;
+        }
         while flying.len() >= IN_FLIGHT {
             if !land(&mut engines, &mut flying, queue)? {
                 return Ok(());
@@ -139,7 +155,7 @@ fn produce(live: &Live, plan: &[Piece], queue: &Queue<Job>) -> Result<(), Engine
                 return Ok(());
             }
         };
-        flying.push_back((*job, engines.start(job, buffer)?));
+        flying.push_back((*piece, *id, engines.start(piece, buffer)?));
     }
     while !flying.is_empty() {
         if !land(&mut engines, &mut flying, queue)? {
@@ -149,15 +165,18 @@ fn produce(live: &Live, plan: &[Piece], queue: &Queue<Job>) -> Result<(), Engine
     Ok(())
 }
 
+/// Copies under way, oldest first.
+type Flying<'d> = VecDeque<(Piece, Option<ChunkId>, InFlight<'d>)>;
+
 /// Waits for the oldest copy and queues it; false if the pipeline has failed.
 fn land<'d>(
     engines: &mut Engines<'d>,
-    flying: &mut VecDeque<(Piece, InFlight<'d>)>,
+    flying: &mut Flying<'d>,
     queue: &Queue<Job>,
 ) -> Result<bool, EngineError> {
-    let Some((piece, copy)) = flying.pop_front() else { return Ok(true) };
+    let Some((piece, id, copy)) = flying.pop_front() else { return Ok(true) };
     let buffer = engines.finish(&piece, copy)?;
-    Ok(queue.push(Job { piece, content: Content::Copied(buffer) }))
+    Ok(queue.push(Job { piece, content: Content::Copied(buffer), id }))
 }
 
 /// Takes pieces from the queue, hashes and stores them.
@@ -169,7 +188,7 @@ fn store_pieces(
     report: &dyn Fn(u64),
 ) {
     let mut own = Vec::new();
-    while let Next::Item(Job { piece, content }) = queue.next() {
+    while let Next::Item(Job { piece, content, id }) = queue.next() {
         let bytes: &[u8] = match &content {
             Content::Copied(buffer) => &buffer[..piece.len],
             Content::Host { region, offset } => {
@@ -182,8 +201,8 @@ fn store_pieces(
                 &own[..piece.len]
             }
         };
-        if !is_zero(bytes) {
-            let id = ChunkId::of(bytes);
+        if id.is_some() || !is_zero(bytes) {
+            let id = id.unwrap_or_else(|| ChunkId::of(bytes));
             if let Err(error) = writer.put(&id, bytes) {
                 queue.fail(error.into());
                 return;

@@ -1,0 +1,257 @@
+//! A worker process, the daemon's end of its conversation, and the program's end of its ring.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata_abi::op::{Blob, FunctionInfo, Launch, Op, Place, ReplyBody, StreamRef, ToProgram};
+use fermata_control::Connection;
+use fermata_control::worker::{FromWorker, ToWorker};
+use fermata_wire::{Config, Producer, Side, create};
+
+pub const CONTEXT: u64 = 0x100;
+pub const MODULE: u64 = 0x101;
+pub const FUNCTION: u64 = 0x102;
+pub const LEGACY: StreamRef = StreamRef { context: CONTEXT, stream: 1 };
+
+/// Adds `b` to each of `n` 32-bit words at `p`, and to the device variable `total`.
+pub const PTX: &[u8] = b".version 7.0
+.target sm_75
+.address_size 64
+.visible .global .align 4 .u32 total;
+.visible .entry add(.param .u64 p, .param .u32 b, .param .u32 n)
+{
+    .reg .pred %q;
+    .reg .b32 %r<8>;
+    .reg .b64 %d<6>;
+    ld.param.u64 %d1, [p];
+    ld.param.u32 %r1, [b];
+    ld.param.u32 %r2, [n];
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mad.lo.s32 %r6, %r3, %r4, %r5;
+    setp.ge.u32 %q, %r6, %r2;
+    @%q bra DONE;
+    cvta.to.global.u64 %d2, %d1;
+    mul.wide.u32 %d3, %r6, 4;
+    add.s64 %d4, %d2, %d3;
+    ld.global.u32 %r7, [%d4];
+    add.s32 %r7, %r7, %r1;
+    st.global.u32 [%d4], %r7;
+    mov.u64 %d5, total;
+    red.global.add.u32 [%d5], %r1;
+DONE:
+    ret;
+}
+";
+
+/// The driver the tests run on: `FERMATA_TEST_DRIVER`, or softgpu as built with the tests.
+pub fn driver() -> PathBuf {
+    if let Some(path) = std::env::var_os("FERMATA_TEST_DRIVER") {
+        return path.into();
+    }
+    let bin = PathBuf::from(env!("CARGO_BIN_EXE_fermata-worker"));
+    let folder = bin.parent().expect("a binary lies in a folder");
+    let found = ["libfermata_softgpu.so", "deps/libfermata_softgpu.so"].map(|name| folder.join(name));
+    found.into_iter().find(|path| path.exists()).expect("softgpu's library beside the worker")
+}
+
+pub struct Worker {
+    child: Child,
+    pub daemon: Connection<FromWorker, ToWorker>,
+}
+
+impl Worker {
+    pub fn start() -> Self {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let theirs = OwnedFd::from(theirs);
+        let raw = theirs.as_raw_fd();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fermata-worker"));
+        // SAFETY: dup2 is safe to call between fork and exec.
+        unsafe {
+            command.pre_exec(move || match libc::dup2(raw, 3) {
+                3 if raw != 3 => Ok(()),
+                3 => Ok(drop(libc::fcntl(3, libc::F_SETFD, 0))),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let child = command.spawn().unwrap();
+        drop(theirs);
+        let mut worker = Self { child, daemon: Connection::new(OwnedFd::from(ours), "worker") };
+        let driver = driver().to_string_lossy().into_owned();
+        let ready = worker.ask(ToWorker::Open { protocol: 1, driver, soft: true });
+        assert!(matches!(&ready, FromWorker::Ready { devices, .. } if !devices.is_empty()), "{ready:?}");
+        worker
+    }
+
+    pub fn ask(&mut self, request: ToWorker) -> FromWorker {
+        self.daemon.send(&request, &[]).unwrap();
+        self.answer()
+    }
+
+    pub fn answer(&mut self) -> FromWorker {
+        loop {
+            let (message, _) = self.daemon.recv(Duration::from_secs(60)).expect("an answer of the worker");
+            if !matches!(message, FromWorker::Progress { .. }) {
+                return message;
+            }
+        }
+    }
+
+    pub fn attach(&mut self) -> Program {
+        self.attach_with_output(std::fs::File::open("/dev/null").unwrap().into())
+    }
+
+    pub fn attach_with_output(&mut self, output: OwnedFd) -> Program {
+        let ring = create(&Config { ring: 1 << 20, slots: 16, staging: 4 << 20 }).unwrap();
+        let (theirs, ours) = Side::pair().unwrap();
+        let fds = [ring.as_fd(), theirs.as_fd(), output.as_fd()];
+        self.daemon.send(&ToWorker::Attach, &fds).unwrap();
+        assert_eq!(self.answer(), FromWorker::Attached);
+        let side = Arc::new(Side::new(ours));
+        let producer = Producer::open(ring.as_fd(), Arc::clone(&side)).unwrap();
+        let mut regions = Vec::new();
+        loop {
+            match side.receive_from_worker(Duration::from_secs(10)).unwrap().expect("the regions") {
+                (ToProgram::Region { address, size }, Some(fd)) => regions.push((address, size, fd)),
+                (ToProgram::RegionsEnd, None) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        Program { producer, side, regions }
+    }
+
+    pub fn detach(&mut self, program: Program) {
+        assert_eq!(program.ask(&Op::Drain), Answer::None);
+        assert_eq!(self.ask(ToWorker::Detach), FromWorker::Detached);
+        drop(program);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.daemon.shutdown();
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        while std::time::Instant::now() < until {
+            if self.child.try_wait().unwrap().is_some() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        assert!(std::thread::panicking(), "the worker did not end when the daemon was gone");
+    }
+}
+
+/// An answer, owned.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    None,
+    U64(u64),
+    Pair(u64, u64),
+    F32(f32),
+    Bytes(Vec<u8>),
+    Devices(usize),
+    Module(Vec<String>),
+    Function(FunctionInfo),
+    Error(u32, String),
+}
+
+pub struct Program {
+    pub producer: Producer,
+    pub side: Arc<Side>,
+    pub regions: Vec<(u64, u64, OwnedFd)>,
+}
+
+impl Program {
+    pub fn post(&self, op: &Op<'_>) {
+        self.producer.post(op).unwrap();
+    }
+
+    pub fn ask(&self, op: &Op<'_>) -> Answer {
+        let room = self.producer.stage(256 << 10).unwrap();
+        let mut buffer = Vec::new();
+        let reply = self.producer.request(op, Some(&room)).unwrap().wait(&mut buffer).unwrap();
+        if reply.status != 0 {
+            return Answer::Error(reply.status, reply.text.to_owned());
+        }
+        match reply.body {
+            ReplyBody::None => Answer::None,
+            ReplyBody::U64(it) => Answer::U64(it),
+            ReplyBody::Pair(a, b) => Answer::Pair(a, b),
+            ReplyBody::F32(it) => Answer::F32(it),
+            ReplyBody::Bytes(it) => Answer::Bytes(it.to_vec()),
+            ReplyBody::Devices(it) => Answer::Devices(it.len()),
+            ReplyBody::Module(it) => Answer::Module(it.functions),
+            ReplyBody::Function(it) => Answer::Function(it),
+        }
+    }
+
+    pub fn ask_u64(&self, op: &Op<'_>) -> u64 {
+        match self.ask(op) {
+            Answer::U64(value) => value,
+            other => panic!("{op:?}: {other:?}"),
+        }
+    }
+
+    /// Makes the context and loads [`PTX`].
+    pub fn set_up(&self) {
+        assert!(matches!(self.ask(&Op::Devices), Answer::Devices(1..)));
+        let create = Op::ContextCreate { context: CONTEXT, device: 0, flags: 0, primary: true };
+        assert_eq!(self.ask(&create), Answer::None);
+        let load = Op::ModuleLoad { module: MODULE, context: CONTEXT, image: Blob::Inline(PTX) };
+        let loaded = self.ask(&load);
+        assert!(matches!(loaded, Answer::Module(_)), "{loaded:?}");
+        let Answer::Function(info) = self.ask(&Op::FunctionGet { function: FUNCTION, module: MODULE, name: "add" })
+        else {
+            panic!("the function is there")
+        };
+        assert_eq!(info.params, [(0, 8), (8, 4), (12, 4)]);
+    }
+
+    pub fn alloc(&self, size: u64) -> u64 {
+        self.ask_u64(&Op::MemAlloc { context: CONTEXT, size })
+    }
+
+    pub fn write(&self, address: u64, bytes: &[u8]) {
+        let (to, from) = (Place::Address(address), Place::Blob(Blob::Inline(bytes)));
+        let copy = Op::Copy { to, from, len: bytes.len() as u64, stream: LEGACY, answered: true };
+        assert_eq!(self.ask(&copy), Answer::None);
+    }
+
+    pub fn read(&self, address: u64, len: usize) -> Vec<u8> {
+        let room = vec![0; len];
+        let (to, from) = (Place::Blob(Blob::Inline(&room)), Place::Address(address));
+        match self.ask(&Op::Copy { to, from, len: len as u64, stream: LEGACY, answered: true }) {
+            Answer::Bytes(bytes) => bytes,
+            other => panic!("reading {address:#x}: {other:?}"),
+        }
+    }
+
+    pub fn launch_add(&self, address: u64, add: u32, words: u32, stream: StreamRef) {
+        let mut params = address.to_le_bytes().to_vec();
+        params.extend_from_slice(&add.to_le_bytes());
+        params.extend_from_slice(&words.to_le_bytes());
+        self.post(&Op::Launch {
+            launch: Launch {
+                function: FUNCTION,
+                grid: [words.div_ceil(64), 1, 1],
+                block: [64, 1, 1],
+                shared: 0,
+                cooperative: false,
+                params: &params,
+                attributes: Vec::new(),
+            },
+            stream,
+        });
+    }
+}
+
+pub fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|it| u32::from_le_bytes(it.try_into().unwrap())).collect()
+}

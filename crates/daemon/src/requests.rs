@@ -75,7 +75,7 @@ fn answer(
             request.protocol
         );
         return Err(fail(FailureKind::Internal, message)
-            .hint("both must be of one release: end the daemon with `fermata serve --stop`"));
+            .hint("both must be of one release: end the daemon and try again"));
     }
     let mut last = (String::new(), std::time::Instant::now());
     let mut progress = |phase: &str, done: u64, total: u64| {

@@ -10,6 +10,7 @@
 
 use fermata_abi::op::{Address, Blob, Extent, Handle, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
+use fermata_graph::CopyEnd;
 
 use crate::copy::{End, PIECE, Window, linear};
 use crate::entry::Result;
@@ -89,6 +90,16 @@ impl Corner {
             Memory::Unified(address) => End::unified(session, add(address)?, span)?,
         };
         Ok(Self::Memory { end, pitch, rows })
+    }
+
+    /// The end of a copy in a graph.
+    pub fn node_end(&self) -> CopyEnd {
+        match *self {
+            Self::Memory { end, pitch, rows } => CopyEnd { pitch, height: rows, ..end.node_end() },
+            Self::Array { array, x, y, z } => {
+                CopyEnd { x_bytes: x, y, z, ..CopyEnd::linear(fermata_graph::Place::Array, array) }
+            }
+        }
     }
 
     fn private(&self) -> Option<(*mut u8, u64, u64)> {

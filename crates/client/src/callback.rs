@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fermata_abi::op::{Op, StreamRef};
-use fermata_abi::sys::driver::{CUDA_ERROR_OUT_OF_MEMORY, CUresult, CUstream};
+use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult, CUstream};
 
 use crate::entry::Result;
 use crate::{gate, link, signal};
@@ -35,6 +35,37 @@ pub enum Callback {
         /// Its argument.
         data: *mut core::ffi::c_void,
     },
+    /// A copy of ordinary memory inside a graph.
+    Copy(Rows),
+}
+
+/// Rows of memory to be copied: address, bytes from row to row and from slice to slice, for both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rows {
+    /// Where they go.
+    pub to: (u64, u64, u64),
+    /// Where they come from.
+    pub from: (u64, u64, u64),
+    /// Bytes in a row.
+    pub width: u64,
+    /// Rows.
+    pub height: u64,
+    /// Slices.
+    pub depth: u64,
+}
+
+impl Rows {
+    /// # Safety
+    /// Every row lies in memory of the program.
+    unsafe fn copy(&self) {
+        let at = |side: (u64, u64, u64), y: u64, z: u64| {
+            std::ptr::with_exposed_provenance_mut::<u8>((side.0 + y * side.1 + z * side.2) as usize)
+        };
+        for (z, y) in (0..self.depth).flat_map(|z| (0..self.height).map(move |y| (z, y))) {
+            // SAFETY: by the caller's promise.
+            unsafe { std::ptr::copy(at(self.from, y, z), at(self.to, y, z), self.width as usize) };
+        }
+    }
 }
 
 // SAFETY: CUDA runs callbacks in a thread of its own; the program passes data that is good for that.
@@ -44,6 +75,8 @@ unsafe impl Send for Callback {}
 struct State {
     waiting: HashMap<u64, (Callback, bool)>,
     due: VecDeque<u64>,
+    functions: HashMap<(u64, u64), u64>,
+    rows: HashMap<Rows, u64>,
 }
 
 static STATE: OnceLock<Mutex<State>> = OnceLock::new();
@@ -58,16 +91,42 @@ pub fn enqueue(callback: Callback, stream: StreamRef) -> Result {
 }
 
 /// Makes a callback known; it is forgotten after its first run if `once`.
-pub fn register(callback: Callback, once: bool) -> Result<u64> {
+fn register(callback: Callback, once: bool) -> Result<u64> {
     start()?;
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     lock().waiting.insert(id, (callback, once));
     Ok(id)
 }
 
-/// Forgets a callback that was registered to run again and again.
-pub fn forget(id: u64) {
-    lock().waiting.remove(&id);
+/// The number of a host function for graphs, the same each time it is asked for.
+pub fn of_function(function: u64, data: u64) -> Result<u64> {
+    let known = lock().functions.get(&(function, data)).copied();
+    if let Some(id) = known {
+        return Ok(id);
+    }
+    let call = std::ptr::with_exposed_provenance_mut::<core::ffi::c_void>(function as usize);
+    if call.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the number is the address of a function of this type: graphs get them from nowhere else.
+    let call = unsafe {
+        std::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn(*mut core::ffi::c_void)>(call)
+    };
+    let data_pointer = std::ptr::with_exposed_provenance_mut(data as usize);
+    let id = register(Callback::Function { call, data: data_pointer }, false)?;
+    lock().functions.insert((function, data), id);
+    Ok(id)
+}
+
+/// The number of a copy for graphs, the same each time it is asked for.
+pub fn of_rows(rows: Rows) -> Result<u64> {
+    let known = lock().rows.get(&rows).copied();
+    if let Some(id) = known {
+        return Ok(id);
+    }
+    let id = register(Callback::Copy(rows), false)?;
+    lock().rows.insert(rows, id);
+    Ok(id)
 }
 
 /// A callback is due. Called by the agent.
@@ -109,10 +168,13 @@ fn run() {
             state = ARRIVED.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        // SAFETY: the program promised that the function may be called with this argument.
         match callback {
+            // SAFETY: the program promised that the function may be called with this argument.
             Some(Callback::Function { call, data }) => unsafe { call(data) },
+            // SAFETY: as above.
             Some(Callback::Stream { call, stream, data }) => unsafe { call(stream, 0, data) },
+            // SAFETY: the graph that the copy is in holds both sides.
+            Some(Callback::Copy(rows)) => unsafe { rows.copy() },
             None => {}
         }
         // A lost worker is reported by the program's next call.

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use fermata_abi::op::{Address, Blob, Op, Place, ReplyBody, StreamRef};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN};
+use fermata_graph::CopyEnd;
 use fermata_wire::{Pending, Staged};
 
 use crate::entry::Result;
@@ -57,6 +58,16 @@ impl End {
         match session.memory.find(address) {
             Some(block) if !block.is_host() => Self::device(session, address, len),
             _ => Self::host(session, std::ptr::with_exposed_provenance_mut(address as usize), len),
+        }
+    }
+
+    /// The end of a copy in a graph.
+    pub fn node_end(self) -> CopyEnd {
+        match self {
+            Self::Address(address) => CopyEnd::linear(fermata_graph::Place::Unified, address),
+            Self::Private(pointer) => {
+                CopyEnd::linear(fermata_graph::Place::Host, pointer.expose_provenance() as Address)
+            }
         }
     }
 

@@ -1,14 +1,17 @@
 //! Events.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fermata_abi::op::{Handle, Op};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUevent};
 
 use crate::context::Context;
 use crate::entry::Result;
+use crate::graphs::any_capture;
 use crate::handles::{self, Table};
 use crate::link;
+use crate::session::session;
 
 /// All events.
 #[derive(Debug, Default)]
@@ -23,6 +26,19 @@ pub struct Event {
     pub context: Arc<Context>,
     /// `CUevent_flags`.
     pub flags: u32,
+    recorded: AtomicBool,
+}
+
+impl Event {
+    /// It has been recorded in a stream that was not being captured.
+    pub fn note_recorded(&self) {
+        self.recorded.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it ever was.
+    pub fn is_recorded(&self) -> bool {
+        self.recorded.load(Ordering::Relaxed)
+    }
 }
 
 impl Events {
@@ -30,7 +46,7 @@ impl Events {
     pub fn create(&self, context: &Arc<Context>, flags: u32) -> Result<Arc<Event>> {
         let handle = handles::fresh();
         link::post(&Op::EventCreate { event: handle, context: context.handle, flags })?;
-        let event = Arc::new(Event { handle, context: context.clone(), flags });
+        let event = Arc::new(Event { handle, context: context.clone(), flags, recorded: AtomicBool::new(false) });
         self.0.insert(handle, event.clone());
         Ok(event)
     }
@@ -38,6 +54,9 @@ impl Events {
     /// Ends an event.
     pub fn destroy(&self, event: CUevent) -> Result {
         let event = self.0.remove(handles::of(event), CUDA_ERROR_INVALID_HANDLE)?;
+        if any_capture() {
+            session()?.graphs.lock().captures.remove_event(event.handle);
+        }
         link::post(&Op::EventDestroy { event: event.handle })
     }
 

@@ -8,6 +8,7 @@ use fermata_abi::sys::driver::CUDA_SUCCESS;
 use crate::callback;
 use crate::gate;
 use crate::link;
+use crate::restart;
 use crate::signal;
 use crate::threads::{self, Status};
 
@@ -48,11 +49,11 @@ pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<u32, Refusa
 
 /// Refuses at once if a thread can never be parked.
 fn check_masks() -> Result<(), Refusal> {
-    let bit = 1u64 << (signal::number() - 1);
+    let bit = 1u64 << (signal::chosen() - 1);
     for tid in others()? {
         let Some(status) = threads::status(tid) else { continue };
         if status.blocked & bit != 0 && !status.is_dead() && !gate::is_parked(tid) {
-            let signal = signal::number();
+            let signal = signal::chosen();
             return Err(Refusal::new(
                 format!("{} blocks signal {signal}", describe(tid, Some(&status))),
                 "choose a signal that the program does not block with FERMATA_PARK_SIGNAL",
@@ -81,6 +82,7 @@ fn park_all(end: Instant, pump: &mut impl FnMut()) -> Result<u32, Refusal> {
             return Err(unparked(moving[0]));
         }
         for tid in &moving {
+            restart::note(*tid);
             signal::send(*tid);
         }
         pump();

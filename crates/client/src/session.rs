@@ -18,6 +18,7 @@ use crate::context::Contexts;
 use crate::devices::Devices;
 use crate::entry::Result;
 use crate::event::Events;
+use crate::graphs::Graphs;
 use crate::link::{self, Link};
 use crate::mirror::Mirror;
 use crate::module::Modules;
@@ -53,6 +54,8 @@ pub struct Session {
     pub streams: Streams,
     /// Events.
     pub events: Events,
+    /// Graphs.
+    pub graphs: Graphs,
 }
 
 static SESSION: OnceLock<core::result::Result<Session, CUresult>> = OnceLock::new();
@@ -118,6 +121,7 @@ fn start() -> core::result::Result<Session, CUresult> {
         arrays: Arrays::default(),
         streams: Streams::default(),
         events: Events::default(),
+        graphs: Graphs::default(),
     })
 }
 

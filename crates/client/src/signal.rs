@@ -5,14 +5,21 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::gate;
+use crate::{gate, restart};
 
 const VARIABLE: &str = "FERMATA_PARK_SIGNAL";
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 
-/// The signal's number, 0 before [`install`].
-pub fn number() -> i32 {
-    NUMBER.load(Ordering::Relaxed)
+/// The signal's number.
+pub fn chosen() -> i32 {
+    let known = NUMBER.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let asked = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
+    let chosen = asked.filter(|number| (1..=64).contains(number)).unwrap_or_else(|| libc::SIGRTMIN() + 12);
+    NUMBER.store(chosen, Ordering::Relaxed);
+    chosen
 }
 
 /// Takes the signal for us.
@@ -20,8 +27,7 @@ pub fn number() -> i32 {
 /// # Errors
 /// The system refuses the number.
 pub fn install() -> Result<(), i32> {
-    let asked = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
-    let number = asked.unwrap_or_else(|| libc::SIGRTMIN() + 12);
+    let number = chosen();
     // SAFETY: an all-zero sigaction is a valid one, filled in below; the handler is async-signal-safe.
     let done = unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
@@ -31,23 +37,21 @@ pub fn install() -> Result<(), i32> {
         libc::sigfillset(&mut action.sa_mask);
         libc::sigaction(number, &action, std::ptr::null_mut())
     };
-    if done != 0 {
-        return Err(number);
-    }
-    NUMBER.store(number, Ordering::Relaxed);
-    Ok(())
+    if done == 0 { Ok(()) } else { Err(number) }
 }
 
 /// Sends the signal to a thread of this process.
 pub fn send(tid: i32) {
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: tgkill has no memory effects; a thread that has ended is an error that needs no care.
-    unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, number()) };
+    unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, chosen()) };
 }
 
-extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: errno is the thread's own word.
     let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: the context is the one this handler was given.
+    unsafe { restart::resume_call(gate::gettid(), context) };
     gate::park_if_outside();
     // SAFETY: as above; the interrupted code may be about to read it.
     unsafe { *libc::__errno_location() = errno };

@@ -8,9 +8,11 @@ use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUstream};
 
 use crate::context::{Context, with_current};
 use crate::entry::Result;
+use crate::graphs::any_capture;
 use crate::handles::{self, Table};
 use crate::link;
-use crate::session::Session;
+use crate::session::{Session, session};
+use crate::{fork, gate};
 
 /// All streams the program made, and the hidden ones of its threads.
 #[derive(Debug, Default)]
@@ -30,8 +32,24 @@ pub struct Stream {
 }
 
 thread_local! {
-    /// The thread's default stream in each context it has used one in.
-    static OWN: RefCell<Vec<(Handle, Arc<Stream>)>> = const { RefCell::new(Vec::new()) };
+    static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
+}
+
+/// The thread's default stream in each context it has used one in; they end with the thread.
+struct Own(Vec<(Handle, Arc<Stream>)>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if self.0.is_empty() || fork::is_orphan() {
+            return;
+        }
+        let _inside = gate::enter();
+        let Ok(session) = session() else { return };
+        for (_, stream) in &self.0 {
+            // A stream whose context is gone is gone already.
+            let _ = session.streams.destroy(stream.handle);
+        }
+    }
 }
 
 impl Streams {
@@ -45,8 +63,11 @@ impl Streams {
     }
 
     /// Ends a stream; its work goes on to its end.
-    pub fn destroy(&self, stream: CUstream) -> Result {
-        let stream = self.0.remove(handles::of(stream), CUDA_ERROR_INVALID_HANDLE)?;
+    pub fn destroy(&self, stream: Handle) -> Result {
+        let stream = self.0.remove(stream, CUDA_ERROR_INVALID_HANDLE)?;
+        if any_capture() {
+            session()?.graphs.lock().captures.remove_stream(stream.handle);
+        }
         link::post(&Op::StreamDestroy { stream: stream.handle })
     }
 
@@ -71,13 +92,13 @@ impl Streams {
     /// Forgets the streams of a context that is gone.
     pub fn forget(&self, context: Handle) {
         self.0.remove_if(|stream| stream.context.handle == context);
-        OWN.with_borrow_mut(|own| own.retain(|(of, _)| *of != context));
+        OWN.with_borrow_mut(|own| own.0.retain(|(of, _)| *of != context));
     }
 
     /// The thread's own default stream in a context.
     fn own(&self, context: &Arc<Context>) -> Result<Arc<Stream>> {
         let known = OWN.with_borrow(|own| {
-            let mut found = own.iter().filter(|(of, _)| *of == context.handle);
+            let mut found = own.0.iter().filter(|(of, _)| *of == context.handle);
             found.next().map(|(_, stream)| stream.clone())
         });
         // The context may have ended and begun again, in another thread.
@@ -88,8 +109,8 @@ impl Streams {
         }
         let stream = self.create(context, 0, 0)?;
         OWN.with_borrow_mut(|own| {
-            own.retain(|(of, _)| *of != context.handle);
-            own.push((context.handle, stream.clone()));
+            own.0.retain(|(of, _)| *of != context.handle);
+            own.0.push((context.handle, stream.clone()));
         });
         Ok(stream)
     }

@@ -215,8 +215,19 @@ fn busy() {
             }
         });
         scope.spawn(|| {
+            // Straight to the system: the standard library would hide an interruption.
             while !STOP.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(300));
+                let (time, start) = (libc::timespec { tv_sec: 0, tv_nsec: 300_000_000 }, Instant::now());
+                let mut left = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                // SAFETY: both times are on the stack.
+                assert_eq!(unsafe { libc::nanosleep(&time, &mut left) }, 0);
+                assert!(start.elapsed() >= Duration::from_millis(299));
+            }
+        });
+        scope.spawn(|| {
+            while !STOP.load(Ordering::Relaxed) {
+                // SAFETY: no descriptors.
+                assert_eq!(unsafe { libc::poll(std::ptr::null_mut(), 0, 150) }, 0);
             }
         });
         for n in 0..3u8 {

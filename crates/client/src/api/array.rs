@@ -5,13 +5,13 @@ use core::ffi::c_void;
 use fermata_abi::op::{Extent, Handle};
 use fermata_abi::sys::driver as sys;
 
+use super::boxes::issue;
 use crate::array::Shape;
 use crate::boxes::{Corner, Memory, Origin, copy};
-use crate::context::{current, with_current};
+use crate::context::current;
 use crate::entry::{Result, driver_api, get, put};
 use crate::handles::to_pointer;
 use crate::session::session;
-use crate::stream::legacy;
 
 driver_api! {
     fn cuArrayCreate_v2(array: *mut sys::CUarray, desc: *const sys::CUDA_ARRAY_DESCRIPTOR) {
@@ -122,10 +122,6 @@ enum At {
 /// Copies bytes of an array's first row.
 fn row(to: At, from: At, size: usize, stream: Option<sys::CUstream>, wait: bool) -> Result {
     let session = session()?;
-    let stream = match stream {
-        Some(stream) => session.streams.resolve(stream)?,
-        None => with_current(|context| Ok(legacy(context)))?,
-    };
     if size == 0 {
         return Ok(());
     }
@@ -140,6 +136,8 @@ fn row(to: At, from: At, size: usize, stream: Option<sys::CUstream>, wait: bool)
             Corner::memory(session, memory, origin, &extent)
         }
     };
+    let (to, from) = (corner(to)?, corner(from)?);
+    let Some(stream) = issue(session, to, from, extent, stream)? else { return Ok(()) };
     // SAFETY: the API's caller promises that `size` bytes of host memory are good.
-    unsafe { copy(corner(to)?, corner(from)?, extent, stream, wait) }
+    unsafe { copy(to, from, extent, stream, wait) }
 }

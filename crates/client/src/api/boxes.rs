@@ -2,10 +2,12 @@
 
 use core::ffi::c_void;
 
-use fermata_abi::op::Extent;
+use fermata_abi::op::{Extent, StreamRef};
 use fermata_abi::sys::driver as sys;
+use fermata_graph::{Copy, NodeKind};
 
 use crate::boxes::{Corner, Memory, Origin, copy};
+use crate::capture;
 use crate::context::with_current;
 use crate::entry::{Result, driver_api, get};
 use crate::session::{Session, session};
@@ -145,15 +147,35 @@ fn peer(copy: &sys::CUDA_MEMCPY3D_PEER, stream: Option<sys::CUstream>) -> Result
 fn run(to: &Side, from: &Side, [width, height, depth]: [usize; 3], stream: Option<sys::CUstream>) -> Result {
     let session = session()?;
     let wait = stream.is_none() && (to.is_host(session) || from.is_host(session));
-    let stream = match stream {
-        Some(stream) => session.streams.resolve(stream)?,
-        None => with_current(|context| Ok(legacy(context)))?,
-    };
     if width == 0 || height == 0 || depth == 0 {
         return Ok(());
     }
     let extent = Extent { width: width as u64, height: height as u64, depth: depth as u64 };
     let (to, from) = (to.corner(session, &extent)?, from.corner(session, &extent)?);
+    let Some(stream) = issue(session, to, from, extent, stream)? else { return Ok(()) };
     // SAFETY: the API's caller promises that the box lies in memory that is good.
     unsafe { copy(to, from, extent, stream, wait) }
+}
+
+/// The stream that a copy goes to; `None` if it has been captured.
+pub(super) fn issue(
+    session: &Session,
+    to: Corner,
+    from: Corner,
+    extent: Extent,
+    stream: Option<sys::CUstream>,
+) -> Result<Option<StreamRef>> {
+    let Some(stream) = stream else {
+        capture::forbid_unsafe(session)?;
+        return with_current(|context| Ok(Some(legacy(context))));
+    };
+    let node = || {
+        let (src, dst) = (from.node_end(), to.node_end());
+        let Extent { width, height, depth } = extent;
+        Ok(NodeKind::Memcpy(Copy { src, dst, width_bytes: width, height, depth }))
+    };
+    if capture::add(session, stream, node)? {
+        return Ok(None);
+    }
+    session.streams.resolve(stream).map(Some)
 }

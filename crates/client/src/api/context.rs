@@ -132,7 +132,7 @@ driver_api! {
     }
 
     fn cuCtxSynchronize() {
-        session()?;
+        crate::capture::forbid_unsafe(session()?)?;
         link::ask(&Op::ContextSync { context: current()?.handle }, link::nothing)
     }
 

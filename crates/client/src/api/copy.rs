@@ -2,8 +2,11 @@
 
 use core::ffi::c_void;
 
+use fermata_abi::op::StreamRef;
 use fermata_abi::sys::driver as sys;
+use fermata_graph::{Copy, NodeKind};
 
+use crate::capture;
 use crate::context::with_current;
 use crate::copy::{End, linear};
 use crate::entry::{Result, driver_api};
@@ -14,19 +17,19 @@ driver_api! {
     fn cuMemcpy(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize) {
         let session = session()?;
         let (to, from) = unified(session, to, from, size)?;
-        let stream = with_current(|context| Ok(legacy(context)))?;
+        let stream = synchronous(session)?;
         linear(to, from, size as u64, stream, is_host(session, to) || is_host(session, from))
     }
 
     fn cuMemcpyAsync(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
         let session = session()?;
         let (to, from) = unified(session, to, from, size)?;
-        linear(to, from, size as u64, session.streams.resolve(stream)?, false)
+        issue(session, to, from, size, stream)
     }
 
     fn cuMemcpyHtoD_v2(to: sys::CUdeviceptr, from: *const c_void, size: usize) {
         let session = session()?;
-        let stream = with_current(|context| Ok(legacy(context)))?;
+        let stream = synchronous(session)?;
         let to = End::device(session, to, size as u64)?;
         let from = End::host(session, from.cast_mut().cast(), size as u64)?;
         linear(to, from, size as u64, stream, true)
@@ -34,15 +37,14 @@ driver_api! {
 
     fn cuMemcpyHtoDAsync_v2(to: sys::CUdeviceptr, from: *const c_void, size: usize, stream: sys::CUstream) {
         let session = session()?;
-        let stream = session.streams.resolve(stream)?;
         let to = End::device(session, to, size as u64)?;
         let from = End::host(session, from.cast_mut().cast(), size as u64)?;
-        linear(to, from, size as u64, stream, false)
+        issue(session, to, from, size, stream)
     }
 
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: sys::CUdeviceptr, size: usize) {
         let session = session()?;
-        let stream = with_current(|context| Ok(legacy(context)))?;
+        let stream = synchronous(session)?;
         let from = End::device(session, from, size as u64)?;
         let to = End::host(session, to.cast(), size as u64)?;
         linear(to, from, size as u64, stream, true)
@@ -50,24 +52,22 @@ driver_api! {
 
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
         let session = session()?;
-        let stream = session.streams.resolve(stream)?;
         let from = End::device(session, from, size as u64)?;
         let to = End::host(session, to.cast(), size as u64)?;
-        linear(to, from, size as u64, stream, false)
+        issue(session, to, from, size, stream)
     }
 
     fn cuMemcpyDtoD_v2(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize) {
         let session = session()?;
-        let stream = with_current(|context| Ok(legacy(context)))?;
+        let stream = synchronous(session)?;
         let to = End::device(session, to, size as u64)?;
         linear(to, End::device(session, from, size as u64)?, size as u64, stream, false)
     }
 
     fn cuMemcpyDtoDAsync_v2(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
         let session = session()?;
-        let stream = session.streams.resolve(stream)?;
         let to = End::device(session, to, size as u64)?;
-        linear(to, End::device(session, from, size as u64)?, size as u64, stream, false)
+        issue(session, to, End::device(session, from, size as u64)?, size, stream)
     }
 
     fn cuMemcpyPeer(
@@ -80,7 +80,7 @@ driver_api! {
         let session = session()?;
         session.contexts.get(to_context)?;
         session.contexts.get(from_context)?;
-        let stream = with_current(|context| Ok(legacy(context)))?;
+        let stream = synchronous(session)?;
         let (to, from) = unified(session, to, from, size)?;
         linear(to, from, size as u64, stream, false)
     }
@@ -96,10 +96,29 @@ driver_api! {
         let session = session()?;
         session.contexts.get(to_context)?;
         session.contexts.get(from_context)?;
-        let stream = session.streams.resolve(stream)?;
         let (to, from) = unified(session, to, from, size)?;
-        linear(to, from, size as u64, stream, false)
+        issue(session, to, from, size, stream)
     }
+}
+
+/// Issues an asynchronous copy, or captures it.
+///
+/// # Safety
+/// As [`linear`].
+unsafe fn issue(session: &Session, to: End, from: End, size: usize, stream: sys::CUstream) -> Result {
+    let size = size as u64;
+    let node = || Ok(NodeKind::Memcpy(Copy::linear(to.node_end(), from.node_end(), size)));
+    if capture::add(session, stream, node)? {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise is handed on.
+    unsafe { linear(to, from, size, session.streams.resolve(stream)?, false) }
+}
+
+/// The stream of copies that are not asynchronous.
+fn synchronous(session: &Session) -> Result<StreamRef> {
+    capture::forbid_unsafe(session)?;
+    with_current(|context| Ok(legacy(context)))
 }
 
 fn unified(session: &Session, to: u64, from: u64, size: usize) -> Result<(End, End)> {

@@ -4,7 +4,9 @@ use core::ffi::c_uint;
 
 use fermata_abi::op::{Op, ReplyBody};
 use fermata_abi::sys::driver as sys;
+use fermata_graph::NodeKind;
 
+use crate::capture;
 use crate::context::current;
 use crate::entry::{Result, driver_api, put};
 use crate::handles::to_pointer;
@@ -44,12 +46,16 @@ driver_api! {
     }
 
     fn cuEventQuery(event: sys::CUevent) {
-        let event = session()?.events.get(event)?.handle;
+        let session = session()?;
+        let event = session.events.get(event)?.handle;
+        capture::forbid_event(session, event)?;
         link::ask(&Op::EventQuery { event }, link::nothing)
     }
 
     fn cuEventSynchronize(event: sys::CUevent) {
-        let event = session()?.events.get(event)?.handle;
+        let session = session()?;
+        let event = session.events.get(event)?.handle;
+        capture::forbid_event(session, event)?;
         link::ask(&Op::EventSync { event }, link::nothing)
     }
 
@@ -64,8 +70,18 @@ driver_api! {
 
 fn record(event: sys::CUevent, stream: sys::CUstream, flags: u32) -> Result {
     let session = session()?;
-    let event = session.events.get(event)?.handle;
-    link::post(&Op::EventRecord { event, stream: session.streams.resolve(stream)?, flags })
+    let event = session.events.get(event)?;
+    let handled = if flags & sys::CU_EVENT_RECORD_EXTERNAL != 0 {
+        capture::add(session, stream, || Ok(NodeKind::EventRecord(event.handle)))?
+    } else {
+        capture::record(session, stream, event.handle)?
+    };
+    if handled {
+        return Ok(());
+    }
+    event.note_recorded();
+    let stream = session.streams.resolve(stream)?;
+    link::post(&Op::EventRecord { event: event.handle, stream, flags: 0 })
 }
 
 fn elapsed(start: sys::CUevent, end: sys::CUevent) -> Result<f32> {

@@ -2,9 +2,10 @@
 
 use core::ffi::{c_uchar, c_uint, c_ushort};
 
-use fermata_abi::op::StreamRef;
 use fermata_abi::sys::driver as sys;
+use fermata_graph::{MemsetNode, NodeKind};
 
+use crate::capture;
 use crate::context::with_current;
 use crate::copy::{Fill, fill};
 use crate::entry::{Result, driver_api};
@@ -25,15 +26,15 @@ driver_api! {
     }
 
     fn cuMemsetD8Async(address: sys::CUdeviceptr, value: c_uchar, count: usize, stream: sys::CUstream) {
-        row(address, 1, value.into(), count, Some(session()?.streams.resolve(stream)?))
+        row(address, 1, value.into(), count, Some(stream))
     }
 
     fn cuMemsetD16Async(address: sys::CUdeviceptr, value: c_ushort, count: usize, stream: sys::CUstream) {
-        row(address, 2, value.into(), count, Some(session()?.streams.resolve(stream)?))
+        row(address, 2, value.into(), count, Some(stream))
     }
 
     fn cuMemsetD32Async(address: sys::CUdeviceptr, value: c_uint, count: usize, stream: sys::CUstream) {
-        row(address, 4, value, count, Some(session()?.streams.resolve(stream)?))
+        row(address, 4, value, count, Some(stream))
     }
 
     fn cuMemsetD2D8_v2(address: sys::CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize) {
@@ -56,7 +57,7 @@ driver_api! {
         height: usize,
         stream: sys::CUstream,
     ) {
-        rows(address, pitch, 1, value.into(), width, height, Some(session()?.streams.resolve(stream)?))
+        rows(address, pitch, 1, value.into(), width, height, Some(stream))
     }
 
     fn cuMemsetD2D16Async(
@@ -67,7 +68,7 @@ driver_api! {
         height: usize,
         stream: sys::CUstream,
     ) {
-        rows(address, pitch, 2, value.into(), width, height, Some(session()?.streams.resolve(stream)?))
+        rows(address, pitch, 2, value.into(), width, height, Some(stream))
     }
 
     fn cuMemsetD2D32Async(
@@ -78,11 +79,11 @@ driver_api! {
         height: usize,
         stream: sys::CUstream,
     ) {
-        rows(address, pitch, 4, value, width, height, Some(session()?.streams.resolve(stream)?))
+        rows(address, pitch, 4, value, width, height, Some(stream))
     }
 }
 
-fn row(address: u64, element: u8, value: u32, count: usize, stream: Option<StreamRef>) -> Result {
+fn row(address: u64, element: u8, value: u32, count: usize, stream: Option<sys::CUstream>) -> Result {
     rows(address, 0, element, value, count, 1, stream)
 }
 
@@ -94,11 +95,22 @@ fn rows(
     value: u32,
     width: usize,
     height: usize,
-    stream: Option<StreamRef>,
+    stream: Option<sys::CUstream>,
 ) -> Result {
     let session = session()?;
-    let wait = stream.is_none();
-    let stream = stream.map_or_else(|| with_current(|context| Ok(legacy(context))), Ok)?;
     let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
-    fill(session, Fill { address, pitch, element, value, width, height }, stream, wait)
+    let new = Fill { address, pitch, element, value, width, height };
+    let Some(stream) = stream else {
+        capture::forbid_unsafe(session)?;
+        let stream = with_current(|context| Ok(legacy(context)))?;
+        return fill(session, new, stream, true);
+    };
+    let node = || {
+        let (dst, element_size) = (address, u32::from(element));
+        Ok(NodeKind::Memset(MemsetNode { dst, pitch, value, element_size, width, height }))
+    };
+    if width == 0 || height == 0 || capture::add(session, stream, node)? {
+        return Ok(());
+    }
+    fill(session, new, session.streams.resolve(stream)?, false)
 }

@@ -4,13 +4,16 @@ use core::ffi::{c_uint, c_void};
 
 use fermata_abi::op::LaunchAttribute;
 use fermata_abi::sys::driver as sys;
+use fermata_graph::{HostCall, KernelNode, NodeKind};
 
 use crate::callback::{self, Callback};
+use crate::capture;
 use crate::context::with_current;
-use crate::entry::{array, driver_api, get};
+use crate::entry::{Result, array, driver_api, get};
 use crate::handles::of;
 use crate::launch::{Shape, launch, with_params};
-use crate::session::session;
+use crate::module::Function;
+use crate::session::{Session, session};
 
 driver_api! {
     fn cuLaunchKernel(
@@ -28,10 +31,9 @@ driver_api! {
     ) {
         let session = session()?;
         let function = with_current(|context| session.modules.launchable(of(function), context))?;
-        let stream = session.streams.resolve(stream)?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, shared, cooperative: false };
-        with_params(&function, params, extra, |params| launch(&function, shape, params, Vec::new(), stream))
+        with_params(&function, params, extra, |params| issue(session, &function, shape, params, Vec::new(), stream))
     }
 
     fn cuLaunchCooperativeKernel(
@@ -48,11 +50,10 @@ driver_api! {
     ) {
         let session = session()?;
         let function = with_current(|context| session.modules.launchable(of(function), context))?;
-        let stream = session.streams.resolve(stream)?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, shared, cooperative: true };
         let none = core::ptr::null_mut();
-        with_params(&function, params, none, |params| launch(&function, shape, params, Vec::new(), stream))
+        with_params(&function, params, none, |params| issue(session, &function, shape, params, Vec::new(), stream))
     }
 
     fn cuLaunchKernelEx(
@@ -64,7 +65,6 @@ driver_api! {
         let config = get(config)?;
         let session = session()?;
         let function = with_current(|context| session.modules.launchable(of(function), context))?;
-        let stream = session.streams.resolve(config.hStream)?;
         let attributes = array(config.attrs, config.numAttrs as usize)?;
         let is_cooperative = |attribute: &&sys::CUlaunchAttribute| attribute.id == sys::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
         let cooperative =
@@ -79,13 +79,21 @@ driver_api! {
             cooperative,
         };
         let attributes = attributes.iter().filter(kept).map(encode).collect();
-        with_params(&function, params, extra, |params| launch(&function, shape, params, attributes, stream))
+        let stream = config.hStream;
+        with_params(&function, params, extra, |params| issue(session, &function, shape, params, attributes, stream))
     }
 
     fn cuLaunchHostFunc(stream: sys::CUstream, function: sys::CUhostFn, data: *mut c_void) {
         let call = function.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        let stream = session()?.streams.resolve(stream)?;
-        callback::enqueue(Callback::Function { call, data }, stream)
+        let session = session()?;
+        let node = || {
+            let (function, user_data) = ((call as *const ()).expose_provenance(), data.expose_provenance());
+            Ok(NodeKind::Host(HostCall { function: function as u64, user_data: user_data as u64 }))
+        };
+        if capture::add(session, stream, node)? {
+            return Ok(());
+        }
+        callback::enqueue(Callback::Function { call, data }, session.streams.resolve(stream)?)
     }
 
     fn cuStreamAddCallback(
@@ -98,8 +106,45 @@ driver_api! {
         if flags != 0 {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        let reference = session()?.streams.resolve(stream)?;
+        let session = session()?;
+        capture::forbid_on(session, stream)?;
+        let reference = session.streams.resolve(stream)?;
         callback::enqueue(Callback::Stream { call, stream, data }, reference)
+    }
+}
+
+/// Issues a launch, or captures it.
+#[inline]
+fn issue(
+    session: &Session,
+    function: &Function,
+    shape: Shape,
+    params: &[u8],
+    attributes: Vec<LaunchAttribute<'_>>,
+    stream: sys::CUstream,
+) -> Result {
+    if capture::add(session, stream, || Ok(NodeKind::Kernel(node(function, shape, params, &attributes))))? {
+        return Ok(());
+    }
+    launch(function, shape, params, attributes, session.streams.resolve(stream)?)
+}
+
+fn node(function: &Function, shape: Shape, params: &[u8], attributes: &[LaunchAttribute<'_>]) -> KernelNode {
+    let kept = |known: &LaunchAttribute<'_>| fermata_graph::LaunchAttribute { id: known.id, value: known.value.to_vec() };
+    let mut attributes: Vec<_> = attributes.iter().map(kept).collect();
+    if shape.cooperative {
+        let mut value = vec![0; 64];
+        value[0] = 1;
+        attributes.push(fermata_graph::LaunchAttribute { id: sys::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value });
+    }
+    KernelNode {
+        function: function.handle,
+        context: function.module.context.handle,
+        grid: shape.grid,
+        block: shape.block,
+        shared_bytes: shape.shared,
+        params: params.to_vec(),
+        attributes,
     }
 }
 

@@ -4,7 +4,10 @@ use core::ffi::c_uint;
 
 use fermata_abi::op::Op;
 use fermata_abi::sys::driver as sys;
+use fermata_graph::NodeKind;
 
+use super::graph_node::alloc_node;
+use crate::capture;
 use crate::context::current;
 use crate::entry::{driver_api, put, put_if};
 use crate::link;
@@ -83,10 +86,10 @@ driver_api! {
 
     fn cuMemFreeAsync(address: sys::CUdeviceptr, stream: sys::CUstream) {
         let session = session()?;
-        let stream = session.streams.resolve(stream)?;
-        if address == 0 {
+        if address == 0 || capture::add(session, stream, || Ok(NodeKind::MemFree(address)))? {
             return Ok(());
         }
+        let stream = session.streams.resolve(stream)?;
         session.memory.remove(address, |block| matches!(block.kind, Kind::Device | Kind::Pool))?;
         link::post(&Op::MemFreeAsync { address, stream })
     }
@@ -95,6 +98,7 @@ driver_api! {
 fn alloc(size: usize) -> crate::entry::Result<u64> {
     let session = session()?;
     let context = current()?;
+    capture::forbid_unsafe(session)?;
     if size == 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
@@ -107,10 +111,19 @@ fn alloc(size: usize) -> crate::entry::Result<u64> {
 fn alloc_async(size: usize, stream: sys::CUstream) -> crate::entry::Result<u64> {
     let session = session()?;
     let context = stream::context_of(session, stream)?;
-    let stream = session.streams.resolve(stream)?;
     if size == 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
+    let mut captured = 0;
+    let node = || {
+        let node = alloc_node(context.device, size)?;
+        captured = node.address;
+        Ok(NodeKind::MemAlloc(node))
+    };
+    if capture::add(session, stream, node)? {
+        return Ok(captured);
+    }
+    let stream = session.streams.resolve(stream)?;
     let size = size as u64;
     let address = link::ask(&Op::MemAllocAsync { stream, size }, link::number)?;
     session.memory.insert(Block::new(address, size, Kind::Pool, &context));

@@ -2,6 +2,7 @@
 
 mod array;
 mod boxes;
+mod capture;
 mod context;
 mod copy;
 mod device;
@@ -9,6 +10,10 @@ mod error;
 mod event;
 mod fill;
 mod function;
+mod graph;
+mod graph_exec;
+mod graph_node;
+mod graph_params;
 mod host;
 mod init;
 mod launch;
@@ -23,3 +28,4 @@ mod pool;
 mod proc_table;
 mod stream;
 mod unsupported;
+mod user_object;

@@ -21,6 +21,13 @@ unsafe extern "C" {
         hStream: sys::CUstream,
         flags: core::ffi::c_uint,
     ) -> sys::CUresult;
+    fn cuGraphInstantiateWithParams(
+        phGraphExec: *mut sys::CUgraphExec,
+        hGraph: sys::CUgraph,
+        instantiateParams: *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) -> sys::CUresult;
+    fn cuGraphLaunch(hGraph: sys::CUgraphExec, hStream: sys::CUstream) -> sys::CUresult;
+    fn cuGraphUpload(hGraph: sys::CUgraphExec, hStream: sys::CUstream) -> sys::CUresult;
     fn cuLaunchCooperativeKernel(
         f: sys::CUfunction,
         gridDimX: core::ffi::c_uint,
@@ -214,6 +221,42 @@ unsafe extern "C" {
         length: usize,
         flags: core::ffi::c_uint,
     ) -> sys::CUresult;
+    fn cuStreamBeginCapture(hStream: sys::CUstream) -> sys::CUresult;
+    fn cuStreamBeginCaptureToGraph(
+        hStream: sys::CUstream,
+        hGraph: sys::CUgraph,
+        dependencies: *const sys::CUgraphNode,
+        dependencyData: *const sys::CUgraphEdgeData,
+        numDependencies: usize,
+        mode: sys::CUstreamCaptureMode,
+    ) -> sys::CUresult;
+    fn cuStreamBeginCapture_v2(
+        hStream: sys::CUstream,
+        mode: sys::CUstreamCaptureMode,
+    ) -> sys::CUresult;
+    fn cuStreamEndCapture(hStream: sys::CUstream, phGraph: *mut sys::CUgraph) -> sys::CUresult;
+    fn cuStreamGetCaptureInfo(
+        hStream: sys::CUstream,
+        captureStatus_out: *mut sys::CUstreamCaptureStatus,
+        id_out: *mut sys::cuuint64_t,
+    ) -> sys::CUresult;
+    fn cuStreamGetCaptureInfo_v2(
+        hStream: sys::CUstream,
+        captureStatus_out: *mut sys::CUstreamCaptureStatus,
+        id_out: *mut sys::cuuint64_t,
+        graph_out: *mut sys::CUgraph,
+        dependencies_out: *mut *const sys::CUgraphNode,
+        numDependencies_out: *mut usize,
+    ) -> sys::CUresult;
+    fn cuStreamGetCaptureInfo_v3(
+        hStream: sys::CUstream,
+        captureStatus_out: *mut sys::CUstreamCaptureStatus,
+        id_out: *mut sys::cuuint64_t,
+        graph_out: *mut sys::CUgraph,
+        dependencies_out: *mut *const sys::CUgraphNode,
+        edgeData_out: *mut *const sys::CUgraphEdgeData,
+        numDependencies_out: *mut usize,
+    ) -> sys::CUresult;
     fn cuStreamGetCtx(hStream: sys::CUstream, pctx: *mut sys::CUcontext) -> sys::CUresult;
     fn cuStreamGetCtx_v2(
         hStream: sys::CUstream,
@@ -230,8 +273,25 @@ unsafe extern "C" {
         hStream: sys::CUstream,
         priority: *mut core::ffi::c_int,
     ) -> sys::CUresult;
+    fn cuStreamIsCapturing(
+        hStream: sys::CUstream,
+        captureStatus: *mut sys::CUstreamCaptureStatus,
+    ) -> sys::CUresult;
     fn cuStreamQuery(hStream: sys::CUstream) -> sys::CUresult;
     fn cuStreamSynchronize(hStream: sys::CUstream) -> sys::CUresult;
+    fn cuStreamUpdateCaptureDependencies(
+        hStream: sys::CUstream,
+        dependencies: *mut sys::CUgraphNode,
+        numDependencies: usize,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamUpdateCaptureDependencies_v2(
+        hStream: sys::CUstream,
+        dependencies: *mut sys::CUgraphNode,
+        dependencyData: *const sys::CUgraphEdgeData,
+        numDependencies: usize,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
     fn cuStreamWaitEvent(
         hStream: sys::CUstream,
         hEvent: sys::CUevent,
@@ -304,6 +364,34 @@ pub unsafe extern "C" fn cuEventRecordWithFlags_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuEventRecordWithFlags(hEvent, own(hStream), flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphInstantiateWithParams_ptsz(
+    phGraphExec: *mut sys::CUgraphExec,
+    hGraph: sys::CUgraph,
+    instantiateParams: *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphLaunch_ptsz(
+    hGraph: sys::CUgraphExec,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuGraphLaunch(hGraph, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphUpload_ptsz(
+    hGraph: sys::CUgraphExec,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuGraphUpload(hGraph, own(hStream)) }
 }
 
 #[unsafe(no_mangle)]
@@ -938,6 +1026,108 @@ pub unsafe extern "C" fn cuStreamAttachMemAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBeginCapture_ptsz(hStream: sys::CUstream) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamBeginCapture(own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBeginCapture_v2_ptsz(
+    hStream: sys::CUstream,
+    mode: sys::CUstreamCaptureMode,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamBeginCapture_v2(own(hStream), mode) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBeginCaptureToGraph_ptsz(
+    hStream: sys::CUstream,
+    hGraph: sys::CUgraph,
+    dependencies: *const sys::CUgraphNode,
+    dependencyData: *const sys::CUgraphEdgeData,
+    numDependencies: usize,
+    mode: sys::CUstreamCaptureMode,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuStreamBeginCaptureToGraph(
+            own(hStream),
+            hGraph,
+            dependencies,
+            dependencyData,
+            numDependencies,
+            mode,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamEndCapture_ptsz(
+    hStream: sys::CUstream,
+    phGraph: *mut sys::CUgraph,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamEndCapture(own(hStream), phGraph) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_ptsz(
+    hStream: sys::CUstream,
+    captureStatus_out: *mut sys::CUstreamCaptureStatus,
+    id_out: *mut sys::cuuint64_t,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetCaptureInfo(own(hStream), captureStatus_out, id_out) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2_ptsz(
+    hStream: sys::CUstream,
+    captureStatus_out: *mut sys::CUstreamCaptureStatus,
+    id_out: *mut sys::cuuint64_t,
+    graph_out: *mut sys::CUgraph,
+    dependencies_out: *mut *const sys::CUgraphNode,
+    numDependencies_out: *mut usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuStreamGetCaptureInfo_v2(
+            own(hStream),
+            captureStatus_out,
+            id_out,
+            graph_out,
+            dependencies_out,
+            numDependencies_out,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3_ptsz(
+    hStream: sys::CUstream,
+    captureStatus_out: *mut sys::CUstreamCaptureStatus,
+    id_out: *mut sys::cuuint64_t,
+    graph_out: *mut sys::CUgraph,
+    dependencies_out: *mut *const sys::CUgraphNode,
+    edgeData_out: *mut *const sys::CUgraphEdgeData,
+    numDependencies_out: *mut usize,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuStreamGetCaptureInfo_v3(
+            own(hStream),
+            captureStatus_out,
+            id_out,
+            graph_out,
+            dependencies_out,
+            edgeData_out,
+            numDependencies_out,
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetCtx_ptsz(
     hStream: sys::CUstream,
     pctx: *mut sys::CUcontext,
@@ -993,6 +1183,15 @@ pub unsafe extern "C" fn cuStreamGetPriority_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamIsCapturing_ptsz(
+    hStream: sys::CUstream,
+    captureStatus: *mut sys::CUstreamCaptureStatus,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamIsCapturing(own(hStream), captureStatus) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamQuery_ptsz(hStream: sys::CUstream) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuStreamQuery(own(hStream)) }
@@ -1002,6 +1201,37 @@ pub unsafe extern "C" fn cuStreamQuery_ptsz(hStream: sys::CUstream) -> sys::CUre
 pub unsafe extern "C" fn cuStreamSynchronize_ptsz(hStream: sys::CUstream) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuStreamSynchronize(own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_ptsz(
+    hStream: sys::CUstream,
+    dependencies: *mut sys::CUgraphNode,
+    numDependencies: usize,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamUpdateCaptureDependencies(own(hStream), dependencies, numDependencies, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2_ptsz(
+    hStream: sys::CUstream,
+    dependencies: *mut sys::CUgraphNode,
+    dependencyData: *const sys::CUgraphEdgeData,
+    numDependencies: usize,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuStreamUpdateCaptureDependencies_v2(
+            own(hStream),
+            dependencies,
+            dependencyData,
+            numDependencies,
+            flags,
+        )
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -2,12 +2,14 @@
 
 use core::ffi::{c_int, c_uint, c_ulonglong};
 
-use fermata_abi::op::Op;
+use fermata_abi::op::{Op, StreamRef};
 use fermata_abi::sys::driver as sys;
+use fermata_graph::{MemOp, MemOpKind, NodeKind};
 
+use crate::capture;
 use crate::context::current;
 use crate::entry::{Result, driver_api, put};
-use crate::handles::to_pointer;
+use crate::handles::{of, to_pointer};
 use crate::link;
 use crate::session::session;
 use crate::stream::context_of;
@@ -25,28 +27,41 @@ driver_api! {
     }
 
     fn cuStreamDestroy(stream: sys::CUstream) {
-        session()?.streams.destroy(stream)
+        session()?.streams.destroy(of(stream))
     }
 
     fn cuStreamDestroy_v2(stream: sys::CUstream) {
-        session()?.streams.destroy(stream)
+        session()?.streams.destroy(of(stream))
     }
 
     fn cuStreamSynchronize(stream: sys::CUstream) {
-        let stream = session()?.streams.resolve(stream)?;
+        let session = session()?;
+        capture::forbid_on(session, stream)?;
+        let stream = session.streams.resolve(stream)?;
         link::ask(&Op::StreamSync { stream }, link::nothing)
     }
 
     fn cuStreamQuery(stream: sys::CUstream) {
-        let stream = session()?.streams.resolve(stream)?;
+        let session = session()?;
+        capture::forbid_on(session, stream)?;
+        let stream = session.streams.resolve(stream)?;
         link::ask(&Op::StreamQuery { stream }, link::nothing)
     }
 
     fn cuStreamWaitEvent(stream: sys::CUstream, event: sys::CUevent, flags: c_uint) {
         let session = session()?;
+        let event = session.events.get(event)?;
+        let external = flags & sys::CU_EVENT_WAIT_EXTERNAL != 0;
+        let handled = if external {
+            capture::add(session, stream, || Ok(NodeKind::EventWait(event.handle)))?
+        } else {
+            capture::wait(session, stream, event.handle, event.is_recorded())?
+        };
+        if handled {
+            return Ok(());
+        }
         let stream = session.streams.resolve(stream)?;
-        let event = session.events.get(event)?.handle;
-        link::post(&Op::StreamWait { stream, event, flags })
+        link::post(&Op::StreamWait { stream, event: event.handle, flags: 0 })
     }
 
     fn cuStreamGetFlags(stream: sys::CUstream, flags: *mut c_uint) {
@@ -121,20 +136,27 @@ fn check_flags(flags: c_uint) -> Result {
 }
 
 fn write_value(stream: sys::CUstream, address: u64, value: u64, flags: u32, wide: bool) -> Result {
-    let stream = checked(stream, address, wide)?;
+    let operation = MemOp { kind: MemOpKind::Write, address, value, flags, wide };
+    let Some(stream) = checked(stream, operation)? else { return Ok(()) };
     link::post(&Op::WriteValue { stream, address, value, flags, wide })
 }
 
 fn wait_value(stream: sys::CUstream, address: u64, value: u64, flags: u32, wide: bool) -> Result {
-    let stream = checked(stream, address, wide)?;
+    let operation = MemOp { kind: MemOpKind::Wait, address, value, flags, wide };
+    let Some(stream) = checked(stream, operation)? else { return Ok(()) };
     link::post(&Op::WaitValue { stream, address, value, flags, wide })
 }
 
-fn checked(stream: sys::CUstream, address: u64, wide: bool) -> Result<fermata_abi::op::StreamRef> {
+/// The stream for an operation on a word; `None` if it has been captured.
+fn checked(stream: sys::CUstream, operation: MemOp) -> Result<Option<StreamRef>> {
     let session = session()?;
-    let bytes = if wide { 8 } else { 4 };
+    let bytes = if operation.wide { 8 } else { 4 };
+    let address = operation.address;
     if !address.is_multiple_of(bytes) || !session.memory.holds(address, bytes, |_| true) {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
-    session.streams.resolve(stream)
+    if capture::add(session, stream, || Ok(NodeKind::BatchMemOp(vec![operation])))? {
+        return Ok(None);
+    }
+    session.streams.resolve(stream).map(Some)
 }

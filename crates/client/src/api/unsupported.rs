@@ -394,70 +394,6 @@ pub unsafe extern "C" fn cuGraphAddBatchMemOpNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddChildGraphNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _childGraph: sys::CUgraph,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddDependencies(
-    _hGraph: sys::CUgraph,
-    _from: *const sys::CUgraphNode,
-    _to: *const sys::CUgraphNode,
-    _numDependencies: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddDependencies_v2(
-    _hGraph: sys::CUgraph,
-    _from: *const sys::CUgraphNode,
-    _to: *const sys::CUgraphNode,
-    _edgeData: *const sys::CUgraphEdgeData,
-    _numDependencies: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddEmptyNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddEventRecordNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _event: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddEventWaitNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _event: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphAddExternalSemaphoresSignalNode(
     _phGraphNode: *mut sys::CUgraphNode,
     _hGraph: sys::CUgraph,
@@ -480,80 +416,12 @@ pub unsafe extern "C" fn cuGraphAddExternalSemaphoresWaitNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddHostNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _nodeParams: *const sys::CUDA_HOST_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphAddKernelNode(
     _phGraphNode: *mut sys::CUgraphNode,
     _hGraph: sys::CUgraph,
     _dependencies: *const sys::CUgraphNode,
     _numDependencies: usize,
     _nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS_v1,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddKernelNode_v2(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddMemAllocNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _nodeParams: *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddMemFreeNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _dptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddMemcpyNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _copyParams: *const sys::CUDA_MEMCPY3D,
-    _ctx: sys::CUcontext,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddMemsetNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _memsetParams: *const sys::CUDA_MEMSET_NODE_PARAMS,
-    _ctx: sys::CUcontext,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -598,22 +466,6 @@ pub unsafe extern "C" fn cuGraphBatchMemOpNodeSetParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphChildGraphNodeGetGraph(
-    _hNode: sys::CUgraphNode,
-    _phGraph: *mut sys::CUgraph,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphClone(
-    _phGraphClone: *mut sys::CUgraph,
-    _originalGraph: sys::CUgraph,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphConditionalHandleCreate(
     _pHandle_out: *mut sys::CUgraphConditionalHandle,
     _hGraph: sys::CUgraph,
@@ -625,101 +477,10 @@ pub unsafe extern "C" fn cuGraphConditionalHandleCreate(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphCreate(
-    _phGraph: *mut sys::CUgraph,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphDebugDotPrint(
-    _hGraph: sys::CUgraph,
-    _path: *const core::ffi::c_char,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphDestroy(_hGraph: sys::CUgraph) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphDestroyNode(_hNode: sys::CUgraphNode) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphEventRecordNodeGetEvent(
-    _hNode: sys::CUgraphNode,
-    _event_out: *mut sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphEventRecordNodeSetEvent(
-    _hNode: sys::CUgraphNode,
-    _event: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphEventWaitNodeGetEvent(
-    _hNode: sys::CUgraphNode,
-    _event_out: *mut sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphEventWaitNodeSetEvent(
-    _hNode: sys::CUgraphNode,
-    _event: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphExecBatchMemOpNodeSetParams(
     _hGraphExec: sys::CUgraphExec,
     _hNode: sys::CUgraphNode,
     _nodeParams: *const sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _childGraph: sys::CUgraph,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecDestroy(_hGraphExec: sys::CUgraphExec) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecEventRecordNodeSetEvent(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _event: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecEventWaitNodeSetEvent(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _event: sys::CUevent,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -743,23 +504,6 @@ pub unsafe extern "C" fn cuGraphExecExternalSemaphoresWaitNodeSetParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecGetFlags(
-    _hGraphExec: sys::CUgraphExec,
-    _flags: *mut sys::cuuint64_t,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecHostNodeSetParams(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_HOST_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
     _hGraphExec: sys::CUgraphExec,
     _hNode: sys::CUgraphNode,
@@ -769,58 +513,10 @@ pub unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _copyParams: *const sys::CUDA_MEMCPY3D,
-    _ctx: sys::CUcontext,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecMemsetNodeSetParams(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _memsetParams: *const sys::CUDA_MEMSET_NODE_PARAMS,
-    _ctx: sys::CUcontext,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphExecNodeSetParams(
     _hGraphExec: sys::CUgraphExec,
     _hNode: sys::CUgraphNode,
     _nodeParams: *mut sys::CUgraphNodeParams,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecUpdate(
-    _hGraphExec: sys::CUgraphExec,
-    _hGraph: sys::CUgraph,
-    _hErrorNode_out: *mut sys::CUgraphNode,
-    _updateResult_out: *mut sys::CUgraphExecUpdateResult,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecUpdate_v2(
-    _hGraphExec: sys::CUgraphExec,
-    _hGraph: sys::CUgraph,
-    _resultInfo: *mut sys::CUgraphExecUpdateResultInfo,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -858,147 +554,9 @@ pub unsafe extern "C" fn cuGraphExternalSemaphoresWaitNodeSetParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphGetEdges(
-    _hGraph: sys::CUgraph,
-    _from: *mut sys::CUgraphNode,
-    _to: *mut sys::CUgraphNode,
-    _numEdges: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphGetEdges_v2(
-    _hGraph: sys::CUgraph,
-    _from: *mut sys::CUgraphNode,
-    _to: *mut sys::CUgraphNode,
-    _edgeData: *mut sys::CUgraphEdgeData,
-    _numEdges: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphGetNodes(
-    _hGraph: sys::CUgraph,
-    _nodes: *mut sys::CUgraphNode,
-    _numNodes: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphGetRootNodes(
-    _hGraph: sys::CUgraph,
-    _rootNodes: *mut sys::CUgraphNode,
-    _numRootNodes: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphHostNodeGetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *mut sys::CUDA_HOST_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphHostNodeSetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_HOST_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphInstantiate(
-    _phGraphExec: *mut sys::CUgraphExec,
-    _hGraph: sys::CUgraph,
-    _phErrorNode: *mut sys::CUgraphNode,
-    _logBuffer: *mut core::ffi::c_char,
-    _bufferSize: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphInstantiate_v2(
-    _phGraphExec: *mut sys::CUgraphExec,
-    _hGraph: sys::CUgraph,
-    _phErrorNode: *mut sys::CUgraphNode,
-    _logBuffer: *mut core::ffi::c_char,
-    _bufferSize: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
-    _phGraphExec: *mut sys::CUgraphExec,
-    _hGraph: sys::CUgraph,
-    _flags: core::ffi::c_ulonglong,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphInstantiateWithParams(
-    _phGraphExec: *mut sys::CUgraphExec,
-    _hGraph: sys::CUgraph,
-    _instantiateParams: *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphInstantiateWithParams_ptsz(
-    _phGraphExec: *mut sys::CUgraphExec,
-    _hGraph: sys::CUgraph,
-    _instantiateParams: *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphKernelNodeCopyAttributes(
-    _dst: sys::CUgraphNode,
-    _src: sys::CUgraphNode,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphKernelNodeGetAttribute(
-    _hNode: sys::CUgraphNode,
-    _attr: sys::CUkernelNodeAttrID,
-    _value_out: *mut sys::CUkernelNodeAttrValue,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphKernelNodeGetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams: *mut sys::CUDA_KERNEL_NODE_PARAMS_v1,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphKernelNodeGetParams_v2(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *mut sys::CUDA_KERNEL_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
-    _hNode: sys::CUgraphNode,
-    _attr: sys::CUkernelNodeAttrID,
-    _value: *const sys::CUkernelNodeAttrValue,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -1012,210 +570,9 @@ pub unsafe extern "C" fn cuGraphKernelNodeSetParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphKernelNodeSetParams_v2(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphLaunch(
-    _hGraph: sys::CUgraphExec,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphLaunch_ptsz(
-    _hGraph: sys::CUgraphExec,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphMemAllocNodeGetParams(
-    _hNode: sys::CUgraphNode,
-    _params_out: *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphMemFreeNodeGetParams(
-    _hNode: sys::CUgraphNode,
-    _dptr_out: *mut sys::CUdeviceptr,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphMemcpyNodeGetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *mut sys::CUDA_MEMCPY3D,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphMemcpyNodeSetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_MEMCPY3D,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphMemsetNodeGetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *mut sys::CUDA_MEMSET_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphMemsetNodeSetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_MEMSET_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphNodeFindInClone(
-    _phNode: *mut sys::CUgraphNode,
-    _hOriginalNode: sys::CUgraphNode,
-    _hClonedGraph: sys::CUgraph,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphNodeGetDependencies(
-    _hNode: sys::CUgraphNode,
-    _dependencies: *mut sys::CUgraphNode,
-    _numDependencies: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphNodeGetDependencies_v2(
-    _hNode: sys::CUgraphNode,
-    _dependencies: *mut sys::CUgraphNode,
-    _edgeData: *mut sys::CUgraphEdgeData,
-    _numDependencies: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphNodeGetDependentNodes(
-    _hNode: sys::CUgraphNode,
-    _dependentNodes: *mut sys::CUgraphNode,
-    _numDependentNodes: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphNodeGetDependentNodes_v2(
-    _hNode: sys::CUgraphNode,
-    _dependentNodes: *mut sys::CUgraphNode,
-    _edgeData: *mut sys::CUgraphEdgeData,
-    _numDependentNodes: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphNodeGetEnabled(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _isEnabled: *mut core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphNodeGetType(
-    _hNode: sys::CUgraphNode,
-    _type_: *mut sys::CUgraphNodeType,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphNodeSetEnabled(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _isEnabled: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphNodeSetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams: *mut sys::CUgraphNodeParams,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphReleaseUserObject(
-    _graph: sys::CUgraph,
-    _object: sys::CUuserObject,
-    _count: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphRemoveDependencies(
-    _hGraph: sys::CUgraph,
-    _from: *const sys::CUgraphNode,
-    _to: *const sys::CUgraphNode,
-    _numDependencies: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphRemoveDependencies_v2(
-    _hGraph: sys::CUgraph,
-    _from: *const sys::CUgraphNode,
-    _to: *const sys::CUgraphNode,
-    _edgeData: *const sys::CUgraphEdgeData,
-    _numDependencies: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphRetainUserObject(
-    _graph: sys::CUgraph,
-    _object: sys::CUuserObject,
-    _count: core::ffi::c_uint,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphUpload(
-    _hGraph: sys::CUgraphExec,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphUpload_ptsz(
-    _hGraph: sys::CUgraphExec,
-    _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2465,56 +1822,6 @@ pub unsafe extern "C" fn cuStreamBatchMemOp_v2_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBeginCapture(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBeginCapture_ptsz(_hStream: sys::CUstream) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBeginCapture_v2(
-    _hStream: sys::CUstream,
-    _mode: sys::CUstreamCaptureMode,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBeginCapture_v2_ptsz(
-    _hStream: sys::CUstream,
-    _mode: sys::CUstreamCaptureMode,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBeginCaptureToGraph(
-    _hStream: sys::CUstream,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _dependencyData: *const sys::CUgraphEdgeData,
-    _numDependencies: usize,
-    _mode: sys::CUstreamCaptureMode,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBeginCaptureToGraph_ptsz(
-    _hStream: sys::CUstream,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _dependencyData: *const sys::CUgraphEdgeData,
-    _numDependencies: usize,
-    _mode: sys::CUstreamCaptureMode,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCopyAttributes(
     _dstStream: sys::CUstream,
     _srcStream: sys::CUstream,
@@ -2526,22 +1833,6 @@ pub unsafe extern "C" fn cuStreamCopyAttributes(
 pub unsafe extern "C" fn cuStreamCopyAttributes_ptsz(
     _dstStream: sys::CUstream,
     _srcStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamEndCapture(
-    _hStream: sys::CUstream,
-    _phGraph: *mut sys::CUgraph,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamEndCapture_ptsz(
-    _hStream: sys::CUstream,
-    _phGraph: *mut sys::CUgraph,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2565,93 +1856,9 @@ pub unsafe extern "C" fn cuStreamGetAttribute_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo(
-    _hStream: sys::CUstream,
-    _captureStatus_out: *mut sys::CUstreamCaptureStatus,
-    _id_out: *mut sys::cuuint64_t,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo_ptsz(
-    _hStream: sys::CUstream,
-    _captureStatus_out: *mut sys::CUstreamCaptureStatus,
-    _id_out: *mut sys::cuuint64_t,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
-    _hStream: sys::CUstream,
-    _captureStatus_out: *mut sys::CUstreamCaptureStatus,
-    _id_out: *mut sys::cuuint64_t,
-    _graph_out: *mut sys::CUgraph,
-    _dependencies_out: *mut *const sys::CUgraphNode,
-    _numDependencies_out: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo_v2_ptsz(
-    _hStream: sys::CUstream,
-    _captureStatus_out: *mut sys::CUstreamCaptureStatus,
-    _id_out: *mut sys::cuuint64_t,
-    _graph_out: *mut sys::CUgraph,
-    _dependencies_out: *mut *const sys::CUgraphNode,
-    _numDependencies_out: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
-    _hStream: sys::CUstream,
-    _captureStatus_out: *mut sys::CUstreamCaptureStatus,
-    _id_out: *mut sys::cuuint64_t,
-    _graph_out: *mut sys::CUgraph,
-    _dependencies_out: *mut *const sys::CUgraphNode,
-    _edgeData_out: *mut *const sys::CUgraphEdgeData,
-    _numDependencies_out: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3_ptsz(
-    _hStream: sys::CUstream,
-    _captureStatus_out: *mut sys::CUstreamCaptureStatus,
-    _id_out: *mut sys::cuuint64_t,
-    _graph_out: *mut sys::CUgraph,
-    _dependencies_out: *mut *const sys::CUgraphNode,
-    _edgeData_out: *mut *const sys::CUgraphEdgeData,
-    _numDependencies_out: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetGreenCtx(
     _hStream: sys::CUstream,
     _phCtx: *mut sys::CUgreenCtx,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamIsCapturing(
-    _hStream: sys::CUstream,
-    _captureStatus: *mut sys::CUstreamCaptureStatus,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamIsCapturing_ptsz(
-    _hStream: sys::CUstream,
-    _captureStatus: *mut sys::CUstreamCaptureStatus,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -2670,48 +1877,6 @@ pub unsafe extern "C" fn cuStreamSetAttribute_ptsz(
     _hStream: sys::CUstream,
     _attr: sys::CUstreamAttrID,
     _param: *const sys::CUstreamAttrValue,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
-    _hStream: sys::CUstream,
-    _dependencies: *mut sys::CUgraphNode,
-    _numDependencies: usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_ptsz(
-    _hStream: sys::CUstream,
-    _dependencies: *mut sys::CUgraphNode,
-    _numDependencies: usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
-    _hStream: sys::CUstream,
-    _dependencies: *mut sys::CUgraphNode,
-    _dependencyData: *const sys::CUgraphEdgeData,
-    _numDependencies: usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2_ptsz(
-    _hStream: sys::CUstream,
-    _dependencies: *mut sys::CUgraphNode,
-    _dependencyData: *const sys::CUgraphEdgeData,
-    _numDependencies: usize,
-    _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -3118,40 +2283,6 @@ pub unsafe extern "C" fn cuTexRefSetMipmappedArray(
     _hTexRef: sys::CUtexref,
     _hMipmappedArray: sys::CUmipmappedArray,
     _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(
-    _mode: *mut sys::CUstreamCaptureMode,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuUserObjectCreate(
-    _object_out: *mut sys::CUuserObject,
-    _ptr: *mut core::ffi::c_void,
-    _destroy: sys::CUhostFn,
-    _initialRefcount: core::ffi::c_uint,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuUserObjectRelease(
-    _object: sys::CUuserObject,
-    _count: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuUserObjectRetain(
-    _object: sys::CUuserObject,
-    _count: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }

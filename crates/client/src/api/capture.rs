@@ -1,0 +1,167 @@
+//! Stream capture.
+
+use core::ffi::c_uint;
+
+use fermata_abi::sys::driver as sys;
+use fermata_graph::{CaptureError, CaptureStatus, NodeId};
+use parking_lot::Mutex;
+
+use super::graph::ids;
+use crate::capture::{begin, end, exchange_mode, mode, mode_number};
+use crate::entry::{Result, array, driver_api, get, put, put_if};
+use crate::handles::{of, to_pointer};
+use crate::session::session;
+
+driver_api! {
+    fn cuStreamBeginCapture(stream: sys::CUstream) {
+        begin(session()?, stream, fermata_graph::CaptureMode::Global, None)
+    }
+
+    fn cuStreamBeginCapture_v2(stream: sys::CUstream, kind: sys::CUstreamCaptureMode) {
+        begin(session()?, stream, mode(kind)?, None)
+    }
+
+    fn cuStreamBeginCaptureToGraph(
+        stream: sys::CUstream,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        _data: *const sys::CUgraphEdgeData,
+        count: usize,
+        kind: sys::CUstreamCaptureMode,
+    ) {
+        let session = session()?;
+        let after: Vec<NodeId> = ids(&session.graphs.lock(), of(graph), array(after, count)?)?;
+        session.graphs.lock().graph(of(graph))?;
+        begin(session, stream, mode(kind)?, Some((of(graph), &after)))
+    }
+
+    fn cuStreamEndCapture(stream: sys::CUstream, graph: *mut sys::CUgraph) {
+        put(graph, core::ptr::null_mut())?;
+        put(graph, to_pointer(end(session()?, stream)?))
+    }
+
+    fn cuStreamIsCapturing(stream: sys::CUstream, status: *mut sys::CUstreamCaptureStatus) {
+        put(status, status_of(stream)?)
+    }
+
+    fn cuStreamGetCaptureInfo(
+        stream: sys::CUstream,
+        status: *mut sys::CUstreamCaptureStatus,
+        id: *mut sys::cuuint64_t,
+    ) {
+        info(stream, status, id, core::ptr::null_mut(), core::ptr::null_mut(), core::ptr::null_mut())
+    }
+
+    fn cuStreamGetCaptureInfo_v2(
+        stream: sys::CUstream,
+        status: *mut sys::CUstreamCaptureStatus,
+        id: *mut sys::cuuint64_t,
+        graph: *mut sys::CUgraph,
+        after: *mut *const sys::CUgraphNode,
+        count: *mut usize,
+    ) {
+        info(stream, status, id, graph, after, count)
+    }
+
+    fn cuStreamGetCaptureInfo_v3(
+        stream: sys::CUstream,
+        status: *mut sys::CUstreamCaptureStatus,
+        id: *mut sys::cuuint64_t,
+        graph: *mut sys::CUgraph,
+        after: *mut *const sys::CUgraphNode,
+        edges: *mut *const sys::CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        put_if(edges, core::ptr::null());
+        info(stream, status, id, graph, after, count)
+    }
+
+    fn cuStreamUpdateCaptureDependencies(
+        stream: sys::CUstream,
+        nodes: *mut sys::CUgraphNode,
+        count: usize,
+        flags: c_uint,
+    ) {
+        update(stream, array(nodes, count)?, flags)
+    }
+
+    fn cuStreamUpdateCaptureDependencies_v2(
+        stream: sys::CUstream,
+        nodes: *mut sys::CUgraphNode,
+        _edges: *const sys::CUgraphEdgeData,
+        count: usize,
+        flags: c_uint,
+    ) {
+        update(stream, array(nodes, count)?, flags)
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(kind: *mut sys::CUstreamCaptureMode) {
+        let before = exchange_mode(mode(*get(kind)?)?);
+        put(kind, mode_number(before))
+    }
+}
+
+fn status_of(stream: sys::CUstream) -> Result<sys::CUstreamCaptureStatus> {
+    let session = session()?;
+    let status = match session.streams.get(stream)? {
+        Some(stream) => session.graphs.lock().captures.status(stream.handle),
+        None => CaptureStatus::None,
+    };
+    Ok(match status {
+        CaptureStatus::None => sys::CU_STREAM_CAPTURE_STATUS_NONE,
+        CaptureStatus::Active => sys::CU_STREAM_CAPTURE_STATUS_ACTIVE,
+        CaptureStatus::Invalidated => sys::CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+    })
+}
+
+/// Node lists handed out, one per stream: good until the next such call for the stream.
+static LISTS: Mutex<Vec<(u64, Vec<usize>)>> = Mutex::new(Vec::new());
+
+/// # Safety
+/// Every pointer but `status` is null or good.
+unsafe fn info(
+    stream: sys::CUstream,
+    status: *mut sys::CUstreamCaptureStatus,
+    id: *mut sys::cuuint64_t,
+    graph: *mut sys::CUgraph,
+    after: *mut *const sys::CUgraphNode,
+    count: *mut usize,
+) -> Result {
+    let session = session()?;
+    let now = status_of(stream)?;
+    // SAFETY: by the caller's promise.
+    unsafe { put(status, now)? };
+    if now != sys::CU_STREAM_CAPTURE_STATUS_ACTIVE {
+        return Ok(());
+    }
+    let stream = session.streams.get(stream)?.ok_or(sys::CUDA_ERROR_INVALID_HANDLE)?.handle;
+    let mut graphs = session.graphs.lock();
+    let found = graphs.captures.info(stream).map_err(CaptureError::code)?;
+    let nodes: Vec<usize> =
+        found.dependencies.iter().map(|node| graphs.node_handle(found.graph, *node) as usize).collect();
+    let mut lists = LISTS.lock();
+    lists.retain(|(of, _)| *of != stream);
+    // SAFETY: by the caller's promise; the list stays until the next call for the stream.
+    unsafe {
+        put_if(id, found.id);
+        put_if(graph, to_pointer(found.graph));
+        put_if(count, nodes.len());
+        put_if(after, nodes.as_ptr().cast());
+    }
+    lists.push((stream, nodes));
+    Ok(())
+}
+
+fn update(stream: sys::CUstream, nodes: &[sys::CUgraphNode], flags: c_uint) -> Result {
+    let session = session()?;
+    let replace = match flags {
+        sys::CU_STREAM_ADD_CAPTURE_DEPENDENCIES => false,
+        sys::CU_STREAM_SET_CAPTURE_DEPENDENCIES => true,
+        _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
+    };
+    let stream = session.streams.get(stream)?.ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?.handle;
+    let mut graphs = session.graphs.lock();
+    let graph = graphs.captures.graph_of(stream).ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?;
+    let nodes = ids(&graphs, graph, nodes)?;
+    graphs.captures.set_dependencies(stream, &nodes, replace).map_err(CaptureError::code)
+}

@@ -1,0 +1,279 @@
+//! Graphs: making, changing and asking.
+
+use core::ffi::{c_char, c_uint};
+
+use fermata_abi::op::Handle;
+use fermata_abi::sys::driver as sys;
+use fermata_graph::{Edge, EdgeData, Graph, NodeId};
+
+use crate::capture::PLAIN;
+use crate::entry::{Result, array, driver_api, put, put_if, text};
+use crate::graphs::{State, refused};
+use crate::handles::{of, to_pointer};
+use crate::session::session;
+
+driver_api! {
+    fn cuGraphCreate(graph: *mut sys::CUgraph, flags: c_uint) {
+        if flags != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        put(graph, to_pointer(session()?.graphs.lock().create(Graph::new())))
+    }
+
+    fn cuGraphDestroy(graph: sys::CUgraph) {
+        let session = session()?;
+        session.graphs.lock().destroy(of(graph))?;
+        super::user_object::release_all(session, of(graph));
+        Ok(())
+    }
+
+    fn cuGraphClone(clone: *mut sys::CUgraph, graph: sys::CUgraph) {
+        let mut graphs = session()?.graphs.lock();
+        let copy = graphs.graph(of(graph))?.clone();
+        put(clone, to_pointer(graphs.create(copy)))
+    }
+
+    fn cuGraphNodeFindInClone(node: *mut sys::CUgraphNode, original: sys::CUgraphNode, clone: sys::CUgraph) {
+        let mut graphs = session()?.graphs.lock();
+        let (_, id) = graphs.node(of(original))?;
+        graphs.graph(of(clone))?.node(id).map_err(refused)?;
+        put(node, to_pointer(graphs.node_handle(of(clone), id)))
+    }
+
+    fn cuGraphDestroyNode(node: sys::CUgraphNode) {
+        session()?.graphs.lock().remove_node(of(node))
+    }
+
+    fn cuGraphNodeGetType(node: sys::CUgraphNode, kind: *mut sys::CUgraphNodeType) {
+        put(kind, session()?.graphs.lock().kind(of(node))?.cuda_type())
+    }
+
+    fn cuGraphChildGraphNodeGetGraph(node: sys::CUgraphNode, graph: *mut sys::CUgraph) {
+        put(graph, to_pointer(session()?.graphs.lock().inner_handle(of(node))?))
+    }
+
+    fn cuGraphGetNodes(graph: sys::CUgraph, nodes: *mut sys::CUgraphNode, count: *mut usize) {
+        let mut graphs = session()?.graphs.lock();
+        let all: Vec<NodeId> = graphs.graph(of(graph))?.nodes().map(|(id, _)| id).collect();
+        list(&mut graphs, of(graph), &all, nodes, count)
+    }
+
+    fn cuGraphGetRootNodes(graph: sys::CUgraph, nodes: *mut sys::CUgraphNode, count: *mut usize) {
+        let mut graphs = session()?.graphs.lock();
+        let roots: Vec<NodeId> = graphs.graph(of(graph))?.roots().collect();
+        list(&mut graphs, of(graph), &roots, nodes, count)
+    }
+
+    fn cuGraphGetEdges(
+        graph: sys::CUgraph,
+        from: *mut sys::CUgraphNode,
+        to: *mut sys::CUgraphNode,
+        count: *mut usize,
+    ) {
+        list_edges(graph, from, to, core::ptr::null_mut(), count)
+    }
+
+    fn cuGraphGetEdges_v2(
+        graph: sys::CUgraph,
+        from: *mut sys::CUgraphNode,
+        to: *mut sys::CUgraphNode,
+        data: *mut sys::CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        list_edges(graph, from, to, data, count)
+    }
+
+    fn cuGraphNodeGetDependencies(node: sys::CUgraphNode, nodes: *mut sys::CUgraphNode, count: *mut usize) {
+        list_neighbours(node, false, nodes, core::ptr::null_mut(), count)
+    }
+
+    fn cuGraphNodeGetDependencies_v2(
+        node: sys::CUgraphNode,
+        nodes: *mut sys::CUgraphNode,
+        data: *mut sys::CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        list_neighbours(node, false, nodes, data, count)
+    }
+
+    fn cuGraphNodeGetDependentNodes(node: sys::CUgraphNode, nodes: *mut sys::CUgraphNode, count: *mut usize) {
+        list_neighbours(node, true, nodes, core::ptr::null_mut(), count)
+    }
+
+    fn cuGraphNodeGetDependentNodes_v2(
+        node: sys::CUgraphNode,
+        nodes: *mut sys::CUgraphNode,
+        data: *mut sys::CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        list_neighbours(node, true, nodes, data, count)
+    }
+
+    fn cuGraphAddDependencies(
+        graph: sys::CUgraph,
+        from: *const sys::CUgraphNode,
+        to: *const sys::CUgraphNode,
+        count: usize,
+    ) {
+        let mut graphs = session()?.graphs.lock();
+        let edges = edges(&graphs, graph, from, to, core::ptr::null(), count)?;
+        graphs.graph_mut(of(graph))?.add_edges(&edges).map_err(refused)
+    }
+
+    fn cuGraphAddDependencies_v2(
+        graph: sys::CUgraph,
+        from: *const sys::CUgraphNode,
+        to: *const sys::CUgraphNode,
+        data: *const sys::CUgraphEdgeData,
+        count: usize,
+    ) {
+        let mut graphs = session()?.graphs.lock();
+        let edges = edges(&graphs, graph, from, to, data, count)?;
+        graphs.graph_mut(of(graph))?.add_edges(&edges).map_err(refused)
+    }
+
+    fn cuGraphRemoveDependencies(
+        graph: sys::CUgraph,
+        from: *const sys::CUgraphNode,
+        to: *const sys::CUgraphNode,
+        count: usize,
+    ) {
+        let mut graphs = session()?.graphs.lock();
+        let edges = edges(&graphs, graph, from, to, core::ptr::null(), count)?;
+        graphs.graph_mut(of(graph))?.remove_edges(&edges).map_err(refused)
+    }
+
+    fn cuGraphRemoveDependencies_v2(
+        graph: sys::CUgraph,
+        from: *const sys::CUgraphNode,
+        to: *const sys::CUgraphNode,
+        data: *const sys::CUgraphEdgeData,
+        count: usize,
+    ) {
+        let mut graphs = session()?.graphs.lock();
+        let edges = edges(&graphs, graph, from, to, data, count)?;
+        graphs.graph_mut(of(graph))?.remove_edges(&edges).map_err(refused)
+    }
+
+    fn cuGraphDebugDotPrint(graph: sys::CUgraph, path: *const c_char, flags: c_uint) {
+        let verbose = flags & sys::CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE != 0;
+        let drawing = fermata_graph::dot::print(session()?.graphs.lock().graph(of(graph))?, verbose);
+        std::fs::write(text(path)?, drawing).map_err(|_| sys::CUDA_ERROR_OPERATING_SYSTEM)
+    }
+}
+
+/// Node handles of the API as nodes of `graph`.
+pub(super) fn ids(graphs: &State, graph: Handle, nodes: &[sys::CUgraphNode]) -> Result<Vec<NodeId>> {
+    let id = |node: &sys::CUgraphNode| match graphs.node(of(*node))? {
+        (home, id) if home == graph => Ok(id),
+        _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+    };
+    nodes.iter().map(id).collect()
+}
+
+/// # Safety
+/// The three lists are null or `count` long.
+unsafe fn edges(
+    graphs: &State,
+    graph: sys::CUgraph,
+    from: *const sys::CUgraphNode,
+    to: *const sys::CUgraphNode,
+    data: *const sys::CUgraphEdgeData,
+    count: usize,
+) -> Result<Vec<Edge>> {
+    // SAFETY: by the caller's promise.
+    let (from, to) = unsafe { (array(from, count)?, array(to, count)?) };
+    let data: &[sys::CUgraphEdgeData] =
+        // SAFETY: as above.
+        if data.is_null() { &[] } else { unsafe { array(data, count)? } };
+    let (from, to) = (ids(graphs, of(graph), from)?, ids(graphs, of(graph), to)?);
+    let data = data.iter().map(edge_data).chain(std::iter::repeat(PLAIN));
+    Ok(from.into_iter().zip(to).zip(data).map(|((from, to), data)| Edge { from, to, data }).collect())
+}
+
+fn edge_data(data: &sys::CUgraphEdgeData) -> EdgeData {
+    EdgeData { from_port: data.from_port, to_port: data.to_port, kind: data.type_ }
+}
+
+fn to_edge_data(data: EdgeData) -> sys::CUgraphEdgeData {
+    sys::CUgraphEdgeData { from_port: data.from_port, to_port: data.to_port, type_: data.kind, reserved: [0; 5] }
+}
+
+/// Writes as many handles as there is room for; with no room at all, only says how many there are.
+///
+/// # Safety
+/// `count` is null or points to the room in `nodes`.
+unsafe fn list(
+    graphs: &mut State,
+    graph: Handle,
+    ids: &[NodeId],
+    nodes: *mut sys::CUgraphNode,
+    count: *mut usize,
+) -> Result {
+    // SAFETY: by the caller's promise, for each place below the room.
+    unsafe {
+        let room = *crate::entry::get(count)?;
+        if nodes.is_null() {
+            return put(count, ids.len());
+        }
+        for n in 0..room {
+            let handle = ids.get(n).map_or(0, |id| graphs.node_handle(graph, *id));
+            put(nodes.add(n), to_pointer(handle))?;
+        }
+        put(count, room.min(ids.len()))
+    }
+}
+
+/// # Safety
+/// As [`list`], for three lists.
+unsafe fn list_edges(
+    graph: sys::CUgraph,
+    from: *mut sys::CUgraphNode,
+    to: *mut sys::CUgraphNode,
+    data: *mut sys::CUgraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    let mut graphs = session()?.graphs.lock();
+    let edges: Vec<Edge> = graphs.graph(of(graph))?.edges().collect();
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let room = *crate::entry::get(count)?;
+        if from.is_null() || to.is_null() {
+            return put(count, edges.len());
+        }
+        for (n, edge) in edges.iter().take(room).enumerate() {
+            put(from.add(n), to_pointer(graphs.node_handle(of(graph), edge.from)))?;
+            put(to.add(n), to_pointer(graphs.node_handle(of(graph), edge.to)))?;
+            put_if(if data.is_null() { data } else { data.add(n) }, to_edge_data(edge.data));
+        }
+        put(count, room.min(edges.len()))
+    }
+}
+
+/// # Safety
+/// As [`list`], for two lists.
+unsafe fn list_neighbours(
+    node: sys::CUgraphNode,
+    dependents: bool,
+    nodes: *mut sys::CUgraphNode,
+    data: *mut sys::CUgraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    let mut graphs = session()?.graphs.lock();
+    let (home, id) = graphs.node(of(node))?;
+    let graph = graphs.graph(home)?;
+    let found = match dependents {
+        true => graph.dependents(id),
+        false => graph.node(id).map_err(refused)?.dependencies.clone(),
+    };
+    let ids: Vec<NodeId> = found.iter().map(|(id, _)| *id).collect();
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let room = if nodes.is_null() { 0 } else { *crate::entry::get(count)? };
+        list(&mut graphs, home, &ids, nodes, count)?;
+        for (n, (_, edge)) in found.iter().take(room).enumerate() {
+            put_if(if data.is_null() { data } else { data.add(n) }, to_edge_data(*edge));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Executable graphs.
+
+use core::ffi::{c_char, c_uint, c_ulonglong};
+
+use fermata_abi::op::Op;
+use fermata_abi::sys::driver as sys;
+use fermata_graph::NodeKind;
+
+use super::graph_node::{child_of, host_node, kernel};
+use super::graph_params::{copy_node, kernel_node, memset_node};
+use crate::capture;
+use crate::context::current;
+use crate::entry::{Result, driver_api, get, put, put_if};
+use crate::graphs::Stale;
+use crate::handles::{of, to_pointer};
+use crate::link;
+use crate::lower;
+use crate::session::session;
+
+driver_api! {
+    fn cuGraphInstantiate(
+        exec: *mut sys::CUgraphExec,
+        graph: sys::CUgraph,
+        error: *mut sys::CUgraphNode,
+        _log: *mut c_char,
+        _size: usize,
+    ) {
+        put_if(error, core::ptr::null_mut());
+        put(exec, instantiate(graph, 0)?)
+    }
+
+    fn cuGraphInstantiate_v2(
+        exec: *mut sys::CUgraphExec,
+        graph: sys::CUgraph,
+        error: *mut sys::CUgraphNode,
+        _log: *mut c_char,
+        _size: usize,
+    ) {
+        put_if(error, core::ptr::null_mut());
+        put(exec, instantiate(graph, 0)?)
+    }
+
+    fn cuGraphInstantiateWithFlags(exec: *mut sys::CUgraphExec, graph: sys::CUgraph, flags: c_ulonglong) {
+        put(exec, instantiate(graph, flags)?)
+    }
+
+    fn cuGraphInstantiateWithParams(
+        exec: *mut sys::CUgraphExec,
+        graph: sys::CUgraph,
+        params: *mut sys::CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) {
+        let flags = get(params)?.flags;
+        let made = instantiate(graph, flags);
+        (*params).hErrNode_out = core::ptr::null_mut();
+        (*params).result_out = match made {
+            Ok(_) => sys::CUDA_GRAPH_INSTANTIATE_SUCCESS,
+            Err(sys::CUDA_ERROR_NOT_SUPPORTED) => sys::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED,
+            Err(_) => sys::CUDA_GRAPH_INSTANTIATE_ERROR,
+        };
+        put(exec, made?)
+    }
+
+    fn cuGraphExecDestroy(exec: sys::CUgraphExec) {
+        let session = session()?;
+        let gone = session.graphs.lock().execs.remove(&of(exec)).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        lower::destroy(session, of(exec), &gone)
+    }
+
+    fn cuGraphExecGetFlags(exec: sys::CUgraphExec, flags: *mut sys::cuuint64_t) {
+        put(flags, session()?.graphs.lock().exec(exec)?.flags)
+    }
+
+    fn cuGraphLaunch(exec: sys::CUgraphExec, stream: sys::CUstream) {
+        let session = session()?;
+        let child = || {
+            let graph = session.graphs.lock().exec(exec)?.graph.clone();
+            Ok(NodeKind::ChildGraph(Box::new(graph)))
+        };
+        if capture::add(session, stream, child)? {
+            return Ok(());
+        }
+        let stream = session.streams.resolve(stream)?;
+        lower::refresh(session, of(exec), session.graphs.lock().exec(exec)?)?;
+        link::post(&Op::GraphLaunch { exec: of(exec), stream })
+    }
+
+    fn cuGraphUpload(exec: sys::CUgraphExec, stream: sys::CUstream) {
+        let session = session()?;
+        session.streams.resolve(stream)?;
+        lower::refresh(session, of(exec), session.graphs.lock().exec(exec)?)
+    }
+
+    fn cuGraphExecUpdate(
+        exec: sys::CUgraphExec,
+        graph: sys::CUgraph,
+        error: *mut sys::CUgraphNode,
+        result: *mut sys::CUgraphExecUpdateResult,
+    ) {
+        let info = update(exec, graph)?;
+        put_if(error, info.errorNode);
+        put_if(result, info.result);
+        verdict(&info)
+    }
+
+    fn cuGraphExecUpdate_v2(
+        exec: sys::CUgraphExec,
+        graph: sys::CUgraph,
+        result: *mut sys::CUgraphExecUpdateResultInfo,
+    ) {
+        let info = update(exec, graph)?;
+        put_if(result, info);
+        verdict(&info)
+    }
+
+    fn cuGraphExecKernelNodeSetParams_v2(
+        exec: sys::CUgraphExec,
+        node: sys::CUgraphNode,
+        params: *const sys::CUDA_KERNEL_NODE_PARAMS,
+    ) {
+        let mut new = kernel_node(get(params)?)?;
+        new.attributes = kernel(of(node))?.attributes;
+        session()?.graphs.lock().set_exec(exec, of(node), NodeKind::Kernel(new))
+    }
+
+    fn cuGraphExecMemcpyNodeSetParams(
+        exec: sys::CUgraphExec,
+        node: sys::CUgraphNode,
+        copy: *const sys::CUDA_MEMCPY3D,
+        context: sys::CUcontext,
+    ) {
+        let copy = NodeKind::Memcpy(copy_node(get(copy)?, context)?);
+        session()?.graphs.lock().set_exec(exec, of(node), copy)
+    }
+
+    fn cuGraphExecMemsetNodeSetParams(
+        exec: sys::CUgraphExec,
+        node: sys::CUgraphNode,
+        params: *const sys::CUDA_MEMSET_NODE_PARAMS,
+        _context: sys::CUcontext,
+    ) {
+        let fill = NodeKind::Memset(memset_node(get(params)?)?);
+        session()?.graphs.lock().set_exec(exec, of(node), fill)
+    }
+
+    fn cuGraphExecHostNodeSetParams(
+        exec: sys::CUgraphExec,
+        node: sys::CUgraphNode,
+        params: *const sys::CUDA_HOST_NODE_PARAMS,
+    ) {
+        let call = NodeKind::Host(host_node(get(params)?)?);
+        session()?.graphs.lock().set_exec(exec, of(node), call)
+    }
+
+    fn cuGraphExecChildGraphNodeSetParams(
+        exec: sys::CUgraphExec,
+        node: sys::CUgraphNode,
+        child: sys::CUgraph,
+    ) {
+        let child = child_of(child)?;
+        session()?.graphs.lock().set_exec(exec, of(node), child)
+    }
+
+    fn cuGraphExecEventRecordNodeSetEvent(
+        exec: sys::CUgraphExec,
+        node: sys::CUgraphNode,
+        event: sys::CUevent,
+    ) {
+        let session = session()?;
+        let event = NodeKind::EventRecord(session.events.get(event)?.handle);
+        session.graphs.lock().set_exec(exec, of(node), event)
+    }
+
+    fn cuGraphExecEventWaitNodeSetEvent(
+        exec: sys::CUgraphExec,
+        node: sys::CUgraphNode,
+        event: sys::CUevent,
+    ) {
+        let session = session()?;
+        let event = NodeKind::EventWait(session.events.get(event)?.handle);
+        session.graphs.lock().set_exec(exec, of(node), event)
+    }
+
+    fn cuGraphNodeSetEnabled(exec: sys::CUgraphExec, node: sys::CUgraphNode, enabled: c_uint) {
+        let mut graphs = session()?.graphs.lock();
+        let switchable = matches!(graphs.kind(of(node))?, NodeKind::Kernel(_) | NodeKind::Memset(_) | NodeKind::Memcpy(_));
+        if !switchable {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let path = graphs.path(of(node))?;
+        let exec = graphs.exec(exec)?;
+        let changed = if enabled == 0 { exec.disabled.insert(path) } else { exec.disabled.remove(&path) };
+        if changed {
+            exec.stale = Stale::Shape;
+        }
+        Ok(())
+    }
+
+    fn cuGraphNodeGetEnabled(exec: sys::CUgraphExec, node: sys::CUgraphNode, enabled: *mut c_uint) {
+        let mut graphs = session()?.graphs.lock();
+        let path = graphs.path(of(node))?;
+        put(enabled, c_uint::from(!graphs.exec(exec)?.disabled.contains(&path)))
+    }
+}
+
+fn instantiate(graph: sys::CUgraph, flags: u64) -> Result<sys::CUgraphExec> {
+    let session = session()?;
+    let context = current()?;
+    let graph = session.graphs.lock().graph(of(graph))?.clone();
+    graph.order().map_err(crate::graphs::refused)?;
+    let (handle, exec) = lower::create(session, &context, graph, flags)?;
+    session.graphs.lock().execs.insert(handle, exec);
+    Ok(to_pointer(handle))
+}
+
+fn update(exec: sys::CUgraphExec, graph: sys::CUgraph) -> Result<sys::CUgraphExecUpdateResultInfo> {
+    let mut graphs = session()?.graphs.lock();
+    let new = graphs.graph(of(graph))?.clone();
+    let changing = graphs.exec(exec)?;
+    match fermata_graph::update::updated(&changing.graph, &new) {
+        Ok(updated) => {
+            changing.graph = updated;
+            changing.stale = changing.stale.max(Stale::Parameters);
+            Ok(sys::CUgraphExecUpdateResultInfo {
+                result: sys::CU_GRAPH_EXEC_UPDATE_SUCCESS,
+                errorNode: core::ptr::null_mut(),
+                errorFromNode: core::ptr::null_mut(),
+            })
+        }
+        Err(error) => {
+            let mut handle = |node: Option<_>| node.map_or(0, |node| graphs.node_handle(of(graph), node));
+            let (node, from) = (handle(error.node), handle(error.from));
+            Ok(sys::CUgraphExecUpdateResultInfo {
+                result: error.reason.cuda_result(),
+                errorNode: to_pointer(node),
+                errorFromNode: to_pointer(from),
+            })
+        }
+    }
+}
+
+fn verdict(info: &sys::CUgraphExecUpdateResultInfo) -> Result {
+    match info.result {
+        sys::CU_GRAPH_EXEC_UPDATE_SUCCESS => Ok(()),
+        _ => Err(sys::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE),
+    }
+}

@@ -1,0 +1,309 @@
+//! Nodes of graphs: adding them, reading and replacing their parameters.
+
+use core::ffi::{c_void};
+
+use fermata_abi::op::{Handle, Op};
+use fermata_abi::sys::driver as sys;
+use fermata_graph::{Graph, HostCall, KernelNode, LaunchAttribute, MemAllocNode, MemsetNode, NodeKind};
+
+use super::graph::ids;
+use super::graph_params::{copy_node, from_copy, kernel_node, kernel_params, memset_node};
+use crate::capture::PLAIN;
+use crate::context::current;
+use crate::entry::{Result, array, driver_api, get, put};
+use crate::graphs::refused;
+use crate::handles::{of, to_pointer};
+use crate::link;
+use crate::mirror::{Block, Kind};
+use crate::session::session;
+
+driver_api! {
+    fn cuGraphAddKernelNode_v2(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+        params: *const sys::CUDA_KERNEL_NODE_PARAMS,
+    ) {
+        put(node, add(graph, array(after, count)?, NodeKind::Kernel(kernel_node(get(params)?)?))?)
+    }
+
+    fn cuGraphAddMemcpyNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+        copy: *const sys::CUDA_MEMCPY3D,
+        context: sys::CUcontext,
+    ) {
+        put(node, add(graph, array(after, count)?, NodeKind::Memcpy(copy_node(get(copy)?, context)?))?)
+    }
+
+    fn cuGraphAddMemsetNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+        params: *const sys::CUDA_MEMSET_NODE_PARAMS,
+        _context: sys::CUcontext,
+    ) {
+        put(node, add(graph, array(after, count)?, NodeKind::Memset(memset_node(get(params)?)?))?)
+    }
+
+    fn cuGraphAddHostNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+        params: *const sys::CUDA_HOST_NODE_PARAMS,
+    ) {
+        put(node, add(graph, array(after, count)?, NodeKind::Host(host_node(get(params)?)?))?)
+    }
+
+    fn cuGraphAddChildGraphNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+        child: sys::CUgraph,
+    ) {
+        let child = child_of(child)?;
+        put(node, add(graph, array(after, count)?, child)?)
+    }
+
+    fn cuGraphAddEmptyNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+    ) {
+        put(node, add(graph, array(after, count)?, NodeKind::Empty)?)
+    }
+
+    fn cuGraphAddEventRecordNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+        event: sys::CUevent,
+    ) {
+        let event = session()?.events.get(event)?.handle;
+        put(node, add(graph, array(after, count)?, NodeKind::EventRecord(event))?)
+    }
+
+    fn cuGraphAddEventWaitNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+        event: sys::CUevent,
+    ) {
+        let event = session()?.events.get(event)?.handle;
+        put(node, add(graph, array(after, count)?, NodeKind::EventWait(event))?)
+    }
+
+    fn cuGraphAddMemAllocNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+        params: *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS,
+    ) {
+        let given = *get(params)?;
+        let made = NodeKind::MemAlloc(alloc_node(given.poolProps.location.id, given.bytesize)?);
+        let NodeKind::MemAlloc(alloc) = made else { return Err(sys::CUDA_ERROR_UNKNOWN) };
+        put(node, add(graph, array(after, count)?, made)?)?;
+        (*params).dptr = alloc.address;
+        Ok(())
+    }
+
+    fn cuGraphAddMemFreeNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        after: *const sys::CUgraphNode,
+        count: usize,
+        address: sys::CUdeviceptr,
+    ) {
+        put(node, add(graph, array(after, count)?, NodeKind::MemFree(address))?)
+    }
+
+    fn cuGraphKernelNodeGetParams_v2(node: sys::CUgraphNode, params: *mut sys::CUDA_KERNEL_NODE_PARAMS) {
+        let kernel = kernel(of(node))?;
+        put(params, kernel_params(of(node), &kernel)?)
+    }
+
+    fn cuGraphKernelNodeSetParams_v2(node: sys::CUgraphNode, params: *const sys::CUDA_KERNEL_NODE_PARAMS) {
+        let mut new = kernel_node(get(params)?)?;
+        new.attributes = kernel(of(node))?.attributes;
+        session()?.graphs.lock().set_kind(of(node), NodeKind::Kernel(new))
+    }
+
+    fn cuGraphKernelNodeGetAttribute(
+        node: sys::CUgraphNode,
+        attribute: sys::CUkernelNodeAttrID,
+        value: *mut sys::CUkernelNodeAttrValue,
+    ) {
+        let kernel = kernel(of(node))?;
+        let known = kernel.attributes.iter().find(|known| known.id == attribute);
+        let mut bytes = [0; 64];
+        if let Some(known) = known {
+            bytes.copy_from_slice(known.value.get(..64).ok_or(sys::CUDA_ERROR_UNKNOWN)?);
+        }
+        put(value.cast(), bytes)
+    }
+
+    fn cuGraphKernelNodeSetAttribute(
+        node: sys::CUgraphNode,
+        attribute: sys::CUkernelNodeAttrID,
+        value: *const sys::CUkernelNodeAttrValue,
+    ) {
+        let mut kernel = kernel(of(node))?;
+        kernel.attributes.retain(|known| known.id != attribute);
+        let value = get(value.cast::<[u8; 64]>())?.to_vec();
+        kernel.attributes.push(LaunchAttribute { id: attribute, value });
+        session()?.graphs.lock().set_kind(of(node), NodeKind::Kernel(kernel))
+    }
+
+    fn cuGraphKernelNodeCopyAttributes(to: sys::CUgraphNode, from: sys::CUgraphNode) {
+        let attributes = kernel(of(from))?.attributes;
+        let kernel = KernelNode { attributes, ..kernel(of(to))? };
+        session()?.graphs.lock().set_kind(of(to), NodeKind::Kernel(kernel))
+    }
+
+    fn cuGraphMemcpyNodeGetParams(node: sys::CUgraphNode, params: *mut sys::CUDA_MEMCPY3D) {
+        match session()?.graphs.lock().kind(of(node))? {
+            NodeKind::Memcpy(copy) => put(params, from_copy(copy)),
+            _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn cuGraphMemcpyNodeSetParams(node: sys::CUgraphNode, params: *const sys::CUDA_MEMCPY3D) {
+        let copy = copy_node(get(params)?, core::ptr::null_mut())?;
+        session()?.graphs.lock().set_kind(of(node), NodeKind::Memcpy(copy))
+    }
+
+    fn cuGraphMemsetNodeGetParams(node: sys::CUgraphNode, params: *mut sys::CUDA_MEMSET_NODE_PARAMS) {
+        match session()?.graphs.lock().kind(of(node))? {
+            NodeKind::Memset(fill) => put(params, sys::CUDA_MEMSET_NODE_PARAMS {
+                dst: fill.dst,
+                pitch: fill.pitch as usize,
+                value: fill.value,
+                elementSize: fill.element_size,
+                width: fill.width as usize,
+                height: fill.height as usize,
+            }),
+            _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn cuGraphMemsetNodeSetParams(node: sys::CUgraphNode, params: *const sys::CUDA_MEMSET_NODE_PARAMS) {
+        let fill: MemsetNode = memset_node(get(params)?)?;
+        session()?.graphs.lock().set_kind(of(node), NodeKind::Memset(fill))
+    }
+
+    fn cuGraphHostNodeGetParams(node: sys::CUgraphNode, params: *mut sys::CUDA_HOST_NODE_PARAMS) {
+        let NodeKind::Host(call) = *session()?.graphs.lock().kind(of(node))? else {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        };
+        let function = std::ptr::with_exposed_provenance_mut::<c_void>(call.function as usize);
+        put(params, sys::CUDA_HOST_NODE_PARAMS {
+            // The number came from a function of this type, in `host_node`.
+            fn_: std::mem::transmute::<*mut c_void, sys::CUhostFn>(function),
+            userData: std::ptr::with_exposed_provenance_mut(call.user_data as usize),
+        })
+    }
+
+    fn cuGraphHostNodeSetParams(node: sys::CUgraphNode, params: *const sys::CUDA_HOST_NODE_PARAMS) {
+        let call = host_node(get(params)?)?;
+        session()?.graphs.lock().set_kind(of(node), NodeKind::Host(call))
+    }
+
+    fn cuGraphEventRecordNodeGetEvent(node: sys::CUgraphNode, event: *mut sys::CUevent) {
+        match *session()?.graphs.lock().kind(of(node))? {
+            NodeKind::EventRecord(handle) => put(event, to_pointer(handle)),
+            _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn cuGraphEventRecordNodeSetEvent(node: sys::CUgraphNode, event: sys::CUevent) {
+        let session = session()?;
+        let event = session.events.get(event)?.handle;
+        session.graphs.lock().set_kind(of(node), NodeKind::EventRecord(event))
+    }
+
+    fn cuGraphEventWaitNodeGetEvent(node: sys::CUgraphNode, event: *mut sys::CUevent) {
+        match *session()?.graphs.lock().kind(of(node))? {
+            NodeKind::EventWait(handle) => put(event, to_pointer(handle)),
+            _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn cuGraphEventWaitNodeSetEvent(node: sys::CUgraphNode, event: sys::CUevent) {
+        let session = session()?;
+        let event = session.events.get(event)?.handle;
+        session.graphs.lock().set_kind(of(node), NodeKind::EventWait(event))
+    }
+
+    fn cuGraphMemAllocNodeGetParams(node: sys::CUgraphNode, params: *mut sys::CUDA_MEM_ALLOC_NODE_PARAMS) {
+        let NodeKind::MemAlloc(alloc) = *session()?.graphs.lock().kind(of(node))? else {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        };
+        let location = sys::CUmemLocation { type_: sys::CU_MEM_LOCATION_TYPE_DEVICE, id: alloc.device };
+        let allocType = sys::CU_MEM_ALLOCATION_TYPE_PINNED;
+        put(params, sys::CUDA_MEM_ALLOC_NODE_PARAMS {
+            poolProps: sys::CUmemPoolProps { allocType, location, ..Default::default() },
+            bytesize: alloc.bytes as usize,
+            dptr: alloc.address,
+            ..Default::default()
+        })
+    }
+
+    fn cuGraphMemFreeNodeGetParams(node: sys::CUgraphNode, address: *mut sys::CUdeviceptr) {
+        match *session()?.graphs.lock().kind(of(node))? {
+            NodeKind::MemFree(freed) => put(address, freed),
+            _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+fn add(graph: sys::CUgraph, after: &[sys::CUgraphNode], kind: NodeKind) -> Result<sys::CUgraphNode> {
+    let mut graphs = session()?.graphs.lock();
+    let after: Vec<_> = ids(&graphs, of(graph), after)?.into_iter().map(|node| (node, PLAIN)).collect();
+    let node = graphs.graph_mut(of(graph))?.add(kind, &after).map_err(refused)?;
+    Ok(to_pointer(graphs.node_handle(of(graph), node)))
+}
+
+pub(super) fn child_of(graph: sys::CUgraph) -> Result<NodeKind> {
+    let graph: Graph = session()?.graphs.lock().graph(of(graph))?.clone();
+    Ok(NodeKind::ChildGraph(Box::new(graph)))
+}
+
+pub(super) fn host_node(params: &sys::CUDA_HOST_NODE_PARAMS) -> Result<HostCall> {
+    let function = params.fn_.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+    let function = (function as *const ()).expose_provenance() as u64;
+    Ok(HostCall { function, user_data: params.userData.expose_provenance() as u64 })
+}
+
+/// The kernel node behind a handle.
+pub(super) fn kernel(node: Handle) -> Result<KernelNode> {
+    match session()?.graphs.lock().kind(node)? {
+        NodeKind::Kernel(kernel) => Ok(kernel.clone()),
+        _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// Memory for an allocation node. It exists from now on, for as long as the program: a graph that
+/// allocates the same memory again and again finds it there.
+pub(super) fn alloc_node(device: sys::CUdevice, bytes: usize) -> Result<MemAllocNode> {
+    let session = session()?;
+    let context = current()?;
+    session.devices.get(device)?;
+    if bytes == 0 {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    let bytes = bytes as u64;
+    let op = Op::MemAlloc { context: context.handle, size: bytes };
+    let address = link::ask(&op, link::number)?;
+    session.memory.insert(Block::new(address, bytes, Kind::Pool, &context));
+    Ok(MemAllocNode { device, bytes, address })
+}

@@ -1,0 +1,246 @@
+//! Graphs, which live here as data; the worker only ever sees the executable form.
+//!
+//! ```text
+//!   nodes added or captured ─► graph ─ instantiate ─► executable: definition ─ lower ─► worker
+//!                                                        ▲ set parameters, update
+//! ```
+//! A graph handle names a graph of the program, or one inside it, by the path of child-graph nodes. A
+//! node handle names a node of such a graph.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fermata_abi::op::{Address, Handle};
+use fermata_abi::sys::driver as sys;
+use fermata_graph::{Captures, Graph, GraphError, NodeId, NodeKind};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::entry::Result;
+use crate::handles;
+
+/// Whether any stream is being captured, or any event stands for a place in a graph.
+static CAPTURING: AtomicBool = AtomicBool::new(false);
+
+/// All graphs.
+#[derive(Debug, Default)]
+pub struct Graphs(Mutex<State>);
+
+/// What the lock protects.
+#[derive(Debug, Default)]
+pub struct State {
+    /// The program's graphs.
+    roots: HashMap<Handle, Graph>,
+    /// Handles of graphs: a root and the way from it.
+    graphs: HashMap<Handle, Name>,
+    graph_handles: HashMap<Name, Handle>,
+    nodes: HashMap<Handle, (Handle, NodeId)>,
+    node_handles: HashMap<(Handle, NodeId), Handle>,
+    /// Executable graphs.
+    pub execs: HashMap<Handle, Exec>,
+    /// Captures in progress.
+    pub captures: Captures,
+    /// Objects of the program that graphs keep alive.
+    pub objects: HashMap<Handle, UserObject>,
+    /// How many references of an object a graph holds.
+    pub held: HashMap<(Handle, Handle), u32>,
+}
+
+type Name = (Handle, Vec<NodeId>);
+
+/// An executable graph.
+#[derive(Debug)]
+pub struct Exec {
+    /// The context it was made in.
+    pub context: Handle,
+    /// What it does.
+    pub graph: Graph,
+    /// Flags it was made with.
+    pub flags: u64,
+    /// How the worker's idea of it differs.
+    pub stale: Stale,
+    /// Nodes that do nothing for now, with their way from the root.
+    pub disabled: HashSet<(Vec<NodeId>, NodeId)>,
+    /// Shared memory through which copies of ordinary memory go, by node and end.
+    pub bounces: HashMap<(Vec<NodeId>, NodeId, bool), Bounce>,
+}
+
+/// A piece of shared memory and the callback that copies from or to it.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounce {
+    /// Where it is.
+    pub address: Address,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// How far the worker's executable graph is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stale {
+    /// Not at all.
+    No,
+    /// Parameters have changed.
+    Parameters,
+    /// It must be made anew.
+    Shape,
+}
+
+/// An object of the program with a count of its references.
+#[derive(Debug, Clone, Copy)]
+pub struct UserObject {
+    /// References left.
+    pub references: u32,
+    /// Called when none is.
+    pub destroy: unsafe extern "C" fn(*mut core::ffi::c_void),
+    /// Its argument, an address.
+    pub data: usize,
+}
+
+impl Graphs {
+    /// The graphs, for changing.
+    pub fn lock(&self) -> Changing<'_> {
+        Changing(self.0.lock())
+    }
+}
+
+/// The locked graphs; on drop it notes whether anything is being captured.
+pub struct Changing<'g>(MutexGuard<'g, State>);
+
+impl std::ops::Deref for Changing<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        CAPTURING.store(!self.0.captures.is_idle(), Ordering::Release);
+    }
+}
+
+/// Whether captures have to be asked at all.
+#[inline]
+pub fn any_capture() -> bool {
+    CAPTURING.load(Ordering::Acquire)
+}
+
+/// A refused change as the API reports it.
+pub fn refused(_: GraphError) -> u32 {
+    sys::CUDA_ERROR_INVALID_VALUE
+}
+
+impl State {
+    /// Makes a graph known.
+    pub fn create(&mut self, graph: Graph) -> Handle {
+        let handle = handles::fresh();
+        self.roots.insert(handle, graph);
+        self.graphs.insert(handle, (handle, Vec::new()));
+        self.graph_handles.insert((handle, Vec::new()), handle);
+        handle
+    }
+
+    /// The graph behind a handle.
+    pub fn graph(&self, handle: Handle) -> Result<&Graph> {
+        let (root, path) = self.graphs.get(&handle).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let root = self.roots.get(root).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        root.inner(path).map_err(refused)
+    }
+
+    /// The graph behind a handle, to be changed.
+    pub fn graph_mut(&mut self, handle: Handle) -> Result<&mut Graph> {
+        let (root, path) = self.graphs.get(&handle).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let root = self.roots.get_mut(root).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        root.inner_mut(path).map_err(refused)
+    }
+
+    /// Forgets a graph, its nodes and the graphs inside it.
+    pub fn destroy(&mut self, handle: Handle) -> Result {
+        if !matches!(self.graphs.get(&handle), Some((root, _)) if *root == handle) {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        self.roots.remove(&handle);
+        let inside: HashSet<Handle> =
+            self.graphs.iter().filter(|(_, name)| name.0 == handle).map(|(graph, _)| *graph).collect();
+        self.graphs.retain(|graph, _| !inside.contains(graph));
+        self.graph_handles.retain(|_, graph| !inside.contains(graph));
+        self.nodes.retain(|_, (graph, _)| !inside.contains(graph));
+        self.node_handles.retain(|(graph, _), _| !inside.contains(graph));
+        Ok(())
+    }
+
+    /// The handle of a node.
+    pub fn node_handle(&mut self, graph: Handle, node: NodeId) -> Handle {
+        let handle = *self.node_handles.entry((graph, node)).or_insert_with(handles::fresh);
+        self.nodes.insert(handle, (graph, node));
+        handle
+    }
+
+    /// The graph and node behind a handle.
+    pub fn node(&self, handle: Handle) -> Result<(Handle, NodeId)> {
+        self.nodes.get(&handle).copied().ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// What a node does.
+    pub fn kind(&self, handle: Handle) -> Result<&NodeKind> {
+        let (graph, node) = self.node(handle)?;
+        self.graph(graph)?.node(node).map(|node| &node.kind).map_err(refused)
+    }
+
+    /// Gives a node other parameters.
+    pub fn set_kind(&mut self, handle: Handle, kind: NodeKind) -> Result {
+        let (graph, node) = self.node(handle)?;
+        self.graph_mut(graph)?.set(node, kind).map_err(refused)
+    }
+
+    /// Takes a node out of its graph.
+    pub fn remove_node(&mut self, handle: Handle) -> Result {
+        let (graph, node) = self.node(handle)?;
+        self.graph_mut(graph)?.remove(node).map_err(refused)?;
+        self.nodes.remove(&handle);
+        self.node_handles.remove(&(graph, node));
+        Ok(())
+    }
+
+    /// The handle of the graph inside a child-graph node.
+    pub fn inner_handle(&mut self, node: Handle) -> Result<Handle> {
+        let NodeKind::ChildGraph(_) = self.kind(node)? else { return Err(sys::CUDA_ERROR_INVALID_VALUE) };
+        let (graph, id) = self.node(node)?;
+        let (root, path) = self.graphs.get(&graph).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let mut name = (*root, path.clone());
+        name.1.push(id);
+        let handle = *self.graph_handles.entry(name.clone()).or_insert_with(handles::fresh);
+        self.graphs.insert(handle, name);
+        Ok(handle)
+    }
+
+    /// The way from the root to a node's graph, and the node.
+    pub fn path(&self, node: Handle) -> Result<(Vec<NodeId>, NodeId)> {
+        let (graph, id) = self.node(node)?;
+        let (_, path) = self.graphs.get(&graph).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        Ok((path.clone(), id))
+    }
+
+    /// The executable graph behind a handle.
+    pub fn exec(&mut self, exec: sys::CUgraphExec) -> Result<&mut Exec> {
+        self.execs.get_mut(&handles::of(exec)).ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// Gives a node of an executable graph other parameters.
+    pub fn set_exec(&mut self, exec: sys::CUgraphExec, node: Handle, kind: NodeKind) -> Result {
+        let (path, id) = self.path(node)?;
+        let exec = self.exec(exec)?;
+        let inner = exec.graph.inner_mut(&path).map_err(refused)?;
+        let before = &inner.node(id).map_err(refused)?.kind;
+        let after = fermata_graph::update::replaced(before, &kind).map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
+        inner.set(id, after).map_err(refused)?;
+        exec.stale = exec.stale.max(Stale::Parameters);
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! From a graph as the program sees it to one that the worker can make executable.
+//!
+//! Host functions become numbered callbacks, nodes that are switched off and allocations (whose memory
+//! exists already) become empty ones, and a copy with an end in ordinary memory becomes two nodes:
+//!
+//! ```text
+//!   before:  copy host ─► device          after:  callback host ─► shared   then   copy shared ─► device
+//!   before:  copy device ─► host          after:  copy device ─► shared     then   callback shared ─► host
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fermata_abi::op::{Blob, HostKind, Op};
+use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
+use fermata_graph::{Copy, CopyEnd, EdgeData, Graph, HostCall, NodeId, NodeKind, Place};
+
+use crate::callback::{self, Rows};
+use crate::capture::PLAIN;
+use crate::context::Context;
+use crate::entry::Result;
+use crate::graphs::{Bounce, Exec, Stale, refused};
+use crate::handles;
+use crate::host;
+use crate::link;
+use crate::mirror::Block;
+use crate::session::Session;
+
+/// Graphs up to this size travel inside the message.
+const INLINE: usize = 16 << 10;
+
+/// Makes the worker's executable graph `handle` what `exec` says, if it is not.
+pub fn refresh(session: &Session, handle: u64, exec: &mut Exec) -> Result {
+    if exec.stale == Stale::No {
+        return Ok(());
+    }
+    let stale = exec.stale;
+    let encoded = encode(session, exec)?;
+    if stale == Stale::Shape {
+        link::post(&Op::GraphDestroy { exec: handle })?;
+        instantiate(handle, exec, &encoded)?;
+    } else {
+        send(&encoded, |graph| link::ask(&Op::GraphUpdate { exec: handle, graph }, link::nothing))?;
+    }
+    exec.stale = Stale::No;
+    Ok(())
+}
+
+/// Makes an executable graph of a definition.
+pub fn create(session: &Session, context: &Arc<Context>, graph: Graph, flags: u64) -> Result<(u64, Exec)> {
+    let handle = handles::fresh();
+    let mut exec = Exec {
+        context: context.handle,
+        graph,
+        flags,
+        stale: Stale::No,
+        disabled: Default::default(),
+        bounces: HashMap::new(),
+    };
+    let encoded = encode(session, &mut exec)?;
+    instantiate(handle, &exec, &encoded)?;
+    Ok((handle, exec))
+}
+
+/// Ends an executable graph.
+pub fn destroy(session: &Session, handle: u64, exec: &Exec) -> Result {
+    link::post(&Op::GraphDestroy { exec: handle })?;
+    for bounce in exec.bounces.values() {
+        host::free(session, bounce.address, HostKind::Pinned)?;
+    }
+    Ok(())
+}
+
+fn instantiate(handle: u64, exec: &Exec, encoded: &[u8]) -> Result {
+    let (context, flags) = (exec.context, exec.flags);
+    send(encoded, |graph| {
+        link::ask(&Op::GraphInstantiate { exec: handle, context, graph, flags }, link::nothing)
+    })
+}
+
+fn send<T>(encoded: &[u8], act: impl FnOnce(Blob<'_>) -> Result<T>) -> Result<T> {
+    if encoded.len() <= INLINE {
+        return act(Blob::Inline(encoded));
+    }
+    let range = link::stage(encoded.len() as u64)?;
+    // SAFETY: the range is as long as the graph, and ours until it is dropped.
+    unsafe { std::ptr::copy_nonoverlapping(encoded.as_ptr(), range.address(), encoded.len()) };
+    act(Blob::Staged { offset: range.offset(), len: range.len() })
+}
+
+fn encode(session: &Session, exec: &mut Exec) -> Result<Vec<u8>> {
+    let graph = exec.graph.clone();
+    let mut lowering = Lowering { session, exec, path: Vec::new() };
+    let lowered = lowering.graph(&graph)?;
+    postcard::to_stdvec(&lowered).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+}
+
+struct Lowering<'l> {
+    session: &'l Session,
+    exec: &'l mut Exec,
+    path: Vec<NodeId>,
+}
+
+impl Lowering<'_> {
+    fn graph(&mut self, graph: &Graph) -> Result<Graph> {
+        let mut out = Graph::new();
+        // The last node that each node has become.
+        let mut ends: HashMap<NodeId, NodeId> = HashMap::new();
+        for id in graph.order().map_err(refused)? {
+            let node = graph.node(id).map_err(refused)?;
+            let after: Vec<(NodeId, EdgeData)> =
+                node.dependencies.iter().filter_map(|(from, data)| Some((*ends.get(from)?, *data))).collect();
+            let mut steps = self.node(id, &node.kind)?.into_iter();
+            let Some(first) = steps.next() else { continue };
+            let mut last = out.add(first, &after).map_err(refused)?;
+            for step in steps {
+                last = out.add(step, &[(last, PLAIN)]).map_err(refused)?;
+            }
+            ends.insert(id, last);
+        }
+        Ok(out)
+    }
+
+    fn node(&mut self, id: NodeId, kind: &NodeKind) -> Result<Vec<NodeKind>> {
+        if self.exec.disabled.contains(&(self.path.clone(), id)) {
+            return Ok(vec![NodeKind::Empty]);
+        }
+        Ok(vec![match kind {
+            NodeKind::Host(call) => host_call(callback::of_function(call.function, call.user_data)?),
+            NodeKind::MemAlloc(_) | NodeKind::MemFree(_) => NodeKind::Empty,
+            NodeKind::ChildGraph(child) => {
+                self.path.push(id);
+                let lowered = self.graph(child);
+                self.path.pop();
+                NodeKind::ChildGraph(Box::new(lowered?))
+            }
+            NodeKind::Memcpy(copy) => return self.copy(id, copy),
+            other => other.clone(),
+        }])
+    }
+
+    fn copy(&mut self, id: NodeId, copy: &Copy) -> Result<Vec<NodeKind>> {
+        let mut steps = Vec::new();
+        let mut lowered = *copy;
+        lowered.src = self.shared(&copy.src, copy);
+        lowered.dst = self.shared(&copy.dst, copy);
+        if self.is_private(&copy.src, copy) {
+            let packed = self.bounce(id, copy, true)?;
+            steps.push(host_call(callback::of_rows(rows(&packed, &copy.src, copy)?)?));
+            lowered.src = packed;
+        }
+        let back = self.is_private(&copy.dst, copy);
+        if back {
+            lowered.dst = self.bounce(id, copy, false)?;
+        }
+        steps.push(NodeKind::Memcpy(lowered));
+        if back {
+            steps.push(host_call(callback::of_rows(rows(&copy.dst, &lowered.dst, copy)?)?));
+        }
+        Ok(steps)
+    }
+
+    /// Shared memory as both processes address it.
+    fn shared(&self, end: &CopyEnd, copy: &Copy) -> CopyEnd {
+        let host = end.place == Place::Host && !self.is_private(end, copy);
+        CopyEnd { place: if host { Place::Unified } else { end.place }, ..*end }
+    }
+
+    fn is_private(&self, end: &CopyEnd, copy: &Copy) -> bool {
+        let Some((first, past)) = copy.span(end) else { return false };
+        let start = end.address + first;
+        match end.place {
+            Place::Host => !self.session.memory.holds(start, past - first, Block::is_host),
+            Place::Unified => self.session.memory.find(start).is_none(),
+            Place::Device | Place::Array => false,
+        }
+    }
+
+    /// Shared memory for the packed rows of a copy.
+    fn bounce(&mut self, id: NodeId, copy: &Copy, source: bool) -> Result<CopyEnd> {
+        let size = copy.bytes().ok_or(CUDA_ERROR_INVALID_VALUE)?.max(1);
+        let key = (self.path.clone(), id, source);
+        let known = self.exec.bounces.get(&key).filter(|bounce| bounce.size == size).copied();
+        let bounce = match known {
+            Some(bounce) => bounce,
+            None => {
+                let context = self.session.contexts.get(handles::to_pointer(self.exec.context))?;
+                let address = host::alloc(self.session, &context, size, HostKind::Pinned, 0)?;
+                let bounce = Bounce { address, size };
+                if let Some(old) = self.exec.bounces.insert(key, bounce) {
+                    host::free(self.session, old.address, HostKind::Pinned)?;
+                }
+                bounce
+            }
+        };
+        let (pitch, height) = (copy.width_bytes, copy.height);
+        Ok(CopyEnd { pitch, height, ..CopyEnd::linear(Place::Unified, bounce.address) })
+    }
+}
+
+fn host_call(id: u64) -> NodeKind {
+    NodeKind::Host(HostCall { function: 0, user_data: id })
+}
+
+fn rows(to: &CopyEnd, from: &CopyEnd, copy: &Copy) -> Result<Rows> {
+    let start = |end: &CopyEnd| Some(end.address + end.offset(0, 0)?);
+    let slice = |end: &CopyEnd| end.pitch.checked_mul(end.height);
+    let sides = || Some((start(to)?, start(from)?, slice(to)?, slice(from)?));
+    let (to_start, from_start, to_slice, from_slice) = sides().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    Ok(Rows {
+        to: (to_start, to.pitch, to_slice),
+        from: (from_start, from.pitch, from_slice),
+        width: copy.width_bytes,
+        height: copy.height,
+        depth: copy.depth,
+    })
+}

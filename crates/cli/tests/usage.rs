@@ -140,11 +140,11 @@ fn doctor_says_what_is_missing_and_the_fix() {
     for name in [
         "CHECK",
         "kernel",
-        "userfaultfd",
-        "rights",
+        "lazy pages",
+        "privileges",
         "criu",
         "gpu",
-        "disk",
+        "space",
         "daemon",
     ] {
         assert!(

@@ -11,13 +11,14 @@ use fermata_control::user::Check;
 use super::{fail, ok, warn};
 
 const LIMIT: Duration = Duration::from_secs(10);
-const INSTALL: &str = "install CRIU 4.1 or newer, or set `FERMATA_CRIU` to it";
+const INSTALL: &str = "run `make deps`, or set `FERMATA_CRIU` to a CRIU 4.2 or newer";
 
 /// Presence and release, and CRIU's own check.
 pub fn checks(paths: &Paths) -> Vec<Check> {
-    let Some(criu) = find(paths) else {
-        return vec![fail("criu", "not found", INSTALL)];
-    };
+    let criu = find(paths);
+    if !criu.exists() {
+        return vec![fail("criu", format!("no `{}`", criu.display()), INSTALL)];
+    }
     let Some((_, text)) = output(&criu, &["--version"]) else {
         return vec![fail(
             "criu",
@@ -64,18 +65,12 @@ pub fn checks(paths: &Paths) -> Vec<Check> {
     vec![presence, check]
 }
 
-fn find(paths: &Paths) -> Option<PathBuf> {
-    if let Some(set) = std::env::var_os("FERMATA_CRIU").filter(|v| !v.is_empty()) {
-        return Some(set.into());
+/// The CRIU that the daemon uses.
+fn find(paths: &Paths) -> PathBuf {
+    match std::env::var_os("FERMATA_CRIU").filter(|v| !v.is_empty()) {
+        Some(set) => set.into(),
+        None => paths.home.join("lib/criu/criu"),
     }
-    let shipped = paths.home.join("lib/criu/criu");
-    if shipped.exists() {
-        return Some(shipped);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|p| p.join("criu"))
-        .find(|p| p.is_file())
 }
 
 /// Whether it succeeded and all it said; `None` when it did not end in time or did not start.

@@ -16,22 +16,18 @@ pub fn checks(paths: &Paths) -> Vec<Check> {
     let files = [
         ("fermatad", daemon::executable(paths), CheckState::Fail),
         (
-            "fermata-worker",
+            "worker",
             paths.home.join("bin/fermata-worker"),
             CheckState::Fail,
         ),
+        ("client", lib.join("client/libcuda.so.1"), CheckState::Fail),
         (
-            "client library",
-            lib.join("client/libcuda.so.1"),
-            CheckState::Fail,
-        ),
-        (
-            "software GPU",
+            "softgpu",
             lib.join("softgpu/libcuda.so.1"),
             CheckState::Warn,
         ),
         (
-            "CUDA runtime",
+            "runtime",
             lib.join("cudart/libcudart.so.13"),
             CheckState::Warn,
         ),

@@ -41,7 +41,7 @@ pub fn shared_memory() -> Check {
 
 /// How much room there is for images.
 pub fn disk(paths: &Paths) -> Check {
-    let name = "disk";
+    let name = "space";
     let existing = paths
         .images
         .ancestors()

@@ -35,27 +35,30 @@ fn version(release: &str) -> Option<(u32, u32)> {
 pub fn userfaultfd() -> Check {
     let open =
         fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|t| t.trim() == "1");
-    let name = "userfaultfd";
+    let name = "lazy pages";
     if !fs::exists("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or(false) {
         return warn(
             name,
-            "not in this kernel",
+            "userfaultfd is not in this kernel",
             "restores read all host memory first (`--eager`)",
         );
     }
     if open || has(CAP_SYS_PTRACE) {
-        return ok(name, "permitted; host memory comes on demand at restore");
+        return ok(
+            name,
+            "userfaultfd is permitted; host memory comes on demand at restore",
+        );
     }
     warn(
         name,
-        "not permitted; restores read all host memory first",
+        "userfaultfd is not permitted; restores read all host memory first",
         "as root: `sysctl vm.unprivileged_userfaultfd=1`",
     )
 }
 
 /// Whether other processes may be examined and rebuilt.
 pub fn rights() -> Check {
-    let name = "rights";
+    let name = "privileges";
     if has(CAP_SYS_ADMIN) && has(CAP_SYS_PTRACE) {
         return ok(name, "all that CRIU needs");
     }

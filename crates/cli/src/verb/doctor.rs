@@ -55,11 +55,20 @@ fn host(printer: &Printer) -> Result<Vec<Check>, Failure> {
     for check in ask(&daemon, None, printer)? {
         match checks.iter_mut().find(|c| c.name == check.name) {
             // The daemon has tried what we have only looked at.
-            Some(own) => *own = check,
+            Some(own) if severity(&check) > severity(own) => *own = check,
+            Some(_) => {}
             None => checks.push(check),
         }
     }
     Ok(checks)
+}
+
+fn severity(check: &Check) -> u8 {
+    match check.state {
+        CheckState::Ok => 0,
+        CheckState::Warn => 1,
+        CheckState::Fail => 2,
+    }
 }
 
 fn ask(daemon: &Daemon, name: Option<String>, printer: &Printer) -> Result<Vec<Check>, Failure> {

@@ -28,7 +28,17 @@ pub struct Finished {
 impl Place {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("run")).unwrap();
+        for folder in ["run", "home", "home/bin"] {
+            std::fs::create_dir(dir.path().join(folder)).unwrap();
+        }
+        // Alone in its folder, so that it finds no daemon beside it.
+        let (built, own) = (
+            env!("CARGO_BIN_EXE_fermata"),
+            dir.path().join("home/bin/fermata"),
+        );
+        if std::fs::hard_link(built, &own).is_err() {
+            std::fs::copy(built, &own).unwrap();
+        }
         Self { dir }
     }
 
@@ -42,7 +52,7 @@ impl Place {
 
     /// Starts the command.
     pub fn start(&self, args: &[&str]) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_fermata"))
+        Command::new(self.path().join("home/bin/fermata"))
             .args(args)
             .current_dir(self.path())
             .env("FERMATA_RUNTIME_DIR", self.path().join("run"))

@@ -35,27 +35,10 @@ impl Error {
             _ => Err(Error(sys::cudaErrorUnknown)),
         }
     }
-
-    /// Whether the context that gave this error is lost for the rest of the process.
-    fn is_sticky(self) -> bool {
-        matches!(
-            self.0,
-            sys::cudaErrorIllegalAddress
-                | sys::cudaErrorLaunchTimeout
-                | sys::cudaErrorAssert
-                | sys::cudaErrorHardwareStackError
-                | sys::cudaErrorIllegalInstruction
-                | sys::cudaErrorMisalignedAddress
-                | sys::cudaErrorInvalidAddressSpace
-                | sys::cudaErrorInvalidPc
-                | sys::cudaErrorLaunchFailure
-                | sys::cudaErrorECCUncorrectable
-                | sys::cudaErrorDevicesUnavailable
-        )
-    }
 }
 
-static STICKY: AtomicU32 = AtomicU32::new(0);
+/// Why the driver could not be initialised when it was tried last; 0 if it could.
+static NO_START: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static LAST: Cell<cudaError_t> = const { Cell::new(0) };
@@ -72,9 +55,6 @@ pub fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
 
 /// Makes `error` the thread's last one.
 pub fn record(error: Error) -> cudaError_t {
-    if error.is_sticky() {
-        STICKY.store(error.0, Ordering::Relaxed);
-    }
     LAST.set(error.0);
     error.0
 }
@@ -84,11 +64,17 @@ pub fn refuse() -> cudaError_t {
     record(Error::NOT_SUPPORTED)
 }
 
-/// The thread's last error. An error that destroyed a context stays for ever.
+/// Keeps the outcome of initialising the driver: while it fails, it is every thread's last error.
+pub fn started(outcome: &Result) {
+    let code = outcome.map_or_else(|error| error.0, |()| 0);
+    NO_START.store(code, Ordering::Relaxed);
+}
+
+/// The thread's last error.
 pub fn peek() -> cudaError_t {
-    match STICKY.load(Ordering::Relaxed) {
+    match NO_START.load(Ordering::Relaxed) {
         0 => LAST.get(),
-        sticky => sticky,
+        no_start => no_start,
     }
 }
 

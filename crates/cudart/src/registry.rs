@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use fermata_abi::sys::driver::{CUfunction, CUkern_st, CUkernel, CUlib_st, CUlibrary};
+use fermata_abi::sys::runtime::cudaErrorSymbolNotFound;
 use parking_lot::{Mutex, RwLock};
 
 use crate::driver::{self, Calls};
@@ -315,11 +316,15 @@ pub fn symbol(calls: &Calls, shadow: *const c_void) -> Result<(u64, usize)> {
     let name = variable.name.as_ptr();
     // SAFETY: a live library, a terminated name, and places for the results.
     let found = unsafe { calls.cuLibraryGetGlobal(&mut address, &mut size, library, name) };
-    // SAFETY: as above; managed variables are asked for by their own call.
-    let found = found
-        .or_else(|_| unsafe { calls.cuLibraryGetManaged(&mut address, &mut size, library, name) });
+    let found = match found {
+        // SAFETY: as above; managed variables are asked for by their own call.
+        Err(Error(cudaErrorSymbolNotFound)) => unsafe {
+            calls.cuLibraryGetManaged(&mut address, &mut size, library, name)
+        },
+        other => other,
+    };
     found.map_err(|error| match error.0 {
-        fermata_abi::sys::runtime::cudaErrorSymbolNotFound => Error::INVALID_SYMBOL,
+        cudaErrorSymbolNotFound => Error::INVALID_SYMBOL,
         _ => error,
     })?;
     Ok((address, size))
@@ -340,7 +345,7 @@ impl Function {
         // SAFETY: a live library, a terminated name, and a place for the result.
         let found = unsafe { calls.cuLibraryGetKernel(&mut kernel, library, self.name.as_ptr()) };
         found.map_err(|error| match error.0 {
-            fermata_abi::sys::runtime::cudaErrorSymbolNotFound => Error::INVALID_FUNCTION,
+            cudaErrorSymbolNotFound => Error::INVALID_FUNCTION,
             _ => error,
         })?;
         self.kernel.store(kernel, Ordering::Release);

@@ -11,6 +11,7 @@ static int retained[2];
 static __thread void *current;
 static int variable = 7;
 static int libraries;
+static int dead;
 
 CUresult cuInit(unsigned flags) { return getenv("FAKE_NO_DEVICE") ? 100 : flags; }
 CUresult cuDriverGetVersion(int *v) { *v = 13000; return 0; }
@@ -28,6 +29,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n) {
     *p = (CUdeviceptr)(size_t)malloc(n);
     return 0;
 }
+CUresult cuMemGetInfo_v2(size_t *f, size_t *t) { *f = *t = 1 << 30; return dead; }
 CUresult cuMemFree_v2(CUdeviceptr p) { free((void *)(size_t)p); return 0; }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr d, const void *s, size_t n) { memcpy((void *)(size_t)d, s, n); return 0; }
 CUresult cuMemcpyDtoH_v2(void *d, CUdeviceptr s, size_t n) { memcpy(d, (void *)(size_t)s, n); return 0; }
@@ -55,7 +57,8 @@ CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned
     int *to;
     if (!current) return 201;
     if (gx == 0) return 1;
-    if (gx == 700) return 700;
+    if (gx == 700) dead = 700;
+    if (dead) return dead;
     to = *(int **)params[0];
     *to = *(int *)params[1] + (int)bx;
     return 0;

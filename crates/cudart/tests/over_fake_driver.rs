@@ -219,20 +219,21 @@ fn devices() {
 }
 
 #[test]
-fn an_error_that_kills_the_context_stays() {
-    run("sticky", true, "UNUSED");
+fn a_dead_context_answers_every_call_with_its_error() {
+    run("dead", true, "UNUSED");
 }
 
 #[test]
 #[ignore = "run by the test above"]
-fn sticky() {
+fn dead() {
     // SAFETY: the fake kernel reads no parameter for this grid.
     unsafe {
         register();
         let launched = cudaLaunchKernel(stub(0), dim(700), dim(1), null_mut(), 0, null_mut());
         assert_eq!(launched, cudaErrorIllegalAddress);
         assert_eq!(cudaGetLastError(), cudaErrorIllegalAddress);
-        assert_eq!(cudaGetLastError(), cudaErrorIllegalAddress);
+        assert_eq!(cudaGetLastError(), 0);
+        assert_eq!(cudaFree(null_mut()), cudaErrorIllegalAddress);
     }
 }
 
@@ -261,6 +262,12 @@ fn forking() {
             libc::_exit(cudaMalloc(&mut place, 8) as i32);
         }
         assert_eq!(exit_status(child), cudaErrorInitializationError as i32);
+        let child = libc::fork();
+        if child == 0 {
+            let mut number = 0;
+            libc::_exit(cudaGetDeviceCount(&mut number) as i32 + number);
+        }
+        assert_eq!(exit_status(child), 2);
         assert_eq!(cudaMalloc(&mut place, 8), 0);
     }
 }
@@ -292,6 +299,8 @@ fn no_driver() {
         assert_eq!(number, 0);
         assert_eq!(cudaRuntimeGetVersion(&mut number), 0);
         assert_eq!(number, 13_000);
+        assert_eq!(cudaGetLastError(), cudaErrorInsufficientDriver);
+        assert_eq!(cudaGetLastError(), cudaErrorInsufficientDriver);
     }
 }
 

@@ -19,9 +19,7 @@ export! {
     /// The number of devices; 0 with an error if there is none or no driver.
     fn cudaGetDeviceCount(count: *mut c_int) {
         put(count, 0)?;
-        let calls = driver::get()?;
-        let mut devices = 0;
-        calls.cuDeviceGetCount(&mut devices)?;
+        let devices = driver::devices()?;
         if devices == 0 {
             return Err(Error(fermata_abi::sys::runtime::cudaErrorNoDevice));
         }

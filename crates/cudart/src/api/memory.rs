@@ -45,11 +45,12 @@ export! {
         put(place, pointer(start))
     }
 
-    /// Frees device memory; null is nothing.
+    /// Frees device memory. Null is nothing, except that a dead context is told.
     fn cudaFree(start: *mut c_void) {
         let calls = context::ready()?;
         if start.is_null() {
-            return Ok(());
+            let (mut free, mut total) = (0, 0);
+            return calls.cuMemGetInfo_v2(&mut free, &mut total);
         }
         calls.cuMemFree_v2(address(start))
     }

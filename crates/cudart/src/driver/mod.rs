@@ -6,7 +6,7 @@ mod calls;
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use fermata_abi::sys::driver as sys;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 pub use calls::Calls;
 
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 
 /// A driver function to be found.
 pub struct Wanted {
@@ -39,6 +39,8 @@ static LOADING: Mutex<()> = Mutex::new(());
 /// How long another thread may take to load the driver. Longer means that this process was forked while
 /// a thread of its parent did so: that thread does not exist here.
 const LOADING_LIMIT: Duration = Duration::from_secs(60);
+/// The number of devices, once the driver is initialised.
+static DEVICES: AtomicI32 = AtomicI32::new(-1);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The initialised driver.
@@ -59,12 +61,31 @@ pub fn get() -> Result<&'static Calls> {
     if let Some(calls) = CALLS.get() {
         return Ok(calls);
     }
-    let calls = load()?;
-    // SAFETY: cuInit takes no pointer.
-    unsafe { calls.cuInit(0) }?;
+    let loaded = load().and_then(|calls| {
+        // SAFETY: cuInit takes no pointer.
+        unsafe { calls.cuInit(0) }?;
+        Ok(calls)
+    });
+    error::started(&loaded.as_ref().map(|_| ()).map_err(|error| *error));
+    let calls = loaded?;
+    let mut devices = 0;
+    // SAFETY: writes one integer.
+    unsafe { calls.cuDeviceGetCount(&mut devices) }?;
+    DEVICES.store(devices, Ordering::Relaxed);
     // SAFETY: the handler only stores to a static.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(CALLS.get_or_init(|| calls))
+}
+
+/// The number of devices; also told in the child of a process that used CUDA.
+///
+/// # Errors
+/// Those of [`get`].
+pub fn devices() -> Result<c_int> {
+    if DEVICES.load(Ordering::Relaxed) < 0 {
+        get()?;
+    }
+    Ok(DEVICES.load(Ordering::Relaxed))
 }
 
 /// The version of the driver, 0 where there is none.

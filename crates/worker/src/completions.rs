@@ -26,6 +26,8 @@ pub(crate) struct Mark {
 pub(crate) enum Then {
     /// Nothing more.
     Answer,
+    /// Nothing: the rest of a destroyed stream's work.
+    Orphan,
     /// Everything is idle: the consistent point.
     Drained,
     /// The bytes are answered.
@@ -46,6 +48,8 @@ pub(crate) enum Then {
 pub(crate) struct Waiting {
     pub ticket: Option<Ticket>,
     pub context: Option<Handle>,
+    /// Whether it waits for the rest of destroyed streams too.
+    pub wide: bool,
     /// Whether the answer reports errors of earlier work.
     pub reports: bool,
     pub marks: Vec<Mark>,
@@ -128,7 +132,9 @@ impl Server {
                 Err(error) => return Check::Over(Err(error)),
             }
         }
-        if matches!(waiting.then, Then::Drained) && index > 0 {
+        let waiting = &self.waiting[index];
+        let orphans = || self.waiting[..index].iter().any(|it| matches!(it.then, Then::Orphan));
+        if matches!(waiting.then, Then::Drained) && index > 0 || waiting.wide && orphans() {
             return Check::NotYet;
         }
         Check::Over(Ok(()))
@@ -154,8 +160,9 @@ impl Server {
         }
         let outcome = match then {
             Then::Answer | Then::Bytes(..) => failure.map_or(Ok(()), Err),
-            // The error of a dead context does not belong to the one that waits for quiet.
-            Then::Drained => Ok(()),
+            Then::Orphan => Ok(()),
+            // A session with a dead context is quiet, and can never be saved.
+            Then::Drained => self.faults.any_fatal().map_or(Ok(()), |(_, error)| Err(error.clone())),
             Then::Free(address) => self.release(address).and(failure.map_or(Ok(()), Err)),
             Then::HostUnmap(address) => self.release_host(address).and(failure.map_or(Ok(()), Err)),
             Then::ModuleUnload(module) => self.release_module(module).and(failure.map_or(Ok(()), Err)),

@@ -82,7 +82,9 @@ fn errors_are_told_as_cuda_tells_them() {
     for _ in 0..2 {
         assert!(matches!(program.ask(&Op::ContextSync { context: CONTEXT }), Answer::Error(700, _)));
     }
-    worker.detach(program);
+    assert!(matches!(program.ask(&Op::Drain), Answer::Error(700, _)));
+    assert_eq!(worker.ask(ToWorker::Detach), FromWorker::Detached);
+    drop(program);
     let save = ToWorker::Save { store: "/nonexistent/store".into(), image: "/nonexistent".into() };
     let answer = worker.ask(save);
     assert!(matches!(&answer, FromWorker::Failed(it) if it.kind == FailureKind::NotCheckpointable), "{answer:?}");

@@ -14,6 +14,8 @@ use fermata_device::{
     HostMapping, MemoryError, ModuleHandle, PhysicalHandle, PinnedPool, StreamHandle,
 };
 
+use crate::{CHUNK, STAGING_BUFFERS};
+
 /// Runs a host callback of the program by its id, and returns when it has run. Called on threads of the driver.
 pub type HostCaller = Arc<dyn Fn(u64) + Send + Sync>;
 
@@ -193,6 +195,18 @@ impl Live {
             invalid("cuCtxSetCurrent", cu::CUDA_ERROR_INVALID_CONTEXT, "context on device", u64::from(device))
         })?;
         self.enter(handle)
+    }
+
+    /// Makes the staging buffers, which are kept for the next transfer.
+    ///
+    /// # Errors
+    /// No context, or no memory to pin.
+    pub fn prepare_staging(&mut self) -> Result<(), DriverError> {
+        if self.staging.is_none() {
+            self.enter_any()?;
+            self.staging = Some(PinnedPool::new(&self.driver, STAGING_BUFFERS, CHUNK as usize)?);
+        }
+        Ok(())
     }
 
     /// Any context, made current.

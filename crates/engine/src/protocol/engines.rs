@@ -6,35 +6,24 @@ use std::collections::hash_map::Entry;
 use fermata_device::{CopyEngine, Direction, InFlight, PinnedBuffer, PinnedPool, StreamHandle};
 
 use super::{Piece, Source};
-use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS};
+use crate::{EngineError, Live};
 
 /// A copy engine for each device in use, and the buffers they share.
 pub(crate) struct Engines<'d> {
     live: &'d Live,
     direction: Direction,
     engines: HashMap<u32, CopyEngine<'d>>,
-    pool: Option<PinnedPool>,
 }
 
 impl<'d> Engines<'d> {
     pub(crate) fn new(live: &'d Live, direction: Direction) -> Self {
-        Self { live, direction, engines: HashMap::new(), pool: live.staging.clone() }
+        Self { live, direction, engines: HashMap::new() }
     }
 
-    /// The buffers, made on first use if the worker has not made them before.
-    pub(crate) fn pool(&mut self) -> Result<&PinnedPool, EngineError> {
-        let live = self.live;
-        let operation = "make staging buffers";
-        let pool = match self.pool.take() {
-            Some(pool) => pool,
-            None => {
-                let context = live.contexts.values().min_by_key(|it| it.handle);
-                let context = context.ok_or_else(|| EngineError::Internal("no context for staging".to_owned()))?;
-                live.driver.set_current(context.handle).map_err(EngineError::driver(operation))?;
-                PinnedPool::new(&live.driver, STAGING_BUFFERS, CHUNK as usize).map_err(EngineError::driver(operation))?
-            }
-        };
-        Ok(self.pool.insert(pool))
+    /// The buffers.
+    pub(crate) fn pool(&self) -> Result<&'d PinnedPool, EngineError> {
+        let missing = || EngineError::Internal("there are no staging buffers".to_owned());
+        self.live.staging.as_ref().ok_or_else(missing)
     }
 
     /// Where a piece is copied: its device, and its array if it is of one.

@@ -89,6 +89,9 @@ fn copy_out(
     progress: Progress<'_>,
 ) -> Result<(Chunks, PackWriter), EngineError> {
     let writer = store.begin()?;
+    if plan.iter().any(|piece| !matches!(piece.source, Source::Host { .. })) {
+        live.prepare_staging().map_err(EngineError::driver("make staging buffers"))?;
+    }
     let digests = digest::on_devices(live, plan);
     let mut known = Chunks::new();
     let (mut wanted, mut settled) = (Vec::with_capacity(plan.len()), 0);

@@ -35,6 +35,9 @@ pub(super) fn fill(
     let exposed = site.live.expose(&site.session)?;
     relocate_variables(site);
     let plan = pieces(&site.session, &exposed.addresses)?;
+    if plan.iter().any(|piece| !matches!(piece.source, Source::Host { .. })) {
+        site.live.prepare_staging().map_err(EngineError::driver("make staging buffers"))?;
+    }
     let filled = transfer(&site.live, store, table, &plan, progress);
     site.live.forget_current();
     site.live.conceal(exposed)?;
@@ -81,11 +84,7 @@ fn transfer(
     for piece in plan.iter().filter(|piece| !by_place.contains_key(&(piece.buffer, piece.offset))) {
         engines.zero(piece)?;
     }
-    let on_device = |piece: &Piece| !matches!(piece.source, Source::Host { .. });
-    let pool = match stored.iter().any(|(piece, _)| on_device(piece)) {
-        true => Some(engines.pool()?.clone()),
-        false => None,
-    };
+    let pool = live.staging.clone();
     let (reader, total) = (store.reader()?, stored.iter().map(|(piece, _)| piece.len as u64).sum());
     let (next, done, helpers) = (AtomicUsize::new(0), AtomicU64::new(0), helpers());
     let queue = Queue::new(crate::STAGING_BUFFERS, helpers);

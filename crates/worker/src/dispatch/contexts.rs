@@ -38,8 +38,7 @@ impl Server {
 
     pub(super) fn context_destroy(&mut self, context: Handle, ticket: Option<Ticket>) -> Step {
         self.site.session.contexts.get(context)?;
-        let busy = self.queues.busy_streams(Some(context));
-        self.after(&busy, None, false, Then::ContextDestroy(context), ticket)
+        self.after_all(Some(context), None, false, Then::ContextDestroy(context), ticket)
     }
 
     /// The context is idle: it goes with everything in it.
@@ -93,8 +92,7 @@ impl Server {
 
     pub(super) fn context_sync(&mut self, context: Handle, ticket: Option<Ticket>) -> Step {
         self.site.session.contexts.get(context)?;
-        let busy = self.queues.busy_streams(Some(context));
-        self.after(&busy, Some(context), true, Then::Answer, ticket)
+        self.after_all(Some(context), Some(context), true, Then::Answer, ticket)
     }
 
     pub(super) fn context_set_limit(&mut self, context: Handle, limit: u32, value: u64) -> Step {

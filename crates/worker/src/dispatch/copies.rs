@@ -174,8 +174,7 @@ impl Server {
 
     pub(super) fn array_destroy(&mut self, array: Handle, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.arrays.remove(array)?.context;
-        let busy = self.queues.busy_streams(Some(context));
-        self.after(&busy, Some(context), false, Then::ArrayDestroy(array), ticket)
+        self.after_all(Some(context), Some(context), false, Then::ArrayDestroy(array), ticket)
     }
 
     /// Nothing uses the array any more.

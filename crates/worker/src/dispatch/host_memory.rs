@@ -61,8 +61,7 @@ impl Server {
 
     pub(super) fn host_unmap(&mut self, address: Address, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.host_regions.get(address)?.context;
-        let busy = self.queues.busy_streams(None);
-        self.after(&busy, Some(context), true, Then::HostUnmap(address), ticket)
+        self.after_all(None, Some(context), true, Then::HostUnmap(address), ticket)
     }
 
     /// Nothing uses the region any more.

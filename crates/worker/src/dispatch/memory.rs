@@ -29,8 +29,7 @@ impl Server {
     pub(super) fn mem_free(&mut self, address: Address, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.allocations.remove(address)?.context;
         // Work of any context may use the memory.
-        let busy = self.queues.busy_streams(None);
-        self.after(&busy, Some(context), true, Then::Free(address), ticket)
+        self.after_all(None, Some(context), true, Then::Free(address), ticket)
     }
 
     pub(super) fn mem_free_async(&mut self, address: Address, stream: StreamRef) -> Step {

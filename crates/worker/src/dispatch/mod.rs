@@ -163,12 +163,25 @@ impl Server {
         ticket: Option<Ticket>,
     ) -> Step {
         let marks = self.mark(streams)?;
-        self.waiting.push(Waiting { ticket, context, reports, marks, event: None, then });
+        self.waiting.push(Waiting { ticket, context, wide: false, reports, marks, event: None, then });
+        Ok(Reaction::Later)
+    }
+
+    /// Does `then` and answers when all work of a context, or of all, is done.
+    fn after_all(
+        &mut self,
+        of: Option<Handle>,
+        context: Option<Handle>,
+        reports: bool,
+        then: Then,
+        ticket: Option<Ticket>,
+    ) -> Step {
+        let marks = self.mark(&self.queues.busy_streams(of))?;
+        self.waiting.push(Waiting { ticket, context, wide: true, reports, marks, event: None, then });
         Ok(Reaction::Later)
     }
 
     fn drain(&mut self, ticket: Option<Ticket>) -> Step {
-        let busy = self.queues.busy_streams(None);
-        self.after(&busy, None, false, Then::Drained, ticket)
+        self.after_all(None, None, false, Then::Drained, ticket)
     }
 }

@@ -56,8 +56,7 @@ impl Server {
 
     pub(super) fn module_unload(&mut self, module: Handle, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.modules.get(module)?.context;
-        let busy = self.queues.busy_streams(Some(context));
-        self.after(&busy, Some(context), false, Then::ModuleUnload(module), ticket)
+        self.after_all(Some(context), Some(context), false, Then::ModuleUnload(module), ticket)
     }
 
     /// Nothing uses the module any more.

@@ -32,8 +32,9 @@ impl Server {
         // Its work goes on; whoever waits for the context waits for it too.
         let marks = self.mark(&[key])?;
         if !marks.is_empty() {
-            let then = Then::Answer;
-            self.waiting.push(Waiting { ticket: None, context: None, reports: false, marks, event: None, then });
+            let then = Then::Orphan;
+            let context = Some(context);
+            self.waiting.push(Waiting { ticket: None, context, wide: false, reports: false, marks, event: None, then });
         }
         self.site.session.streams.remove(stream)?;
         let live = &mut self.site.live;
@@ -105,6 +106,7 @@ impl Server {
         self.waiting.push(Waiting {
             ticket,
             context: Some(context),
+            wide: false,
             reports: true,
             marks: Vec::new(),
             event: Some(event),

@@ -54,10 +54,15 @@ pub fn driver() -> PathBuf {
     if let Some(path) = std::env::var_os("FERMATA_TEST_DRIVER") {
         return path.into();
     }
-    let bin = PathBuf::from(env!("CARGO_BIN_EXE_fermata-worker"));
+    let bin = worker();
     let folder = bin.parent().expect("a binary lies in a folder");
     let found = ["libfermata_softgpu.so", "deps/libfermata_softgpu.so"].map(|name| folder.join(name));
     found.into_iter().find(|path| path.exists()).expect("softgpu's library beside the worker")
+}
+
+/// The worker: `FERMATA_TEST_WORKER`, or the one built with the tests.
+fn worker() -> PathBuf {
+    std::env::var_os("FERMATA_TEST_WORKER").map_or(env!("CARGO_BIN_EXE_fermata-worker").into(), PathBuf::from)
 }
 
 pub struct Worker {
@@ -70,20 +75,24 @@ impl Worker {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let theirs = OwnedFd::from(theirs);
         let raw = theirs.as_raw_fd();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fermata-worker"));
+        let mut command = Command::new(worker());
         // SAFETY: dup2 is safe to call between fork and exec.
         unsafe {
             command.pre_exec(move || match libc::dup2(raw, 3) {
                 3 if raw != 3 => Ok(()),
-                3 => Ok(drop(libc::fcntl(3, libc::F_SETFD, 0))),
+                3 => {
+                    libc::fcntl(3, libc::F_SETFD, 0);
+                    Ok(())
+                }
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
         let child = command.spawn().unwrap();
         drop(theirs);
         let mut worker = Self { child, daemon: Connection::new(OwnedFd::from(ours), "worker") };
+        let soft = std::env::var_os("FERMATA_TEST_DRIVER").is_none();
         let driver = driver().to_string_lossy().into_owned();
-        let ready = worker.ask(ToWorker::Open { protocol: 1, driver, soft: true });
+        let ready = worker.ask(ToWorker::Open { protocol: 1, driver, soft });
         assert!(matches!(&ready, FromWorker::Ready { devices, .. } if !devices.is_empty()), "{ready:?}");
         worker
     }

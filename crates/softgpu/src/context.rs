@@ -144,7 +144,9 @@ impl Context {
     /// # Errors
     /// The fault the context has met.
     pub fn synchronize(self: &Arc<Self>) -> Result {
-        for point in self.streams.lock().ends() {
+        // Not under the lock: others may have to submit what this waits for.
+        let points = self.streams.lock().ends();
+        for point in points {
             point.wait();
         }
         self.flush_output();

@@ -92,6 +92,11 @@ impl Plan {
         Ok(true)
     }
 
+    /// Whether it takes the time of a link, which the program's threads are not to spend.
+    pub fn is_slowed(&self) -> bool {
+        self.rate > 0
+    }
+
     /// Moves the bytes, no faster than the link allows.
     ///
     /// # Errors

@@ -47,6 +47,13 @@ pub struct Charge {
     bytes: u64,
 }
 
+impl Charge {
+    /// How much it is.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.device.used.fetch_sub(self.bytes, Ordering::Relaxed);

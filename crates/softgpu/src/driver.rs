@@ -117,6 +117,11 @@ pub fn running() -> Result<&'static Driver> {
     DRIVER.get().ok_or(CuError(cu::CUDA_ERROR_NOT_INITIALIZED))
 }
 
+/// Whether the thread runs a host function or callback.
+pub fn is_in_callback() -> bool {
+    IN_CALLBACK.get()
+}
+
 /// Runs a function of the program, in which calls of the API are refused.
 pub fn in_callback(call: impl FnOnce()) {
     IN_CALLBACK.set(true);

@@ -14,6 +14,7 @@ pub mod api;
 mod array;
 mod attributes;
 mod capture;
+mod checkpoint;
 mod context;
 mod copy;
 mod device;

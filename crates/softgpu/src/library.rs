@@ -123,7 +123,8 @@ impl Library {
         for kernel in &self.kernels {
             driver.kernels.remove(kernel.handle);
         }
-        for (_, module) in self.loaded.lock().modules.drain() {
+        let modules = std::mem::take(&mut self.loaded.lock().modules);
+        for module in modules.into_values() {
             module.unload(driver);
         }
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use fermata_abi::sys::driver as cu;
 use parking_lot::{Condvar, Mutex};
 
-use crate::context::{self, Context};
+use crate::context::{self, Context, Streams};
 use crate::driver;
 use crate::error::{CuError, INVALID_HANDLE, OPERATING_SYSTEM, Result};
 use crate::handle::{self, Tag};
@@ -82,7 +82,10 @@ struct State {
     jobs: VecDeque<Job>,
     submitted: u64,
     completed: u64,
+    /// There is a thread.
     running: bool,
+    /// A thread of the program executes the last job submitted; the queue's own waits.
+    borrowed: bool,
 }
 
 #[derive(Debug)]
@@ -174,17 +177,7 @@ impl Stream {
     pub fn submit_after(&self, work: Work, mut points: Vec<Point>) -> Result<Point> {
         self.context.check()?;
         let streams = self.context.streams.lock();
-        let ordered: Vec<Point> = match self.kind {
-            Kind::NonBlocking => Vec::new(),
-            Kind::Legacy => {
-                let blocking = streams.others.iter().filter(|stream| stream.kind != Kind::NonBlocking);
-                blocking.map(|stream| stream.end()).filter(|point| !point.reached()).collect()
-            }
-            Kind::Blocking | Kind::PerThread(_) => {
-                streams.legacy().map(|s| s.end()).filter(|point| !point.reached()).into_iter().collect()
-            }
-        };
-        points.extend(ordered);
+        points.extend(self.implied(&streams));
         let mut state = self.queue.state.lock();
         if !state.running {
             start(&self.queue, &self.context)?;
@@ -197,6 +190,56 @@ impl Stream {
         drop(streams);
         self.queue.changed.notify_all();
         Ok(Point { queue: Arc::clone(&self.queue), number })
+    }
+
+    /// Points that the rules of default streams make the next job wait for.
+    fn implied(&self, streams: &Streams) -> Vec<Point> {
+        let open = |point: &Point| !point.reached();
+        match self.kind {
+            Kind::NonBlocking => Vec::new(),
+            Kind::Legacy => {
+                let blocking = streams.others.iter().filter(|stream| stream.kind != Kind::NonBlocking);
+                blocking.map(|stream| stream.end()).filter(open).collect()
+            }
+            Kind::Blocking | Kind::PerThread(_) => {
+                streams.legacy().map(|stream| stream.end()).filter(open).into_iter().collect()
+            }
+        }
+    }
+
+    /// Executes work and returns when it is done. Where nothing is before it, the calling thread does it
+    /// itself, which saves two changes of thread.
+    ///
+    /// # Errors
+    /// As [`Stream::submit`], or the fault that the work met.
+    pub fn execute(&self, work: Work) -> Result {
+        if !self.borrow()? {
+            self.submit(work)?.wait();
+            return self.context.check();
+        }
+        run_work(&work, &self.context);
+        let mut state = self.queue.state.lock();
+        state.completed += 1;
+        state.borrowed = false;
+        drop(state);
+        self.queue.changed.notify_all();
+        self.context.check()
+    }
+
+    /// Takes the queue's place for the next job, if there is nothing to wait for.
+    fn borrow(&self) -> Result<bool> {
+        self.context.check()?;
+        let streams = self.context.streams.lock();
+        if !self.implied(&streams).is_empty() {
+            return Ok(false);
+        }
+        let mut state = self.queue.state.lock();
+        if state.completed != state.submitted {
+            return Ok(false);
+        }
+        state.submitted += 1;
+        state.borrowed = true;
+        Ok(true)
     }
 
     /// The end of the queue as it is now.
@@ -256,14 +299,18 @@ fn run(queue: &Queue, context: &Arc<Context>) {
         for point in &job.after {
             point.wait();
         }
-        let work = std::panic::AssertUnwindSafe(|| job.work.run(context));
-        if let Err(error) =
-            std::panic::catch_unwind(work).unwrap_or(Err(CuError(cu::CUDA_ERROR_UNKNOWN)))
-        {
-            context.fail(error);
-        }
+        run_work(&job.work, context);
         queue.state.lock().completed += 1;
         queue.changed.notify_all();
+    }
+}
+
+/// Executes work; what goes wrong kills the context.
+fn run_work(work: &Work, context: &Arc<Context>) {
+    let run = std::panic::AssertUnwindSafe(|| work.run(context));
+    let result = std::panic::catch_unwind(run).unwrap_or(Err(CuError(cu::CUDA_ERROR_UNKNOWN)));
+    if let Err(error) = result {
+        context.fail(error);
     }
 }
 
@@ -271,7 +318,9 @@ fn run(queue: &Queue, context: &Arc<Context>) {
 fn next(queue: &Queue) -> Option<Job> {
     let mut state = queue.state.lock();
     loop {
-        if let Some(job) = state.jobs.pop_front() {
+        if !state.borrowed
+            && let Some(job) = state.jobs.pop_front()
+        {
             return Some(job);
         }
         if queue.changed.wait_for(&mut state, IDLE).timed_out() && state.jobs.is_empty() {

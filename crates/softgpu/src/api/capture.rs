@@ -35,7 +35,9 @@ fn begin(stream: cu::CUstream, mode: cu::CUstreamCaptureMode) -> Result {
     let (stream, driver) = (Stream::resolve(stream)?, driver()?);
     let mode = capture::mode(mode)?;
     let graph = GraphObject::create(driver, Graph::new());
-    capture::begin(&stream, mode, &graph, &[]).inspect_err(|_| drop(graph.destroy(driver)))
+    capture::begin(&stream, mode, &graph, &[]).inspect_err(|_| {
+        let _ = graph.destroy(driver);
+    })
 }
 
 /// What `cuStreamGetCaptureInfo` tells besides the status.

@@ -34,13 +34,15 @@ fn copy_sync(copy: Copy) -> Result {
     let stream = Stream::resolve(std::ptr::null_mut())?;
     capture::forbid_on(&stream)?;
     let plan = Plan::new(driver()?, copy)?;
-    let waits = plan.touches_host;
-    let point = stream.submit(Work::Copy(plan))?;
-    if waits {
-        point.wait();
-        stream.context.flush_output();
+    if !plan.touches_host {
+        return stream.submit(Work::Copy(plan)).map(drop);
     }
-    stream.context.check()
+    let done = match plan.is_slowed() {
+        true => stream.submit(Work::Copy(plan)).map(|point| point.wait()),
+        false => stream.execute(Work::Copy(plan)),
+    };
+    stream.context.flush_output();
+    done.and_then(|()| stream.context.check())
 }
 
 /// A copy in a stream. Pageable memory is read at once, and written before this returns.

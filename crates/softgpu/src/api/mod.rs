@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fermata_abi::sys::driver as cu;
 
+use crate::checkpoint::Call;
 use crate::error::Result;
 use crate::log;
 
@@ -46,6 +47,7 @@ pub(crate) use {api, export};
 
 /// Runs the body of an exported function.
 fn guard(name: &str, body: impl FnOnce() -> Result) -> cu::CUresult {
+    let _call = (!name.starts_with("cuCheckpoint")).then(Call::begin);
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => cu::CUDA_SUCCESS,
         Ok(Err(error)) => error.0,
@@ -69,6 +71,7 @@ fn to_handle<T>(pointer: *mut T) -> u64 {
 pub mod args;
 pub mod array;
 pub mod capture;
+pub mod checkpoint;
 pub mod context;
 pub mod copy;
 pub mod device;

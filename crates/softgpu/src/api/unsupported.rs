@@ -66,54 +66,6 @@ pub unsafe extern "C" fn cuArrayGetSparseProperties(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCheckpointProcessCheckpoint(
-    _pid: core::ffi::c_int,
-    _args: *mut sys::CUcheckpointCheckpointArgs,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCheckpointProcessGetRestoreThreadId(
-    _pid: core::ffi::c_int,
-    _tid: *mut core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCheckpointProcessGetState(
-    _pid: core::ffi::c_int,
-    _state: *mut sys::CUprocessState,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCheckpointProcessLock(
-    _pid: core::ffi::c_int,
-    _args: *mut sys::CUcheckpointLockArgs,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCheckpointProcessRestore(
-    _pid: core::ffi::c_int,
-    _args: *mut sys::CUcheckpointRestoreArgs,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCheckpointProcessUnlock(
-    _pid: core::ffi::c_int,
-    _args: *mut sys::CUcheckpointUnlockArgs,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCoredumpGetAttribute(
     _attrib: sys::CUcoredumpSettings,
     _value: *mut core::ffi::c_void,

@@ -72,9 +72,11 @@ impl Exec {
     pub fn launch(&self, driver: &Driver, stream: &Arc<Stream>) -> Result {
         let state = self.state.lock();
         let mut steps = Vec::new();
-        state.collect(driver, &stream.context, &state.graph, &mut Vec::new(), &mut steps)?;
+        let made = state.collect(driver, &stream.context, &state.graph, &mut Vec::new(), &mut steps);
         drop(state);
-        stream.submit(Work::Graph(Arc::new(Run::new(steps)))).map(drop)
+        let run = Arc::new(Run::new(steps));
+        let submitted = made.and_then(|()| stream.submit(Work::Graph(Arc::clone(&run))));
+        submitted.map(drop).inspect_err(|_| run.abandon())
     }
 
     /// Gives a node other parameters. `node` is one of the graph this was made from.

@@ -176,6 +176,11 @@ impl Map {
         true
     }
 
+    /// All ranges, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Range> {
+        self.ranges.values()
+    }
+
     /// Ranges of one context.
     pub fn of_context(&self, context: u64) -> Vec<u64> {
         self.ranges.values().filter(|r| r.context == context).map(|r| r.base).collect()

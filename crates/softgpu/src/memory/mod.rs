@@ -13,6 +13,7 @@
 //! Pages of freed memory are unmapped, so that a kernel which still uses them faults.
 
 mod access;
+mod evict;
 mod map;
 mod physical;
 mod space;
@@ -28,6 +29,7 @@ use parking_lot::RwLock;
 use rustix::io::Errno;
 
 pub use access::Side;
+pub use evict::Saved;
 pub use map::{Advice, Kind, Range};
 pub use physical::Physical;
 pub use sys::Protection;

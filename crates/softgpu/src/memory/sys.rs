@@ -77,6 +77,18 @@ pub fn reset_to_reserved(address: u64, len: u64) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Maps zeroed private memory in place of reserved pages.
+///
+/// # Errors
+/// As the operating system says.
+pub fn map_again(address: u64, len: u64) -> Result<(), Errno> {
+    let pointer = in_window(address, len)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: only pages of the window are replaced, to which no Rust reference points.
+    unsafe { rustix::mm::mmap_anonymous(pointer, len as usize, prot(Protection::ReadWrite), flags) }?;
+    Ok(())
+}
+
 /// Maps `file` from `offset` at `address`, shared, in place of what is there.
 ///
 /// # Errors

@@ -95,8 +95,16 @@ done:
 }
 ";
 
-/// Starts the driver.
+/// Starts the driver, with two devices unless something else was asked for.
 pub fn init() {
+    static DEVICES: std::sync::Once = std::sync::Once::new();
+    const NAME: &str = "FERMATA_SOFTGPU_DEVICES";
+    DEVICES.call_once(|| {
+        if std::env::var_os(NAME).is_none() {
+            // SAFETY: the driver, which reads the environment, starts after this, and tests do not.
+            unsafe { std::env::set_var(NAME, "2") };
+        }
+    });
     check(cuda!(init::cuInit(0)));
 }
 

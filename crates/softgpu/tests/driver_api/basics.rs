@@ -1,14 +1,13 @@
-//! The driver API as a program uses it: load PTX, launch, copy, synchronise.
-
-mod common;
+//! Loading PTX, launching, copying, and what is refused.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use common::{Context, check, cuda};
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
 use fermata_softgpu::api::{context, copy, device, function, init, launch, memory, memset, module, stream};
+
+use crate::common::{self, Context, check, cuda};
 
 #[test]
 fn a_kernel_computes_and_its_result_is_copied_back() {

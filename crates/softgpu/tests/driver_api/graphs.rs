@@ -1,0 +1,201 @@
+//! Graphs: explicit nodes, capture, update, execution.
+
+use std::ptr::null_mut;
+
+use fermata_abi::sys::driver as cu;
+use fermata_softgpu::api::args::{In, Out};
+use fermata_softgpu::api::{capture, event, graph, graph_exec, graph_nodes, memory, memset, stream};
+
+use crate::common::{Context, check, cuda};
+
+fn new_graph() -> cu::CUgraph {
+    let mut handle = null_mut();
+    check(cuda!(graph::cuGraphCreate(Out::from(&mut handle), 0)));
+    handle
+}
+
+fn new_stream() -> cu::CUstream {
+    let mut handle = null_mut();
+    check(cuda!(stream::cuStreamCreate(Out::from(&mut handle), 1)));
+    handle
+}
+
+fn memset_params(dst: u64, value: u32, width: usize) -> cu::CUDA_MEMSET_NODE_PARAMS {
+    cu::CUDA_MEMSET_NODE_PARAMS { dst, pitch: 0, value, elementSize: 4, width, height: 1 }
+}
+
+fn add_memset(graph: cu::CUgraph, after: &[cu::CUgraphNode], dst: u64, value: u32, width: usize) -> cu::CUgraphNode {
+    let mut node = null_mut();
+    let params = memset_params(dst, value, width);
+    check(cuda!(graph_nodes::cuGraphAddMemsetNode(
+        Out::from(&mut node),
+        graph,
+        In::from(after),
+        after.len(),
+        In::from(&params),
+        null_mut(),
+    )));
+    node
+}
+
+fn instantiate(graph: cu::CUgraph) -> cu::CUgraphExec {
+    let mut exec = null_mut();
+    check(cuda!(graph_exec::cuGraphInstantiateWithFlags(Out::from(&mut exec), graph, 0)));
+    exec
+}
+
+fn launch(exec: cu::CUgraphExec, stream: cu::CUstream) {
+    check(cuda!(graph_exec::cuGraphLaunch(exec, stream)));
+    check(cuda!(stream::cuStreamSynchronize(stream)));
+}
+
+#[test]
+fn nodes_run_in_the_order_of_their_edges_and_can_be_changed() {
+    let context = Context::new();
+    let (graph, stream) = (new_graph(), new_stream());
+    let words = context.upload(&[0u32; 4]);
+    let second = add_memset(graph, &[], words, 2, 2);
+    let first = add_memset(graph, &[], words, 1, 4);
+    check(cuda!(graph::cuGraphAddDependencies(graph, In::from(&first), In::from(&second), 1)));
+    let exec = instantiate(graph);
+    launch(exec, stream);
+    assert_eq!(context.download::<u32>(words, 4), [2, 2, 1, 1]);
+    let changed = memset_params(words, 9, 1);
+    check(cuda!(graph_exec::cuGraphExecMemsetNodeSetParams(exec, second, In::from(&changed), null_mut())));
+    launch(exec, stream);
+    assert_eq!(context.download::<u32>(words, 4), [9, 1, 1, 1]);
+    check(cuda!(graph_exec::cuGraphNodeSetEnabled(exec, first, 0)));
+    check(cuda!(memset::cuMemsetD32_v2(words, 0, 4)));
+    launch(exec, stream);
+    assert_eq!(context.download::<u32>(words, 4), [9, 0, 0, 0]);
+    check(cuda!(graph::cuGraphDestroy(graph)));
+    launch(exec, stream);
+    check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
+    assert_eq!(cuda!(graph::cuGraphDestroy(graph)), cu::CUDA_ERROR_INVALID_HANDLE);
+}
+
+#[test]
+fn a_cycle_is_refused_at_instantiation() {
+    let context = Context::new();
+    let graph = new_graph();
+    let words = context.upload(&[0u32; 4]);
+    let a = add_memset(graph, &[], words, 1, 4);
+    let b = add_memset(graph, &[a], words, 2, 4);
+    check(cuda!(graph::cuGraphAddDependencies(graph, In::from(&b), In::from(&a), 1)));
+    let mut exec = null_mut();
+    let refused = cuda!(graph_exec::cuGraphInstantiateWithFlags(Out::from(&mut exec), graph, 0));
+    assert_eq!(refused, cu::CUDA_ERROR_INVALID_VALUE);
+}
+
+#[test]
+fn captured_work_runs_at_launch_and_forks_must_join() {
+    let context = Context::new();
+    let (origin, fork) = (new_stream(), new_stream());
+    let words = context.upload(&[0u32; 4]);
+    let mut events = [null_mut(), null_mut()];
+    for slot in &mut events {
+        check(cuda!(event::cuEventCreate(Out::from(slot), 0)));
+    }
+    let relaxed = cu::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    let capture = |joined: bool| {
+        check(cuda!(capture::cuStreamBeginCapture_v2(origin, relaxed)));
+        check(cuda!(memset::cuMemsetD32Async(words, 1, 4, origin)));
+        check(cuda!(event::cuEventRecord(events[0], origin)));
+        check(cuda!(stream::cuStreamWaitEvent(fork, events[0], 0)));
+        check(cuda!(memset::cuMemsetD32Async(words, 2, 1, fork)));
+        check(cuda!(event::cuEventRecord(events[1], fork)));
+        if joined {
+            check(cuda!(stream::cuStreamWaitEvent(origin, events[1], 0)));
+        }
+        let mut graph = null_mut();
+        (cuda!(capture::cuStreamEndCapture(origin, Out::from(&mut graph))), graph)
+    };
+    assert_eq!(capture(false), (cu::CUDA_ERROR_STREAM_CAPTURE_UNJOINED, null_mut()));
+    let (code, graph) = capture(true);
+    check(code);
+    assert_eq!(context.download::<u32>(words, 4), [0; 4], "nothing runs while it is captured");
+    let mut count = 0;
+    check(cuda!(graph::cuGraphGetNodes(graph, Out::null(), Out::from(&mut count))));
+    assert_eq!(count, 2);
+    launch(instantiate(graph), origin);
+    assert_eq!(context.download::<u32>(words, 4), [2, 1, 1, 1]);
+}
+
+#[test]
+fn a_capture_forbids_unsafe_calls_and_is_invalid_after_one() {
+    let _context = Context::new();
+    let stream = new_stream();
+    let mode = cu::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    check(cuda!(capture::cuStreamBeginCapture_v2(stream, mode)));
+    let mut address = 0;
+    let refused = cuda!(memory::cuMemAlloc_v2(Out::from(&mut address), 4));
+    assert_eq!(refused, cu::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    let mut status = 0;
+    check(cuda!(capture::cuStreamIsCapturing(stream, Out::from(&mut status))));
+    assert_eq!(status, cu::CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    let mut graph = null_mut();
+    let ended = cuda!(capture::cuStreamEndCapture(stream, Out::from(&mut graph)));
+    assert_eq!(ended, cu::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    check(cuda!(memory::cuMemAlloc_v2(Out::from(&mut address), 4)));
+}
+
+#[test]
+fn an_executable_graph_takes_over_parameters_of_the_same_shape_only() {
+    let context = Context::new();
+    let stream = new_stream();
+    let words = context.upload(&[0u32; 2]);
+    let (old, new, other) = (new_graph(), new_graph(), new_graph());
+    add_memset(old, &[], words, 1, 2);
+    add_memset(new, &[], words, 2, 1);
+    let first = add_memset(other, &[], words, 3, 2);
+    add_memset(other, &[first], words, 4, 2);
+    let exec = instantiate(old);
+    let mut info = cu::CUgraphExecUpdateResultInfo::default();
+    let mut update = |graph| cuda!(graph_exec::cuGraphExecUpdate_v2(exec, graph, Out::from(&mut info)));
+    assert_eq!(update(other), cu::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    check(update(new));
+    assert_eq!(info.result, cu::CU_GRAPH_EXEC_UPDATE_SUCCESS);
+    launch(exec, stream);
+    assert_eq!(context.download::<u32>(words, 2), [2, 0]);
+}
+
+#[test]
+fn kernel_nodes_show_and_take_parameters() {
+    let context = Context::new();
+    let (graph, stream) = (new_graph(), new_stream());
+    let words = context.upload(&[0u32; 32]);
+    let kernel = context.load(crate::common::COUNT).function(c"count");
+    let (mut n, mut loops, mut step, mut p) = (32u32, 1u32, 5u32, words);
+    let mut pointers = [
+        (&raw mut p).cast(),
+        (&raw mut n).cast(),
+        (&raw mut loops).cast(),
+        (&raw mut step).cast(),
+    ];
+    let params = cu::CUDA_KERNEL_NODE_PARAMS_v2 {
+        func: kernel.0,
+        gridDimX: 1,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 32,
+        blockDimY: 1,
+        blockDimZ: 1,
+        kernelParams: pointers.as_mut_ptr(),
+        ..Default::default()
+    };
+    let mut node = null_mut();
+    let none: In<cu::CUgraphNode> = In::null();
+    let code = cuda!(graph_nodes::cuGraphAddKernelNode_v2(Out::from(&mut node), graph, none, 0, In::from(&params)));
+    check(code);
+    let mut shown = cu::CUDA_KERNEL_NODE_PARAMS_v2::default();
+    check(cuda!(graph_nodes::cuGraphKernelNodeGetParams_v2(node, Out::from(&mut shown))));
+    // SAFETY: the kernel has four parameters, the last of 4 bytes.
+    assert_eq!(unsafe { (*shown.kernelParams.add(3)).cast::<u32>().read_unaligned() }, 5);
+    let exec = instantiate(graph);
+    launch(exec, stream);
+    step = 7;
+    pointers[3] = (&raw mut step).cast();
+    check(cuda!(graph_exec::cuGraphExecKernelNodeSetParams_v2(exec, node, In::from(&params))));
+    launch(exec, stream);
+    assert_eq!(context.download::<u32>(words, 32), [12; 32]);
+}

@@ -1,0 +1,10 @@
+//! The driver API as a program uses it, on two devices with default settings.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod basics;
+mod graphs;
+mod sticky;
+mod streams;
+mod vmm;

@@ -1,0 +1,159 @@
+//! Settings: each scenario runs in a process of its own, for settings are read once.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::ffi::c_void;
+use std::process::Command;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use common::{Context, check, cuda};
+use fermata_abi::sys::driver as cu;
+use fermata_softgpu::api::args::Out;
+use fermata_softgpu::api::{context, copy, device, init, memory, stream};
+
+/// Runs one of the scenarios below with these settings.
+fn scenario(name: &str, settings: &[(&str, &str)]) {
+    let program = std::env::current_exe().expect("a test has a program");
+    let mut command = Command::new(program);
+    command.args(["--exact", name, "--ignored", "--test-threads=1"]);
+    for (setting, value) in settings {
+        command.env(format!("FERMATA_SOFTGPU_{setting}"), value);
+    }
+    let output = command.output().expect("the test program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+fn settings_make_devices_and_faults() {
+    scenario("the_second_allocation_fails", &[("FAIL_ALLOC", "2")]);
+    scenario("the_second_copy_fails_and_kills_the_context", &[("FAIL_COPY", "2")]);
+    scenario("the_device_is_lost_at_the_second_launch", &[("LOSE_DEVICE", "2")]);
+    scenario("copies_take_the_time_of_the_link", &[("HOST_LINK", "20M")]);
+    scenario("memory_is_as_large_as_set", &[("MEMORY", "16M"), ("DEVICES", "2")]);
+    scenario("an_endless_kernel_is_stopped", &[("KERNEL_LIMIT", "1")]);
+    scenario("nonsense_is_refused", &[("MEMORY", "plenty")]);
+    scenario("a_fork_cannot_use_the_driver", &[]);
+}
+
+fn allocate(bytes: usize) -> (cu::CUresult, u64) {
+    let mut address = 0;
+    (cuda!(memory::cuMemAlloc_v2(Out::from(&mut address), bytes)), address)
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn the_second_allocation_fails() {
+    let _context = Context::new();
+    assert_eq!(allocate(4).0, cu::CUDA_SUCCESS);
+    assert_eq!(allocate(4).0, cu::CUDA_ERROR_OUT_OF_MEMORY);
+    assert_eq!(allocate(4).0, cu::CUDA_SUCCESS);
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn the_second_copy_fails_and_kills_the_context() {
+    let context = Context::new();
+    let words = context.upload(&[1u32]);
+    let mut word = 0u32;
+    let to: Out<c_void> = Out::from_raw((&raw mut word).cast());
+    let failed = cuda!(copy::cuMemcpyDtoH_v2(to, words, 4));
+    assert_eq!(failed, cu::CUDA_ERROR_ECC_UNCORRECTABLE);
+    assert_eq!(cuda!(context::cuCtxSynchronize()), cu::CUDA_ERROR_ECC_UNCORRECTABLE);
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn the_device_is_lost_at_the_second_launch() {
+    let context = Context::new();
+    let kernel = context.load(common::COUNT).function(c"count");
+    let words = context.upload(&[0u32; 32]);
+    let params: [&[u8]; 4] =
+        [&words.to_ne_bytes(), &32u32.to_ne_bytes(), &1u32.to_ne_bytes(), &1u32.to_ne_bytes()];
+    kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
+    check(cuda!(context::cuCtxSynchronize()));
+    kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
+    assert_eq!(cuda!(context::cuCtxSynchronize()), cu::CUDA_ERROR_DEVICE_UNAVAILABLE);
+    assert_eq!(allocate(4).0, cu::CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn copies_take_the_time_of_the_link() {
+    let context = Context::new();
+    let begun = Instant::now();
+    let address = context.upload(&vec![0u8; 2 << 20]);
+    assert!(begun.elapsed() >= Duration::from_millis(100));
+    let begun = Instant::now();
+    let other = context.allocate(2 << 20);
+    check(cuda!(copy::cuMemcpyDtoD_v2(other, address, 2 << 20)));
+    check(cuda!(stream::cuStreamSynchronize(null_mut())));
+    assert!(begun.elapsed() < Duration::from_millis(100), "copies inside a device do not use the link");
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn memory_is_as_large_as_set() {
+    let _context = Context::on(1);
+    let mut count = 0;
+    check(cuda!(device::cuDeviceGetCount(Out::from(&mut count))));
+    assert_eq!(count, 2);
+    assert_eq!(allocate(17 << 20).0, cu::CUDA_ERROR_OUT_OF_MEMORY);
+    let (code, address) = allocate(12 << 20);
+    check(code);
+    let (mut free, mut total) = (0, 0);
+    check(cuda!(memory::cuMemGetInfo_v2(Out::from(&mut free), Out::from(&mut total))));
+    assert_eq!((free, total), (4 << 20, 16 << 20));
+    assert_eq!(allocate(6 << 20).0, cu::CUDA_ERROR_OUT_OF_MEMORY);
+    check(cuda!(memory::cuMemFree_v2(address)));
+    check(allocate(16 << 20).0);
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn an_endless_kernel_is_stopped() {
+    let context = Context::new();
+    let kernel = context.load(common::COUNT).function(c"count");
+    let words = context.upload(&[0u32; 32]);
+    let params: [&[u8]; 4] =
+        [&words.to_ne_bytes(), &1u32.to_ne_bytes(), &u32::MAX.to_ne_bytes(), &1u32.to_ne_bytes()];
+    for _ in 0..4 {
+        kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
+    }
+    let begun = Instant::now();
+    assert_eq!(cuda!(context::cuCtxSynchronize()), cu::CUDA_ERROR_LAUNCH_TIMEOUT);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn nonsense_is_refused() {
+    assert_eq!(cuda!(init::cuInit(0)), cu::CUDA_ERROR_INVALID_VALUE);
+    let mut count = 0;
+    let refused = cuda!(device::cuDeviceGetCount(Out::from(&mut count)));
+    assert_eq!(refused, cu::CUDA_ERROR_NOT_INITIALIZED);
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn a_fork_cannot_use_the_driver() {
+    let context = Context::new();
+    let words = context.upload(&[5u32]);
+    // SAFETY: the child only calls the driver, which refuses without taking a lock, and leaves.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut count = 0;
+        let refused = cuda!(device::cuDeviceGetCount(Out::from(&mut count)));
+        let started = cuda!(init::cuInit(0));
+        let both = [refused, started].iter().all(|code| *code == cu::CUDA_ERROR_NOT_INITIALIZED);
+        // SAFETY: leaves without running what belongs to the parent.
+        unsafe { libc::_exit(if both { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+    assert_eq!(context.download::<u32>(words, 1), [5]);
+}

@@ -33,7 +33,7 @@ impl Engine {
         let index = self.fibers.len();
         let mut context = Box::new(Context::new(index as u32));
         context.stack_limit = self.stacks.soft_limit(index);
-        context.local_end = self.slot.local(index + 1);
+        context.local_end = self.slot.local_end(index);
         // SAFETY: the box stays in `contexts`, which is dropped after `fibers`.
         let fiber = unsafe { fiber(&self.stacks, index, &mut *context) };
         self.pointers.push(&mut *context);

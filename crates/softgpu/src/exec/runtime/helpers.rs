@@ -42,12 +42,10 @@ pub unsafe extern "C" fn access(context: *mut Context, address: u64, size: u64) 
     }
 }
 
-/// A shared address outside the block's shared memory, or misaligned.
-pub unsafe extern "C" fn shared_fault(context: *mut Context, address: u64, size: u64) {
+/// A misaligned shared address.
+pub unsafe extern "C" fn misaligned(context: *mut Context, address: u64) {
     // SAFETY: called by compiled code with its own context.
-    let context = unsafe { &*context };
-    let aligned = address & (size & 0xFFFF_FFFF).wrapping_sub(1) == 0;
-    context.stop(if aligned { Stop::Address(context.shared_base.wrapping_add(address)) } else { Stop::Misaligned(address) });
+    unsafe { &*context }.stop(Stop::Misaligned(address));
 }
 
 /// `trap`
@@ -67,8 +65,8 @@ pub unsafe extern "C" fn illegal(context: *mut Context, why: u64) {
     unsafe { &*context }.stop(Stop::Illegal(what.to_owned()));
 }
 
-/// Fuel has run out: looks at the clock, lets other threads run. Returns new fuel.
-pub unsafe extern "C" fn refuel(context: *mut Context) -> i64 {
+/// Fuel has run out: looks at the clock, lets other threads run.
+pub unsafe extern "C" fn refuel(context: *mut Context) {
     // SAFETY: called by compiled code with its own context; the reference to the block ends before
     // the fiber pauses.
     unsafe {
@@ -80,7 +78,6 @@ pub unsafe extern "C" fn refuel(context: *mut Context) -> i64 {
         }
         (*context).fuel = FUEL;
     }
-    FUEL
 }
 
 /// `exit` inside a function.

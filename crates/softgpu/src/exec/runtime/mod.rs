@@ -18,6 +18,7 @@ pub(super) mod helpers;
 pub(super) mod math;
 pub(super) mod pool;
 pub(super) mod print;
+pub(super) mod quiet;
 pub(super) mod signal;
 pub(super) mod warp;
 pub(super) mod window;

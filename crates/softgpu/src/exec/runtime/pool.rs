@@ -116,6 +116,10 @@ fn worker() {
 fn run_blocks(grid: &Grid<'_>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         with_engine(|engine| {
+            if let Err(error) = engine.slot.size_shared(u64::from(grid.static_shared) + u64::from(grid.dynamic_shared)) {
+                grid.fail(Stop::Illegal(format!("cannot give the block shared memory: {error}")));
+                return;
+            }
             let bytes = grid.params.len().min(window::PARAMS);
             // SAFETY: the slot maps PARAMS bytes there, and no compiled code of this thread runs now.
             unsafe { std::ptr::copy_nonoverlapping(grid.params.as_ptr(), engine.slot.params() as *mut u8, bytes) };

@@ -1,26 +1,33 @@
 //! A piece of the device window per host thread, for shared and local memory and parameters.
 //!
 //! ```text
-//! slot  +0        shared memory of the running block, 1 MiB
-//!       +1 MiB    parameters of the running grid, 64 KiB
-//!       +64 MiB   local memory, 512 KiB per fiber
+//! slot  +2 GiB         shared memory of the running block, as many pages as the launch asks for
+//!       +7 GiB         parameters of the running grid, 64 KiB
+//!       +7 GiB+64 MiB  local memory, 512 KiB per fiber
 //! ```
+//! Nothing else of a slot is accessible: a 32-bit shared address with a 32-bit displacement that is out
+//! of bounds faults by itself.
 
 use std::io;
 use std::sync::Mutex;
 
+use super::engine::MAX_THREADS;
+use super::fiber::stagger;
+
 /// First slot.
-pub const AREA: u64 = 0x3F00_0000_0000;
-const SLOT: u64 = 1 << 30;
-const SLOTS: u64 = 1024;
+pub const AREA: u64 = 0x3E00_0000_0000;
+const SLOT: u64 = 8 << 30;
+const SLOTS: u64 = 256;
+const SHARED_AT: u64 = 2 << 30;
 /// Room for shared memory.
 pub const SHARED: u64 = 1 << 20;
-const PARAMS_AT: u64 = 1 << 20;
+const PARAMS_AT: u64 = 7 << 30;
 /// Room for parameters.
 pub const PARAMS: usize = 64 << 10;
-const LOCAL_AT: u64 = 64 << 20;
+const LOCAL_AT: u64 = (7 << 30) + (64 << 20);
 /// Room for local memory per thread.
 pub const LOCAL: u64 = 512 << 10;
+const PAGE: u64 = 4096;
 
 static USED: Mutex<Vec<bool>> = Mutex::new(Vec::new());
 
@@ -28,6 +35,8 @@ static USED: Mutex<Vec<bool>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub struct Slot {
     base: u64,
+    /// Bytes of shared memory that are accessible.
+    open: u64,
 }
 
 impl Slot {
@@ -49,7 +58,7 @@ impl Slot {
                 libc::mmap(
                     base as *mut _,
                     SLOT as usize,
-                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::PROT_NONE,
                     libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
                     -1,
                     0,
@@ -57,16 +66,44 @@ impl Slot {
             };
             used[index] = true;
             if got as u64 == base {
-                return Ok(Self { base });
+                let slot = Self { base, open: 0 };
+                slot.protect(base + PARAMS_AT, PARAMS as u64, true)?;
+                slot.protect(base + LOCAL_AT, LOCAL * MAX_THREADS as u64, true)?;
+                return Ok(slot);
             }
             last = io::Error::last_os_error();
         }
         Err(last)
     }
 
+    fn protect(&self, address: u64, bytes: u64, open: bool) -> io::Result<()> {
+        let access = if open { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+        // SAFETY: a range of this slot, which is mapped, and used only by kernels of this host thread.
+        match unsafe { libc::mprotect(address as *mut _, bytes as usize, access) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Makes exactly the pages accessible that `bytes` bytes of shared memory need.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn size_shared(&mut self, bytes: u64) -> io::Result<()> {
+        let wanted = bytes.next_multiple_of(PAGE);
+        let start = self.shared();
+        if wanted > self.open {
+            self.protect(start + self.open, wanted - self.open, true)?;
+        } else if wanted < self.open {
+            self.protect(start + wanted, self.open - wanted, false)?;
+        }
+        self.open = wanted;
+        Ok(())
+    }
+
     /// Generic address of shared address 0.
     pub fn shared(&self) -> u64 {
-        self.base
+        self.base + SHARED_AT
     }
 
     /// Generic address of the parameters.
@@ -76,7 +113,12 @@ impl Slot {
 
     /// Generic address of the local memory of a fiber.
     pub fn local(&self, fiber: usize) -> u64 {
-        self.base + LOCAL_AT + fiber as u64 * LOCAL
+        self.base + LOCAL_AT + fiber as u64 * LOCAL + (stagger(fiber) as u64 & !255)
+    }
+
+    /// End of the local memory of a fiber.
+    pub fn local_end(&self, fiber: usize) -> u64 {
+        self.base + LOCAL_AT + (fiber as u64 + 1) * LOCAL
     }
 }
 

@@ -89,7 +89,8 @@ impl<'a> Translator<'a, '_> {
         let found = self.b.ins().atomic_cas(flags, pointer, seen, new);
         let same = self.b.ins().icmp(IntCC::Equal, found, seen);
         self.b.ins().brif(same, done, &[], again, &[BlockArg::Value(found)]);
-        self.b.switch_to_block(done);
+        self.b.seal_block(again);
+        self.go_on_in(done);
         Ok(old)
     }
 

@@ -3,15 +3,15 @@
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{AbiParam, Block, InstBuilder, JumpTableData, MemFlagsData, Signature, Value, types};
+use cranelift_codegen::ir::{AbiParam, Block, InstBuilder, JumpTableData, MemFlagsData, Signature, TrapCode, Value, types};
 use cranelift_codegen::isa::CallConv;
 use fermata_ptx::ast::{Instruction, Name, Operand, Type};
 
 use super::modifiers::Modifiers;
 use super::scope::Place;
 use super::{Refused, Step, Translator, descriptor};
-use crate::exec::runtime::context::Context;
-use crate::exec::runtime::{helpers, print};
+use crate::exec::runtime::context::{Context, FUEL};
+use crate::exec::runtime::{helpers, print, quiet};
 
 /// How many operands the lists of a call hold.
 pub(super) fn operands(i: &Instruction) -> usize {
@@ -41,11 +41,11 @@ impl<'a> Translator<'a, '_> {
         let (yes, no) = if negated { (next, taken) } else { (taken, next) };
         self.b.ins().brif(condition, yes, &[], no, &[]);
         if back {
-            self.b.switch_to_block(taken);
+            self.go_on_in(taken);
             self.spend();
             self.b.ins().jump(target, &[]);
         }
-        self.b.switch_to_block(next);
+        self.go_on_in(next);
         Ok(())
     }
 
@@ -55,14 +55,14 @@ impl<'a> Translator<'a, '_> {
         let left = self.b.ins().iadd_imm_s(fuel, -1);
         self.b.def_var(self.fuel, left);
         let empty = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
-        self.unless(empty, Self::yield_now);
+        self.if_rarely(empty, Self::yield_now);
     }
 
     /// Lets other threads run, and looks whether the launch must end.
     pub(super) fn yield_now(&mut self) {
-        if let Some(fuel) = self.call_helper(helpers::refuel as *const () as usize, &[], Some(types::I64)) {
-            self.b.def_var(self.fuel, fuel);
-        }
+        self.call_quietly(quiet::refuel as *const () as usize, &[]);
+        let fuel = self.b.ins().iconst(types::I64, FUEL);
+        self.b.def_var(self.fuel, fuel);
     }
 
     /// Calls count too: recursion without a loop must also be stoppable.
@@ -71,16 +71,14 @@ impl<'a> Translator<'a, '_> {
         let left = self.b.ins().iadd_imm_s(fuel, -1);
         self.set_field(left, offset_of!(Context, fuel));
         let empty = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
-        self.unless(empty, |t| {
-            t.call_helper(helpers::refuel as *const () as usize, &[], Some(types::I64));
-        });
+        self.if_rarely(empty, |t| t.call_quietly(quiet::refuel as *const () as usize, &[]));
     }
 
     pub(super) fn check_stack(&mut self) {
         let pointer = self.b.ins().get_stack_pointer(types::I64);
         let limit = self.constant_field(types::I64, offset_of!(Context, stack_limit));
         let over = self.b.ins().icmp(IntCC::UnsignedLessThan, pointer, limit);
-        self.unless(over, |t| t.illegal(helpers::reason::STACK));
+        self.fault_if(over, |t| t.illegal(helpers::reason::STACK));
     }
 
     /// Gives the frame back and returns.
@@ -123,8 +121,10 @@ impl<'a> Translator<'a, '_> {
         let calls: Vec<_> = blocks.iter().map(|&b| cranelift_codegen::ir::BlockCall::new(b, [], pool)).collect();
         let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
         self.b.ins().br_table(index, table);
-        self.b.switch_to_block(wrong);
+        self.go_on_in(wrong);
         self.illegal(helpers::reason::TARGET);
+        self.b.ins().trap(TrapCode::unwrap_user(1));
+        self.fresh_block();
         Ok(())
     }
 
@@ -186,14 +186,14 @@ impl<'a> Translator<'a, '_> {
         let index = self.b.ins().rotr_imm_u(distance, i64::from(descriptor::SIZE.trailing_zeros()));
         let count = self.unit.ast.items.len() as i64;
         let wild = self.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, index, count);
-        self.unless(wild, |t| t.illegal(helpers::reason::CALL));
+        self.fault_if(wild, |t| t.illegal(helpers::reason::CALL));
         let flags = MemFlagsData::trusted();
         let shape = self.b.ins().load(types::I64, flags, pointer, 8);
         let other = self.b.ins().icmp_imm_s(IntCC::NotEqual, shape, descriptor::shape(returns, params) as i64);
         let code = self.b.ins().load(types::I64, flags, pointer, 0);
         let missing = self.b.ins().icmp_imm_s(IntCC::Equal, code, 0);
         let bad = self.b.ins().bor(other, missing);
-        self.unless(bad, |t| t.illegal(helpers::reason::CALL));
+        self.fault_if(bad, |t| t.illegal(helpers::reason::CALL));
         code
     }
 

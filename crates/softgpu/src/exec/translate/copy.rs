@@ -43,18 +43,20 @@ impl<'a> Translator<'a, '_> {
                 let none = self.b.ins().icmp_imm_s(IntCC::Equal, bytes, 0);
                 let (some, after) = (self.b.create_block(), self.b.create_block());
                 self.b.ins().brif(none, after, &[], some, &[]);
-                self.b.switch_to_block(some);
+                self.go_on_in(some);
+                let verified = self.verified.clone();
                 let from = self.pointer(from, 1, false);
+                self.verified = verified;
                 for at in 0..size {
                     let wanted = self.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThan, bytes, i64::from(at));
                     let copy = self.b.create_block();
                     self.b.ins().brif(wanted, copy, &[], after, &[]);
-                    self.b.switch_to_block(copy);
+                    self.go_on_in(copy);
                     let value = self.b.ins().load(types::I8, MemFlagsData::new(), from, at as i32);
                     self.b.ins().store(MemFlagsData::new(), value, to, at as i32);
                 }
                 self.b.ins().jump(after, &[]);
-                self.b.switch_to_block(after);
+                self.go_on_in(after);
                 Ok(())
             }
         }

@@ -16,11 +16,14 @@ use super::operand::integer_of;
 use super::scope::{Place, natural};
 use super::{Refused, Step, Translator};
 use crate::exec::runtime::context::Context;
-use crate::exec::runtime::{helpers, window};
+use crate::exec::runtime::{helpers, quiet, window};
 use crate::exec::{VarSpace, WINDOW_BASE, WINDOW_END};
 
 /// Back-edges that an access other threads may wait on counts for.
 const STRONG_COST: i64 = 64;
+
+/// How far from a checked address another counts as checked, bytes.
+const NEAR: u64 = 1 << 16;
 
 /// How an address is to be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +77,7 @@ impl<'a> Translator<'a, '_> {
         match &place {
             Place::Register(register) => {
                 let value = self.b.use_var(register.var);
-                target.base = self.fit(value, types::I64, false)?;
+                target.base = if shared { self.shared_address(value)? } else { self.fit(value, types::I64, false)? };
             }
             Place::Shared { offset: at, size } if inside(*size) => {
                 target.base = self.constant_field(types::I64, offset_of!(Context, shared_base));
@@ -100,42 +103,71 @@ impl<'a> Translator<'a, '_> {
         Ok(target)
     }
 
+    /// Shared addresses have 32 bits, in whatever register.
+    fn shared_address(&mut self, value: Value) -> Step<Value> {
+        let value = self.fit(value, types::I32, false)?;
+        Ok(self.b.ins().uextend(types::I64, value))
+    }
+
     /// Checks the address; the pointer and offset to access.
     pub(super) fn checked(&mut self, target: Target, bytes: u32, write: bool) -> (Value, i32) {
-        let shift = i64::from(bytes.trailing_zeros());
+        let known = self.is_verified(target, bytes);
         let base = match target.check {
             Check::None => target.base,
             Check::Pointer => {
-                let distance = self.b.ins().iadd_imm_s(target.base, target.offset.wrapping_sub(WINDOW_BASE as i64));
-                let turned = if shift > 0 { self.b.ins().rotr_imm_u(distance, shift) } else { distance };
-                let limit = ((WINDOW_END - WINDOW_BASE) >> shift) as i64;
-                let bad = self.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, turned, limit);
-                self.slow_path(bad, target, bytes, write, helpers::access as *const () as usize);
+                if !known {
+                    self.check_pointer(target, bytes, write);
+                }
                 target.base
             }
             Check::Shared => {
-                let address = self.b.ins().iadd_imm_s(target.base, target.offset);
-                let turned = if shift > 0 { self.b.ins().rotr_imm_u(address, shift) } else { address };
-                let size = self.constant_field(types::I64, offset_of!(Context, shared_size));
-                let limit = if shift > 0 { self.b.ins().ushr_imm_u(size, shift) } else { size };
-                let bad = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, turned, limit);
-                self.slow_path(bad, target, bytes, write, helpers::shared_fault as *const () as usize);
+                if !known && bytes > 1 {
+                    self.check_alignment(target, bytes);
+                }
                 let start = self.constant_field(types::I64, offset_of!(Context, shared_base));
                 self.b.ins().iadd(start, target.base)
             }
         };
+        if !known && target.check != Check::None {
+            self.verified.insert(target.base, (target.offset, bytes));
+        }
         match i32::try_from(target.offset) {
             Ok(offset) => (base, offset),
             Err(_) => (self.b.ins().iadd_imm_s(base, target.offset), 0),
         }
     }
 
-    fn slow_path(&mut self, bad: Value, target: Target, bytes: u32, write: bool, helper: usize) {
-        self.unless(bad, |t| {
+    /// Whether a check of the same base near by covers this access. Near the window's ends, and around
+    /// host memory, it may be off by [`NEAR`]; what is not mapped faults all the same.
+    fn is_verified(&self, target: Target, bytes: u32) -> bool {
+        self.verified.get(&target.base).is_some_and(|&(offset, size)| {
+            let distance = target.offset.wrapping_sub(offset);
+            bytes <= size && distance.unsigned_abs() < NEAR && distance % i64::from(bytes) == 0
+        })
+    }
+
+    fn check_pointer(&mut self, target: Target, bytes: u32, write: bool) {
+        let shift = i64::from(bytes.trailing_zeros());
+        let distance = self.b.ins().iadd_imm_s(target.base, target.offset.wrapping_sub(WINDOW_BASE as i64));
+        let turned = if shift > 0 { self.b.ins().rotr_imm_u(distance, shift) } else { distance };
+        let limit = ((WINDOW_END - WINDOW_BASE) >> shift) as i64;
+        let bad = self.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, turned, limit);
+        self.if_rarely(bad, |t| {
             let address = t.b.ins().iadd_imm_s(target.base, target.offset);
             let write = if write { helpers::WRITE } else { 0 };
             let size = t.b.ins().iconst(types::I64, (u64::from(bytes) | write) as i64);
-            t.call_helper(helper, &[address, size], None);
+            t.call_quietly(quiet::access as *const () as usize, &[address, size]);
+        });
+    }
+
+    /// Bounds need no check: around shared memory nothing is mapped as far as 32 bits reach.
+    fn check_alignment(&mut self, target: Target, bytes: u32) {
+        let aligned_offset = target.offset % i64::from(bytes) == 0;
+        let address = if aligned_offset { target.base } else { self.b.ins().iadd_imm_s(target.base, target.offset) };
+        let low = self.b.ins().band_imm_u(address, i64::from(bytes) - 1);
+        self.fault_if(low, |t| {
+            let address = t.b.ins().iadd_imm_s(target.base, target.offset);
+            t.call_helper(helpers::misaligned as *const () as usize, &[address], None);
         });
     }
 

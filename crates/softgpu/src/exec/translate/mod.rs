@@ -25,7 +25,7 @@ mod vote;
 use std::collections::{HashMap, HashSet};
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{self, AbiParam, Block, InstBuilder, MemFlagsData, Signature, Value, types};
+use cranelift_codegen::ir::{self, AbiParam, Block, InstBuilder, MemFlagsData, Signature, TrapCode, Value, types};
 use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use fermata_ptx::ast::{Function, Instruction, Module, Name, Space, Statement};
@@ -111,6 +111,8 @@ struct Translator<'a, 'f> {
     floats: HashSet<Name>,
     fuel: Variable,
     carry: Variable,
+    /// Addresses that have been checked on every way here: base, and offset and bytes of the access.
+    verified: HashMap<Value, (i64, u32)>,
     /// Base of the frame, and its bytes.
     frame: Value,
     frame_bytes: u64,
@@ -135,6 +137,7 @@ pub fn translate(
     let entry = b.create_block();
     b.append_block_params_for_function_params(entry);
     b.switch_to_block(entry);
+    b.seal_block(entry);
     let context = b.block_params(entry)[0];
     let fuel = b.declare_var(types::I64);
     let carry = b.declare_var(types::I64);
@@ -149,6 +152,7 @@ pub fn translate(
         floats: HashSet::new(),
         fuel,
         carry,
+        verified: HashMap::new(),
         frame: context,
         frame_bytes: 0,
         frame_offsets: Vec::new(),
@@ -214,7 +218,7 @@ impl<'a> Translator<'a, '_> {
             let top = self.b.ins().iadd_imm_s(self.frame, self.frame_bytes as i64);
             let end = self.constant_field(types::I64, std::mem::offset_of!(Context, local_end));
             let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, top, end);
-            self.unless(over, |t| t.illegal(helpers::reason::STACK));
+            self.fault_if(over, |t| t.illegal(helpers::reason::STACK));
             self.set_field(top, std::mem::offset_of!(Context, local_top));
         }
         let values = self.b.block_params(self.b.func.layout.entry_block().unwrap_or(Block::from_u32(0))).to_vec();
@@ -247,6 +251,7 @@ impl<'a> Translator<'a, '_> {
                     self.placed.insert(name.clone());
                     self.b.ins().jump(block, &[]);
                     self.b.switch_to_block(block);
+                    self.verified.clear();
                 }
                 Statement::Block(inner) => {
                     self.scopes.push(Scope::default());
@@ -287,10 +292,12 @@ impl<'a> Translator<'a, '_> {
         let (run, after) = (self.b.create_block(), self.b.create_block());
         let (yes, no) = if guard.negated { (after, run) } else { (run, after) };
         self.b.ins().brif(condition, yes, &[], no, &[]);
-        self.b.switch_to_block(run);
+        self.go_on_in(run);
+        let verified = self.verified.clone();
         self.instruction(i)?;
+        self.verified = verified;
         self.b.ins().jump(after, &[]);
-        self.b.switch_to_block(after);
+        self.go_on_in(after);
         Ok(())
     }
 
@@ -335,6 +342,8 @@ impl<'a> Translator<'a, '_> {
             "exit" => self.exit(),
             "trap" | "brkpt" => {
                 self.call_helper(helpers::trap as *const () as usize, &[], None);
+                self.b.ins().trap(TrapCode::unwrap_user(1));
+                self.fresh_block();
                 Ok(())
             }
             "bar" | "barrier" => self.barrier(i, m),
@@ -385,18 +394,48 @@ impl<'a> Translator<'a, '_> {
     /// Goes on in a new block after a terminator; what follows can only be reached by a label.
     fn fresh_block(&mut self) {
         let block = self.b.create_block();
+        self.go_on_in(block);
+        self.verified.clear();
+    }
+
+    /// Goes on in `block`, all of whose predecessors are known.
+    fn go_on_in(&mut self, block: Block) {
+        self.b.seal_block(block);
         self.b.switch_to_block(block);
     }
 
-    /// Runs the code of `cold` when `condition` is true, out of the way, and never comes back from it.
-    fn unless(&mut self, condition: Value, cold: impl FnOnce(&mut Self)) {
+    /// Runs the code of `cold`, out of the way, when `condition` is true. It must leave registers
+    /// alone (see `call_quietly`), for the sake of those that live across it.
+    fn if_rarely(&mut self, condition: Value, cold: impl FnOnce(&mut Self)) {
+        let (rare, after) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(rare);
+        self.b.ins().brif(condition, rare, &[], after, &[]);
+        self.go_on_in(rare);
+        cold(self);
+        self.b.ins().jump(after, &[]);
+        self.go_on_in(after);
+    }
+
+    /// Ends the launch by `fatal`, out of the way, when `condition` is true.
+    fn fault_if(&mut self, condition: Value, fatal: impl FnOnce(&mut Self)) {
         let (bad, good) = (self.b.create_block(), self.b.create_block());
         self.b.set_cold_block(bad);
         self.b.ins().brif(condition, bad, &[], good, &[]);
-        self.b.switch_to_block(bad);
-        cold(self);
-        self.b.ins().jump(good, &[]);
-        self.b.switch_to_block(good);
+        self.go_on_in(bad);
+        fatal(self);
+        self.b.ins().trap(TrapCode::unwrap_user(1));
+        self.go_on_in(good);
+    }
+
+    /// Calls a helper that preserves all registers: context first, then `arguments`.
+    fn call_quietly(&mut self, address: usize, arguments: &[Value]) {
+        let mut signature = Signature::new(CallConv::PreserveAll);
+        signature.params.resize(1 + arguments.len(), AbiParam::new(types::I64));
+        let signature = self.b.import_signature(signature);
+        let callee = self.b.ins().iconst(types::I64, address as i64);
+        let mut all = vec![self.context];
+        all.extend(arguments);
+        self.b.ins().call_indirect(signature, callee, &all);
     }
 
     fn illegal(&mut self, reason: u64) {

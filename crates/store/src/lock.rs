@@ -32,9 +32,16 @@ pub(crate) enum Kind {
 
 /// Locks the file at `path`, made if absent, waiting at most `wait`. `None` when another holds it.
 pub(crate) fn file(path: &Path, kind: Kind, wait: Duration) -> Result<Option<Guard>> {
+    let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|e| StoreError::io("open lock", path, 0, e))?;
+    let fd = match rustix::fs::open(path, flags, mode) {
+        // A store on a medium that cannot be written can still be read.
+        Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, mode)
+        }
+        other => other,
+    };
+    let fd = fd.map_err(|e| StoreError::io("open lock", path, 0, e))?;
     hold(fd, path, kind, wait)
 }
 

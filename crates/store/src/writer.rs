@@ -152,7 +152,11 @@ impl PackWriter {
     /// Whether the store has this chunk already; if so it counts as put. For callers that know a chunk's
     /// id before they have its bytes at hand.
     pub fn put_known(&self, id: &ChunkId, length: u64) -> bool {
-        let known = self.index.chunks.get(id).is_some_and(|l| u64::from(l.length) == length);
+        let known = self
+            .index
+            .chunks
+            .get(id)
+            .is_some_and(|l| u64::from(l.length) == length);
         if known {
             let mut state = self.state.lock();
             state.totals.chunks += 1;

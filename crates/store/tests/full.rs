@@ -1,5 +1,5 @@
-//! A full disk: a clear error, nothing lost. The inner test runs alone on a file system of 4 MiB in
-//! a mount namespace of its own.
+//! A full disk: a clear error, nothing lost; a disk that cannot be written: still read. The inner test
+//! runs alone on a file system of 4 MiB in a mount namespace of its own.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -89,4 +89,18 @@ fn on_a_small_disk() {
     assert_eq!(image::ls(&images).unwrap().len(), 1);
     let again = write_image(&store, &images, "new", &[&[(1, 500_000), (2, 100_000)]]);
     assert!(image::verify(&again, &store, &|_| {}).unwrap().is_sound());
+
+    // The same disk as a medium that cannot be written.
+    let mut remount = Command::new("mount");
+    remount.args(["-o", "remount,ro"]).arg(&disk);
+    assert!(remount.status().unwrap().success());
+    let store = Store::open(&disk.join("store"), false).unwrap();
+    assert!(image::verify(&again, &store, &|_| {}).unwrap().is_sound());
+    assert!(
+        store
+            .begin()
+            .unwrap()
+            .put(&ChunkId::of(b"x"), b"x")
+            .is_err()
+    );
 }

@@ -9,7 +9,7 @@ use std::fs::OpenOptions;
 use fermata_store::image::{self, Image};
 use fermata_store::{ChunkId, GcOptions, Store, StoreError, WriteOptions, gc};
 use proptest::prelude::*;
-use support::{aligned, content, copy_tree, files, write_image};
+use support::{aligned, content, copy_tree, files, quick_folder, write_image};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -56,7 +56,7 @@ proptest! {
 
     #[test]
     fn store_agrees_with_model(steps in steps()) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = quick_folder();
         let images = dir.path().join("images");
         let path = dir.path().join("store");
         let mut store = Store::open(&path, true).unwrap();
@@ -137,7 +137,7 @@ proptest! {
     /// and renames allows, cut anywhere where they were not synced.
     #[test]
     fn a_crash_leaves_older_images_intact(stage in 0..4usize, cut in 0.0..1.0f64) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = quick_folder();
         let (images, path) = (dir.path().join("images"), dir.path().join("store"));
         let store = Store::open(&path, true).unwrap();
         write_image(&store, &images, "old", &[&[(1, 5000), (2, 70_000)]]);
@@ -197,7 +197,7 @@ proptest! {
 
 #[test]
 fn threads_put_and_read_together() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = quick_folder();
     let store = Store::open(dir.path(), true).unwrap();
     let writer = store
         .begin_with(WriteOptions {
@@ -239,7 +239,7 @@ fn threads_put_and_read_together() {
 
 #[test]
 fn a_reader_sees_what_is_published_later() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = quick_folder();
     let store = Store::open(dir.path(), true).unwrap();
     let other = Store::open(dir.path(), false).unwrap();
     let reader = other.reader().unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{HOST, Image, MANIFEST, Manifest, registry};
+use super::{Image, MANIFEST, MANIFEST_HASH, Manifest, registry};
 use crate::lock::{self, Kind};
 use crate::{Result, Store, StoreError, format, sync};
 
@@ -64,7 +64,7 @@ pub struct Listed {
 pub fn ls(images_dir: &Path) -> Result<Vec<Listed>> {
     let mut listed: Vec<_> = names(images_dir)?
         .into_iter()
-        .filter(|name| !name.starts_with('.') && images_dir.join(name).join(HOST).exists())
+        .filter(|name| !name.starts_with('.') && is_image(&images_dir.join(name)))
         .map(|name| {
             let path = images_dir.join(&name);
             let manifest = Image::open(&path).map(Image::into_manifest);
@@ -85,7 +85,7 @@ pub fn ls(images_dir: &Path) -> Result<Vec<Listed>> {
 /// # Errors
 /// `NotFound`, or `Io`.
 pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
-    if !image.join(MANIFEST).exists() && !image.join(HOST).is_dir() {
+    if !is_image(image) {
         return Err(StoreError::NotFound {
             what: "image",
             path: image.into(),
@@ -123,6 +123,11 @@ pub(crate) fn sweep_drafts(images_dir: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a folder is an image, sound or not.
+fn is_image(folder: &Path) -> bool {
+    folder.join(MANIFEST).exists() || folder.join(MANIFEST_HASH).exists()
 }
 
 fn names(folder: &Path) -> Result<Vec<String>> {

@@ -26,7 +26,7 @@ impl Image {
         let path = dir.join(MANIFEST);
         let hash_path = dir.join(MANIFEST_HASH);
         if !path.exists() {
-            return match hash_path.exists() || dir.join(HOST).exists() {
+            return match hash_path.exists() {
                 true => damaged(&path, "it is missing"),
                 false => Err(StoreError::NotFound {
                     what: "image",

@@ -170,10 +170,8 @@ fn table(module: &str, name: &str, rows: &[Row]) -> Result<Generated> {
 
 fn bindgen(root: &Path, include: &Path, header: &str, module: &str) -> Result<()> {
     let out = root.join(format!("crates/abi/src/sys/{module}.rs"));
-    let status = Command::new("bindgen")
+    let made = Command::new("bindgen")
         .arg(include.join(header))
-        .arg("-o")
-        .arg(&out)
         .args([
             "--no-doc-comments",
             "--default-enum-style",
@@ -193,14 +191,18 @@ fn bindgen(root: &Path, include: &Path, header: &str, module: &str) -> Result<()
             "2024",
             "--ignore-functions",
         ])
-        .args(["--allowlist-type", "CU.*|cu.*", "--allowlist-var", "CU.*"])
+        .args(["--allowlist-type", "CU.*|cu.*", "--allowlist-var", "CU.*|cuda.*"])
         .arg("--")
         .arg("-I")
         .arg(include)
-        .status()
+        .output()
         .context("cannot start `bindgen`")?;
-    ensure!(status.success(), "bindgen failed on `{header}`");
-    let body = std::fs::read_to_string(&out).context("cannot read what bindgen wrote")?;
+    ensure!(
+        made.status.success(),
+        "bindgen failed on `{header}` (it needs libclang): {}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let body = String::from_utf8(made.stdout).context("bindgen gave no UTF-8")?;
     let body = body
         .lines()
         .skip_while(|line| line.is_empty() || line.starts_with("/* automatically"))
@@ -211,5 +213,6 @@ fn bindgen(root: &Path, include: &Path, header: &str, module: &str) -> Result<()
          #![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals, clippy::all, clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]\n\
          {body}\n"
     );
-    std::fs::write(&out, text).with_context(|| format!("cannot write `{}`", out.display()))
+    std::fs::write(&out, output::rustfmt(&text)?)
+        .with_context(|| format!("cannot write `{}`", out.display()))
 }

@@ -52,11 +52,11 @@ pub fn preprocess(include: &Path, header: &str) -> Result<String> {
 pub fn declarations(text: &str, prefix: &str) -> Result<Vec<Declaration>> {
     let mut found = Vec::new();
     for statement in statements(text) {
+        let statement = strip_attributes(statement);
         let Some((head, params)) = statement.strip_suffix(')').and_then(|s| s.split_once('('))
         else {
             continue;
         };
-        let head = strip_attributes(head);
         let Some((result, symbol)) = head.trim().rsplit_once([' ', '*']) else {
             continue;
         };

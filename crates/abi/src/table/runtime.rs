@@ -301,6 +301,14 @@ pub static RUNTIME: &[Function] = &[
         &[p("pciBusId", "char *"), p("len", "int"), p("device", "int")],
     ),
     f(
+        "cudaDeviceGetSharedMemConfig",
+        "cudaDeviceGetSharedMemConfig",
+        0,
+        None,
+        "cudaError_t",
+        &[p("pConfig", "cudaSharedMemConfig *")],
+    ),
+    f(
         "cudaDeviceGetStreamPriorityRange",
         "cudaDeviceGetStreamPriorityRange",
         0,
@@ -384,6 +392,14 @@ pub static RUNTIME: &[Function] = &[
         None,
         "cudaError_t",
         &[p("device", "int"), p("memPool", "cudaMemPool_t")],
+    ),
+    f(
+        "cudaDeviceSetSharedMemConfig",
+        "cudaDeviceSetSharedMemConfig",
+        0,
+        None,
+        "cudaError_t",
+        &[p("config", "cudaSharedMemConfig")],
     ),
     f(
         "cudaDeviceSynchronize",
@@ -598,6 +614,17 @@ pub static RUNTIME: &[Function] = &[
         &[p("func", "const void *"), p("cacheConfig", "cudaFuncCache")],
     ),
     f(
+        "cudaFuncSetSharedMemConfig",
+        "cudaFuncSetSharedMemConfig",
+        0,
+        None,
+        "cudaError_t",
+        &[
+            p("func", "const void *"),
+            p("config", "cudaSharedMemConfig"),
+        ],
+    ),
+    f(
         "cudaGetChannelDesc",
         "cudaGetChannelDesc",
         0,
@@ -644,7 +671,7 @@ pub static RUNTIME: &[Function] = &[
         "cudaGetDriverEntryPoint",
         "cudaGetDriverEntryPoint",
         0,
-        None,
+        Some(("cudaGetDriverEntryPoint_ptsz", 0)),
         "cudaError_t",
         &[
             p("symbol", "const char *"),
@@ -2833,7 +2860,7 @@ pub static RUNTIME: &[Function] = &[
         "cudaMemcpyArrayToArray",
         "cudaMemcpyArrayToArray",
         0,
-        None,
+        Some(("cudaMemcpyArrayToArray_ptds", 0)),
         "cudaError_t",
         &[
             p("dst", "cudaArray_t"),
@@ -2881,7 +2908,7 @@ pub static RUNTIME: &[Function] = &[
         "cudaMemcpyFromArray",
         "cudaMemcpyFromArray",
         0,
-        None,
+        Some(("cudaMemcpyFromArray_ptds", 0)),
         "cudaError_t",
         &[
             p("dst", "void *"),
@@ -2896,7 +2923,7 @@ pub static RUNTIME: &[Function] = &[
         "cudaMemcpyFromArrayAsync",
         "cudaMemcpyFromArrayAsync",
         0,
-        None,
+        Some(("cudaMemcpyFromArrayAsync_ptsz", 0)),
         "cudaError_t",
         &[
             p("dst", "void *"),
@@ -2970,7 +2997,7 @@ pub static RUNTIME: &[Function] = &[
         "cudaMemcpyToArray",
         "cudaMemcpyToArray",
         0,
-        None,
+        Some(("cudaMemcpyToArray_ptds", 0)),
         "cudaError_t",
         &[
             p("dst", "cudaArray_t"),
@@ -2985,7 +3012,7 @@ pub static RUNTIME: &[Function] = &[
         "cudaMemcpyToArrayAsync",
         "cudaMemcpyToArrayAsync",
         0,
-        None,
+        Some(("cudaMemcpyToArrayAsync_ptsz", 0)),
         "cudaError_t",
         &[
             p("dst", "cudaArray_t"),

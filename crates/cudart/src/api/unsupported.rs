@@ -429,7 +429,33 @@ pub unsafe extern "C" fn cudaMemcpyArrayToArray(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpyArrayToArray_ptds(
+    _dst: sys::cudaArray_t,
+    _wOffsetDst: usize,
+    _hOffsetDst: usize,
+    _src: sys::cudaArray_const_t,
+    _wOffsetSrc: usize,
+    _hOffsetSrc: usize,
+    _count: usize,
+    _kind: sys::cudaMemcpyKind,
+) -> sys::cudaError_t {
+    crate::error::refuse()
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaMemcpyFromArray(
+    _dst: *mut core::ffi::c_void,
+    _src: sys::cudaArray_const_t,
+    _wOffset: usize,
+    _hOffset: usize,
+    _count: usize,
+    _kind: sys::cudaMemcpyKind,
+) -> sys::cudaError_t {
+    crate::error::refuse()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpyFromArray_ptds(
     _dst: *mut core::ffi::c_void,
     _src: sys::cudaArray_const_t,
     _wOffset: usize,
@@ -454,6 +480,19 @@ pub unsafe extern "C" fn cudaMemcpyFromArrayAsync(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpyFromArrayAsync_ptsz(
+    _dst: *mut core::ffi::c_void,
+    _src: sys::cudaArray_const_t,
+    _wOffset: usize,
+    _hOffset: usize,
+    _count: usize,
+    _kind: sys::cudaMemcpyKind,
+    _stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    crate::error::refuse()
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaMemcpyToArray(
     _dst: sys::cudaArray_t,
     _wOffset: usize,
@@ -466,7 +505,32 @@ pub unsafe extern "C" fn cudaMemcpyToArray(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpyToArray_ptds(
+    _dst: sys::cudaArray_t,
+    _wOffset: usize,
+    _hOffset: usize,
+    _src: *const core::ffi::c_void,
+    _count: usize,
+    _kind: sys::cudaMemcpyKind,
+) -> sys::cudaError_t {
+    crate::error::refuse()
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaMemcpyToArrayAsync(
+    _dst: sys::cudaArray_t,
+    _wOffset: usize,
+    _hOffset: usize,
+    _src: *const core::ffi::c_void,
+    _count: usize,
+    _kind: sys::cudaMemcpyKind,
+    _stream: sys::cudaStream_t,
+) -> sys::cudaError_t {
+    crate::error::refuse()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaMemcpyToArrayAsync_ptsz(
     _dst: sys::cudaArray_t,
     _wOffset: usize,
     _hOffset: usize,

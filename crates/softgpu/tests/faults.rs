@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use common::{Context, check, cuda};
 use fermata_abi::sys::driver as cu;
-use fermata_softgpu::api::args::Out;
-use fermata_softgpu::api::{context, copy, device, init, memory, stream};
+use fermata_softgpu::api::args::{In, Out};
+use fermata_softgpu::api::{checkpoint, context, copy, device, init, memory, stream};
 
-/// Runs one of the scenarios below with these settings.
-fn scenario(name: &str, settings: &[(&str, &str)]) {
+/// Runs one of the scenarios below with these settings, and returns what it printed.
+fn scenario(name: &str, settings: &[(&str, &str)]) -> String {
     let program = std::env::current_exe().expect("a test has a program");
     let mut command = Command::new(program);
     command.args(["--exact", name, "--ignored", "--test-threads=1"]);
@@ -22,8 +22,9 @@ fn scenario(name: &str, settings: &[(&str, &str)]) {
         command.env(format!("FERMATA_SOFTGPU_{setting}"), value);
     }
     let output = command.output().expect("the test program starts");
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    text
 }
 
 #[test]
@@ -36,6 +37,9 @@ fn settings_make_devices_and_faults() {
     scenario("an_endless_kernel_is_stopped", &[("KERNEL_LIMIT", "1")]);
     scenario("nonsense_is_refused", &[("MEMORY", "plenty")]);
     scenario("a_fork_cannot_use_the_driver", &[]);
+    scenario("calls_wait_while_the_process_is_checkpointed", &[]);
+    let printed = scenario("a_kernel_prints", &[]);
+    assert!(printed.contains("<42>"), "{printed}");
 }
 
 fn allocate(bytes: usize) -> (cu::CUresult, u64) {
@@ -156,4 +160,78 @@ fn a_fork_cannot_use_the_driver() {
     unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!(status, 0);
     assert_eq!(context.download::<u32>(words, 1), [5]);
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn calls_wait_while_the_process_is_checkpointed() {
+    let context = Context::new();
+    let words = context.upload(&[5u32, 6]);
+    let large = context.upload(&vec![7u8; 5 << 20]);
+    let pid = std::process::id() as i32;
+    check(cuda!(checkpoint::cuCheckpointProcessLock(pid, In::null())));
+    let state = || {
+        let mut state = 0;
+        check(cuda!(checkpoint::cuCheckpointProcessGetState(pid, Out::from(&mut state))));
+        state
+    };
+    assert_eq!(state(), cu::CU_PROCESS_STATE_LOCKED);
+    let waiting = std::thread::spawn(|| {
+        let mut count = 0;
+        let begun = Instant::now();
+        check(cuda!(device::cuDeviceGetCount(Out::from(&mut count))));
+        begun.elapsed()
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    check(cuda!(checkpoint::cuCheckpointProcessCheckpoint(pid, In::null())));
+    assert_eq!(state(), cu::CU_PROCESS_STATE_CHECKPOINTED);
+    let early = cuda!(checkpoint::cuCheckpointProcessUnlock(pid, In::null()));
+    assert_eq!(early, cu::CUDA_ERROR_ILLEGAL_STATE);
+    check(cuda!(checkpoint::cuCheckpointProcessRestore(pid, In::null())));
+    check(cuda!(checkpoint::cuCheckpointProcessUnlock(pid, In::null())));
+    assert!(waiting.join().expect("the thread ends") >= Duration::from_millis(50));
+    assert_eq!(context.download::<u32>(words, 2), [5, 6]);
+    assert_eq!(context.download::<u8>(large, 5 << 20), vec![7u8; 5 << 20]);
+    let other = cuda!(checkpoint::cuCheckpointProcessLock(1, In::null()));
+    assert_eq!(other, cu::CUDA_ERROR_NOT_SUPPORTED);
+}
+
+/// Prints the number in its parameter between angle brackets.
+const PRINT: &std::ffi::CStr = c"
+.version 7.0
+.target sm_75
+.address_size 64
+.extern .func (.param .b32 result) vprintf (.param .b64 format, .param .b64 values);
+.global .align 1 .b8 text[6] = {60, 37, 100, 62, 10, 0};
+.visible .entry show(.param .u32 value)
+{
+    .local .align 8 .b8 values[8];
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<5>;
+    ld.param.u32 %r1, [value];
+    mov.u64 %rd1, values;
+    cvta.local.u64 %rd2, %rd1;
+    st.local.u32 [%rd1], %r1;
+    mov.u64 %rd3, text;
+    cvta.global.u64 %rd4, %rd3;
+    {
+    .param .b64 param0;
+    st.param.b64 [param0], %rd4;
+    .param .b64 param1;
+    st.param.b64 [param1], %rd2;
+    .param .b32 retval0;
+    call.uni (retval0), vprintf, (param0, param1);
+    ld.param.b32 %r2, [retval0];
+    }
+    ret;
+}
+";
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn a_kernel_prints() {
+    let context = Context::new();
+    let kernel = context.load(PRINT).function(c"show");
+    kernel.launch([1, 1, 1], [1, 1, 1], 0, null_mut(), &[&42u32.to_ne_bytes()]);
+    check(cuda!(context::cuCtxSynchronize()));
 }

@@ -65,7 +65,7 @@ fn nodes_run_in_the_order_of_their_edges_and_can_be_changed() {
     launch(exec, stream);
     assert_eq!(context.download::<u32>(words, 4), [9, 1, 1, 1]);
     check(cuda!(graph_exec::cuGraphNodeSetEnabled(exec, first, 0)));
-    check(cuda!(memset::cuMemsetD32_v2(words, 0, 4)));
+    check(cuda!(memset::cuMemsetD32Async(words, 0, 4, stream)));
     launch(exec, stream);
     assert_eq!(context.download::<u32>(words, 4), [9, 0, 0, 0]);
     check(cuda!(graph::cuGraphDestroy(graph)));

@@ -101,6 +101,7 @@ fn protection_holds_for_copies_too() {
     assert_eq!(fill(), cu::CUDA_ERROR_INVALID_VALUE);
     check(set_access(address, UNIT, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     check(fill());
+    check(cuda!(stream::cuStreamSynchronize(null_mut())));
     check(set_access(address, UNIT, cu::CU_MEM_ACCESS_FLAGS_PROT_READ));
     assert_eq!(fill(), cu::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(context.download::<u8>(address, 8), [1; 8]);

@@ -191,7 +191,12 @@ fn bindgen(root: &Path, include: &Path, header: &str, module: &str) -> Result<()
             "2024",
             "--ignore-functions",
         ])
-        .args(["--allowlist-type", "CU.*|cu.*", "--allowlist-var", "CU.*|cuda.*"])
+        .args([
+            "--allowlist-type",
+            "CU.*|cu.*",
+            "--allowlist-var",
+            "CU.*|cuda.*",
+        ])
         .arg("--")
         .arg("-I")
         .arg(include)

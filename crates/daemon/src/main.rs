@@ -1,4 +1,5 @@
 //! Entry of the daemon `fermatad` and of its helper modes.
+#![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::process::ExitCode;

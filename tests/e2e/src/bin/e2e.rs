@@ -114,7 +114,7 @@ fn select(names: &[String]) -> Result<Vec<Program>> {
 fn run_straight(tree: &Tree, common: &Common) -> Result<bool> {
     let mut failed = 0;
     for program in select(&common.programs)? {
-        match straight(tree, &program, common.device) {
+        match straight(tree, &program.with_defaults(), common.device) {
             Ok(done) => println!("{:<12} {:6.2} s", program.name, done.took.as_secs_f64()),
             Err(error) => {
                 failed += 1;

@@ -18,6 +18,7 @@ use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_control::user::SessionState;
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use fermata_wire::{Config, Side};
+use serde::{Deserialize, Serialize};
 
 use crate::agent::{Agent, Arrival, Link};
 use crate::daemon::Daemon;
@@ -156,7 +157,7 @@ fn first(
 }
 
 /// A detached program that must be brought back.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detached {
     /// The process with the agent.
     pub process: ProcessId,
@@ -233,7 +234,11 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
             &[],
         );
     }
-    session.lock().expected = None;
+    {
+        let mut inner = session.lock();
+        inner.expected = None;
+        inner.detached = None;
+    }
     session.worker_lost(reason);
 }
 

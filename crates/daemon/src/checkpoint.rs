@@ -149,7 +149,6 @@ impl<'a> Taking<'a> {
                 report("quiesce", 0, 0);
                 self.phases
                     .time("quiesce", || agent.quiesce(QUIESCE_TIME))?;
-                self.session.set_state(SessionState::Stopped);
                 let record = self.record(Some(AgentRecord {
                     pid: agent.inner_pid,
                     wake_block: agent.wake_block,
@@ -158,6 +157,8 @@ impl<'a> Taking<'a> {
                     process: agent.process,
                     wake_block: agent.wake_block,
                 };
+                self.session.lock().detached = Some(detached);
+                self.session.set_state(SessionState::Stopped);
                 if let Err(failure) = self.phases.time("detach", || agent.detach()) {
                     self.recover(&worker, detached);
                     return Err(failure);

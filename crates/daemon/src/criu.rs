@@ -113,11 +113,14 @@ impl Criu {
     /// `NotCheckpointable` with CRIU's reason, `Host` when CRIU cannot run here.
     pub fn dump(&self, pid: u32, dir: &Path) -> Result<()> {
         let (ours, theirs) = channel()?;
-        let foreign = proc::foreign_namespaces(pid).or_fail(FailureKind::Internal, || {
-            format!("cannot read the namespaces of {pid}")
-        })?;
-        let inner = proc::inner_pid(pid)
-            .ok_or_else(|| fail(FailureKind::NotFound, format!("process {pid} has ended")))?;
+        let ended = || fail(FailureKind::NotFound, format!("process {pid} has ended"));
+        let inner = proc::inner_pid(pid).ok_or_else(ended)?;
+        let foreign = match proc::foreign_namespaces(pid) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(ended()),
+            other => other.or_fail(FailureKind::Host, || {
+                format!("cannot read the namespaces of process {pid}")
+            })?,
+        };
         let mut child = self.start(foreign, theirs)?;
         let options = Options {
             pid: i32::try_from(inner).ok(),

@@ -13,6 +13,7 @@ use fermata_store::Store;
 use fermata_store::image::{check_name, unix_now};
 use parking_lot::Mutex;
 
+use crate::attach;
 use crate::criu::Criu;
 use crate::driver::Driver;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
@@ -206,18 +207,43 @@ impl Daemon {
                 continue;
             };
             let session = Session::found(meta, dir);
+            self.sessions
+                .lock()
+                .insert(session.name.clone(), session.clone());
             if session.live() {
                 self.log
                     .line(&format!("found session `{}`, still running", session.name));
                 let watched = session.clone();
+                let daemon = self.clone();
                 // Unwatched it is only reported as running for too long.
                 let _ = std::thread::Builder::new()
                     .name("orphan-watch".into())
-                    .spawn(move || watch(&watched));
+                    .spawn(move || {
+                        daemon.release(&watched);
+                        watch(&watched);
+                    });
             } else {
                 session.ended(None);
             }
-            self.sessions.lock().insert(session.name.clone(), session);
+        }
+    }
+    /// Ends what another daemon has left half done: a half restored program goes, a parked one runs on
+    /// without its GPU side.
+    fn release(self: &Arc<Self>, session: &Arc<Session>) {
+        let (state, detached) = {
+            let inner = session.lock();
+            (inner.state, inner.detached)
+        };
+        if state == SessionState::Restoring {
+            // Fails only when it has just ended.
+            let _ = session.signal(rustix::process::Signal::KILL.as_raw());
+        } else if let Some(detached) = detached {
+            attach::reject(
+                self,
+                session,
+                detached,
+                "the daemon has ended during a checkpoint",
+            );
         }
     }
 

@@ -19,11 +19,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::criu::clean_environment;
+use crate::criu_files::ChangedFile;
 use crate::sys::{self, Extra};
 
 /// First argument: start CRIU where this process's children live.
@@ -35,7 +37,7 @@ pub const INIT: &str = "__init";
 
 /// Descriptor of CRIU's socket in all three.
 const SOCKET: i32 = 3;
-/// Descriptor of the session's log in CRIU.
+/// Descriptor of the session's log in CRIU; those of [`Job::replaced`] follow.
 pub const LOG: i32 = 4;
 /// Descriptor of the pipe to the daemon in `__outer` and `__init`.
 const REPORT: i32 = 4;
@@ -58,6 +60,8 @@ pub struct Job {
     /// The session's log. It is opened in the new mount namespace, for CRIU dumps only files of the
     /// program's own.
     pub log: PathBuf,
+    /// Files that are opened as they are now, in this order, instead of by CRIU.
+    pub replaced: Vec<ChangedFile>,
     /// File that gets the program's status.
     pub exit_file: PathBuf,
 }
@@ -137,7 +141,11 @@ fn init(job: &Job) -> io::Result<i32> {
         }
     }
     let log = OpenOptions::new().append(true).open(&job.log)?;
-    let criu = start_criu(job, socket, log.into())?;
+    let mut fds = vec![socket, log.into()];
+    for file in &job.replaced {
+        fds.push(reopen(file)?);
+    }
+    let criu = start_criu(job, fds)?;
     reap(job.root, criu.id(), lazy, report)
 }
 
@@ -185,11 +193,20 @@ fn listens(dir: &Path) -> bool {
     dir.join("lazy-pages.socket").exists()
 }
 
-fn start_criu(job: &Job, socket: OwnedFd, log: OwnedFd) -> io::Result<Child> {
+/// Opens a file as the program had it.
+fn reopen(file: &ChangedFile) -> io::Result<OwnedFd> {
+    let made = OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC;
+    let flags = OFlags::from_bits_retain(file.flags).difference(made) | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(&file.path, flags, Mode::empty())?;
+    rustix::fs::seek(&fd, SeekFrom::Start(file.position))?;
+    Ok(fd)
+}
+
+fn start_criu(job: &Job, fds: Vec<OwnedFd>) -> io::Result<Child> {
     let mut command = Command::new(&job.criu);
     command.args(["swrk", "3"]);
     quiet(&mut command);
-    sys::prepare(&mut command, Extra::fds(vec![socket, log]));
+    sys::prepare(&mut command, Extra::fds(fds));
     command.spawn()
 }
 

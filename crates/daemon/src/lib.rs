@@ -14,6 +14,7 @@ mod agent;
 mod attach;
 mod checkpoint;
 pub mod criu;
+mod criu_files;
 mod criu_rpc;
 mod daemon;
 mod doctor;

@@ -12,6 +12,7 @@ use fermata_control::worker::FailureKind;
 use rustix::process::Signal;
 
 use crate::criu::{self, Criu, clean_environment};
+use crate::criu_files::ChangedFile;
 use crate::criu_rpc::InheritFd;
 use crate::failure::{OrFail, Result, fail};
 use crate::init::{Job, LOG, OUTER, Report};
@@ -34,6 +35,8 @@ pub struct HostImage<'a> {
     pub log: PathBuf,
     /// The log that the program had open, which `log` replaces.
     pub old_log: Option<PathBuf>,
+    /// Files that are taken as they are now, although they have changed.
+    pub replaced: Vec<ChangedFile>,
     /// Bring pages in on demand.
     pub lazy: bool,
     /// File that gets the status of the program.
@@ -66,6 +69,7 @@ impl Namespace {
             lazy: image.lazy,
             root: image.root,
             log: image.log.clone(),
+            replaced: image.replaced.clone(),
             exit_file: image.exit_file.clone(),
         };
         let (ours, theirs) = criu::channel()?;
@@ -208,11 +212,14 @@ fn bring_up(
         }
     };
     *init = Some(ProcessId::of(pid).ok_or_else(gone)?);
-    let inherit = image.old_log.iter().map(|path| InheritFd {
-        key: path.to_string_lossy().trim_start_matches('/').to_owned(),
-        fd: LOG,
-    });
-    let restored = Criu::restore(socket, &image.work, image.lazy, inherit.collect());
+    let mut inherit = Vec::new();
+    if let Some(log) = &image.old_log {
+        inherit.push(inherited(log, LOG));
+    }
+    for (number, file) in (LOG + 1..).zip(&image.replaced) {
+        inherit.push(inherited(&file.path, number));
+    }
+    let restored = Criu::restore(socket, &image.work, image.lazy, inherit);
     if restored.is_err()
         && let Ok(Report::LazyFailed(reason)) = reports.recv_timeout(Duration::from_millis(50))
     {
@@ -223,6 +230,14 @@ fn bring_up(
         .ok_or_else(gone)?;
     let init = ProcessId::of(pid).ok_or_else(gone)?;
     Ok((init, root))
+}
+
+/// Descriptor `fd` of CRIU in place of the file at `path`.
+fn inherited(path: &Path, fd: i32) -> InheritFd {
+    InheritFd {
+        key: path.to_string_lossy().trim_start_matches('/').to_owned(),
+        fd,
+    }
 }
 
 fn lazy_failure(reason: &str) -> crate::failure::Failure {

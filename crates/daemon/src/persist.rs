@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use fermata_control::user::{Device, SessionState};
 use serde::{Deserialize, Serialize};
 
+use crate::attach::Detached;
 use crate::proc::ProcessId;
 
 /// Name of the file in a session's folder.
@@ -43,6 +44,9 @@ pub struct SessionMeta {
     pub soft: Option<bool>,
     /// Devices.
     pub devices: Vec<Device>,
+    /// A program that is parked without any connection.
+    #[serde(default)]
+    pub detached: Option<Detached>,
     /// The image it came from.
     pub image: Option<PathBuf>,
     /// Note for users.

@@ -21,9 +21,10 @@ use parking_lot::Mutex;
 
 use crate::attach::{Detached, reattach};
 use crate::checkpoint::Report;
+use crate::criu_files::{self, ChangedFile};
 use crate::daemon::Daemon;
 use crate::driver::Driver;
-use crate::failure::{Hint, OrFail, Result, fail, from_store};
+use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::integrity;
 use crate::namespace::{HostImage, Namespace};
 use crate::phases::Phases;
@@ -112,6 +113,7 @@ struct Source<'a> {
     store: PathBuf,
     driver: Option<Driver>,
     device: DeviceChoice,
+    replaced: Vec<ChangedFile>,
 }
 
 impl<'a> Source<'a> {
@@ -138,6 +140,13 @@ impl<'a> Source<'a> {
         if record.agent.is_none() {
             integrity::check_files(&image)?;
         }
+        let changed = criu_files::changed(&image.host(), &record.log)
+            .or_fail(FailureKind::Damaged, || {
+                format!("cannot read `{}`", image.host().display())
+            })?;
+        if let Some(file) = changed.first().filter(|_| !request.ignore_changed_files) {
+            return Err(changed_failure(file));
+        }
         Ok(Self {
             daemon,
             image,
@@ -145,6 +154,7 @@ impl<'a> Source<'a> {
             store,
             driver,
             device,
+            replaced: changed,
         })
     }
 
@@ -265,6 +275,8 @@ impl<'a> Source<'a> {
                     process,
                     wake_block: agent.wake_block,
                 };
+                session.lock().detached = Some(detached);
+                session.save();
                 phases.time("reattach", || {
                     reattach(self.daemon, session, &worker, detached)
                 })
@@ -280,6 +292,7 @@ impl<'a> Source<'a> {
             root: self.record.root,
             log: session.log(),
             old_log: Some(self.record.log.clone()),
+            replaced: self.replaced.clone(),
             lazy,
             exit_file: session.dir.join(EXIT_FILE),
         };
@@ -346,8 +359,19 @@ fn discard(daemon: &Daemon, session: &Arc<Session>) {
     daemon.remove(session);
 }
 
+fn changed_failure(file: &ChangedFile) -> Failure {
+    let message = format!(
+        "`{}`, which the program has open, has {} bytes now and had {} at the checkpoint",
+        file.path.display(),
+        file.found,
+        file.recorded
+    );
+    fail(FailureKind::User, message)
+        .hint("put back the old version, or take it as it is with `--ignore-changed-files`")
+}
+
 /// Adds the fix to reasons of CRIU that users meet.
-fn explain(failure: crate::failure::Failure) -> crate::failure::Failure {
+fn explain(failure: Failure) -> Failure {
     let message = failure.message.clone();
     if message.contains("bad size") {
         return fail(FailureKind::User, message)

@@ -27,6 +27,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::process::{Pid, Signal};
 
 use crate::agent::{Agent, Arrival};
+use crate::attach::Detached;
 use crate::failure::{OrFail, Result, fail};
 use crate::namespace::{Pages, kill_tree};
 use crate::persist::SessionMeta;
@@ -77,6 +78,8 @@ pub struct Inner {
     pub agent: Option<Arc<Agent>>,
     /// The worker.
     pub worker: Option<Arc<Worker>>,
+    /// A program that is parked without any connection.
+    pub detached: Option<Detached>,
     /// Who waits for the agent to come back.
     pub expected: Option<SyncSender<Arrival>>,
     exit_status: Option<i32>,
@@ -132,16 +135,17 @@ impl Session {
         let recorded = fs::read_to_string(dir.join(EXIT_FILE)).ok();
         let status = meta.exit_status.or_else(|| recorded?.trim().parse().ok());
         let mut inner = Inner::new(meta.token);
-        inner.state = if alive.is_some() {
-            SessionState::Orphaned
-        } else {
-            SessionState::Exited
+        inner.state = match (alive, meta.state) {
+            (None, _) => SessionState::Exited,
+            (Some(_), SessionState::Restoring) => SessionState::Restoring,
+            (Some(_), _) => SessionState::Orphaned,
         };
         inner.root = alive;
         inner.init = meta.init.filter(ProcessId::alive);
         inner.exit_status = status.filter(|_| alive.is_none());
         inner.soft = meta.soft;
         inner.devices = meta.devices;
+        inner.detached = meta.detached.filter(|d| d.process.alive());
         inner.worker_seen = meta.worker.filter(ProcessId::alive);
         inner.note = match (alive, meta.state) {
             (Some(_), _) => Some("the daemon that started it has ended".to_owned()),
@@ -222,6 +226,7 @@ impl Session {
         inner.devices.clone_from(&worker.devices);
         inner.worker_seen = Some(worker.process);
         inner.agent = Some(agent);
+        inner.detached = None;
         inner.worker = Some(worker);
         drop(inner);
         self.save();
@@ -418,6 +423,7 @@ impl Session {
             soft: inner.soft,
             devices: inner.devices.clone(),
             image: self.image.clone(),
+            detached: inner.detached,
             note: inner.note.clone(),
         };
         // Still locked: two savers must not swap their order.
@@ -435,6 +441,7 @@ impl Inner {
             pages: None,
             agent: None,
             worker: None,
+            detached: None,
             expected: None,
             exit_status: None,
             soft: None,

@@ -67,14 +67,14 @@ pub fn prepare(command: &mut Command, extra: Extra) {
 unsafe fn place(fds: &[OwnedFd]) -> io::Result<()> {
     let first: RawFd = 3;
     // Above the targets first, so that no source is overwritten before its turn.
-    const MOST: usize = 8;
+    const MOST: usize = 64;
     let mut high = [-1; MOST];
     if fds.len() > MOST {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     for (slot, fd) in high.iter_mut().zip(fds) {
         // SAFETY: duplicating an open descriptor.
-        *slot = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 64) })?;
+        *slot = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 128) })?;
     }
     for (i, source) in high.iter().take(fds.len()).enumerate() {
         // SAFETY: the caller gave up the targets.

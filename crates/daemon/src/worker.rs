@@ -191,6 +191,14 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Usually it has ended; a lost one may still need to be collected.
+        self.process.signal(Signal::KILL);
+        let _ = self.child.get_mut().wait();
+    }
+}
+
 /// A request under way.
 pub struct Pending<'a> {
     worker: &'a Worker,

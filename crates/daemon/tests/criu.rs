@@ -137,6 +137,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             log: own.clone(),
             old_log: Some(log.clone()),
             lazy,
+            replaced: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
         };
         let started = Instant::now();
@@ -186,6 +187,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
         log: own.clone(),
         old_log: Some(copies[1].1.clone()),
         lazy: true,
+        replaced: Vec::new(),
         exit_file: dir.join("exit-3"),
     };
     let mut third = Namespace::restore(&criu, &image).expect("restored again");
@@ -212,6 +214,7 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
         log: dir.path().join("log"),
         old_log: None,
         lazy: false,
+        replaced: Vec::new(),
         exit_file: dir.path().join("exit"),
     };
     let failure = Namespace::restore(&criu, &image).expect_err("there is no image");

@@ -1,0 +1,163 @@
+//! The open files that CRIU has recorded in an image (`files.img`), to tell which have changed since.
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | two magic numbers |
+//! | 8 | 4 + n | length and record, repeated to the end |
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use prost::Message as _;
+use serde::{Deserialize, Serialize};
+
+/// Name of the file in CRIU's folder.
+const FILE: &str = "files.img";
+/// First magic number of CRIU's images.
+const MAGIC: u32 = 0x5456_4319;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RegularFile {
+    #[prost(uint32, optional, tag = "2")]
+    flags: Option<u32>,
+    #[prost(uint64, optional, tag = "3")]
+    position: Option<u64>,
+    #[prost(string, optional, tag = "5")]
+    name: Option<String>,
+    #[prost(uint64, optional, tag = "7")]
+    size: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Entry {
+    #[prost(message, optional, tag = "3")]
+    regular: Option<RegularFile>,
+}
+
+/// A file whose size is not what it was at the dump.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Flags it was open with.
+    pub flags: u32,
+    /// Where in it the program was.
+    pub position: u64,
+    /// Bytes at the dump.
+    pub recorded: u64,
+    /// Bytes now.
+    pub found: u64,
+}
+
+/// Files of the dump in `host` that have another size now, `except` one. Files that are gone are left
+/// for CRIU to name: it keeps those that were deleted while open.
+///
+/// # Errors
+/// CRIU's list cannot be read.
+pub fn changed(host: &Path, except: &Path) -> io::Result<Vec<ChangedFile>> {
+    let mut changed: Vec<ChangedFile> = Vec::new();
+    for file in decode(&fs::read(host.join(FILE))?)? {
+        let (Some(name), Some(recorded)) = (file.name, file.size) else {
+            continue;
+        };
+        let path = PathBuf::from(name);
+        let Some(meta) = fs::metadata(&path).ok().filter(|m| m.is_file()) else {
+            continue;
+        };
+        let seen = changed.iter().any(|c| c.path == path);
+        if path == except || seen || meta.len() == recorded {
+            continue;
+        }
+        changed.push(ChangedFile {
+            path,
+            flags: file.flags.unwrap_or(0),
+            position: file.position.unwrap_or(0),
+            recorded,
+            found: meta.len(),
+        });
+    }
+    Ok(changed)
+}
+
+fn decode(bytes: &[u8]) -> io::Result<Vec<RegularFile>> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "not CRIU's list of files");
+    let word = |at: usize| -> Option<u32> {
+        Some(u32::from_le_bytes(
+            bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
+        ))
+    };
+    if word(0) != Some(MAGIC) {
+        return Err(bad());
+    }
+    let mut files = Vec::new();
+    let mut at = 8;
+    while at < bytes.len() {
+        let length = word(at).ok_or_else(bad)? as usize;
+        let record = bytes
+            .get(at + 4..)
+            .and_then(|rest| rest.get(..length))
+            .ok_or_else(bad)?;
+        files.extend(Entry::decode(record).map_err(|_| bad())?.regular);
+        at += 4 + length;
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(names: &[(&Path, u64)]) -> Vec<u8> {
+        let mut bytes = [MAGIC.to_le_bytes(), [1; 4]].concat();
+        for (name, size) in names {
+            let regular = RegularFile {
+                flags: Some(2),
+                position: Some(3),
+                name: Some(name.to_string_lossy().into_owned()),
+                size: Some(*size),
+            };
+            let record = Entry {
+                regular: Some(regular),
+            }
+            .encode_to_vec();
+            bytes.extend((record.len() as u32).to_le_bytes());
+            bytes.extend(record);
+        }
+        bytes
+    }
+
+    #[test]
+    fn changed_files_are_found() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (same, other, log) = (
+            dir.path().join("same"),
+            dir.path().join("other"),
+            dir.path().join("log"),
+        );
+        for path in [&same, &other, &log] {
+            fs::write(path, "12345").expect("written");
+        }
+        let gone = dir.path().join("gone");
+        let bytes = list(&[(&same, 5), (&other, 4), (&log, 1), (&gone, 1)]);
+        fs::write(dir.path().join(FILE), bytes).expect("written");
+        let found = changed(dir.path(), &log).expect("read");
+        let expected = ChangedFile {
+            path: other,
+            flags: 2,
+            position: 3,
+            recorded: 4,
+            found: 5,
+        };
+        assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn a_cut_list_is_refused() {
+        let bytes = list(&[(Path::new("/x"), 5)]);
+        for length in [0, 7, 9, bytes.len() - 1] {
+            assert!(decode(&bytes[..length]).is_err(), "{length}");
+        }
+        assert_eq!(decode(&bytes).expect("whole").len(), 1);
+    }
+}

@@ -111,7 +111,8 @@ pub unsafe fn linear(to: End, from: End, len: u64, stream: StreamRef, wait: bool
             // SAFETY: `len` readable bytes by the caller's promise.
             let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
             let from = Place::Blob(Blob::Inline(bytes));
-            link::post(&Op::Copy { to: to.forward(0), from, len, stream, answered: false })
+            let op = Op::Copy { to: to.forward(0), from, len, stream, answered: wait };
+            if wait { link::ask(&op, link::nothing) } else { link::post(&op) }
         }
         // SAFETY: the caller's promise is handed on.
         (End::Address(_), End::Private(from)) => unsafe { upload(to, from, len, stream) },

@@ -29,6 +29,7 @@ mod image;
 mod launch;
 mod link;
 mod lower;
+mod managed;
 mod mask;
 mod mirror;
 mod module;

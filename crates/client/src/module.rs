@@ -102,6 +102,7 @@ impl Modules {
     /// Unloads a module.
     pub fn unload(&self, session: &Session, handle: Handle) -> Result {
         let module = self.modules.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
+        session.managed.forget(session, handle);
         self.functions.remove_if(|function| function.module.handle == handle);
         session.memory.remove_if(|block| block.kind == Kind::Variable && block.id == handle);
         link::ask(&Op::ModuleUnload { module: module.handle }, link::nothing)

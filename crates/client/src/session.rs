@@ -20,6 +20,7 @@ use crate::entry::Result;
 use crate::event::Events;
 use crate::graphs::Graphs;
 use crate::link::{self, Link};
+use crate::managed::Managed;
 use crate::mirror::Mirror;
 use crate::module::Modules;
 use crate::physical::PhysicalMemory;
@@ -56,6 +57,8 @@ pub struct Session {
     pub events: Events,
     /// Graphs.
     pub graphs: Graphs,
+    /// Managed variables.
+    pub managed: Managed,
 }
 
 static SESSION: OnceLock<core::result::Result<Session, CUresult>> = OnceLock::new();
@@ -122,6 +125,7 @@ fn start() -> core::result::Result<Session, CUresult> {
         streams: Streams::default(),
         events: Events::default(),
         graphs: Graphs::default(),
+        managed: Managed::default(),
     })
 }
 

@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering;
 use fermata_abi::op::Op;
 use fermata_abi::sys::driver as sys;
 
+use crate::capture;
 use crate::context::{current, current_or_none, pop, push, set_current};
 use crate::entry::{driver_api, get, put, put_if};
 use crate::link;
+use crate::managed;
 use crate::session::session;
 
 driver_api! {
@@ -132,13 +134,17 @@ driver_api! {
     }
 
     fn cuCtxSynchronize() {
-        crate::capture::forbid_unsafe(session()?)?;
-        link::ask(&Op::ContextSync { context: current()?.handle }, link::nothing)
+        let session = session()?;
+        capture::forbid_unsafe(session)?;
+        link::ask(&Op::ContextSync { context: current()?.handle }, link::nothing)?;
+        managed::after_wait(session)
     }
 
     fn cuCtxSynchronize_v2(context: sys::CUcontext) {
-        let context = session()?.contexts.get(context)?.handle;
-        link::ask(&Op::ContextSync { context }, link::nothing)
+        let session = session()?;
+        let context = session.contexts.get(context)?.handle;
+        link::ask(&Op::ContextSync { context }, link::nothing)?;
+        managed::after_wait(session)
     }
 
     fn cuCtxSetLimit(limit: sys::CUlimit, value: usize) {

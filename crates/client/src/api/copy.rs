@@ -10,6 +10,7 @@ use crate::capture;
 use crate::context::with_current;
 use crate::copy::{End, linear};
 use crate::entry::{Result, driver_api};
+use crate::managed;
 use crate::session::{Session, session};
 use crate::stream::legacy;
 
@@ -18,7 +19,8 @@ driver_api! {
         let session = session()?;
         let (to, from) = unified(session, to, from, size)?;
         let stream = synchronous(session)?;
-        linear(to, from, size as u64, stream, is_host(session, to) || is_host(session, from))
+        linear(to, from, size as u64, stream, is_host(session, to) || is_host(session, from))?;
+        managed::after_wait(session)
     }
 
     fn cuMemcpyAsync(to: sys::CUdeviceptr, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {
@@ -47,7 +49,8 @@ driver_api! {
         let stream = synchronous(session)?;
         let from = End::device(session, from, size as u64)?;
         let to = End::host(session, to.cast(), size as u64)?;
-        linear(to, from, size as u64, stream, true)
+        linear(to, from, size as u64, stream, true)?;
+        managed::after_wait(session)
     }
 
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: sys::CUdeviceptr, size: usize, stream: sys::CUstream) {

@@ -56,7 +56,8 @@ driver_api! {
         let session = session()?;
         let event = session.events.get(event)?.handle;
         capture::forbid_event(session, event)?;
-        link::ask(&Op::EventSync { event }, link::nothing)
+        link::ask(&Op::EventSync { event }, link::nothing)?;
+        crate::managed::after_wait(session)
     }
 
     fn cuEventElapsedTime(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent) {

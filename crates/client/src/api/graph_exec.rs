@@ -81,6 +81,7 @@ driver_api! {
         }
         let stream = session.streams.resolve(stream)?;
         lower::refresh(session, of(exec), session.graphs.lock().exec(exec)?)?;
+        crate::managed::before_work(session, stream)?;
         link::post(&Op::GraphLaunch { exec: of(exec), stream })
     }
 

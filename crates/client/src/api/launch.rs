@@ -12,6 +12,7 @@ use crate::context::with_current;
 use crate::entry::{Result, array, driver_api, get};
 use crate::handles::of;
 use crate::launch::{Shape, launch, with_params};
+use crate::managed;
 use crate::module::Function;
 use crate::session::{Session, session};
 
@@ -126,7 +127,9 @@ fn issue(
     if capture::add(session, stream, || Ok(NodeKind::Kernel(node(function, shape, params, &attributes))))? {
         return Ok(());
     }
-    launch(function, shape, params, attributes, session.streams.resolve(stream)?)
+    let stream = session.streams.resolve(stream)?;
+    managed::before_work(session, stream)?;
+    launch(function, shape, params, attributes, stream)
 }
 
 fn node(function: &Function, shape: Shape, params: &[u8], attributes: &[LaunchAttribute<'_>]) -> KernelNode {

@@ -101,7 +101,7 @@ driver_api! {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let module = session.modules.library_module(&library, &current()?, |_| ())?;
-        let (start, size) = session.modules.variable(session, &module, text(name)?)?;
+        let (start, size) = session.managed.place(session, &module, text(name)?)?;
         put_if(address, start);
         put_if(bytes, size as usize);
         Ok(())

@@ -11,6 +11,7 @@ use crate::context::current;
 use crate::entry::{Result, driver_api, put};
 use crate::handles::{of, to_pointer};
 use crate::link;
+use crate::managed;
 use crate::session::session;
 use crate::stream::context_of;
 
@@ -38,7 +39,8 @@ driver_api! {
         let session = session()?;
         capture::forbid_on(session, stream)?;
         let stream = session.streams.resolve(stream)?;
-        link::ask(&Op::StreamSync { stream }, link::nothing)
+        link::ask(&Op::StreamSync { stream }, link::nothing)?;
+        managed::after_wait(session)
     }
 
     fn cuStreamQuery(stream: sys::CUstream) {

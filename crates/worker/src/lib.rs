@@ -13,6 +13,7 @@ pub mod conversation;
 mod dispatch;
 mod errors;
 mod failure;
+pub mod layout;
 mod queues;
 mod scratch;
 mod serve;

@@ -9,6 +9,7 @@ use fermata_control::Connection;
 const CONTROL: i32 = 3;
 
 fn main() -> anyhow::Result<()> {
+    fermata_worker::layout::fix();
     // SAFETY: fcntl on a number that may be no descriptor only answers with an error.
     let open = unsafe { libc::fcntl(CONTROL, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
     anyhow::ensure!(open, "fermata-worker is started by fermatad, with its socket as descriptor 3");

@@ -87,7 +87,7 @@ fn decode(bytes: &[u8]) -> io::Result<Vec<RegularFile>> {
             bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
         ))
     };
-    if word(0) != Some(MAGIC) {
+    if word(0) != Some(MAGIC) || word(4).is_none() {
         return Err(bad());
     }
     let mut files = Vec::new();

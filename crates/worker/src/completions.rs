@@ -32,6 +32,8 @@ pub(crate) enum Then {
     Drained,
     /// The bytes are answered.
     Bytes(PinnedBuffer, usize),
+    /// Nothing more; the buffer has been read by now.
+    Hold(PinnedBuffer),
     /// Device memory is freed.
     Free(Address),
     /// Shared host memory is given up.
@@ -159,7 +161,7 @@ impl Server {
             self.flush_output(context);
         }
         let outcome = match then {
-            Then::Answer | Then::Bytes(..) => failure.map_or(Ok(()), Err),
+            Then::Answer | Then::Bytes(..) | Then::Hold(_) => failure.map_or(Ok(()), Err),
             Then::Orphan => Ok(()),
             // A session with a dead context is quiet, and can never be saved.
             Then::Drained => self.faults.any_fatal().map_or(Ok(()), |(_, error)| Err(error.clone())),

@@ -97,7 +97,7 @@ impl Server {
                 // The buffer must stay until the copy has read it, whether anybody waits or not.
                 self.queues.issue(stream);
                 let answer = if answered { ticket } else { None };
-                self.after(&[stream], Some(stream.context), answered, Then::Bytes(buffer, 0), answer)
+                self.after(&[stream], Some(stream.context), answered, Then::Hold(buffer), answer)
             }
             (None, None) => self.issued(stream, answered, ticket),
         }
@@ -147,7 +147,7 @@ impl Server {
             if let Some(buffer) = self.scratch.take(&self.site.live.driver)? {
                 return Ok(buffer);
             }
-            if !self.waiting.iter().any(|it| matches!(it.then, Then::Bytes(..))) {
+            if !self.waiting.iter().any(|it| matches!(it.then, Then::Bytes(..) | Then::Hold(_))) {
                 return Err(OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, "no buffer for a small copy"));
             }
             self.poll();

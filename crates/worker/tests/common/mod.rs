@@ -1,16 +1,18 @@
 //! A worker process, the daemon's end of its conversation, and the program's end of its ring.
+#![allow(dead_code)]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_abi::op::{Blob, FunctionInfo, Launch, Op, Place, ReplyBody, StreamRef, ToProgram};
+use fermata_abi::op::{Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram};
 use fermata_control::Connection;
 use fermata_control::worker::{FromWorker, ToWorker};
-use fermata_wire::{Config, Producer, Side, create};
+use fermata_wire::{Config, FromProgram, Producer, Side, create};
 
 pub const CONTEXT: u64 = 0x100;
 pub const MODULE: u64 = 0x101;
@@ -171,6 +173,21 @@ pub enum Answer {
     Error(u32, String),
 }
 
+/// The program's view of a shared region.
+pub struct HostView(pub std::fs::File);
+
+impl HostView {
+    pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.0.read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    }
+
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        self.0.write_all_at(bytes, offset).unwrap();
+    }
+}
+
 pub struct Program {
     pub producer: Producer,
     pub side: Arc<Side>,
@@ -221,6 +238,24 @@ impl Program {
             panic!("the function is there")
         };
         assert_eq!(info.params, [(0, 8), (8, 4), (12, 4)]);
+    }
+
+    /// A pinned region of shared memory, mapped in this process at an address of the kernel's choice.
+    pub fn host_alloc(&self, address: u64, size: u64) -> HostView {
+        let fd = rustix::fs::memfd_create("region", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, size).unwrap();
+        self.side.send_region(&FromProgram::Region { address, size }, fd.as_fd()).unwrap();
+        let map = Op::HostMap { address, size, kind: HostKind::Pinned, flags: 0, context: CONTEXT };
+        assert_eq!(self.ask(&map), Answer::None);
+        HostView(fd.into())
+    }
+
+    /// Waits for a host callback's id.
+    pub fn callback(&self) -> u64 {
+        match self.side.receive_from_worker(Duration::from_secs(10)).unwrap() {
+            Some((ToProgram::Callback { id }, None)) => id,
+            other => panic!("{other:?}"),
+        }
     }
 
     pub fn alloc(&self, size: u64) -> u64 {

@@ -8,6 +8,8 @@ use anyhow::{Context, Result, ensure};
 use fermata_e2e::scene::Scene;
 
 const DAMAGED: i32 = 12;
+/// Ending of the files by which the store knows its images; `gc` reads them.
+const REGISTERED: &str = ".image";
 
 /// Applies `change` to each file of an image in turn and demands that `verify`
 /// and `restore` refuse it; puts the file back every time.
@@ -16,13 +18,13 @@ fn damage_each(change: impl Fn(&Path, &[u8]) -> Result<()>) -> Result<()> {
     scene.make_image("image")?;
     let mut seen = 0;
     for file in scene.image_files()? {
-        let whole = fs::read(&file)?;
+        let whole = fs::read(&file).with_context(|| format!("`{}`", file.display()))?;
         let name = file
             .file_name()
             .context("file name")?
             .to_string_lossy()
             .into_owned();
-        if whole.is_empty() || name.contains("lock") {
+        if whole.is_empty() || name.contains("lock") || name.ends_with(REGISTERED) {
             continue;
         }
         seen += 1;
@@ -45,7 +47,7 @@ fn damage_each(change: impl Fn(&Path, &[u8]) -> Result<()>) -> Result<()> {
             "an image with damaged `{}` was restored",
             file.display()
         );
-        fs::write(&file, &whole)?;
+        fs::write(&file, &whole).with_context(|| format!("put back `{}`", file.display()))?;
     }
     ensure!(seen >= 3, "the image has only {seen} files");
     scene.check_restorable("image")?;
@@ -70,4 +72,36 @@ fn a_cut_file_is_found() -> Result<()> {
 #[test]
 fn a_missing_file_is_found() -> Result<()> {
     damage_each(|file, _| Ok(fs::remove_file(file)?))
+}
+
+#[test]
+fn a_damaged_registry_never_costs_an_image_its_chunks() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.make_image("image")?;
+    let mut seen = 0;
+    for file in scene.image_files()? {
+        if file.extension().is_none_or(|ending| ending != "image") {
+            continue;
+        }
+        seen += 1;
+        let whole = fs::read(&file)?;
+        let mut flipped = whole.clone();
+        let middle = flipped.len() / 2;
+        flipped[middle] ^= 0x10;
+        for damaged in [&flipped[..], &whole[..whole.len() / 2], &[]] {
+            fs::write(&file, damaged)?;
+            // It may refuse; it must not take what the image needs.
+            scene.fermata().call(&["images", "gc"])?;
+            let verify = scene.fermata().call(&["images", "verify", "image"])?;
+            ensure!(
+                verify.status == 0,
+                "`gc` broke the image: {}",
+                verify.stderr
+            );
+        }
+        fs::write(&file, &whole)?;
+    }
+    ensure!(seen == 1, "{seen} registered images");
+    scene.check_restorable("image")?;
+    scene.close()
 }

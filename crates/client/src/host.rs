@@ -29,6 +29,10 @@ use crate::session::Session;
 const PAGE: u64 = 4096;
 /// Regions begin at multiples of this.
 const STEP: u64 = 64 << 10;
+/// Addresses that are tried for a region.
+const TRIES: u32 = 3;
+/// The first region goes here; drivers put their own shared memory at the range's beginning.
+const FIRST: Address = HOST_BASE + (HOST_END - HOST_BASE) / 2;
 
 /// Allocates a region of pinned or managed memory.
 pub fn alloc(session: &Session, context: &Context, size: u64, kind: HostKind, flags: u32) -> Result<Address> {
@@ -37,16 +41,27 @@ pub fn alloc(session: &Session, context: &Context, size: u64, kind: HostKind, fl
     }
     let mapped = size.next_multiple_of(PAGE);
     let file = memory_file(mapped)?;
-    let address = map_somewhere(mapped, file.as_fd())?;
-    keep_from_children(address, mapped);
-    let done = announce(context, address, mapped, kind, flags, file.as_fd());
-    if let Err(status) = done {
-        unmap(address, mapped);
-        return Err(status);
+    let mut tries = 0;
+    loop {
+        let address = map_somewhere(mapped, file.as_fd())?;
+        keep_from_children(address, mapped);
+        match announce(context, address, mapped, kind, flags, file.as_fd()) {
+            Ok(()) => {
+                let block = Block::new(address, size, Kind::Host(kind), context);
+                session.memory.insert(Block { mapped, flags, ..block });
+                return Ok(address);
+            }
+            Err(status) => unmap_and(address, mapped, status, &mut tries)?,
+        }
     }
-    let block = Block::new(address, size, Kind::Host(kind), context);
-    session.memory.insert(Block { mapped, flags, ..block });
-    Ok(address)
+}
+
+/// After a refusal by the worker: another address may do where something of the driver's own lies at
+/// this one.
+fn unmap_and(address: Address, mapped: u64, status: u32, tries: &mut u32) -> Result {
+    unmap(address, mapped);
+    *tries += 1;
+    if *tries < TRIES { Ok(()) } else { Err(status) }
 }
 
 /// Frees a region made by [`alloc`].
@@ -178,7 +193,7 @@ fn announce(
 
 /// Maps a file where nothing is mapped, in the range for host memory.
 fn map_somewhere(mapped: u64, file: BorrowedFd<'_>) -> Result<Address> {
-    static NEXT: AtomicU64 = AtomicU64::new(HOST_BASE);
+    static NEXT: AtomicU64 = AtomicU64::new(FIRST);
     let step = mapped.next_multiple_of(STEP);
     for _ in 0..4096 {
         let address = NEXT.fetch_add(step, Ordering::Relaxed);

@@ -36,6 +36,10 @@ fn value(ty: &str, text: &str) -> Option<Vec<u8>> {
         return None;
     }
     let n = width(ty);
+    if text == "nan" {
+        // All bits but the sign: a NaN in every format.
+        return Some((u128::MAX >> (129 - 8 * n)).to_le_bytes()[..n].to_vec());
+    }
     if let Some(hex) = text.strip_prefix("0x") {
         let bits = u128::from_str_radix(hex, 16).unwrap_or_else(|_| panic!("bad value {text}"));
         return Some(bits.to_le_bytes()[..n].to_vec());
@@ -212,8 +216,14 @@ fn check(path: &Path, run: &Run, text: &str, failures: &mut Vec<String>) {
             let Some(expected) = expected else { continue };
             let n = width(ty);
             let found = &got[index * n..index * n + n];
-            let float = matches!(ty.as_str(), "f32" | "f64" | "f16" | "bf16");
-            let same = if float { distance(ty, found, expected) <= *ulp && (*ulp > 0 || distance(ty, found, expected) == 0 && (found == expected.as_slice() || distance(ty, found, found) != 0 || is_nan(ty, found))) } else { found == expected.as_slice() };
+            let same = match ty.as_str() {
+                "f32" | "f64" | "f16" | "bf16" => match distance(ty, found, expected) {
+                    // Zeros of either sign are no distance apart, but only one is right.
+                    0 if *ulp == 0 => found == expected.as_slice() || is_nan(ty, found),
+                    distance => distance <= *ulp,
+                },
+                _ => found == expected.as_slice(),
+            };
             if !same {
                 failures.push(format!(
                     "{place}: buffer {number} element {index} is {}, expected {}",

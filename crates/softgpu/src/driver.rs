@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::error::{CuError, INVALID_DEVICE, Result};
 use crate::event::Event;
+use crate::exec;
 use crate::graph::{Exec, GraphObject, NodeRef, UserObject};
 use crate::handle::Table;
 use crate::library::{Kernel, Library};
@@ -88,6 +89,7 @@ pub fn init() -> Result {
     DRIVER.get_or_init(|| {
         // SAFETY: the handler only stores to an atomic, which is allowed after fork.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        exec::set_threads(settings.threads);
         let ordinals = 0..settings.devices as i32;
         let devices = ordinals.map(|ordinal| Device::new(ordinal, Arc::clone(&settings))).collect();
         Driver { devices, ..Driver::default() }

@@ -269,7 +269,8 @@ fn stream_ordered_memory_is_freed_behind_its_work() {
     }
     done(&program, &Op::ContextSync { context: CONTEXT });
     let Answer::Pair(after, _) = program.ask(&Op::MemInfo { context: CONTEXT }) else { panic!("figures") };
-    assert!(after + 16 * MIB >= before, "{before} before, {after} after");
+    // Other programs may use the device too; what leaks here would be 6.4 GB.
+    assert!(after + 2048 * MIB >= before, "{before} before, {after} after");
     assert!(matches!(program.ask(&Op::MemAlloc { context: CONTEXT, size: 1 << 45 }), Answer::Error(2, _)));
 }
 

@@ -53,7 +53,7 @@ pub(super) fn host(session: &Session, driver: &Driver) -> Result<(), EngineError
         let needed = bytes_on(session, index as u32);
         if needed > facts.memory {
             return Err(EngineError::Unsuitable(format!(
-                "it needs {needed} bytes on device {index} ({}), which has {}",
+                "it needs {needed} bytes of memory on device {index} ({}), which has {}",
                 facts.name, facts.memory
             )));
         }

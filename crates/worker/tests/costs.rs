@@ -1,0 +1,109 @@
+//! Costs of calls and of a checkpoint through the worker; run by hand on a GPU:
+//! `FERMATA_TEST_DRIVER=.../libcuda.so.1 cargo test --release --test costs -- --ignored --nocapture`.
+
+mod common;
+
+use std::time::Instant;
+
+use common::{Answer, CONTEXT, LEGACY, Worker};
+use fermata_abi::op::{Op, StreamRef};
+use fermata_control::worker::{FromWorker, ToWorker};
+
+const STREAM: StreamRef = StreamRef { context: CONTEXT, stream: 0x200 };
+
+/// Median seconds of `run`, over rounds of `count`.
+fn median(count: u32, mut run: impl FnMut()) -> f64 {
+    let mut rounds: Vec<f64> = (0..21)
+        .map(|_| {
+            let start = Instant::now();
+            (0..count).for_each(|_| run());
+            start.elapsed().as_secs_f64() / f64::from(count)
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[rounds.len() / 2]
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn calls() {
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    program.set_up();
+    program.post(&Op::StreamCreate { stream: 0x200, context: CONTEXT, flags: 1, priority: 0 });
+    let device = program.alloc(4096);
+    let mut buffer = Vec::new();
+    let mut ask = |op: &Op<'_>| assert_eq!(program.producer.ask(op, &mut buffer).unwrap().status, 0);
+    let sync = Op::StreamSync { stream: STREAM };
+    let issue = median(200, || program.launch_add(device, 1, 16, STREAM));
+    ask(&sync);
+    let both = median(1000, || {
+        program.launch_add(device, 1, 16, STREAM);
+        ask(&sync);
+    });
+    let idle = median(1000, || ask(&sync));
+    let through = median(1, || {
+        (0..2000).for_each(|_| program.launch_add(device, 1, 16, STREAM));
+        ask(&sync);
+    }) / 2000.0;
+    let down = median(1000, || drop(program.read(device, 4)));
+    let up = median(1000, || program.write(device, &[1; 4]));
+    for (name, seconds) in [
+        ("launch, issue", issue),
+        ("launch + sync", both),
+        ("sync, nothing to wait for", idle),
+        ("launch, throughput", through),
+        ("4 bytes down", down),
+        ("4 bytes up", up),
+    ] {
+        println!("{name}: {:.2} us", seconds * 1e6);
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn checkpoint() {
+    let gib: u64 = std::env::var("FERMATA_TEST_GIB").ok().and_then(|it| it.parse().ok()).unwrap_or(1);
+    let folder = tempfile::tempdir_in(std::env::var("FERMATA_TEST_FOLDER").unwrap_or("/dev/shm".into())).unwrap();
+    let store = folder.path().join("store").to_string_lossy().into_owned();
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    program.set_up();
+    let word_count = gib << 28;
+    let base = program.alloc(gib << 30);
+    // Every word differs, so that nothing is zero or stored already.
+    for block in 0..(gib << 8) {
+        let fill = Op::Fill {
+            address: base + (block << 22),
+            pitch: 0,
+            element: 4,
+            value: block as u32 + 1,
+            width: word_count / (gib << 8),
+            height: 1,
+            stream: LEGACY,
+            answered: false,
+        };
+        program.post(&fill);
+    }
+    assert_eq!(program.ask(&Op::ContextSync { context: CONTEXT }), Answer::None);
+    worker.detach(program);
+    for round in 0..3 {
+        let image = folder.path().join(format!("image-{round}"));
+        std::fs::create_dir(&image).unwrap();
+        let store = if round == 1 { format!("{store}-1") } else { store.clone() };
+        let request = ToWorker::Save { store, image: image.to_string_lossy().into_owned() };
+        let start = Instant::now();
+        let FromWorker::Saved(totals) = worker.ask(request) else { panic!("saved") };
+        let seconds = start.elapsed().as_secs_f64();
+        let rate = (gib << 30) as f64 / seconds / 1e9;
+        println!("save {round}: {seconds:.3} s, {rate:.1} GB/s, {} bytes written", totals.written_bytes);
+    }
+    drop(worker);
+    let mut worker = Worker::start();
+    let image = folder.path().join("image-0").to_string_lossy().into_owned();
+    let start = Instant::now();
+    let loaded = worker.ask(ToWorker::Load { store, image });
+    assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+    let seconds = start.elapsed().as_secs_f64();
+    println!("load: {seconds:.3} s, {:.1} GB/s", (gib << 30) as f64 / seconds / 1e9);
+}

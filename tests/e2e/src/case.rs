@@ -147,7 +147,10 @@ impl Case {
         if !self.wait_for_moment(fermata)? {
             return Ok(Outcome::TooLate);
         }
-        let before = live(&fermata.session("first")?)?;
+        let before = match fermata.session("first").and_then(|s| live(&s)) {
+            Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),
+            before => before?,
+        };
         let checkpoint = match fermata.checkpoint("first", "image", self.mode) {
             Ok(done) => done.took,
             Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),

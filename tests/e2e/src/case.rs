@@ -86,12 +86,12 @@ pub struct Reference {
 pub fn straight(tree: &Tree, program: &Program, device: Device) -> Result<Reference> {
     let mut command = Command::new(tree.program(program.name)?);
     command
-        .args(program.args)
+        .args(program.options(device))
         .env("LD_LIBRARY_PATH", tree.library_path(device));
     let done = command::run(command, PROGRAM_LIMIT)?.success(program.name)?;
     let output = Output::parse(&done.stdout)?;
     output.check_complete(&output)?;
-    if let Some(recorded) = program.recorded_digest() {
+    if let Some(recorded) = program.recorded_digest(device) {
         ensure!(
             output.digest.as_deref() == Some(recorded),
             "`{}` without Fermata: digest {:?}, recorded {recorded}",
@@ -143,7 +143,12 @@ impl Case {
 
     fn run_in(&self, fermata: &Fermata, tree: &Tree, reference: &Reference) -> Result<Outcome> {
         let path = tree.program(self.program.name)?;
-        fermata.run("first", self.device, &path, self.program.args)?;
+        fermata.run(
+            "first",
+            self.device,
+            &path,
+            self.program.options(self.device),
+        )?;
         if !self.wait_for_moment(fermata)? {
             return Ok(Outcome::TooLate);
         }

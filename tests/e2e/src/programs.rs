@@ -1,72 +1,93 @@
 //! The programs that are crossed, and the digests their source records.
 
+use crate::case::Device;
+
 const DIGESTS: &str = include_str!("../../../programs/digests.txt");
+
+/// Options of a program.
+pub type Options = &'static [&'static str];
 
 /// A program with the options it is run with.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     /// File name in `build/programs`.
     pub name: &'static str,
-    /// Options in the matrix, which make it work for a second or so; empty means
-    /// the defaults.
-    pub args: &'static [&'static str],
+    /// Options in the matrix on the software GPU, which make it work for a
+    /// second or so; empty means the defaults.
+    pub soft: Options,
+    /// The same on a GPU.
+    pub gpu: Options,
     /// Whether the quick selection holds it.
     pub quick: bool,
 }
 
-const fn plain(name: &'static str, args: &'static [&'static str]) -> Program {
+const fn plain(name: &'static str, soft: Options, gpu: Options) -> Program {
     Program {
         name,
-        args,
+        soft,
+        gpu,
         quick: false,
     }
 }
 
-const fn quick(name: &'static str, args: &'static [&'static str]) -> Program {
+const fn quick(name: &'static str, soft: Options, gpu: Options) -> Program {
     Program {
         name,
-        args,
+        soft,
+        gpu,
         quick: true,
     }
 }
 
 /// Every program that can be checkpointed. `static` is not: it is refused.
 pub const PROGRAMS: &[Program] = &[
-    quick("heat2d", &[]),
-    plain("jacobi", &["--size", "1024"]),
-    plain("nbody", &[]),
-    plain("bfs", &["--steps", "10"]),
-    plain("kmeans", &["--steps", "200"]),
-    plain("lu", &["--steps", "40"]),
-    plain("srad", &["--steps", "500"]),
-    plain("bitonic", &[]),
-    plain("histogram", &["--steps", "60"]),
-    plain("scan", &[]),
-    plain("matmul", &[]),
-    quick("streams", &["--steps", "150"]),
-    quick("graphs", &["--steps", "2400"]),
-    quick("managed", &["--steps", "500"]),
-    quick("pinned", &["--steps", "300"]),
-    quick("symbols", &["--steps", "20000"]),
-    quick("threads", &["--steps", "2000"]),
-    plain("peer", &["--steps", "3000"]),
-    quick("driver", &["--steps", "1500"]),
-    quick("churn", &[]),
-    quick("server", &["--steps", "10000"]),
-    quick("longkernel", &[]),
-    plain("print", &["--steps", "40000"]),
-    plain("forks", &["--steps", "1000"]),
+    quick("heat2d", &[], &["--steps", "20000"]),
+    plain("jacobi", &["--size", "1024"], &["--size", "1024"]),
+    plain("nbody", &[], &["--steps", "4000"]),
+    plain("bfs", &["--steps", "10"], &["--steps", "10"]),
+    plain("kmeans", &["--steps", "200"], &["--steps", "4000"]),
+    plain("lu", &["--steps", "40"], &["--steps", "40"]),
+    plain("srad", &["--steps", "500"], &["--steps", "2000"]),
+    plain("bitonic", &[], &["--steps", "600"]),
+    plain("histogram", &["--steps", "60"], &["--steps", "1500"]),
+    plain("scan", &[], &["--steps", "600"]),
+    plain("matmul", &[], &["--steps", "8000"]),
+    quick("streams", &["--steps", "150"], &["--steps", "600"]),
+    quick("graphs", &["--steps", "2400"], &["--steps", "8000"]),
+    quick("managed", &["--steps", "500"], &["--steps", "2000"]),
+    quick("pinned", &["--steps", "300"], &["--steps", "1000"]),
+    quick("symbols", &["--steps", "20000"], &["--steps", "40000"]),
+    quick("threads", &["--steps", "2000"], &["--steps", "10000"]),
+    plain("peer", &["--steps", "3000"], &["--steps", "8000"]),
+    quick("driver", &["--steps", "1500"], &["--steps", "10000"]),
+    quick("churn", &[], &["--steps", "20000"]),
+    quick("server", &["--steps", "10000"], &["--steps", "30000"]),
+    quick("longkernel", &[], &["--size", "30000000"]),
+    plain("print", &["--steps", "40000"], &["--steps", "20000"]),
+    plain("forks", &["--steps", "1000"], &["--steps", "4000"]),
 ];
 
 impl Program {
-    /// The same program with its default options.
-    pub fn with_defaults(self) -> Self {
-        Self { args: &[], ..self }
+    /// Options on `device`.
+    pub fn options(&self, device: Device) -> Options {
+        match device {
+            Device::Soft => self.soft,
+            Device::Gpu => self.gpu,
+        }
     }
 
-    /// The digest recorded for the default options, if those are used.
-    pub fn recorded_digest(&self) -> Option<&'static str> {
-        if !self.args.is_empty() {
+    /// The same program with its default options.
+    pub fn with_defaults(self) -> Self {
+        Self {
+            soft: &[],
+            gpu: &[],
+            ..self
+        }
+    }
+
+    /// The digest recorded for the default options, if `device` uses those.
+    pub fn recorded_digest(&self, device: Device) -> Option<&'static str> {
+        if !self.options(device).is_empty() {
             return None;
         }
         DIGESTS

@@ -105,7 +105,7 @@ mod tests {
         for program in PROGRAMS {
             let digest = program
                 .with_defaults()
-                .recorded_digest()
+                .recorded_digest(Device::Soft)
                 .unwrap_or_default();
             assert_eq!(digest.len(), 16, "`{}`", program.name);
         }

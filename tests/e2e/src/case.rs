@@ -209,12 +209,12 @@ fn ended(fermata: &Fermata, name: &str) -> bool {
     fermata.log(name).is_ok_and(|log| log.contains("\ndigest "))
 }
 
-/// Program and worker of a session.
+/// Program and worker of a session; before its first CUDA call it has no worker.
 fn live(session: &Session) -> Result<Vec<Process>> {
     let program = session.pid.context("`ps` tells no pid")?;
-    let worker = session.worker_pid.context("`ps` tells no worker_pid")?;
-    [program, worker]
+    [Some(program), session.worker_pid]
         .into_iter()
+        .flatten()
         .map(|pid| processes::look_up(pid).with_context(|| format!("process {pid} is gone")))
         .collect()
 }

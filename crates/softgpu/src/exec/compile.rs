@@ -1,6 +1,7 @@
 //! Cranelift's part: machine code for a kernel and everything it can reach, made on first use.
 
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cranelift_codegen::Context as CodegenContext;
@@ -56,7 +57,8 @@ impl Compiler {
         let mut flags = settings::builder();
         let set = |flags: &mut settings::Builder, name: &str, value: &str| flags.set(name, value).map_err(|e| e.to_string());
         set(&mut flags, "opt_level", "speed")?;
-        set(&mut flags, "enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" })?;
+        // The text may be hostile: what the translator gets wrong must end as an error.
+        set(&mut flags, "enable_verifier", "true")?;
         set(&mut flags, "unwind_info", "false")?;
         set(&mut flags, "is_pic", "false")?;
         if !(std::arch::is_x86_feature_detected!("fma") && std::arch::is_x86_feature_detected!("avx2")) {
@@ -73,8 +75,18 @@ impl Compiler {
     /// # Errors
     /// What cannot be translated.
     pub fn check(&mut self, unit: &Unit<'_>, function: &Function) -> Result<(), LoadError> {
-        self.codegen.clear();
-        translate(unit, function, &mut self.codegen.func, &mut self.scratch)
+        let attempt = catch_unwind(AssertUnwindSafe(|| {
+            self.codegen.clear();
+            translate(unit, function, &mut self.codegen.func, &mut self.scratch)
+        }));
+        attempt.unwrap_or_else(|_| {
+            self.scratch = FunctionBuilderContext::new();
+            Err(LoadError::Unsupported {
+                line: function.line,
+                function: function.name.to_string(),
+                instruction: "a combination of operands".to_owned(),
+            })
+        })
     }
 
     /// What the translator must know of the target.
@@ -87,6 +99,14 @@ impl Compiler {
     /// # Errors
     /// What the code generator says, with the function's name.
     pub fn compile(&mut self, unit: &Unit<'_>, descriptors: &[Descriptor], list: &[usize]) -> Result<(), String> {
+        let attempt = catch_unwind(AssertUnwindSafe(|| self.generate(unit, descriptors, list)));
+        attempt.unwrap_or_else(|_| {
+            self.scratch = FunctionBuilderContext::new();
+            Err("the code generator failed".to_owned())
+        })
+    }
+
+    fn generate(&mut self, unit: &Unit<'_>, descriptors: &[Descriptor], list: &[usize]) -> Result<(), String> {
         let jit = self.jit.as_mut().ok_or("no compiler")?;
         let mut done = Vec::new();
         for &index in list {

@@ -304,6 +304,10 @@ impl<'a> Translator<'a, '_> {
     fn instruction(&mut self, i: &'a Instruction) -> Step {
         let mut m = Modifiers::new(i);
         let m = &mut m;
+        // 128 bits are moved and exchanged, never computed with.
+        if m.has("b128") && !matches!(&*i.opcode, "mov" | "ld" | "st" | "atom") {
+            return Err(Refused::Unsupported);
+        }
         match &*i.opcode {
             "mov" => self.mov(i, m),
             "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "abs" | "neg" | "min" | "max" => self.arithmetic(i, m),

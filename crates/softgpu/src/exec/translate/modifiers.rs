@@ -16,6 +16,11 @@ impl<'a> Modifiers<'a> {
         Self { left: instruction.modifiers.iter().map(|m| &**m).collect() }
     }
 
+    /// Whether `word` is there.
+    pub fn has(&self, word: &str) -> bool {
+        self.left.contains(&word)
+    }
+
     /// Takes `word` if it is there.
     pub fn flag(&mut self, word: &str) -> bool {
         let at = self.left.iter().position(|w| *w == word);

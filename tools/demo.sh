@@ -6,10 +6,10 @@
 set -eu
 
 cd "$(dirname "$0")/.."
-root=$PWD
+tree=${FERMATA_BUILD:-$PWD/build}
 device=${1:-auto}
-fermata=$root/build/bin/fermata
-heat=$root/build/programs/heat2d
+fermata=$tree/bin/fermata
+heat=$tree/programs/heat2d
 steps=${FERMATA_DEMO_STEPS:-4000}
 
 if [ "$device" = auto ]; then
@@ -18,9 +18,9 @@ if [ "$device" = auto ]; then
         device=gpu
     fi
 fi
-library_path=$root/build/lib/cudart
+library_path=$tree/lib/cudart
 if [ "$device" = soft ]; then
-    library_path=$library_path:$root/build/lib/softgpu
+    library_path=$library_path:$tree/lib/softgpu
 fi
 
 work=$(mktemp -d /tmp/fermata-demo.XXXXXX)

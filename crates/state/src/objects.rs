@@ -51,11 +51,13 @@ impl ImageId {
 /// A device variable of a module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variable {
-    /// Where it lies.
+    /// Where the program knows it.
     pub address: Address,
+    /// Where it lies; another place only after a restore whose driver has put it elsewhere.
+    pub actual: Address,
     /// Bytes.
     pub size: u64,
-    /// Whether the program has been told the address, so that it must be the same after a restore.
+    /// Whether the program has been told the address, so that it stays valid over restores.
     pub fixed: bool,
     /// Number of its content.
     pub buffer: u64,

@@ -138,7 +138,7 @@ impl Session {
             known.fixed |= fixed;
             return Ok(());
         }
-        variables.insert(name.to_owned(), Variable { address, size, fixed, buffer: number });
+        variables.insert(name.to_owned(), Variable { address, actual: address, size, fixed, buffer: number });
         self.next_buffer = number;
         Ok(())
     }

@@ -240,6 +240,36 @@ fn boxes_are_copied_and_arrays_come_back() {
 }
 
 #[test]
+fn variables_keep_their_known_addresses_whatever_was_unloaded() {
+    let (worker, program) = start();
+    let second = Op::ModuleLoad { module: 0x110, context: CONTEXT, image: Blob::Inline(common::PTX) };
+    assert!(matches!(program.ask(&second), Answer::Module(_)));
+    let get = Op::VariableGet { module: 0x110, name: "total" };
+    let Answer::Pair(total, 4) = program.ask(&get) else { panic!("four bytes") };
+    program.write(total, &[1, 0, 0, 0]);
+    assert!(matches!(program.ask(&Op::FunctionGet { function: 0x111, module: 0x110, name: "add" }), Answer::Function(_)));
+    done(&program, &Op::ModuleUnload { module: MODULE });
+    let (_worker, program) = move_over(worker, program);
+    assert_eq!(program.ask(&get), Answer::Pair(total, 4));
+    assert_eq!(words(&program.read(total, 4)), [1]);
+    // As a parameter of a kernel, and by name inside it.
+    let mut params = total.to_le_bytes().to_vec();
+    params.extend_from_slice(&8u32.to_le_bytes());
+    params.extend_from_slice(&1u32.to_le_bytes());
+    let launch = fermata_abi::op::Launch {
+        function: 0x111,
+        grid: [1, 1, 1],
+        block: [1, 1, 1],
+        shared: 0,
+        cooperative: false,
+        params: &params,
+        attributes: Vec::new(),
+    };
+    program.post(&Op::Launch { launch, stream: LEGACY });
+    assert_eq!(words(&program.read(total, 4)), [17]);
+}
+
+#[test]
 fn streams_wait_for_and_write_words() {
     let (_worker, program) = start();
     let word = program.alloc(8);

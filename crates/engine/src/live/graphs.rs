@@ -11,7 +11,7 @@ use fermata_device::{
 };
 use fermata_graph::{CopyEnd, Graph, MemOp, MemOpKind, NodeKind, Place};
 
-use crate::{HostCaller, Live};
+use crate::{HostCaller, Live, Moved};
 
 fn refuse(code: cu::CUresult, why: impl Into<String>) -> DriverError {
     DriverError { call: "cuGraphInstantiate", code, name: why.into() }
@@ -23,8 +23,9 @@ fn leak_call(caller: &HostCaller, id: u64) -> &'static (dyn Fn() + Send + Sync) 
     Box::leak(Box::new(move || caller(id)))
 }
 
-fn batch(op: &MemOp) -> BatchOp {
+fn batch(op: &MemOp, moved: &Moved) -> BatchOp {
     let MemOp { kind, address, value, flags, wide } = *op;
+    let address = moved.translate(address);
     match kind {
         MemOpKind::Wait => BatchOp::Wait { address, value, flags, wide },
         MemOpKind::Write => BatchOp::Write { address, value, flags, wide },
@@ -112,11 +113,12 @@ impl Live {
                 })?;
                 let attributes: Vec<(u32, &[u8])> =
                     node.attributes.iter().map(|it| (it.id, it.value.as_slice())).collect();
+                let params = self.moved.patch(&node.params);
                 let size = Grid { grid: node.grid, block: node.block, shared: node.shared_bytes };
                 let launch = KernelLaunch {
                     function: function.handle,
                     size,
-                    params: &node.params,
+                    params: &params,
                     attributes: &attributes,
                 };
                 self.driver.add_node(graph, after, &NodeSpec::Kernel(launch), context_of(node.context)?)
@@ -130,7 +132,7 @@ impl Live {
             }
             NodeKind::Memset(node) => {
                 let fill = NodeSpec::Fill {
-                    address: node.dst,
+                    address: self.moved.translate(node.dst),
                     pitch: node.pitch,
                     element: node.element_size,
                     value: node.value,
@@ -157,7 +159,7 @@ impl Live {
                 self.driver.add_node(graph, after, &NodeSpec::EventRecord(event_of(event)?), context)
             }
             NodeKind::BatchMemOp(ops) => {
-                let ops: Vec<BatchOp> = ops.iter().map(batch).collect();
+                let ops: Vec<BatchOp> = ops.iter().map(|op| batch(op, &self.moved)).collect();
                 self.driver.add_node(graph, after, &NodeSpec::Batch(&ops), context)
             }
             NodeKind::MemAlloc(_) | NodeKind::MemFree(_) => {
@@ -169,7 +171,7 @@ impl Live {
     fn side(&self, end: &CopyEnd) -> Result<CopySide, DriverError> {
         let endpoint = match end.place {
             Place::Array => Endpoint::Array(self.array(end.address)?),
-            Place::Host | Place::Device | Place::Unified => Endpoint::Address(end.address),
+            Place::Host | Place::Device | Place::Unified => Endpoint::Address(self.moved.translate(end.address)),
         };
         Ok(CopySide { endpoint, x: end.x_bytes, y: end.y, z: end.z, pitch: end.pitch, rows: end.height })
     }

@@ -2,6 +2,7 @@
 
 mod exposed;
 mod graphs;
+mod moved;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use fermata_device::{
     AddressSpace, ArrayHandle, ContextHandle, Driver, DriverError, EventHandle, ExecHandle, FunctionHandle,
     HostMapping, MemoryError, ModuleHandle, PhysicalHandle, PinnedPool, StreamHandle,
 };
+
+pub use moved::Moved;
 
 use crate::{CHUNK, STAGING_BUFFERS};
 
@@ -76,6 +79,8 @@ pub struct Live {
     pub host_caller: HostCaller,
     /// Whether devices hash their own memory; software GPUs are better served by the processor.
     pub device_hashes: bool,
+    /// Device variables that are not where the program knows them.
+    pub moved: Moved,
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
     /// Hash kernels by device, each loaded into the context it is used from.
@@ -109,6 +114,7 @@ impl Live {
             host_caller,
             device_hashes: false,
             hashers: HashMap::new(),
+            moved: Moved::default(),
             staging: None,
             current: None,
         })

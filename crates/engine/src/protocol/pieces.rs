@@ -62,7 +62,7 @@ pub(crate) fn pieces(
                 let module = session.modules.get(*module)?;
                 let device = session.contexts.get(module.context)?.device;
                 let Some(variable) = module.variables.get(name) else { continue };
-                let address = variable.address;
+                let address = variable.actual;
                 linear(&mut pieces, number, bytes, |offset| Source::Device { device, address: address + offset });
             }
             BufferOwner::Host(region) => {

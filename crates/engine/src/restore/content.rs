@@ -33,7 +33,6 @@ pub(super) fn fill(
     progress: Progress<'_>,
 ) -> Result<u64, EngineError> {
     let exposed = site.live.expose(&site.session)?;
-    relocate_variables(site);
     let plan = pieces(&site.session, &exposed.addresses)?;
     if plan.iter().any(|piece| !matches!(piece.source, Source::Host { .. })) {
         site.live.prepare_staging().map_err(EngineError::driver("make staging buffers"))?;
@@ -43,22 +42,6 @@ pub(super) fn fill(
     site.live.conceal(exposed)?;
     filled?;
     Ok(table.records().len() as u64)
-}
-
-/// Variables whose address nobody knows may lie elsewhere now.
-fn relocate_variables(site: &mut Site) {
-    let Site { session, live } = site;
-    for (handle, module) in session.modules.iter_mut() {
-        let Some(loaded) = live.modules.get(&handle).copied() else { continue };
-        if live.enter(module.context).is_err() {
-            continue;
-        }
-        for (name, variable) in &mut module.variables {
-            if let Ok((address, _)) = live.driver.variable(loaded, name) {
-                variable.address = address;
-            }
-        }
-    }
 }
 
 fn transfer(
@@ -131,10 +114,22 @@ impl Reading<'_> {
         }
     }
 
+    /// A variable that has moved must not be known to any memory.
+    fn refuse_moved(&self, piece: &Piece, bytes: &[u8]) -> Result<(), EngineError> {
+        match self.live.moved.mentioned(bytes) {
+            None => Ok(()),
+            Some(address) => Err(EngineError::Unsuitable(format!(
+                "buffer {} holds the address {address:#x} of a device variable, which the driver has put elsewhere",
+                piece.buffer
+            ))),
+        }
+    }
+
     fn read(&self, piece: &Piece, id: &ChunkId) -> Result<Option<Ready>, EngineError> {
         if let Source::Host { region, offset } = piece.source {
             let mut bytes = vec![0; piece.len.min(CHUNK as usize)];
             self.reader.read_verified(id, &mut bytes)?;
+            self.refuse_moved(piece, &bytes)?;
             let mapping = self.live.hosts.get(&region);
             let mapping =
                 mapping.ok_or_else(|| EngineError::Internal(format!("host region {region:#x} is not mapped")))?;
@@ -144,6 +139,7 @@ impl Reading<'_> {
         let buffer = self.pool.and_then(|pool| pool.take(STEP_LIMIT));
         let mut buffer = buffer.ok_or_else(|| EngineError::Internal("no staging buffer comes back".to_owned()))?;
         self.reader.read_verified(id, &mut buffer[..piece.len])?;
+        self.refuse_moved(piece, &buffer[..piece.len])?;
         Ok(Some(Ready { piece: *piece, buffer }))
     }
 }

@@ -48,8 +48,10 @@ fn contexts(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     Ok(())
 }
 
-fn modules(session: &Session, live: &mut Live) -> Result<(), EngineError> {
-    for (handle, module) in session.modules_in_order() {
+fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
+    let order: Vec<u64> = session.modules_in_order().into_iter().map(|(handle, _)| handle).collect();
+    for handle in order {
+        let module = session.modules.get(handle)?;
         let operation = format!("load module {handle:#x}");
         live.enter(module.context).map_err(EngineError::driver(&*operation))?;
         let image = session.image(&module.image);
@@ -57,7 +59,7 @@ fn modules(session: &Session, live: &mut Live) -> Result<(), EngineError> {
         let loaded = live.driver.load_module(image);
         let loaded = loaded.map_err(|source| EngineError::Module { module: handle, source })?;
         live.modules.insert(handle, loaded);
-        for (name, variable) in &module.variables {
+        for (name, variable) in &mut session.modules.get_mut(handle)?.variables {
             let found = live.driver.variable(loaded, name);
             let (address, size) =
                 found.map_err(EngineError::driver(format!("find variable `{name}` of module {handle:#x}")))?;
@@ -65,11 +67,11 @@ fn modules(session: &Session, live: &mut Live) -> Result<(), EngineError> {
                 let why = format!("variable `{name}` has {size} bytes and had {}", variable.size);
                 return Err(EngineError::Damaged(why));
             }
-            if variable.fixed && address != variable.address {
-                return Err(EngineError::Unsuitable(format!(
-                    "the program knows variable `{name}` at {:#x}, and the driver has put it at {address:#x}",
-                    variable.address
-                )));
+            variable.actual = address;
+            if !variable.fixed {
+                variable.address = address;
+            } else if address != variable.address {
+                live.moved.insert(variable.address, size, address);
             }
         }
     }

@@ -42,13 +42,13 @@ impl Server {
             }
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
-            live.driver.copy_from_slice(*to, bytes, handle)?;
+            live.driver.copy_from_slice(live.moved.translate(*to), bytes, handle)?;
             return self.issued(stream, answered, ticket);
         }
         if let (Place::Address(to), Place::Address(from)) = (to, from) {
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
-            live.driver.copy(*to, *from, len, handle)?;
+            live.driver.copy(live.moved.translate(*to), live.moved.translate(*from), len, handle)?;
             return self.issued(stream, answered, ticket);
         }
         let pitch = Pitch { row: len, rows: 1 };
@@ -115,7 +115,7 @@ impl Server {
         let side = |endpoint| CopySide { endpoint, x: 0, y: 0, z: 0, pitch: pitch.row, rows: pitch.rows };
         let needed = || span(pitch, extent).ok_or_else(|| OpError::invalid("a copy beyond all addresses"));
         Ok(match place {
-            Place::Address(address) => side(Endpoint::Address(*address)),
+            Place::Address(address) => side(Endpoint::Address(self.site.live.moved.translate(*address))),
             Place::Array { array, x, y, z } => {
                 let endpoint = Endpoint::Array(self.site.live.array(*array)?);
                 CopySide { endpoint, x: *x, y: *y, z: *z, pitch: 0, rows: 0 }

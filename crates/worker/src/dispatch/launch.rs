@@ -18,7 +18,8 @@ impl Server {
         if launch.cooperative {
             attributes.push((cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &yes));
         }
-        let kernel = KernelLaunch { function, size, params: launch.params, attributes: &attributes };
+        let params = live.moved.patch(launch.params);
+        let kernel = KernelLaunch { function, size, params: &params, attributes: &attributes };
         live.driver.launch(&kernel, handle)?;
         self.issued(stream, false, None)
     }

@@ -87,7 +87,7 @@ impl Server {
             Op::Fill { address, pitch, element, value, width, height, stream, answered } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver.fill(*address, *pitch, *element, *value, *width, *height, handle)?;
+                live.driver.fill(live.moved.translate(*address), *pitch, *element, *value, *width, *height, handle)?;
                 self.issued(*stream, *answered, ticket)
             }
             Op::ArrayCreate { array, context, width, height, depth, format, channels, flags } => {
@@ -124,13 +124,13 @@ impl Server {
             Op::WriteValue { stream, address, value, flags, wide } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver.write_value(handle, *address, *value, *flags, *wide)?;
+                live.driver.write_value(handle, live.moved.translate(*address), *value, *flags, *wide)?;
                 self.issued(*stream, false, ticket)
             }
             Op::WaitValue { stream, address, value, flags, wide } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver.wait_value(handle, *address, *value, *flags, *wide)?;
+                live.driver.wait_value(handle, live.moved.translate(*address), *value, *flags, *wide)?;
                 self.issued(*stream, false, ticket)
             }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use fermata_abi::op::{Blob, FunctionInfo, Handle, ModuleInfo, ReplyBody};
+use fermata_abi::sys::driver as cu;
 use fermata_engine::LiveFunction;
 use fermata_state::{Function, Session};
 use fermata_wire::Ticket;
@@ -61,9 +62,13 @@ impl Server {
 
     /// Nothing uses the module any more.
     pub(crate) fn release_module(&mut self, module: Handle) -> Result<(), OpError> {
-        let context = self.site.session.modules.get(module)?.context;
-        let functions = self.site.session.remove_module(module)?;
+        let known = self.site.session.modules.get(module)?;
+        let context = known.context;
         let live = &mut self.site.live;
+        for variable in known.variables.values() {
+            live.moved.remove(variable.address);
+        }
+        let functions = self.site.session.remove_module(module)?;
         for function in functions {
             live.functions.remove(&function);
         }
@@ -103,7 +108,13 @@ impl Server {
         live.enter(context)?;
         let loaded = *live.modules.get(&module).ok_or_else(|| OpError::invalid("the module is not loaded"))?;
         let (address, size) = live.driver.variable(loaded, name)?;
+        let known = self.site.session.modules.get(module)?.variables.get(name).is_some_and(|it| it.fixed);
+        if !known && live.moved.translate(address) != address {
+            let text = format!("variable `{name}` lies where the program knows another variable");
+            return Err(OpError::new(cu::CUDA_ERROR_NOT_SUPPORTED, text));
+        }
         self.site.session.add_variable(module, name, address, size, true)?;
+        let address = self.site.session.modules.get(module)?.variables.get(name).map_or(address, |it| it.address);
         Ok(Reaction::Answer(ReplyBody::Pair(address, size)))
     }
 

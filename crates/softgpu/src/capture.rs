@@ -3,6 +3,7 @@
 //! The rules are those of `fermata_graph::capture`; here streams, events and threads get their numbers.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +23,8 @@ use crate::work::Work;
 
 /// The captures of this process.
 static CAPTURES: Mutex<Option<Captures>> = Mutex::new(None);
+/// Graphs made for captures, which go away when these fail.
+static MADE: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 thread_local! {
     /// What the thread has asked for with `cuThreadExchangeStreamCaptureMode`.
@@ -125,6 +128,20 @@ pub fn info(stream: &Stream) -> Result<CaptureInfo> {
     captures.info(stream.id).map_err(refused)
 }
 
+/// Begins to capture a stream into a new graph.
+///
+/// # Errors
+/// The stream cannot be captured, or is already.
+pub fn begin_new(driver: &Driver, stream: &Stream, mode: CaptureMode) -> Result {
+    let graph = GraphObject::create(driver, Graph::new());
+    if let Err(error) = begin(stream, mode, &graph, &[]) {
+        graph.destroy(driver)?;
+        return Err(error);
+    }
+    MADE.lock().insert(graph.handle);
+    Ok(())
+}
+
 /// Begins to capture a stream into a graph.
 ///
 /// # Errors
@@ -138,26 +155,26 @@ pub fn begin(stream: &Stream, mode: CaptureMode, graph: &GraphObject, after: &[N
     captures.begin(key(stream), mode, thread(), graph.handle, after).map(drop).map_err(refused)
 }
 
-/// Ends the capture begun in a stream. Gives the graph captured into, and whether the capture was good.
+/// Ends the capture begun in a stream and gives the graph captured into.
 ///
 /// # Errors
-/// The stream is not one in which a capture was begun by this thread.
-pub fn end(driver: &Driver, stream: &Stream) -> Result<(Option<Arc<GraphObject>>, Result)> {
+/// The stream is not one in which a capture was begun by this thread, or the capture has failed; a graph
+/// that was made for it is gone then.
+pub fn end(driver: &Driver, stream: &Stream) -> Result<Arc<GraphObject>> {
     let mut captures = CAPTURES.lock();
     let captures = captures.as_mut().ok_or(refused(CaptureError::NotCapturing))?;
     let handle = captures.graph_of(stream.id).ok_or(refused(CaptureError::NotCapturing))?;
-    let object = driver.graphs.get(handle);
-    let graph = match &object {
-        Some(object) => object.with(|graph| Ok(graph.clone()))?,
-        None => Graph::new(),
-    };
-    match captures.end(stream.id, thread(), &graph) {
-        Ok(_) => Ok((object, Ok(()))),
-        Err(error @ (CaptureError::Invalidated | CaptureError::Unjoined)) => {
-            Ok((object, Err(refused(error))))
-        }
-        Err(error) => Err(refused(error)),
+    let object = driver.graphs.get(handle).ok_or(INVALID_VALUE)?;
+    let graph = object.with(|graph| Ok(graph.clone()))?;
+    let ended = captures.end(stream.id, thread(), &graph);
+    if matches!(ended, Err(CaptureError::Unmatched | CaptureError::WrongThread)) {
+        return ended.map(|_| object).map_err(refused);
     }
+    let made = MADE.lock().remove(&handle);
+    if ended.is_err() && made {
+        object.destroy(driver)?;
+    }
+    ended.map(|_| object).map_err(refused)
 }
 
 /// Changes what the stream's next node depends on.

@@ -19,6 +19,9 @@ use crate::handle::{self, Tag};
 use crate::stream::{Kind, Point, Stream};
 use crate::work::Work;
 
+/// Device output kept before it is written.
+const MOST_OUTPUT: usize = 1 << 20;
+
 /// A context.
 #[derive(Debug)]
 pub struct Context {
@@ -169,9 +172,15 @@ impl Context {
         streams.legacy.iter().chain(&streams.others).cloned().collect()
     }
 
-    /// Takes bytes that a kernel printed. They are written when the program synchronises.
+    /// Takes bytes that a kernel printed. They are written when the program synchronises, or when there
+    /// are many.
     pub fn print(&self, bytes: &[u8]) {
-        self.output.lock().extend_from_slice(bytes);
+        let mut output = self.output.lock();
+        output.extend_from_slice(bytes);
+        if output.len() > MOST_OUTPUT {
+            drop(output);
+            self.flush_output();
+        }
     }
 
     /// Writes what kernels have printed to standard output.
@@ -209,6 +218,9 @@ impl Context {
         }
         *self.streams.lock() = Streams::default();
         driver.memory.free_context(handle);
+        if self.primary {
+            driver.memory.free_pools(self.device.ordinal);
+        }
     }
 
     /// Destroys a context that is not primary.

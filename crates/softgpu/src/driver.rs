@@ -89,7 +89,9 @@ pub fn init() -> Result {
     DRIVER.get_or_init(|| {
         // SAFETY: the handler only stores to an atomic, which is allowed after fork.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
-        exec::set_threads(settings.threads);
+        // Asking the system at every launch would cost more than a small kernel.
+        let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
+        exec::set_threads(if settings.threads == 0 { cores() } else { settings.threads });
         let ordinals = 0..settings.devices as i32;
         let devices = ordinals.map(|ordinal| Device::new(ordinal, Arc::clone(&settings))).collect();
         Driver { devices, ..Driver::default() }

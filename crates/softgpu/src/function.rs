@@ -52,7 +52,7 @@ impl Attributes {
             cu::CU_FUNC_ATTRIBUTE_BINARY_VERSION => sm as i32,
             cu::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => self.dynamic_limit(info) as i32,
             cu::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => self.carveout,
-            0..cu::CU_FUNC_ATTRIBUTE_MAX => 0,
+            _ if attribute < cu::CU_FUNC_ATTRIBUTE_MAX => 0,
             _ => return Err(INVALID_VALUE),
         })
     }

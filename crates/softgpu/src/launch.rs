@@ -61,18 +61,13 @@ fn check_shape(function: &Arc<Function>, node: &KernelNode) -> Result {
 fn check_attributes(node: &KernelNode) -> Result {
     for attribute in &node.attributes {
         let words = |count: usize| attribute.value.chunks_exact(4).take(count).map(word);
-        match attribute.id {
-            cu::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
-                if words(3).any(|size| size > 1) {
-                    return Err(NOT_SUPPORTED);
-                }
-            }
-            cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
-                if words(1).any(|on| on != 0) {
-                    return Err(NOT_SUPPORTED);
-                }
-            }
-            _ => {}
+        let changes_kernel = match attribute.id {
+            cu::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => words(3).any(|size| size > 1),
+            cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => words(1).any(|on| on != 0),
+            _ => false,
+        };
+        if changes_kernel {
+            return Err(NOT_SUPPORTED);
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::c_uint;
 
 use fermata_abi::sys::driver as cu;
-use fermata_graph::{CaptureMode, CaptureStatus, Graph};
+use fermata_graph::{CaptureMode, CaptureStatus};
 use parking_lot::Mutex;
 
 use super::args::{In, Out};
@@ -32,12 +32,8 @@ fn status(stream: &Stream) -> cu::CUstreamCaptureStatus {
 }
 
 fn begin(stream: cu::CUstream, mode: cu::CUstreamCaptureMode) -> Result {
-    let (stream, driver) = (Stream::resolve(stream)?, driver()?);
-    let mode = capture::mode(mode)?;
-    let graph = GraphObject::create(driver, Graph::new());
-    capture::begin(&stream, mode, &graph, &[]).inspect_err(|_| {
-        let _ = graph.destroy(driver);
-    })
+    let stream = Stream::resolve(stream)?;
+    capture::begin_new(driver()?, &stream, capture::mode(mode)?)
 }
 
 /// What `cuStreamGetCaptureInfo` tells besides the status.
@@ -110,18 +106,10 @@ api! {
     }
 
     fn cuStreamEndCapture(stream: cu::CUstream, out: Out<cu::CUgraph>) {
-        let (stream, driver) = (Stream::resolve_any(stream)?, driver()?);
-        let (graph, result) = capture::end(driver, &stream)?;
-        match (&graph, result) {
-            (Some(graph), Ok(())) => {
-                out.set_if_wanted(to_pointer(graph.handle));
-                Ok(())
-            }
-            (_, result) => {
-                out.set_if_wanted(std::ptr::null_mut());
-                result
-            }
-        }
+        let stream = Stream::resolve_any(stream)?;
+        out.set_if_wanted(std::ptr::null_mut());
+        out.set_if_wanted(to_pointer(capture::end(driver()?, &stream)?.handle));
+        Ok(())
     }
 
     fn cuStreamIsCapturing(stream: cu::CUstream, out: Out<cu::CUstreamCaptureStatus>) {

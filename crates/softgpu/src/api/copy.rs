@@ -395,6 +395,22 @@ api! {
         copy_on(from_3d_peer(&copy.get()?)?, stream)
     }
 
+    fn cuMemcpyBatchAsync(
+        dsts: In<cu::CUdeviceptr>,
+        srcs: In<cu::CUdeviceptr>,
+        sizes: In<usize>,
+        count: usize,
+        attributes: In<cu::CUmemcpyAttributes>,
+        indices: In<usize>,
+        attribute_count: usize,
+        failed: Out<usize>,
+        stream: cu::CUstream,
+    ) {
+        failed.set_if_wanted(usize::MAX);
+        let attributes = (attributes, indices, attribute_count);
+        batch((dsts, srcs, sizes, count), attributes, failed, stream)
+    }
+
     /// The copies of a batch are done in order; attributes only tune them.
     fn cuMemcpyBatchAsync_v2(
         dsts: In<cu::CUdeviceptr>,
@@ -406,24 +422,37 @@ api! {
         attribute_count: usize,
         stream: cu::CUstream,
     ) {
-        if count == 0 || attribute_count > count || attribute_count > 0 && attributes.is_null() {
-            return Err(INVALID_VALUE);
-        }
-        if indices.list(attribute_count)?.first().is_some_and(|first| *first != 0) {
-            return Err(INVALID_VALUE);
-        }
-        // The default streams take no batches.
-        if stream.is_null() || stream.addr() == 1 {
-            return Err(INVALID_VALUE);
-        }
-        let stream = Stream::resolve(stream)?;
-        for index in 0..count {
-            let (dst, src) = (dsts.get_at(index)?, srcs.get_at(index)?);
-            let copy = linear((Place::Unified, dst), (Place::Unified, src), sizes.get_at(index)?);
-            copy_async(copy, &stream)?;
-        }
-        Ok(())
+        let attributes = (attributes, indices, attribute_count);
+        batch((dsts, srcs, sizes, count), attributes, Out::null(), stream)
     }
+}
+
+/// Destinations, sources, sizes, and how many there are.
+type Lists = (In<cu::CUdeviceptr>, In<cu::CUdeviceptr>, In<usize>, usize);
+
+fn batch(
+    (dsts, srcs, sizes, count): Lists,
+    (attributes, indices, attribute_count): (In<cu::CUmemcpyAttributes>, In<usize>, usize),
+    failed: Out<usize>,
+    stream: cu::CUstream,
+) -> Result {
+    if count == 0 || attribute_count > count || attribute_count > 0 && attributes.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    if indices.list(attribute_count)?.first().is_some_and(|first| *first != 0) {
+        return Err(INVALID_VALUE);
+    }
+    // The default streams take no batches.
+    if stream.is_null() || stream.addr() == 1 {
+        return Err(INVALID_VALUE);
+    }
+    let stream = Stream::resolve(stream)?;
+    for index in 0..count {
+        let (dst, src) = (dsts.get_at(index)?, srcs.get_at(index)?);
+        let copy = linear((Place::Unified, dst), (Place::Unified, src), sizes.get_at(index)?);
+        copy_async(copy, &stream).inspect_err(|_| failed.set_if_wanted(index))?;
+    }
+    Ok(())
 }
 
 fn peer(

@@ -163,6 +163,23 @@ api! {
             _ => Err(INVALID_VALUE),
         }
     }
+
+    /// Resets what is always 0.
+    fn cuDeviceSetGraphMemAttribute(
+        device: cu::CUdevice,
+        id: cu::CUgraphMem_attribute,
+        value: Out<std::ffi::c_void>,
+    ) {
+        driver()?.device(device)?;
+        let high = matches!(
+            id,
+            cu::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH | cu::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
+        );
+        if !high || value.cast::<u64>().get()? != 0 {
+            return Err(INVALID_VALUE);
+        }
+        Ok(())
+    }
 }
 
 fn atomic_capabilities(

@@ -147,7 +147,7 @@ api! {
         }
     }
 
-    fn cuMemHostRegister_v2(pointer: Out<c_void>, bytes: usize, flags: c_uint) {
+    fn cuMemHostRegister_v2 | fn cuMemHostRegister(pointer: Out<c_void>, bytes: usize, flags: c_uint) {
         let context = context::current()?;
         capture::forbid_unsafe()?;
         let known = cu::CU_MEMHOSTREGISTER_PORTABLE

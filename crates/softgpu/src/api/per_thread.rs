@@ -138,6 +138,17 @@ unsafe extern "C" {
         ByteCount: usize,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
+    fn cuMemcpyBatchAsync(
+        dsts: *mut sys::CUdeviceptr,
+        srcs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        attrs: *mut sys::CUmemcpyAttributes,
+        attrsIdxs: *mut usize,
+        numAttrs: usize,
+        failIdx: *mut usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
     fn cuMemcpyBatchAsync_v2(
         dsts: *mut sys::CUdeviceptr,
         srcs: *mut sys::CUdeviceptr,
@@ -744,6 +755,34 @@ pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyBatchAsync_ptsz(
+    dsts: *mut sys::CUdeviceptr,
+    srcs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut sys::CUmemcpyAttributes,
+    attrsIdxs: *mut usize,
+    numAttrs: usize,
+    failIdx: *mut usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuMemcpyBatchAsync(
+            dsts,
+            srcs,
+            sizes,
+            count,
+            attrs,
+            attrsIdxs,
+            numAttrs,
+            failIdx,
+            own(hStream),
+        )
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -193,15 +193,6 @@ pub unsafe extern "C" fn cuDeviceRegisterAsyncNotification(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceSetGraphMemAttribute(
-    _device: sys::CUdevice,
-    _attr: sys::CUgraphMem_attribute,
-    _value: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem(
     _bytes: *mut core::ffi::c_uint,
     _dev: sys::CUdevice,
@@ -837,15 +828,6 @@ pub unsafe extern "C" fn cuMemHostGetDevicePointer(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostRegister(
-    _p: *mut core::ffi::c_void,
-    _bytesize: usize,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemMapArrayAsync(
     _mapInfoList: *mut sys::CUarrayMapInfo,
     _count: core::ffi::c_uint,
@@ -1000,36 +982,6 @@ pub unsafe extern "C" fn cuMemcpyAtoHAsync(
     _srcArray: sys::CUarray,
     _srcOffset: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyBatchAsync(
-    _dsts: *mut sys::CUdeviceptr,
-    _srcs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut sys::CUmemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
-    _failIdx: *mut usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyBatchAsync_ptsz(
-    _dsts: *mut sys::CUdeviceptr,
-    _srcs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut sys::CUmemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
-    _failIdx: *mut usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED

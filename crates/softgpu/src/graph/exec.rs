@@ -6,12 +6,12 @@ use std::sync::Arc;
 use fermata_graph::{Graph, NodeId, NodeKind, update};
 use parking_lot::Mutex;
 
-use super::{GraphMemory, GraphObject, NodeRef, Run, code};
+use super::{GraphObject, NodeRef, Root, Run, code};
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::handle::{self, Tag};
-use crate::stream::Stream;
+use crate::stream::{Point, Stream};
 use crate::work::Work;
 
 /// A node of an executable graph: the child nodes that lead to its graph, and its id there.
@@ -25,7 +25,10 @@ pub struct Exec {
     /// `CUDA_GRAPH_INSTANTIATE_FLAG_*`
     pub flags: u64,
     state: Mutex<State>,
-    _memory: Arc<GraphMemory>,
+    /// Where the last launch stands: launches of one executable graph follow one another.
+    last: Mutex<Option<Point>>,
+    /// Keeps the graph's memory and user objects.
+    _root: Arc<Root>,
 }
 
 #[derive(Debug)]
@@ -51,7 +54,8 @@ impl Exec {
             handle: handle::fresh(Tag::Exec),
             flags,
             state: Mutex::new(State { graph, disabled: HashSet::new() }),
-            _memory: Arc::clone(&source.root.memory),
+            last: Mutex::default(),
+            _root: Arc::clone(&source.root),
         });
         driver.execs.insert(exec.handle, Arc::clone(&exec));
         Ok(exec)
@@ -75,8 +79,11 @@ impl Exec {
         let made = state.collect(driver, &stream.context, &state.graph, &mut Vec::new(), &mut steps);
         drop(state);
         let run = Arc::new(Run::new(steps));
-        let submitted = made.and_then(|()| stream.submit(Work::Graph(Arc::clone(&run))));
-        submitted.map(drop).inspect_err(|_| run.abandon())
+        let mut last = self.last.lock();
+        let before = last.iter().cloned().collect();
+        let submitted = made.and_then(|()| stream.submit_after(Work::Graph(Arc::clone(&run)), before));
+        *last = Some(submitted.inspect_err(|_| run.abandon())?);
+        Ok(())
     }
 
     /// Gives a node other parameters. `node` is one of the graph this was made from.

@@ -42,7 +42,7 @@ pub struct Root {
     /// Handles of inner graphs that the program knows, by path.
     inner: Mutex<HashMap<Vec<NodeId>, u64>>,
     /// Memory of its allocation nodes.
-    pub memory: Arc<GraphMemory>,
+    memory: GraphMemory,
     /// User objects it holds: handle and count.
     pub users: Mutex<HashMap<u64, u32>>,
     /// Parameters of kernel nodes as they were shown to the program.
@@ -52,7 +52,7 @@ pub struct Root {
 /// Memory of the allocation nodes of a graph; it lives as long as the graph or an executable one made
 /// from it does.
 #[derive(Debug, Default)]
-pub struct GraphMemory(Mutex<Vec<u64>>);
+struct GraphMemory(Mutex<Vec<u64>>);
 
 /// A node of a graph.
 #[derive(Debug)]

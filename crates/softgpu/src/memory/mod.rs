@@ -165,6 +165,16 @@ impl Memory {
         }
     }
 
+    /// Frees all memory of a device's pools.
+    pub fn free_pools(&self, device: i32) {
+        let mut inner = self.inner.write();
+        let pooled = |range: &&Range| range.device == device && matches!(range.kind, Kind::Pool { .. });
+        let bases: Vec<u64> = inner.map.iter().filter(pooled).map(|range| range.base).collect();
+        for base in bases {
+            inner.discard(base);
+        }
+    }
+
     /// The range that `address` lies in.
     pub fn find(&self, address: u64) -> Option<Range> {
         self.inner.read().map.find(address).cloned()

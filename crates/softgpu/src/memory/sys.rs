@@ -37,7 +37,7 @@ fn prot(protection: Protection) -> ProtFlags {
 /// Whether the range lies in the window, is page-aligned and not empty.
 fn in_window(address: u64, len: u64) -> Result<*mut c_void, Errno> {
     let end = address.checked_add(len).ok_or(Errno::INVAL)?;
-    if len == 0 || address < WINDOW_BASE || end > WINDOW_END || (address | len) % PAGE != 0 {
+    if len == 0 || address < WINDOW_BASE || end > WINDOW_END || !(address | len).is_multiple_of(PAGE) {
         return Err(Errno::INVAL);
     }
     Ok(std::ptr::with_exposed_provenance_mut(address as usize))

@@ -199,3 +199,82 @@ fn kernel_nodes_show_and_take_parameters() {
     launch(exec, stream);
     assert_eq!(context.download::<u32>(words, 32), [12; 32]);
 }
+
+#[test]
+fn memory_of_a_graph_keeps_its_address_and_lives_as_long_as_it() {
+    let context = Context::new();
+    let (graph, stream) = (new_graph(), new_stream());
+    let location = cu::CUmemLocation { type_: cu::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
+    let mut params = cu::CUDA_MEM_ALLOC_NODE_PARAMS {
+        poolProps: cu::CUmemPoolProps {
+            allocType: cu::CU_MEM_ALLOCATION_TYPE_PINNED,
+            location,
+            ..Default::default()
+        },
+        bytesize: 4096,
+        ..Default::default()
+    };
+    let mut allocation = null_mut();
+    let none: In<cu::CUgraphNode> = In::null();
+    check(cuda!(graph_nodes::cuGraphAddMemAllocNode(
+        Out::from(&mut allocation),
+        graph,
+        none,
+        0,
+        Out::from(&mut params),
+    )));
+    let fill = add_memset(graph, &[allocation], params.dptr, 6, 1024);
+    let mut free = null_mut();
+    let after = In::from(&fill);
+    check(cuda!(graph_nodes::cuGraphAddMemFreeNode(Out::from(&mut free), graph, after, 1, params.dptr)));
+    let mut clone = null_mut();
+    let cloned = cuda!(graph::cuGraphClone(Out::from(&mut clone), graph));
+    assert_eq!(cloned, cu::CUDA_ERROR_NOT_SUPPORTED);
+    let exec = instantiate(graph);
+    check(cuda!(graph::cuGraphDestroy(graph)));
+    launch(exec, stream);
+    launch(exec, stream);
+    assert_eq!(context.download::<u32>(params.dptr, 1024), [6; 1024]);
+    check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
+}
+
+#[test]
+fn user_objects_die_with_the_last_graph_that_holds_them() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    unsafe extern "C" fn count(counter: *mut std::ffi::c_void) {
+        // SAFETY: the test keeps the counter.
+        unsafe { &*counter.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
+    }
+    let _context = Context::new();
+    let graph = new_graph();
+    let counter = AtomicU32::new(0);
+    let mut object = null_mut();
+    let data = Out::from_raw((&raw const counter).cast_mut().cast());
+    check(cuda!(graph::cuUserObjectCreate(Out::from(&mut object), data, Some(count), 1, 1)));
+    let moved = cu::CU_GRAPH_USER_OBJECT_MOVE;
+    check(cuda!(graph::cuGraphRetainUserObject(graph, object, 1, moved)));
+    let exec = instantiate(graph);
+    check(cuda!(graph::cuGraphDestroy(graph)));
+    assert_eq!(counter.load(Ordering::SeqCst), 0);
+    check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
+    assert_eq!(counter.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_graph_inside_a_graph_runs_in_its_place() {
+    let context = Context::new();
+    let (outer, inner, stream) = (new_graph(), new_graph(), new_stream());
+    let words = context.upload(&[0u32; 4]);
+    add_memset(inner, &[], words, 1, 4);
+    let mut child = null_mut();
+    let none: In<cu::CUgraphNode> = In::null();
+    check(cuda!(graph_nodes::cuGraphAddChildGraphNode(Out::from(&mut child), outer, none, 0, inner)));
+    add_memset(outer, &[child], words, 2, 1);
+    launch(instantiate(outer), stream);
+    assert_eq!(context.download::<u32>(words, 4), [2, 1, 1, 1]);
+    let mut embedded = null_mut();
+    check(cuda!(graph_nodes::cuGraphChildGraphNodeGetGraph(child, Out::from(&mut embedded))));
+    let mut count = 0;
+    check(cuda!(graph::cuGraphGetNodes(embedded, Out::null(), Out::from(&mut count))));
+    assert_eq!(count, 1);
+}

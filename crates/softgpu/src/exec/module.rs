@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::compile::{Compiler, Descriptor, closure, descriptors};
 use super::layout::Layout;
 use super::runtime::context::{Context, Stop};
-use super::runtime::grid::{Entry, Grid};
+use super::runtime::grid::{Entry, Grid, RESERVED_SHARED};
 use super::runtime::{pool, window};
 use super::translate::Unit;
 use super::{Fault, GlobalVar, KernelInfo, Launch, LoadError, WINDOW_BASE};
@@ -154,7 +154,7 @@ impl LinkedModule {
         let shared = u64::from(static_shared) + u64::from(launch.dynamic_shared);
         let bad = !(1..=1024).contains(&threads)
             || blocks.is_none_or(|n| n == 0)
-            || shared > window::SHARED
+            || shared + RESERVED_SHARED > window::SHARED
             || launch.params.len() < info.param_bytes
             || info.param_bytes > window::PARAMS;
         if bad {

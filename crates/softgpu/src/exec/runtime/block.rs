@@ -16,7 +16,7 @@ use corosensei::CoroutineResult;
 use super::barrier::Barriers;
 use super::context::{Context, FUEL, Pause, Stop};
 use super::engine::Engine;
-use super::grid::Grid;
+use super::grid::{Grid, RESERVED_SHARED};
 use super::signal;
 use super::warp::Warps;
 
@@ -80,6 +80,9 @@ impl Block {
         self.warps.begin(self.threads);
         self.barriers.clear();
         self.contexts = std::mem::take(&mut engine.pointers);
+        let reserved = engine.slot.shared() + self.grid().shared_bytes();
+        // SAFETY: `pool::run_blocks` has made this range accessible, and no thread of this block runs yet.
+        unsafe { std::ptr::write_bytes(reserved as *mut u8, 0, RESERVED_SHARED as usize) };
         let mut idle: Vec<u32> = (0..engine.fibers.len() as u32).rev().collect();
         let result = Self::schedule(self, engine, &mut idle);
         if result.is_err() {
@@ -100,7 +103,7 @@ impl Block {
         let (shared_base, params, local) = (engine.slot.shared(), engine.slot.params(), engine.slot.local(fiber));
         let c = &mut *engine.contexts[fiber];
         c.shared_base = shared_base;
-        c.shared_size = u64::from(grid.static_shared) + u64::from(grid.dynamic_shared);
+        c.shared_size = grid.shared_bytes();
         c.dynamic_shared = u64::from(grid.static_shared);
         c.dynamic_bytes = grid.dynamic_shared;
         c.params = params;

@@ -44,7 +44,16 @@ pub struct Grid<'l> {
     pub fault: Mutex<Option<Stop>>,
 }
 
+/// Shared memory behind a block's own that libraries of the toolkit use for their barriers; zero at
+/// the start of a block.
+pub const RESERVED_SHARED: u64 = 1024;
+
 impl Grid<'_> {
+    /// Bytes of shared memory of a block, rounded up so that what is behind is aligned.
+    pub fn shared_bytes(&self) -> u64 {
+        (u64::from(self.static_shared) + u64::from(self.dynamic_shared)).next_multiple_of(16)
+    }
+
     /// Number of blocks.
     pub fn blocks(&self) -> u64 {
         self.grid.iter().map(|&n| u64::from(n)).product()

@@ -33,15 +33,21 @@ pub fn widen(bits: u16, bf16: bool) -> f64 {
 
 /// Rounds to a 16-bit float.
 pub fn narrow(value: f64, bf16: bool, rc: u32) -> u16 {
-    let (fraction, least, infinity) = if bf16 { (7i32, -126i32, 0x7F80u64) } else { (10, -14, 0x7C00) };
     if value.is_nan() {
         return NAN;
     }
+    let sign = u16::from(value.is_sign_negative()) << 15;
+    sign | if bf16 { magnitude(value, 7, -126, 0x7F80, rc) } else { magnitude(value, 10, -14, 0x7C00, rc) }
+}
+
+/// Rounds a number to a format of so many bits of fraction, whose smallest normal exponent is `least`.
+/// The bits without the sign; `infinity` for what is too large.
+fn magnitude(value: f64, fraction: i32, least: i32, infinity: u64, rc: u32) -> u16 {
     let bits = value.to_bits();
-    let sign = ((bits >> 63) as u16) << 15;
+    let sign = bits >> 63;
     let biased = (bits >> 52 & 0x7FF) as i32;
     if biased == 0x7FF {
-        return sign | infinity as u16;
+        return infinity as u16;
     }
     let exponent = biased.max(1) - 1023;
     let mantissa = bits & ((1 << 52) - 1) | u64::from(biased != 0) << 52;
@@ -68,8 +74,51 @@ pub fn narrow(value: f64, bf16: bool, rc: u32) -> u16 {
         rounding::UP => sign != 0,
         _ => false,
     };
-    let magnitude = if magnitude >= infinity { infinity - u64::from(toward_zero) } else { magnitude };
-    sign | magnitude as u16
+    (if magnitude >= infinity { infinity - u64::from(toward_zero) } else { magnitude }) as u16
+}
+
+/// An 8-bit float, `e4m3` or `e5m2`, saturating to the largest finite value.
+fn narrow_8(value: f64, e5m2: bool, relu: bool) -> u32 {
+    if value.is_nan() {
+        return 0x7F;
+    }
+    let sign = u32::from(value.is_sign_negative());
+    if relu && sign == 1 {
+        return 0;
+    }
+    // e4m3 has no infinity: everything from 0x7F on is beyond its largest, 0x7E.
+    let size = if e5m2 { magnitude(value, 2, -14, 0x7C, 0).min(0x7B) } else { magnitude(value, 3, -6, 0x7F, 0).min(0x7E) };
+    sign << 7 | u32::from(size)
+}
+
+/// Two f64 to packed 8-bit floats, `high` above `low`. Flag 1 is e5m2, 2 is `.relu`.
+pub extern "C" fn pack_8(high: f64, low: f64, flags: u32) -> u32 {
+    let one = |v| narrow_8(v, flags & 1 != 0, flags & 2 != 0);
+    one(high) << 8 | one(low)
+}
+
+/// Packed 8-bit floats to packed f16, which holds each exactly. Flag 1 is e5m2, 2 is `.relu`.
+pub extern "C" fn unpack_8(pair: u32, flags: u32) -> u32 {
+    let one = |byte: u32| -> u32 {
+        let (byte, sign) = (byte & 0x7F, (byte >> 7 & 1) << 15);
+        let bits = if flags & 1 != 0 {
+            byte << 8
+        } else if byte == 0x7F {
+            return u32::from(NAN);
+        } else {
+            let (exponent, fraction) = (byte >> 3, f64::from(byte & 7));
+            let value = if exponent == 0 { fraction / 512.0 } else { (1.0 + fraction / 8.0) * 2f64.powi(exponent as i32 - 7) };
+            u32::from(narrow(value, false, 0))
+        };
+        if bits > 0x7C00 {
+            u32::from(NAN)
+        } else if flags & 2 != 0 && sign != 0 {
+            0
+        } else {
+            sign | bits
+        }
+    };
+    one(pair >> 8) << 16 | one(pair)
 }
 
 fn is_nan(bits: u16, bf16: bool) -> bool {
@@ -210,6 +259,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_8_bit_float_survives() {
+        for bits in 0..=0xFFu32 {
+            for flags in [0, 1] {
+                let halves = unpack_8(bits << 8 | bits, flags);
+                let value = widen(halves as u16, false);
+                let back = pack_8(value, value, flags) & 0xFF;
+                let infinite = flags == 1 && bits & 0x7F == 0x7C;
+                match (value.is_nan(), infinite) {
+                    (true, _) => assert_eq!(back, 0x7F),
+                    (_, true) => assert_eq!(back, bits - 1),
+                    _ => assert_eq!(back, bits),
+                }
+            }
+        }
+        assert_eq!(pack_8(449.0, -1e9, 0), 0x7EFE);
     }
 
     #[test]

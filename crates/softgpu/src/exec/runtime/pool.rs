@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use super::block::Block;
 use super::context::Stop;
 use super::engine::with_engine;
-use super::grid::Grid;
+use super::grid::{Grid, RESERVED_SHARED};
 use super::window;
 use crate::exec::THREADS;
 
@@ -116,7 +116,7 @@ fn worker() {
 fn run_blocks(grid: &Grid<'_>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         with_engine(|engine| {
-            if let Err(error) = engine.slot.size_shared(u64::from(grid.static_shared) + u64::from(grid.dynamic_shared)) {
+            if let Err(error) = engine.slot.size_shared(grid.shared_bytes() + RESERVED_SHARED) {
                 grid.fail(Stop::Illegal(format!("cannot give the block shared memory: {error}")));
                 return;
             }

@@ -34,6 +34,9 @@ impl<'a> Translator<'a, '_> {
         if m.flag("tf32") {
             return self.cvt_tf32(i, m);
         }
+        if let Some(word) = m.one_of(&["e4m3x2", "e5m2x2"]) {
+            return self.cvt_8(i, m, word == "e5m2x2");
+        }
         let how = Convert {
             integral: m.one_of(&["rni", "rzi", "rmi", "rpi"]),
             rc: m.rounding().unwrap_or(rounding::NEAREST),
@@ -226,6 +229,40 @@ impl<'a> Translator<'a, '_> {
             let c = self.b.ins().ishl_imm_u(c, 2 * bits);
             value = self.b.ins().bor(value, c);
         }
+        self.result(i, 0, value, false)
+    }
+
+    /// Between pairs of 8-bit floats and f32 or f16x2.
+    fn cvt_8(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>, e5m2: bool) -> Step {
+        m.skip(&["rn"], &[]);
+        let narrows = m.flag("satfinite");
+        let flags = i64::from(e5m2) | if m.flag("relu") { 2 } else { 0 };
+        let flags = self.b.ins().iconst(types::I32, flags);
+        let ty = m.ty()?;
+        m.done()?;
+        let value = match (narrows, ty) {
+            (true, Type::F32) => {
+                let (high, low) = (self.value(i, 1, ty)?, self.value(i, 2, ty)?);
+                [high, low].map(|v| self.b.ins().fpromote(types::F64, v))
+            }
+            (true, Type::F16x2) => {
+                let pair = self.value(i, 1, ty)?;
+                let high = self.b.ins().ushr_imm_u(pair, 16);
+                let low = self.b.ins().band_imm_u(pair, 0xFFFF);
+                let (high, low) = (self.half_to_f32(high, Type::F16)?, self.half_to_f32(low, Type::F16)?);
+                [high, low].map(|v| self.b.ins().fpromote(types::F64, v))
+            }
+            (false, Type::F16x2) => {
+                let pair = self.value(i, 1, Type::B16)?;
+                let pair = self.b.ins().uextend(types::I32, pair);
+                let value = self.call_plain(half::unpack_8 as *const () as usize, &[pair, flags], Some(types::I32));
+                return self.result(i, 0, value.ok_or(Refused::Unsupported)?, false);
+            }
+            _ => return Err(Refused::Unsupported),
+        };
+        let arguments = [value[0], value[1], flags];
+        let value = self.call_plain(half::pack_8 as *const () as usize, &arguments, Some(types::I32));
+        let value = self.fit(value.ok_or(Refused::Unsupported)?, types::I16, false)?;
         self.result(i, 0, value, false)
     }
 

@@ -6,6 +6,7 @@ use cranelift_codegen::ir::{InstBuilder, Value, types};
 
 use super::Translator;
 use crate::exec::runtime::context::Context;
+use crate::exec::runtime::grid::RESERVED_SHARED;
 use crate::exec::runtime::helpers;
 
 impl Translator<'_, '_> {
@@ -69,7 +70,9 @@ impl Translator<'_, '_> {
             "is_explicit_cluster" => Some(self.b.ins().iconst(types::I8, 0)),
             "cluster_ctarank" => constant(self, 0),
             "cluster_nctarank" => constant(self, 1),
-            "reserved_smem_offset_begin" | "reserved_smem_offset_end" | "reserved_smem_offset_cap" => constant(self, 0),
+            "reserved_smem_offset_begin" | "reserved_smem_offset_0" => Some(self.reserved(0)),
+            "reserved_smem_offset_1" => Some(self.reserved(RESERVED_SHARED as i64 / 2)),
+            "reserved_smem_offset_end" | "reserved_smem_offset_cap" => Some(self.reserved(RESERVED_SHARED as i64)),
             _ => {
                 let number = name.strip_prefix("envreg").or_else(|| name.strip_prefix("pm"))?;
                 number.bytes().all(|b| b.is_ascii_digit()).then(|| self.b.ins().iconst(types::I32, 0))
@@ -79,6 +82,12 @@ impl Translator<'_, '_> {
 
     pub(super) fn lane(&mut self) -> Value {
         self.constant_field(types::I32, offset_of!(Context, lane))
+    }
+
+    /// A shared address in what the system keeps for itself, behind the block's own memory.
+    fn reserved(&mut self, offset: i64) -> Value {
+        let end = self.constant_field(types::I32, offset_of!(Context, shared_size));
+        self.b.ins().iadd_imm_s(end, offset)
     }
 
     fn lane_mask(&mut self, name: &str) -> Value {

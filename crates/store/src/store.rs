@@ -132,22 +132,24 @@ impl Store {
         Ok(index.clone())
     }
 
-    /// Removes temporary files and packs without an index; only under the exclusive lock.
+    /// Removes what interrupted writers left: temporary files, and packs that had their name before
+    /// their index got its own. Such a pack's index is still among the temporary files; a pack whose
+    /// index was lost otherwise stays, for images may need it. Only under the exclusive lock.
     pub(crate) fn clean(&self) -> Result<u64> {
         let mut removed = 0;
         let tmp = self.tmp_dir();
+        let indexed = index::list(&self.index_dir(), "idx")?;
+        for id in index::list(&tmp, "idx")? {
+            let pack = index::pack_path(&self.packs_dir(), id);
+            if indexed.binary_search(&id).is_err() && pack.exists() {
+                removed += std::fs::metadata(&pack).map_or(0, |m| m.len());
+                sync::remove_file(&pack)?;
+            }
+        }
         for entry in std::fs::read_dir(&tmp).map_err(|e| StoreError::io("list", &tmp, 0, e))? {
             let entry = entry.map_err(|e| StoreError::io("list", &tmp, 0, e))?;
             removed += entry.metadata().map_or(0, |m| m.len());
             sync::remove_file(&entry.path())?;
-        }
-        let indexed = index::list(&self.index_dir(), "idx")?;
-        for id in index::list(&self.packs_dir(), "pack")? {
-            if indexed.binary_search(&id).is_err() {
-                let path = index::pack_path(&self.packs_dir(), id);
-                removed += std::fs::metadata(&path).map_or(0, |m| m.len());
-                sync::remove_file(&path)?;
-            }
         }
         Ok(removed)
     }

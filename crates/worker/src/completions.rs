@@ -160,8 +160,17 @@ impl Server {
         if reports {
             self.flush_output(context);
         }
+        let mut bytes = None;
         let outcome = match then {
-            Then::Answer | Then::Bytes(..) | Then::Hold(_) => failure.map_or(Ok(()), Err),
+            Then::Answer => failure.map_or(Ok(()), Err),
+            Then::Bytes(buffer, len) => {
+                bytes = Some((buffer, len));
+                failure.map_or(Ok(()), Err)
+            }
+            Then::Hold(buffer) => {
+                drop(buffer);
+                failure.map_or(Ok(()), Err)
+            }
             Then::Orphan => Ok(()),
             // A session with a dead context is quiet, and can never be saved.
             Then::Drained => self.faults.any_fatal().map_or(Ok(()), |(_, error)| Err(error.clone())),
@@ -171,7 +180,7 @@ impl Server {
             Then::ContextDestroy(context) => self.release_context(context),
             Then::ArrayDestroy(array) => self.release_array(array).and(failure.map_or(Ok(()), Err)),
         };
-        if let (Then::Bytes(buffer, len), Ok(())) = (&then, &outcome) {
+        if let (Some((buffer, len)), Ok(())) = (&bytes, &outcome) {
             let body = ReplyBody::Bytes(&buffer[..*len]);
             self.answer(ticket, context, reports, Ok(body));
             return;

@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 use crate::callbacks::Callbacks;
 use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
+use crate::layout::RingPlace;
 use crate::serve::{Ended, Requests, Server};
 
 /// The worker's end of the conversation.
@@ -58,6 +59,8 @@ struct Worker {
     /// Whether a program or an image has been here.
     used: bool,
     serving: Option<Serving>,
+    /// Where the ring of a loaded session's program will be.
+    place: Option<RingPlace>,
 }
 
 /// Talks with the daemon until it says Exit or is gone.
@@ -74,6 +77,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         names: Vec::new(),
         used: false,
         serving: None,
+        place: None,
     };
     loop {
         worker.look_after_program();
@@ -164,6 +168,7 @@ impl Worker {
         let [ring, side, stdout]: [OwnedFd; 3] =
             fds.try_into().map_err(|_| internal("Attach comes with three descriptors".to_owned()))?;
         let side = Arc::new(Side::new(side));
+        drop(self.place.take());
         let consumer = Consumer::open(ring.as_fd(), Arc::clone(&side))
             .map_err(|error| internal(format!("cannot attach to the program's ring: {}", full_text(&error))))?;
         // Device printf goes to the program's output.
@@ -176,8 +181,7 @@ impl Worker {
         let server =
             Server::new(site, faults, &consumer, side, Arc::clone(&self.callbacks), self.devices.clone());
         let own = Arc::clone(&requests);
-        let thread = std::thread::Builder::new()
-            .name("serve".to_owned())
+        let thread = serving_thread()
             .spawn(move || server.run(consumer, &own))
             .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
         self.serving = Some(Serving { thread, requests, kicker });
@@ -257,13 +261,23 @@ impl Worker {
             return Err(failure(FailureKind::Internal, "Load into a worker that has been used", ""));
         }
         let Some(site) = self.site.take() else { return self.describe() };
+        let place = RingPlace::take().map_err(|error| {
+            failure(FailureKind::User, format!("cannot keep a place for the program's ring: {error}"), "")
+        })?;
         let loaded = {
             let report = Reporter::new(&self.daemon);
-            Store::open(store, false)
-                .map_err(Into::into)
-                .and_then(|store| load(site.live, &store, image, &|done, total| report.tell(done, total)))
+            let run = || {
+                let store = Store::open(store, false)?;
+                load(site.live, &store, image, &|done, total| report.tell(done, total))
+            };
+            // On a thread like the one that serves, so that the driver has the room it had then.
+            std::thread::scope(|scope| serving_thread().spawn_scoped(scope, run).map(|thread| thread.join()))
         };
+        let internal = |message: String| failure(FailureKind::Internal, message, "");
+        let loaded = loaded.map_err(|error| internal(format!("cannot start a thread: {error}")))?;
+        let loaded = loaded.map_err(|_| internal("loading has panicked".to_owned()))?;
         let (mut site, summary) = loaded.map_err(|error| from_engine(&error))?;
+        self.place = Some(place);
         site.live.forget_current();
         self.site = Some(site);
         Ok(FromWorker::Loaded(self.totals(summary)))
@@ -296,6 +310,11 @@ impl Worker {
             devices: self.names.clone(),
         }
     }
+}
+
+/// The thread that serves, and the one that loads.
+fn serving_thread() -> std::thread::Builder {
+    std::thread::Builder::new().name("serve".to_owned()).stack_size(2 << 20)
 }
 
 /// Sends progress from whichever thread makes it, not too often.

@@ -2,10 +2,15 @@
 //!
 //! A driver places device variables where the kernel gives it room. With a randomised layout that is
 //! somewhere else in each process, and a program that knows a variable's address could not be restored.
+//! And what is mapped before a module is loaded must be the same, whether a program loads it or a restore.
 
+use std::ffi::c_void;
 use std::io::Error;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+use fermata_wire::{Config, WireError, create};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Asks for what the process has, and changes nothing.
 const ASK: libc::c_ulong = 0xffff_ffff;
@@ -30,4 +35,39 @@ pub fn fix() {
     // SAFETY: as above; whatever could not be started anew goes on as it was.
     unsafe { libc::personality(now as libc::c_ulong) };
     drop(failed);
+}
+
+/// The addresses a program's ring will take: kept while a session is loaded, as they were taken when the
+/// program loaded its modules.
+pub(crate) struct RingPlace {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: the mapping has no access and is only ever unmapped.
+unsafe impl Send for RingPlace {}
+
+impl RingPlace {
+    /// Takes the place.
+    ///
+    /// # Errors
+    /// The system has no memory files or addresses left.
+    pub fn take() -> Result<Self, WireError> {
+        let ring = create(&Config::default())?;
+        let size = rustix::fs::fstat(&ring).map(|stat| usize::try_from(stat.st_size).unwrap_or(0));
+        let mapped = size.and_then(|bytes| {
+            // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+            let start =
+                unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::SHARED | MapFlags::NORESERVE)? };
+            Ok(Self { start, bytes })
+        });
+        mapped.map_err(|_| WireError::Layout("there is no room for it"))
+    }
+}
+
+impl Drop for RingPlace {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this object's own, and nobody refers to it.
+        let _ = unsafe { munmap(self.start, self.bytes) };
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, Worker, words};
 use fermata_abi::op::{Blob, Extent, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
-use fermata_control::worker::{FromWorker, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, MemsetNode, NodeKind};
 
 const STREAM: StreamRef = StreamRef { context: CONTEXT, stream: 0x200 };
@@ -267,6 +267,35 @@ fn variables_keep_their_known_addresses_whatever_was_unloaded() {
     };
     program.post(&Op::Launch { launch, stream: LEGACY });
     assert_eq!(words(&program.read(total, 4)), [17]);
+}
+
+/// A session whose memory holds the address of a variable comes back if the variable does, or not at all.
+#[test]
+fn a_stored_address_of_a_variable_is_right_or_refused() {
+    let (mut worker, program) = start();
+    let device = program.alloc(64);
+    assert_eq!(program.read(device, 8).len(), 8);
+    let second = Op::ModuleLoad { module: 0x110, context: CONTEXT, image: Blob::Inline(common::PTX) };
+    assert!(matches!(program.ask(&second), Answer::Module(_)));
+    let get = Op::VariableGet { module: 0x110, name: "total" };
+    let Answer::Pair(total, 4) = program.ask(&get) else { panic!("four bytes") };
+    program.write(device, &total.to_le_bytes());
+    worker.detach(program);
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().to_string_lossy().into_owned();
+    let store = folder.path().join("store").to_string_lossy().into_owned();
+    let saved = worker.ask(ToWorker::Save { store: store.clone(), image: image.clone() });
+    assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
+    let mut worker = Worker::start();
+    match worker.ask(ToWorker::Load { store, image }) {
+        FromWorker::Loaded(_) => assert_eq!(worker.attach().read(device, 8), total.to_le_bytes()),
+        FromWorker::Failed(refused) => {
+            println!("refused: {}", refused.message);
+            assert_eq!(refused.kind, FailureKind::Host);
+            assert!(refused.message.contains("device variable"), "{refused:?}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

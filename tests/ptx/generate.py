@@ -484,7 +484,8 @@ def floats():
             test("infinite", lambda v, _: v[0] == "inf"),
             test("number", lambda v, _: v[0] != "nan"),
             test("notanumber", lambda v, _: v[0] == "nan"),
-            test("normal", lambda v, _: v[0] == "num" and abs(v[2]) >= least),
+            # Zero counts as normal.
+            test("normal", lambda v, _: v[0] == "num" and (v[2] == 0 or abs(v[2]) >= least)),
             test("subnormal", lambda v, _: v[0] == "num" and 0 < abs(v[2]) < least),
         ]
         if ty == "f32":
@@ -517,8 +518,8 @@ def halves():
             (f"fma.rn.relu.{ty} {{d}}, {{a}}, {{b}}, {{c}}", ty, lambda a, b, c: relu(fma(a, b, c, ty))),
             (f"min.{ty} {{d}}, {{a}}, {{b}}", ty, lambda a, b, c: order(a, b, ty, True, False)),
             (f"max.NaN.{ty} {{d}}, {{a}}, {{b}}", ty, lambda a, b, c: order(a, b, ty, False, True)),
-            (f"neg.{ty} {{d}}, {{a}}", "u16", lambda a, b, c: a ^ 0x8000),
-            (f"abs.{ty} {{d}}, {{a}}", "u16", lambda a, b, c: a & 0x7FFF),
+            (f"neg.{ty} {{d}}, {{a}}", ty, lambda a, b, c: a ^ 0x8000),
+            (f"abs.{ty} {{d}}, {{a}}", ty, lambda a, b, c: a & 0x7FFF),
         ]
         for word in ("lt", "equ", "ne", "nan"):
             ops.append((f"setp.{word}.{ty} %p1, {{a}}, {{b}}; selp.u32 {{d}}, 1, 0, %p1", "u32", lambda a, b, c, w=word: int(compare(w, a, b, ty))))
@@ -571,7 +572,7 @@ def conversions():
         ops = []
         for to in ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"):
             for word in ("rni", "rzi", "rmi", "rpi"):
-                if word != "rzi" and to not in ("s32", "u64", "u8"):
+                if word != "rzi" and to not in ("s32", "u64", "u8") or ty == "bf16" and "8" in to:
                     continue
                 wide = {"s8": "s16", "u8": "u16"}.get(to, to)
                 ops.append((f"cvt.{word}.{to}.{ty} {{d}}, {{a}}", wide, lambda a, t=to, w=word, x=wide: to_integer(a, ty, t, w) if t == x else (signed(to_integer(a, ty, t, w), 8) if t[0] == "s" else to_integer(a, ty, t, w))))
@@ -612,6 +613,9 @@ def conversions():
                 if to != ty:
                     ops.append((f"cvt.{to}.{ty} {{d}}, {{a}}", wide, lambda a, v=value, t=trim: t(v(a))))
                     low, high = (-(1 << k - 1), (1 << k - 1) - 1) if to[0] == "s" else (0, mask(k))
+                    least, most = (-(1 << n - 1), (1 << n - 1) - 1) if sign == "s" else (0, mask(n))
+                    if low <= least and most <= high:
+                        continue
                     ops.append((f"cvt.sat.{to}.{ty} {{d}}, {{a}}", wide, lambda a, v=value, l=low, h=high: max(l, min(h, v(a)))))
         write(f"cvt-i{n}", [(f"u{n}", list_)], ops)
 
@@ -657,15 +661,16 @@ def approximations():
                 return NAN
             return infinity("f32", int(y < 0)) if math.isinf(y) else encode(Fraction(y), "f32", RN, int(math.copysign(1, y) < 0))
         return value
-    values = [0, 0x80000000, 0x3F800000, 0xBF800000, 0x3F000000, 0x40490FDB, 0xC0000000, 0x3DCCCCCD, 0x42000000, 0xC1200000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3A83126F]
+    values = [0, 0x80000000, 0x3F800000, 0xBF800000, 0x3F000000, 0x40490FDB, 0xC0000000, 0x3DCCCCCD, 0x40000001, 0xC0200000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3A83126F]
     positive = [v & 0x7FFFFFFF for v in values]
     log = lambda x: -math.inf if x == 0 else math.log2(x)
     power = lambda x: math.inf if x == math.inf else 2.0**x
     ops = [
         ("ex2.approx.f32 {d}, {a}", "f32", lambda a, b: near(power)(a), 4),
         ("lg2.approx.f32 {d}, {b}", "f32", lambda a, b: near(log)(b), 4),
-        ("sin.approx.f32 {d}, {a}", "f32", lambda a, b: near(math.sin)(a) if a != 0x40490FDB else 0xB3BBBD2E, 16),
-        ("cos.approx.f32 {d}, {a}", "f32", lambda a, b: near(math.cos)(a), 16),
+        # Their error is bounded absolutely: next to 2 it is one in units of the last place.
+        ("sin.approx.f32 %w1, {a}; add.f32 {d}, %w1, 0f40000000", "f32", lambda a, b: near(lambda x: math.sin(x) + 2)(a), 6),
+        ("cos.approx.f32 %w1, {a}; add.f32 {d}, %w1, 0f40000000", "f32", lambda a, b: near(lambda x: math.cos(x) + 2)(a), 6),
         ("tanh.approx.f32 {d}, {a}", "f32", lambda a, b: near(math.tanh)(a), 8192),
         ("rcp.approx.f32 {d}, {a}", "f32", lambda a, b: div(0x3F800000, a, "f32"), 1),
         ("rsqrt.approx.f32 {d}, {b}", "f32", lambda a, b: near(lambda x: math.inf if x == 0 else 1 / math.sqrt(x))(b), 2),

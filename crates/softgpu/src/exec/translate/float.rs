@@ -214,10 +214,14 @@ impl<'a> Translator<'a, '_> {
             "infinite" => self.b.ins().fcmp(FloatCC::Equal, size, infinity),
             "number" => self.b.ins().fcmp(FloatCC::Ordered, a, a),
             "notanumber" => self.b.ins().fcmp(FloatCC::Unordered, a, a),
+            // Finite and not subnormal: zero is normal.
             "normal" => {
+                let zero = self.float_constant(ty, 0.0);
                 let large = self.b.ins().fcmp(FloatCC::GreaterThanOrEqual, size, least);
                 let finite = self.b.ins().fcmp(FloatCC::LessThan, size, infinity);
-                self.b.ins().band(large, finite)
+                let normal = self.b.ins().band(large, finite);
+                let none = self.b.ins().fcmp(FloatCC::Equal, size, zero);
+                self.b.ins().bor(normal, none)
             }
             _ => {
                 let zero = self.float_constant(ty, 0.0);

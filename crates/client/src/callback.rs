@@ -7,7 +7,7 @@
 //! because everything has drained; so it is not parked.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fermata_abi::op::{Op, StreamRef};
@@ -83,6 +83,8 @@ static STATE: OnceLock<Mutex<State>> = OnceLock::new();
 static ARRIVED: Condvar = Condvar::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 static THREAD: AtomicI32 = AtomicI32::new(0);
+/// The thread runs a callback or still tells the worker of it.
+static BUSY: AtomicBool = AtomicBool::new(false);
 
 /// Puts a callback into a stream.
 pub fn enqueue(callback: Callback, stream: StreamRef) -> Result {
@@ -135,6 +137,11 @@ pub fn due(id: u64) {
     ARRIVED.notify_one();
 }
 
+/// Whether no callback is due or running.
+pub fn is_idle() -> bool {
+    lock().due.is_empty() && !BUSY.load(Ordering::Acquire)
+}
+
 /// Whether `tid` is the callback thread.
 pub fn is_own_thread(tid: i32) -> bool {
     THREAD.load(Ordering::Acquire) == tid
@@ -159,12 +166,14 @@ fn run() {
         let mut state = lock();
         let (id, callback) = loop {
             if let Some(id) = state.due.pop_front() {
+                BUSY.store(true, Ordering::Release);
                 let callback = match state.waiting.get(&id) {
                     Some((_, true)) => state.waiting.remove(&id).map(|(callback, _)| callback),
                     found => found.map(|(callback, _)| *callback),
                 };
                 break (id, callback);
             }
+            BUSY.store(false, Ordering::Release);
             state = ARRIVED.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);

@@ -13,7 +13,7 @@ use crate::link;
 use crate::module::Function;
 
 /// Parameter blocks up to this size are packed on the stack.
-const SMALL: usize = 1024;
+const SMALL: usize = 256;
 /// The largest parameter block of any device.
 const LARGEST: usize = 32764;
 

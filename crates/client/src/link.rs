@@ -3,19 +3,24 @@
 //! The agent takes it away and puts a new one in its place while the session is stopped. A thread inside
 //! one of our functions may use it without a lock: the agent waits until there is no such thread.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use fermata_abi::op::{Op, Reply, ReplyBody};
 use fermata_abi::sys::driver::{
-    CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS,
+    CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS,
 };
 use fermata_wire::{Producer, Side, Staged, WireError};
 
 use crate::entry::Result;
+use crate::notice;
 
 static LINK: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
 static FAILED: AtomicU32 = AtomicU32::new(CUDA_SUCCESS);
+
+/// Results after which a context is of no more use: the first one is explained.
+const FAULTS: std::ops::RangeInclusive<u32> = CUDA_ERROR_ILLEGAL_ADDRESS..=CUDA_ERROR_LAUNCH_FAILED;
 
 /// Ring and side socket.
 #[derive(Debug)]
@@ -123,7 +128,14 @@ pub fn pair(body: ReplyBody<'_>) -> Result<(u64, u64)> {
 
 /// The body of a successful reply.
 pub fn success(reply: Reply<'_>) -> Result<ReplyBody<'_>> {
-    if reply.status == CUDA_SUCCESS { Ok(reply.body) } else { Err(reply.status) }
+    if reply.status == CUDA_SUCCESS {
+        return Ok(reply.body);
+    }
+    if FAULTS.contains(&reply.status) && !reply.text.is_empty() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| notice::write(&format!("the device reported a fault: {}", reply.text)));
+    }
+    Err(reply.status)
 }
 
 /// What a failure of the wire means to the program: once the worker is lost, every call says so.
@@ -132,7 +144,7 @@ pub fn lost(error: &WireError) -> u32 {
         WireError::TooLarge { .. } => CUDA_ERROR_OUT_OF_MEMORY,
         WireError::Encode { .. } => CUDA_ERROR_UNKNOWN,
         _ => {
-            crate::notice::write(&format!("the session's worker is lost: {error}"));
+            notice::write(&format!("the session's worker is lost: {error}"));
             FAILED.store(CUDA_ERROR_DEVICE_UNAVAILABLE, Ordering::Release);
             CUDA_ERROR_DEVICE_UNAVAILABLE
         }

@@ -18,6 +18,7 @@ use crate::entry::Result;
 use crate::handles::{self, Table};
 use crate::link;
 use crate::mirror::{Block, Kind};
+use crate::notice;
 use crate::session::Session;
 
 /// Images up to this size travel inside the message.
@@ -92,7 +93,15 @@ impl Modules {
     /// Loads an image into a context. `log` gets the compiler's words, if there are any.
     pub fn load(&self, context: &Arc<Context>, image: &[u8], log: impl FnOnce(&str)) -> Result<Arc<Module>> {
         let handle = handles::fresh();
-        let names = load_image(handle, context.handle, image, log)?;
+        let mut said = String::new();
+        let loaded = load_image(handle, context.handle, image, |text| {
+            text.clone_into(&mut said);
+            log(text);
+        });
+        if loaded.is_err() && !said.is_empty() {
+            notice::write(&format!("a module could not be loaded: {said}"));
+        }
+        let names = loaded?;
         let functions = Mutex::default();
         let module = Arc::new(Module { handle, context: context.clone(), names, functions });
         self.modules.insert(handle, module.clone());

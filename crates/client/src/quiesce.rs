@@ -12,7 +12,7 @@ use crate::restart;
 use crate::signal;
 use crate::threads::{self, Status};
 
-/// How often threads that do not park are asked again.
+/// The longest pause before threads that have not parked are asked again.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// Why the program cannot be stopped now.
@@ -40,7 +40,11 @@ pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<u32, Refusa
     let end = Instant::now() + deadline;
     check_masks()?;
     gate::close();
-    let done = park_all(end, &mut pump).and_then(|count| drain(end, &mut pump).map(|()| count));
+    let done = park_all(end, &mut pump).and_then(|count| {
+        drain(end, &mut pump)?;
+        idle(end)?;
+        Ok(count)
+    });
     if done.is_err() {
         gate::open();
     }
@@ -67,6 +71,7 @@ fn check_masks() -> Result<(), Refusal> {
 /// next one shows whatever they made before they stopped; two such listings in a row are the end.
 fn park_all(end: Instant, pump: &mut impl FnMut()) -> Result<u32, Refusal> {
     let mut quiet: Option<usize> = None;
+    let mut pause = Duration::from_micros(50);
     loop {
         let tids = others()?;
         let moving: Vec<i32> = tids.iter().copied().filter(|tid| !is_still(*tid)).collect();
@@ -86,7 +91,8 @@ fn park_all(end: Instant, pump: &mut impl FnMut()) -> Result<u32, Refusal> {
             signal::send(*tid);
         }
         pump();
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(AGAIN);
     }
 }
 
@@ -118,6 +124,17 @@ fn drain(end: Instant, pump: &mut impl FnMut()) -> Result<(), Refusal> {
             "the program's CUDA context has failed; it cannot be checkpointed any more",
         )),
     }
+}
+
+/// Waits until the callback thread, which is not parked, has come to rest.
+fn idle(end: Instant) -> Result<(), Refusal> {
+    while !callback::is_idle() {
+        if Instant::now() >= end {
+            return Err(Refusal::new("a host callback is still running", "try again later"));
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    Ok(())
 }
 
 /// Every thread that has to be parked.

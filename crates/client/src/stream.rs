@@ -1,10 +1,12 @@
 //! Streams: the program's own, the legacy default stream and the per-thread ones.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use fermata_abi::op::{Handle, Op, STREAM_LEGACY, STREAM_PER_THREAD, StreamRef};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUstream};
+use parking_lot::Mutex;
 
 use crate::context::{Context, with_current};
 use crate::entry::Result;
@@ -27,8 +29,10 @@ pub struct Stream {
     pub context: Arc<Context>,
     /// `CUstream_flags`.
     pub flags: u32,
-    /// As the program gave it, clamped by nobody yet.
+    /// From -5, the most urgent, to 0.
     pub priority: i32,
+    /// Attributes the program has set, which are only remembered.
+    pub attributes: Mutex<HashMap<u32, [u8; 64]>>,
 }
 
 thread_local! {
@@ -57,7 +61,7 @@ impl Streams {
     pub fn create(&self, context: &Arc<Context>, flags: u32, priority: i32) -> Result<Arc<Stream>> {
         let handle = handles::fresh();
         link::post(&Op::StreamCreate { stream: handle, context: context.handle, flags, priority })?;
-        let stream = Arc::new(Stream { handle, context: context.clone(), flags, priority });
+        let stream = Arc::new(Stream { handle, context: context.clone(), flags, priority, attributes: Mutex::default() });
         self.0.insert(handle, stream.clone());
         Ok(stream)
     }

@@ -108,7 +108,7 @@ driver_api! {
 ///
 /// # Safety
 /// As [`linear`].
-unsafe fn issue(session: &Session, to: End, from: End, size: usize, stream: sys::CUstream) -> Result {
+pub(super) unsafe fn issue(session: &Session, to: End, from: End, size: usize, stream: sys::CUstream) -> Result {
     let size = size as u64;
     let node = || Ok(NodeKind::Memcpy(Copy::linear(to.node_end(), from.node_end(), size)));
     if capture::add(session, stream, node)? {

@@ -1,6 +1,6 @@
 //! Nodes of graphs: adding them, reading and replacing their parameters.
 
-use core::ffi::{c_void};
+use core::ffi::c_void;
 
 use fermata_abi::op::{Handle, Op};
 use fermata_abi::sys::driver as sys;
@@ -266,7 +266,7 @@ driver_api! {
     }
 }
 
-fn add(graph: sys::CUgraph, after: &[sys::CUgraphNode], kind: NodeKind) -> Result<sys::CUgraphNode> {
+pub(super) fn add(graph: sys::CUgraph, after: &[sys::CUgraphNode], kind: NodeKind) -> Result<sys::CUgraphNode> {
     let mut graphs = session()?.graphs.lock();
     let after: Vec<_> = ids(&graphs, of(graph), after)?.into_iter().map(|node| (node, PLAIN)).collect();
     let node = graphs.graph_mut(of(graph))?.add(kind, &after).map_err(refused)?;

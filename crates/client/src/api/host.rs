@@ -118,7 +118,7 @@ fn find(pointer: *mut c_void) -> Result<std::sync::Arc<Block>> {
 
 /// Hints about managed memory change nothing here, where it is shared memory; but their range must be
 /// such memory.
-fn check_hint(address: sys::CUdeviceptr, size: usize) -> Result {
+pub(super) fn check_hint(address: sys::CUdeviceptr, size: usize) -> Result {
     let managed = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
     let fine = session()?.memory.holds(address, size as u64, managed);
     if fine { Ok(()) } else { Err(sys::CUDA_ERROR_INVALID_VALUE) }

@@ -1,6 +1,8 @@
 //! The exported functions, in the driver API's groups.
 
 mod array;
+mod attribute;
+mod batch;
 mod boxes;
 mod capture;
 mod context;
@@ -11,6 +13,7 @@ mod event;
 mod fill;
 mod function;
 mod graph;
+mod graph_any;
 mod graph_exec;
 mod graph_node;
 mod graph_params;

@@ -75,6 +75,23 @@ unsafe extern "C" {
         pool: sys::CUmemoryPool,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
+    fn cuMemDiscardAndPrefetchBatchAsync(
+        dptrs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        prefetchLocs: *mut sys::CUmemLocation,
+        prefetchLocIdxs: *mut usize,
+        numPrefetchLocs: usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemDiscardBatchAsync(
+        dptrs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
     fn cuMemFreeAsync(dptr: sys::CUdeviceptr, hStream: sys::CUstream) -> sys::CUresult;
     fn cuMemPrefetchAsync(
         devPtr: sys::CUdeviceptr,
@@ -87,6 +104,16 @@ unsafe extern "C" {
         count: usize,
         location: sys::CUmemLocation,
         flags: core::ffi::c_uint,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemPrefetchBatchAsync(
+        dptrs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        prefetchLocs: *mut sys::CUmemLocation,
+        prefetchLocIdxs: *mut usize,
+        numPrefetchLocs: usize,
+        flags: core::ffi::c_ulonglong,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
     fn cuMemcpy2DAsync_v2(
@@ -126,6 +153,27 @@ unsafe extern "C" {
         srcArray: sys::CUarray,
         srcOffset: usize,
         ByteCount: usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyBatchAsync(
+        dsts: *mut sys::CUdeviceptr,
+        srcs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        attrs: *mut sys::CUmemcpyAttributes,
+        attrsIdxs: *mut usize,
+        numAttrs: usize,
+        failIdx: *mut usize,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpyBatchAsync_v2(
+        dsts: *mut sys::CUdeviceptr,
+        srcs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        attrs: *mut sys::CUmemcpyAttributes,
+        attrsIdxs: *mut usize,
+        numAttrs: usize,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
     fn cuMemcpyDtoA_v2(
@@ -221,6 +269,18 @@ unsafe extern "C" {
         length: usize,
         flags: core::ffi::c_uint,
     ) -> sys::CUresult;
+    fn cuStreamBatchMemOp(
+        stream: sys::CUstream,
+        count: core::ffi::c_uint,
+        paramArray: *mut sys::CUstreamBatchMemOpParams,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
+    fn cuStreamBatchMemOp_v2(
+        stream: sys::CUstream,
+        count: core::ffi::c_uint,
+        paramArray: *mut sys::CUstreamBatchMemOpParams,
+        flags: core::ffi::c_uint,
+    ) -> sys::CUresult;
     fn cuStreamBeginCapture(hStream: sys::CUstream) -> sys::CUresult;
     fn cuStreamBeginCaptureToGraph(
         hStream: sys::CUstream,
@@ -234,7 +294,13 @@ unsafe extern "C" {
         hStream: sys::CUstream,
         mode: sys::CUstreamCaptureMode,
     ) -> sys::CUresult;
+    fn cuStreamCopyAttributes(dstStream: sys::CUstream, srcStream: sys::CUstream) -> sys::CUresult;
     fn cuStreamEndCapture(hStream: sys::CUstream, phGraph: *mut sys::CUgraph) -> sys::CUresult;
+    fn cuStreamGetAttribute(
+        hStream: sys::CUstream,
+        attr: sys::CUstreamAttrID,
+        value: *mut sys::CUstreamAttrValue,
+    ) -> sys::CUresult;
     fn cuStreamGetCaptureInfo(
         hStream: sys::CUstream,
         captureStatus_out: *mut sys::CUstreamCaptureStatus,
@@ -278,6 +344,11 @@ unsafe extern "C" {
         captureStatus: *mut sys::CUstreamCaptureStatus,
     ) -> sys::CUresult;
     fn cuStreamQuery(hStream: sys::CUstream) -> sys::CUresult;
+    fn cuStreamSetAttribute(
+        hStream: sys::CUstream,
+        attr: sys::CUstreamAttrID,
+        param: *const sys::CUstreamAttrValue,
+    ) -> sys::CUresult;
     fn cuStreamSynchronize(hStream: sys::CUstream) -> sys::CUresult;
     fn cuStreamUpdateCaptureDependencies(
         hStream: sys::CUstream,
@@ -499,6 +570,44 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
+    dptrs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut sys::CUmemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuMemDiscardAndPrefetchBatchAsync(
+            dptrs,
+            sizes,
+            count,
+            prefetchLocs,
+            prefetchLocIdxs,
+            numPrefetchLocs,
+            flags,
+            own(hStream),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemDiscardBatchAsync_ptsz(
+    dptrs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemDiscardBatchAsync(dptrs, sizes, count, flags, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeAsync_ptsz(
     dptr: sys::CUdeviceptr,
     hStream: sys::CUstream,
@@ -528,6 +637,32 @@ pub unsafe extern "C" fn cuMemPrefetchAsync_v2_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuMemPrefetchAsync_v2(devPtr, count, location, flags, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPrefetchBatchAsync_ptsz(
+    dptrs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut sys::CUmemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuMemPrefetchBatchAsync(
+            dptrs,
+            sizes,
+            count,
+            prefetchLocs,
+            prefetchLocIdxs,
+            numPrefetchLocs,
+            flags,
+            own(hStream),
+        )
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -675,6 +810,60 @@ pub unsafe extern "C" fn cuMemcpyAtoHAsync_v2_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuMemcpyAtoHAsync_v2(dstHost, srcArray, srcOffset, ByteCount, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyBatchAsync_ptsz(
+    dsts: *mut sys::CUdeviceptr,
+    srcs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut sys::CUmemcpyAttributes,
+    attrsIdxs: *mut usize,
+    numAttrs: usize,
+    failIdx: *mut usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuMemcpyBatchAsync(
+            dsts,
+            srcs,
+            sizes,
+            count,
+            attrs,
+            attrsIdxs,
+            numAttrs,
+            failIdx,
+            own(hStream),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyBatchAsync_v2_ptsz(
+    dsts: *mut sys::CUdeviceptr,
+    srcs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut sys::CUmemcpyAttributes,
+    attrsIdxs: *mut usize,
+    numAttrs: usize,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuMemcpyBatchAsync_v2(
+            dsts,
+            srcs,
+            sizes,
+            count,
+            attrs,
+            attrsIdxs,
+            numAttrs,
+            own(hStream),
+        )
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -1026,6 +1215,28 @@ pub unsafe extern "C" fn cuStreamAttachMemAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBatchMemOp_ptsz(
+    stream: sys::CUstream,
+    count: core::ffi::c_uint,
+    paramArray: *mut sys::CUstreamBatchMemOpParams,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamBatchMemOp(own(stream), count, paramArray, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBatchMemOp_v2_ptsz(
+    stream: sys::CUstream,
+    count: core::ffi::c_uint,
+    paramArray: *mut sys::CUstreamBatchMemOpParams,
+    flags: core::ffi::c_uint,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamBatchMemOp_v2(own(stream), count, paramArray, flags) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamBeginCapture_ptsz(hStream: sys::CUstream) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuStreamBeginCapture(own(hStream)) }
@@ -1063,12 +1274,31 @@ pub unsafe extern "C" fn cuStreamBeginCaptureToGraph_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCopyAttributes_ptsz(
+    dstStream: sys::CUstream,
+    srcStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamCopyAttributes(own(dstStream), own(srcStream)) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamEndCapture_ptsz(
     hStream: sys::CUstream,
     phGraph: *mut sys::CUgraph,
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuStreamEndCapture(own(hStream), phGraph) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetAttribute_ptsz(
+    hStream: sys::CUstream,
+    attr: sys::CUstreamAttrID,
+    value: *mut sys::CUstreamAttrValue,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamGetAttribute(own(hStream), attr, value) }
 }
 
 #[unsafe(no_mangle)]
@@ -1195,6 +1425,16 @@ pub unsafe extern "C" fn cuStreamIsCapturing_ptsz(
 pub unsafe extern "C" fn cuStreamQuery_ptsz(hStream: sys::CUstream) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuStreamQuery(own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamSetAttribute_ptsz(
+    hStream: sys::CUstream,
+    attr: sys::CUstreamAttrID,
+    param: *const sys::CUstreamAttrValue,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuStreamSetAttribute(own(hStream), attr, param) }
 }
 
 #[unsafe(no_mangle)]

@@ -109,8 +109,7 @@ unsafe fn put_unknown(data: *mut c_void, attribute: c_uint) -> Result {
             | sys::CU_POINTER_ATTRIBUTE_MAPPING_SIZE
             | sys::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR
             | sys::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => put(data.cast(), 0u64),
-            // Truth values are a byte.
-            _ => put(data.cast(), 0u8),
+            _ => put(data.cast(), 0u32),
         }
     }
 }

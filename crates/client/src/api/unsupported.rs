@@ -188,22 +188,6 @@ pub unsafe extern "C" fn cuCtxGetExecAffinity(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxRecordEvent(
-    _hCtx: sys::CUcontext,
-    _hEvent: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxWaitEvent(
-    _hCtx: sys::CUcontext,
-    _hEvent: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDestroyExternalMemory(_extMem: sys::CUexternalMemory) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -314,15 +298,6 @@ pub unsafe extern "C" fn cuDeviceRegisterAsyncNotification(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceSetGraphMemAttribute(
-    _device: sys::CUdevice,
-    _attr: sys::CUgraphMem_attribute,
-    _value: *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem(
     _bytes: *mut core::ffi::c_uint,
     _dev: sys::CUdevice,
@@ -357,14 +332,6 @@ pub unsafe extern "C" fn cuExternalMemoryGetMappedMipmappedArray(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFlushGPUDirectRDMAWrites(
-    _target: sys::CUflushGPUDirectRDMAWritesTarget,
-    _scope: sys::CUflushGPUDirectRDMAWritesScope,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncSetBlockShape(
     _hfunc: sys::CUfunction,
     _x: core::ffi::c_int,
@@ -378,17 +345,6 @@ pub unsafe extern "C" fn cuFuncSetBlockShape(
 pub unsafe extern "C" fn cuFuncSetSharedSize(
     _hfunc: sys::CUfunction,
     _bytes: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddBatchMemOpNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _nodeParams: *const sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -427,40 +383,9 @@ pub unsafe extern "C" fn cuGraphAddKernelNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _nodeParams: *mut sys::CUgraphNodeParams,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddNode_v2(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _dependencyData: *const sys::CUgraphEdgeData,
-    _numDependencies: usize,
-    _nodeParams: *mut sys::CUgraphNodeParams,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphBatchMemOpNodeGetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams_out: *mut sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphBatchMemOpNodeSetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -472,15 +397,6 @@ pub unsafe extern "C" fn cuGraphConditionalHandleCreate(
     _ctx: sys::CUcontext,
     _defaultLaunchValue: core::ffi::c_uint,
     _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecBatchMemOpNodeSetParams(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -508,15 +424,6 @@ pub unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
     _hGraphExec: sys::CUgraphExec,
     _hNode: sys::CUgraphNode,
     _nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS_v1,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecNodeSetParams(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *mut sys::CUgraphNodeParams,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -565,14 +472,6 @@ pub unsafe extern "C" fn cuGraphKernelNodeGetParams(
 pub unsafe extern "C" fn cuGraphKernelNodeSetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS_v1,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphNodeSetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *mut sys::CUgraphNodeParams,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -1014,56 +913,6 @@ pub unsafe extern "C" fn cuMemBatchDecompressAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync(
-    _dptrs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _prefetchLocs: *mut sys::CUmemLocation,
-    _prefetchLocIdxs: *mut usize,
-    _numPrefetchLocs: usize,
-    _flags: core::ffi::c_ulonglong,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
-    _dptrs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _prefetchLocs: *mut sys::CUmemLocation,
-    _prefetchLocIdxs: *mut usize,
-    _numPrefetchLocs: usize,
-    _flags: core::ffi::c_ulonglong,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemDiscardBatchAsync(
-    _dptrs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _flags: core::ffi::c_ulonglong,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemDiscardBatchAsync_ptsz(
-    _dptrs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _flags: core::ffi::c_ulonglong,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemExportToShareableHandle(
     _shareableHandle: *mut core::ffi::c_void,
     _handle: sys::CUmemGenericAllocationHandle,
@@ -1189,57 +1038,6 @@ pub unsafe extern "C" fn cuMemPoolImportPointer(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPrefetchBatchAsync(
-    _dptrs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _prefetchLocs: *mut sys::CUmemLocation,
-    _prefetchLocIdxs: *mut usize,
-    _numPrefetchLocs: usize,
-    _flags: core::ffi::c_ulonglong,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemPrefetchBatchAsync_ptsz(
-    _dptrs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _prefetchLocs: *mut sys::CUmemLocation,
-    _prefetchLocIdxs: *mut usize,
-    _numPrefetchLocs: usize,
-    _flags: core::ffi::c_ulonglong,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemRangeGetAttribute(
-    _data: *mut core::ffi::c_void,
-    _dataSize: usize,
-    _attribute: sys::CUmem_range_attribute,
-    _devPtr: sys::CUdeviceptr,
-    _count: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemRangeGetAttributes(
-    _data: *mut *mut core::ffi::c_void,
-    _dataSizes: *mut usize,
-    _attributes: *mut sys::CUmem_range_attribute,
-    _numAttributes: usize,
-    _devPtr: sys::CUdeviceptr,
-    _count: usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2D(_pCopy: *const core::ffi::c_void) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -1349,64 +1147,6 @@ pub unsafe extern "C" fn cuMemcpyAtoHAsync(
     _srcArray: sys::CUarray,
     _srcOffset: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyBatchAsync(
-    _dsts: *mut sys::CUdeviceptr,
-    _srcs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut sys::CUmemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
-    _failIdx: *mut usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyBatchAsync_ptsz(
-    _dsts: *mut sys::CUdeviceptr,
-    _srcs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut sys::CUmemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
-    _failIdx: *mut usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyBatchAsync_v2(
-    _dsts: *mut sys::CUdeviceptr,
-    _srcs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut sys::CUmemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyBatchAsync_v2_ptsz(
-    _dsts: *mut sys::CUdeviceptr,
-    _srcs: *mut sys::CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut sys::CUmemcpyAttributes,
-    _attrsIdxs: *mut usize,
-    _numAttrs: usize,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
@@ -1752,16 +1492,6 @@ pub unsafe extern "C" fn cuParamSetv(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuProfilerStart() -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuProfilerStop() -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync(
     _extSemArray: *const sys::CUexternalSemaphore,
     _paramsArray: *const sys::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
@@ -1782,101 +1512,9 @@ pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBatchMemOp(
-    _stream: sys::CUstream,
-    _count: core::ffi::c_uint,
-    _paramArray: *mut sys::CUstreamBatchMemOpParams,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBatchMemOp_ptsz(
-    _stream: sys::CUstream,
-    _count: core::ffi::c_uint,
-    _paramArray: *mut sys::CUstreamBatchMemOpParams,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBatchMemOp_v2(
-    _stream: sys::CUstream,
-    _count: core::ffi::c_uint,
-    _paramArray: *mut sys::CUstreamBatchMemOpParams,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBatchMemOp_v2_ptsz(
-    _stream: sys::CUstream,
-    _count: core::ffi::c_uint,
-    _paramArray: *mut sys::CUstreamBatchMemOpParams,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCopyAttributes(
-    _dstStream: sys::CUstream,
-    _srcStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCopyAttributes_ptsz(
-    _dstStream: sys::CUstream,
-    _srcStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetAttribute(
-    _hStream: sys::CUstream,
-    _attr: sys::CUstreamAttrID,
-    _value: *mut sys::CUstreamAttrValue,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetAttribute_ptsz(
-    _hStream: sys::CUstream,
-    _attr: sys::CUstreamAttrID,
-    _value: *mut sys::CUstreamAttrValue,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamGetGreenCtx(
     _hStream: sys::CUstream,
     _phCtx: *mut sys::CUgreenCtx,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSetAttribute(
-    _hStream: sys::CUstream,
-    _attr: sys::CUstreamAttrID,
-    _param: *const sys::CUstreamAttrValue,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSetAttribute_ptsz(
-    _hStream: sys::CUstream,
-    _attr: sys::CUstreamAttrID,
-    _param: *const sys::CUstreamAttrValue,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }

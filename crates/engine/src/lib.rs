@@ -27,6 +27,7 @@ pub use error::{EngineError, ErrorKind};
 pub use live::{HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved};
 pub use restore::load;
 pub use site::{Site, Summary};
+pub use variables::mentions;
 
 /// Bytes of a chunk: device memory is copied, hashed and stored in such pieces.
 pub const CHUNK: u64 = 4 << 20;

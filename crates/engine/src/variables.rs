@@ -1,4 +1,4 @@
-//! Names of the device variables in a module image.
+//! Names in a module image, above all those of its device variables.
 //!
 //! The driver finds a variable by name but does not list them, so the names come from the image: PTX
 //! declarations, or symbols of machine code. A name too many does no harm: the driver does not know it.
@@ -41,6 +41,16 @@ pub(crate) fn discover(site: &mut Site) -> Result<(), EngineError> {
         }
     }
     Ok(())
+}
+
+/// Whether a name occurs in `image`, packed parts included; a part that cannot be unpacked counts as yes.
+pub fn mentions(image: &[u8], name: &[u8]) -> bool {
+    let occurs = |bytes: &[u8]| bytes.windows(name.len().max(1)).any(|window| window == name);
+    if !image.starts_with(&FATBIN_MAGIC) {
+        return occurs(image);
+    }
+    let Ok(entries) = fatbin::entries(image) else { return true };
+    entries.iter().any(|entry| entry.contents().map_or(true, |contents| occurs(&contents)))
 }
 
 fn collect(image: &[u8], names: &mut BTreeSet<String>) {
@@ -90,6 +100,13 @@ mod tests {
             .visible .entry k(.param .u64 p)\n{\n.shared .align 4 .b8 s[4];\nret;\n}\n\0";
         let found: Vec<String> = names(text).into_iter().collect();
         assert_eq!(found, ["counter", "table"]);
+    }
+
+    #[test]
+    fn names_are_found_in_text() {
+        assert!(mentions(b".extern .func vprintf", b"vprintf"));
+        assert!(!mentions(b".extern .func vprint", b"vprintf"));
+        assert!(mentions(&FATBIN_MAGIC, b"vprintf"));
     }
 
     #[test]

@@ -36,6 +36,13 @@ pub(crate) enum Then {
     Hold(PinnedBuffer),
     /// Device memory is freed.
     Free(Address),
+    /// Device memory is allocated, once what is being freed is free.
+    Allocate {
+        /// The context.
+        context: Handle,
+        /// Bytes.
+        size: u64,
+    },
     /// Shared host memory is given up.
     HostUnmap(Address),
     /// A module is unloaded.
@@ -55,8 +62,8 @@ pub(crate) struct Waiting {
     /// Whether the answer reports errors of earlier work.
     pub reports: bool,
     pub marks: Vec<Mark>,
-    /// An event of the program's that must have completed too.
-    pub event: Option<Handle>,
+    /// An event of the program's that must have completed too, with its context.
+    pub event: Option<(EventHandle, Handle)>,
     pub then: Then,
 }
 
@@ -126,9 +133,9 @@ impl Server {
                 Err(error) => return Check::Over(Err(error)),
             }
         }
-        if let Some(event) = waiting.event {
+        if let Some((event, context)) = waiting.event {
             let live = &mut self.site.live;
-            match live.event(event).and_then(|handle| live.driver.query_event(handle)) {
+            match live.enter(context).and_then(|_| live.driver.query_event(event)) {
                 Ok(()) => {}
                 Err(error) if error.code == cu::CUDA_ERROR_NOT_READY => return Check::NotYet,
                 Err(error) => return Check::Over(Err(error)),
@@ -139,11 +146,18 @@ impl Server {
         if matches!(waiting.then, Then::Drained) && index > 0 || waiting.wide && orphans() {
             return Check::NotYet;
         }
+        let freeing = || self.waiting[..index].iter().any(|it| matches!(it.then, Then::Free(_)));
+        if matches!(waiting.then, Then::Allocate { .. }) && freeing() {
+            return Check::NotYet;
+        }
         Check::Over(Ok(()))
     }
 
     fn complete(&mut self, waiting: Waiting, outcome: Result<(), DriverError>) {
-        let Waiting { ticket, context, reports, marks, then, .. } = waiting;
+        let Waiting { ticket, context, reports, marks, then, event, .. } = waiting;
+        if let Some((event, _)) = event {
+            self.let_go(event);
+        }
         let failure = outcome.err().map(OpError::from);
         if let (Some(error), Some(mark)) = (&failure, marks.last()) {
             self.faults.observe(mark.context, error);
@@ -175,6 +189,11 @@ impl Server {
             // A session with a dead context is quiet, and can never be saved.
             Then::Drained => self.faults.any_fatal().map_or(Ok(()), |(_, error)| Err(error.clone())),
             Then::Free(address) => self.release(address).and(failure.map_or(Ok(()), Err)),
+            Then::Allocate { context, size } => {
+                let allocated = self.allocate(context, size).map(ReplyBody::U64);
+                self.answer(ticket, Some(context), reports, allocated);
+                return;
+            }
             Then::HostUnmap(address) => self.release_host(address).and(failure.map_or(Ok(()), Err)),
             Then::ModuleUnload(module) => self.release_module(module).and(failure.map_or(Ok(()), Err)),
             Then::ContextDestroy(context) => self.release_context(context),
@@ -186,6 +205,22 @@ impl Server {
             return;
         }
         self.answer(ticket, context, reports, outcome.map(|()| ReplyBody::None));
+    }
+
+    /// Whether an answer waits for this event.
+    pub(crate) fn is_awaited(&self, event: EventHandle) -> bool {
+        self.waiting.iter().any(|it| it.event.is_some_and(|(awaited, _)| awaited == event))
+    }
+
+    /// Destroys an event that was replaced or destroyed while it was waited for.
+    fn let_go(&mut self, event: EventHandle) {
+        if !self.is_awaited(event)
+            && let Some(index) = self.retired.iter().position(|it| *it == event)
+        {
+            self.retired.swap_remove(index);
+            // It has no name any more; a failure would concern nobody.
+            let _ = self.site.live.driver.destroy_event(event);
+        }
     }
 
     /// Device `printf` appears when the driver synchronises, so it does once everything is idle anyway.

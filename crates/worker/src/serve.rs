@@ -11,6 +11,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Address, DeviceInfo, Handle, Op, Reply, ReplyBody, ToProgram};
+use fermata_device::EventHandle;
 use fermata_engine::{Site, Summary};
 use fermata_wire::{Consumer, Event, Replier, Side, Ticket, WireError};
 use parking_lot::Mutex;
@@ -52,6 +53,8 @@ pub(crate) struct Server {
     pub staging: Staging,
     pub scratch: Scratch,
     pub events: EventPool,
+    /// Events that are gone for the program and still waited for.
+    pub retired: Vec<EventHandle>,
     pub waiting: Vec<Waiting>,
     pub queues: Queues,
     pub faults: Faults,
@@ -81,6 +84,7 @@ impl Server {
             staging: Staging::new(consumer.staging()),
             scratch: Scratch::default(),
             events: EventPool::default(),
+            retired: Vec::new(),
             waiting: Vec::new(),
             queues: Queues::default(),
             faults,

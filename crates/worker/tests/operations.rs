@@ -204,6 +204,28 @@ fn events_order_streams_and_tell_time() {
 }
 
 #[test]
+fn a_synchronisation_waits_for_the_record_it_saw() {
+    let (_worker, program) = start();
+    program.post(&Op::EventCreate { event: 0x300, context: CONTEXT, flags: 2 });
+    program.post(&Op::StreamCreate { stream: 0x201, context: CONTEXT, flags: 1, priority: 0 });
+    let other = StreamRef { context: CONTEXT, stream: 0x201 };
+    program.post(&Op::HostCall { stream: STREAM, id: 1 });
+    program.post(&Op::EventRecord { event: 0x300, stream: STREAM, flags: 0 });
+    let waiting = program.producer.request(&Op::EventSync { event: 0x300 }, None).unwrap();
+    program.post(&Op::HostCall { stream: other, id: 2 });
+    program.post(&Op::EventRecord { event: 0x300, stream: other, flags: 0 });
+    assert_eq!([program.callback(), program.callback()].iter().sum::<u64>(), 3);
+    assert!(!waiting.wait_for(Duration::from_millis(20)).unwrap());
+    program.post(&Op::CallbackDone { id: 1 });
+    assert!(waiting.wait_for(Duration::from_secs(10)).unwrap());
+    assert!(matches!(program.ask(&Op::EventQuery { event: 0x300 }), Answer::Error(600, _)));
+    program.post(&Op::EventDestroy { event: 0x300 });
+    program.post(&Op::CallbackDone { id: 2 });
+    done(&program, &Op::ContextSync { context: CONTEXT });
+    drop(waiting);
+}
+
+#[test]
 fn boxes_are_copied_and_arrays_come_back() {
     let (worker, program) = start();
     let device = program.alloc(64 * 16);

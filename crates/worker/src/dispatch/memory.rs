@@ -13,17 +13,34 @@ use crate::errors::OpError;
 use crate::serve::Server;
 
 impl Server {
-    pub(super) fn mem_alloc(&mut self, context: Handle, size: u64) -> Step {
+    pub(super) fn mem_alloc(&mut self, context: Handle, size: u64, ticket: Option<Ticket>) -> Step {
         if size == 0 {
             return Err(OpError::invalid("an allocation of no bytes"));
         }
+        match self.allocate(context, size) {
+            Ok(address) => Ok(Reaction::Answer(ReplyBody::U64(address))),
+            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.is_freeing() => {
+                let (context_of, then) = (Some(context), Then::Allocate { context, size });
+                self.after(&[], context_of, false, then, ticket)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether memory is about to be free.
+    fn is_freeing(&self) -> bool {
+        self.waiting.iter().any(|it| matches!(it.then, Then::Free(_)))
+    }
+
+    /// Allocates and records it.
+    pub(crate) fn allocate(&mut self, context: Handle, size: u64) -> Result<Address, OpError> {
         let live = &mut self.site.live;
         let device = live.enter(context)?.device;
         let address = live.space.allocate(&live.driver, device, size)?;
         let session = &mut self.site.session;
         let buffer = session.number_buffer();
         session.allocations.insert(address, Allocation { context, device, size, buffer })?;
-        Ok(Reaction::Answer(ReplyBody::U64(address)))
+        Ok(address)
     }
 
     pub(super) fn mem_free(&mut self, address: Address, ticket: Option<Ticket>) -> Step {

@@ -61,9 +61,9 @@ impl Server {
             Op::VariableGet { module, name } => self.variable_get(*module, name),
             Op::Occupancy { function, block, shared, flags } => self.occupancy(*function, *block, *shared, *flags),
 
-            Op::MemAlloc { context, size } => self.mem_alloc(*context, *size),
+            Op::MemAlloc { context, size } => self.mem_alloc(*context, *size, ticket),
             Op::MemFree { address } => self.mem_free(*address, ticket),
-            Op::MemAllocAsync { stream, size } => self.mem_alloc(stream.context, *size),
+            Op::MemAllocAsync { stream, size } => self.mem_alloc(stream.context, *size, ticket),
             Op::MemFreeAsync { address, stream } => self.mem_free_async(*address, *stream),
             Op::AddressReserve { size, align, address } => self.address_reserve(*size, *align, *address),
             Op::AddressFree { address, .. } => self.address_free(*address),

@@ -18,9 +18,7 @@ use crate::serve::Server;
 const PRINTS: &[u8] = b"vprintf";
 
 fn prints(image: &[u8]) -> bool {
-    // A compressed image hides the name; then the answer is yes, which only costs time.
-    let is_text = image.starts_with(b"//") || image.starts_with(b".version") || image.starts_with(b"\n");
-    !is_text || image.windows(PRINTS.len()).any(|window| window == PRINTS)
+    fermata_engine::mentions(image, PRINTS)
 }
 
 /// Contexts with a module that may print.
@@ -122,17 +120,5 @@ impl Server {
         let live = &mut self.site.live;
         let found = live.function(function)?;
         Ok(Reaction::Answer(ReplyBody::U64(live.driver.occupancy(found.handle, block, shared, flags)?)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::prints;
-
-    #[test]
-    fn only_plain_text_without_printf_is_known_to_be_silent() {
-        assert!(!prints(b".version 8.0\n.target sm_75\n"));
-        assert!(prints(b".version 8.0\n.extern .func vprintf\n"));
-        assert!(prints(&[0x50, 0xed, 0x55, 0xba]));
     }
 }

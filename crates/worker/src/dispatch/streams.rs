@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fermata_abi::op::{Handle, ReplyBody, STREAM_LEGACY, StreamRef};
 use fermata_abi::sys::driver as cu;
+use fermata_device::EventHandle;
 use fermata_engine::LiveStream;
 use fermata_state::{Event, Stream};
 use fermata_wire::Ticket;
@@ -87,29 +88,49 @@ impl Server {
         let live = &mut self.site.live;
         if let Some((handle, context)) = live.events.remove(&event) {
             live.enter(context)?;
-            live.driver.destroy_event(handle)?;
+            if self.is_awaited(handle) {
+                self.retired.push(handle);
+            } else {
+                self.site.live.driver.destroy_event(handle)?;
+            }
         }
         DONE
     }
 
     pub(super) fn event_record(&mut self, event: Handle, stream: StreamRef, flags: u32) -> Step {
+        let mut handle = self.site.live.event(event)?;
+        if self.is_awaited(handle) {
+            // Who waits, waits for the record before this one.
+            handle = self.replace_event(event)?;
+        }
         let live = &mut self.site.live;
-        let handle = live.event(event)?;
         let on = live.stream(stream)?;
         live.driver.record_event(handle, on, flags)?;
         self.site.session.events.get_mut(event)?.recorded = true;
         self.issued(stream, false, None)
     }
 
+    fn replace_event(&mut self, event: Handle) -> Result<EventHandle, OpError> {
+        let Event { context, flags, .. } = *self.site.session.events.get(event)?;
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let fresh = live.driver.create_event(flags)?;
+        if let Some((old, _)) = live.events.insert(event, (fresh, context)) {
+            self.retired.push(old);
+        }
+        Ok(fresh)
+    }
+
     pub(super) fn event_sync(&mut self, event: Handle, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.events.get(event)?.context;
+        let handle = self.site.live.event(event)?;
         self.waiting.push(Waiting {
             ticket,
             context: Some(context),
             wide: false,
             reports: true,
             marks: Vec::new(),
-            event: Some(event),
+            event: Some((handle, context)),
             then: Then::Answer,
         });
         Ok(Reaction::Later)

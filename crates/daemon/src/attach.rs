@@ -147,6 +147,9 @@ fn first(
                 daemon.log.line(&failure.message);
                 worker.end();
             }
+            daemon
+                .pool
+                .refill(worker.driver.clone(), session.variables.clone());
             Ok(())
         }
         Err(failure) => {

@@ -40,19 +40,16 @@ impl Pool {
         })
     }
 
-    /// A worker with `driver` and `variables` that has served nobody. A spare one is replaced in the
-    /// background.
+    /// A worker with `driver` and `variables` that has served nobody. Whoever takes one calls
+    /// [`Pool::refill`] when the program runs, so that making the next one does not slow it down.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn take(self: &Arc<Self>, driver: &Driver, variables: &Variables) -> Result<Arc<Worker>> {
-        let spare = self.take_spare(driver, variables);
-        let worker = match spare {
-            Some(worker) => worker,
-            None => self.start(driver, variables)?,
-        };
-        self.refill(driver.clone(), variables.clone());
-        Ok(worker)
+    pub fn take(&self, driver: &Driver, variables: &Variables) -> Result<Arc<Worker>> {
+        match self.take_spare(driver, variables) {
+            Some(worker) => Ok(worker),
+            None => self.start(driver, variables),
+        }
     }
 
     /// Makes a spare worker in the background, if there is none of this kind.

@@ -281,6 +281,9 @@ impl<'a> Source<'a> {
                     reattach(self.daemon, session, &worker, detached)
                 })
             });
+        self.daemon
+            .pool
+            .refill(worker.driver.clone(), session.variables.clone());
         attached.inspect_err(|_| worker.end())
     }
 

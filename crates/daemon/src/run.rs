@@ -25,6 +25,9 @@ use crate::session::{Plan, Session};
 use crate::sys::{self, Extra};
 use crate::worker;
 
+/// Environment variable: the file to which the library in the program appends messages for the user.
+const ENV_NOTICES: &str = "FERMATA_NOTICE_FILE";
+
 /// Starts the program.
 ///
 /// # Errors
@@ -92,6 +95,7 @@ fn start(
     command.envs(injected(env, &daemon.paths.home));
     command.env(ENV_SOCKET, daemon.agent_socket());
     command.env(ENV_TOKEN, &session.lock().token);
+    command.env(ENV_NOTICES, session.notices());
     command
         .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
         .stdout(log)

@@ -12,7 +12,7 @@
 //! ```
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +36,10 @@ use crate::worker::{Variables, Worker};
 
 /// Name of the log in a session's folder.
 const LOG: &str = "log";
+/// Name of the file in which the library in the program leaves messages for the user.
+const NOTICES: &str = "notices";
+/// Bytes of that file that are shown.
+const NOTICE_BYTES: u64 = 4096;
 /// Name of the file in which `__outer` leaves the status.
 pub const EXIT_FILE: &str = "exit";
 
@@ -392,8 +396,30 @@ impl Session {
             soft: inner.soft,
             devices: inner.devices.clone(),
             image: self.image.clone(),
-            note: inner.note.clone(),
+            note: self.note(&inner),
         }
+    }
+
+    /// File for messages of the library in the program.
+    pub fn notices(&self) -> PathBuf {
+        self.dir.join(NOTICES)
+    }
+
+    /// The daemon's note and the library's messages in one line.
+    fn note(&self, inner: &Inner) -> Option<String> {
+        let mut text = String::new();
+        if let Ok(file) = File::open(self.notices()) {
+            // What is not text is not shown.
+            let _ = file.take(NOTICE_BYTES).read_to_string(&mut text);
+        }
+        let lines = inner.note.iter().map(String::as_str).chain(text.lines());
+        let mut parts: Vec<&str> = Vec::new();
+        for line in lines.filter(|line| !line.trim().is_empty()) {
+            if !parts.contains(&line) {
+                parts.push(line);
+            }
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 
     /// When it was started, in seconds since 1970.

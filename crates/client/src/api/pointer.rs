@@ -25,9 +25,10 @@ driver_api! {
         let block = session()?.memory.find(address);
         let places = array(data, count as usize)?;
         for (&attribute, &place) in array(attributes, count as usize)?.iter().zip(places) {
-            match &block {
-                Some(block) => put_attribute(place, attribute, address, block)?,
-                None => put_unknown(place, attribute)?,
+            // What an address does not have is left at nothing; only the single form refuses.
+            let known = block.as_ref().map(|block| put_attribute(place, attribute, address, block));
+            if known != Some(Ok(())) {
+                put_unknown(place, attribute)?;
             }
         }
         Ok(())

@@ -175,3 +175,17 @@ fn impossible_launches_are_refused() {
     }
     assert!(matches!(launch(&l, "missing", [1; 3], [1; 3], 0, &[]).0, Err(Fault::Illegal { .. })));
 }
+
+#[test]
+fn more_threads_than_there_is_room_for_take_turns() {
+    let text = format!("{HEAD}.visible .entry one(.param .u64 p) {{ .reg .b64 %a; ld.param.u64 %a, [p]; red.global.add.u32 [%a], 1; ret; }}");
+    let l = load(&text);
+    let memory = Memory::of(&[0u32]);
+    let params = Params::default().ptr(&memory).0;
+    std::thread::scope(|s| {
+        for _ in 0..300 {
+            s.spawn(|| launch(&l, "one", [2, 1, 1], [32, 1, 1], 0, &params).0.unwrap());
+        }
+    });
+    assert_eq!(memory.read::<u32>(), [300 * 64]);
+}

@@ -103,11 +103,14 @@ fn answer(mode: u32, barrier: &Barrier) -> u64 {
 }
 
 fn complete(barrier: &mut Barrier, contexts: &[*mut Context], ready: &mut VecDeque<u32>) {
-    for fiber in std::mem::take(&mut barrier.waiting) {
+    let waiting = std::mem::take(&mut barrier.waiting);
+    for &fiber in &waiting {
         let context = contexts[fiber as usize];
         // SAFETY: contexts of waiting fibers are valid, and their fibers do not run now.
         unsafe { (*context).result = answer((*context).barrier_mode, barrier) };
         ready.push_back(fiber);
     }
-    *barrier = Barrier::default();
+    // The list keeps its room for the next time.
+    *barrier = Barrier { waiting, ..Barrier::default() };
+    barrier.waiting.clear();
 }

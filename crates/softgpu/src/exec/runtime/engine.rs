@@ -1,7 +1,10 @@
-//! What a host thread owns to run blocks: a window slot, stacks, fibers. Kept for the thread's life.
+//! What a host thread needs to run blocks: a window slot, stacks, fibers. Engines are kept on a shelf
+//! and lent to whoever runs blocks, so that there are no more of them than ever ran at once.
 
-use std::cell::RefCell;
 use std::io;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::context::Context;
 use super::fiber::{Fiber, Stacks, fiber};
@@ -65,22 +68,66 @@ impl Drop for Engine {
     }
 }
 
-thread_local! {
-    static ENGINE: RefCell<Option<Engine>> = const { RefCell::new(None) };
+// SAFETY: contexts and fibers point only into the engine itself while no block runs, and an idle fiber
+// holds nothing of the thread that last resumed it.
+unsafe impl Send for Engine {}
+
+/// Engines that nobody uses, and how many are lent.
+struct Shelf {
+    free: Vec<Engine>,
+    lent: usize,
 }
 
-/// Runs `work` with this host thread's engine.
+static SHELF: Mutex<Shelf> = Mutex::new(Shelf { free: Vec::new(), lent: 0 });
+static RETURNED: Condvar = Condvar::new();
+
+/// How often and how long a thread waits for an engine when no further one can be made.
+const PATIENCE: (u32, Duration) = (600, Duration::from_secs(1));
+
+fn borrow() -> io::Result<Engine> {
+    let mut waits = 0;
+    loop {
+        let mut shelf = SHELF.lock();
+        if let Some(engine) = shelf.free.pop() {
+            shelf.lent += 1;
+            return Ok(engine);
+        }
+        let error = match Engine::new() {
+            Ok(engine) => {
+                shelf.lent += 1;
+                return Ok(engine);
+            }
+            Err(error) => error,
+        };
+        if shelf.lent == 0 || waits == PATIENCE.0 {
+            return Err(error);
+        }
+        RETURNED.wait_for(&mut shelf, PATIENCE.1);
+        waits += 1;
+    }
+}
+
+/// An engine on loan. One that is dropped in a panic is not lent again.
+struct Loan(Option<Engine>);
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let engine = self.0.take().filter(|_| !std::thread::panicking());
+        let mut shelf = SHELF.lock();
+        shelf.lent -= 1;
+        shelf.free.extend(engine);
+        RETURNED.notify_one();
+    }
+}
+
+/// Runs `work` with an engine.
 ///
 /// # Errors
-/// The system refuses the memory that an engine needs.
+/// The system refuses the memory that an engine needs, and none is in use that could be waited for.
 pub fn with_engine<T>(work: impl FnOnce(&mut Engine) -> T) -> io::Result<T> {
-    ENGINE.with_borrow_mut(|slot| {
-        if slot.is_none() {
-            *slot = Some(Engine::new()?);
-        }
-        match slot {
-            Some(engine) => Ok(work(engine)),
-            None => Err(io::Error::other("no engine")),
-        }
-    })
+    let mut loan = Loan(Some(borrow()?));
+    match &mut loan.0 {
+        Some(engine) => Ok(work(engine)),
+        None => Err(io::Error::other("no engine")),
+    }
 }

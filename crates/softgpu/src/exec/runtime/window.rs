@@ -1,4 +1,4 @@
-//! A piece of the device window per host thread, for shared and local memory and parameters.
+//! A piece of the device window per engine, for shared and local memory and parameters.
 //!
 //! ```text
 //! slot  +2 GiB         shared memory of the running block, as many pages as the launch asks for

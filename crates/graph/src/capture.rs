@@ -75,6 +75,9 @@ pub enum CaptureError {
     /// The event stands for a place in a graph.
     #[error("the event was last recorded in a captured stream")]
     CapturedEvent,
+    /// The event stands for a place in a graph whose capture is over.
+    #[error("the capture in which the event was last recorded is over")]
+    Ended,
     /// Ended by another thread than begun.
     #[error("the capture was begun by another thread")]
     WrongThread,
@@ -97,7 +100,7 @@ impl CaptureError {
             Self::Implicit => cu::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
             Self::CapturedEvent => cu::CUDA_ERROR_CAPTURED_EVENT,
             Self::WrongThread => cu::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
-            Self::UnknownNode => cu::CUDA_ERROR_INVALID_VALUE,
+            Self::UnknownNode | Self::Ended => cu::CUDA_ERROR_INVALID_VALUE,
         }
     }
 }
@@ -281,7 +284,7 @@ impl Captures {
             }
             return Err(CaptureError::Merge);
         }
-        let capture = self.captures.get_mut(&theirs).ok_or(CaptureError::CapturedEvent)?;
+        let capture = self.captures.get_mut(&theirs).ok_or(CaptureError::Ended)?;
         if !capture.valid {
             return Err(CaptureError::Invalidated);
         }
@@ -350,6 +353,30 @@ impl Captures {
     /// Whether the event was last recorded in a captured stream.
     pub fn is_captured(&self, event: u64) -> bool {
         self.events.contains_key(&event)
+    }
+
+    /// The capture in which the event was last recorded has failed.
+    pub fn invalidate_event(&mut self, event: u64) {
+        let capture = self.events.get(&event).and_then(|(id, _)| self.captures.get_mut(id));
+        if let Some(capture) = capture {
+            capture.valid = false;
+        }
+    }
+
+    /// Refuses to look at an event that was last recorded in a captured stream, and invalidates the
+    /// capture.
+    ///
+    /// # Errors
+    /// It was.
+    pub fn forbid_captured(&mut self, event: u64) -> Result<(), CaptureError> {
+        let Some((id, _)) = self.events.get(&event) else { return Ok(()) };
+        match self.captures.get_mut(id) {
+            Some(capture) => {
+                capture.valid = false;
+                Err(CaptureError::CapturedEvent)
+            }
+            None => Err(CaptureError::Ended),
+        }
     }
 
     /// Refuses a call that cannot be made on a captured stream, and invalidates its capture.
@@ -519,9 +546,12 @@ mod tests {
     fn an_event_of_a_capture_stays_captured_until_recorded_outside() {
         let mut world = World::capturing();
         world.captures.record(A.id, EVENT).unwrap();
+        let mut looked = world.captures.clone();
+        assert_eq!(looked.forbid_captured(EVENT), Err(CaptureError::CapturedEvent));
+        assert_eq!(looked.status(A.id), CaptureStatus::Invalidated);
         world.captures.end(A.id, 7, &world.graph).unwrap();
-        assert!(world.captures.is_captured(EVENT));
-        assert_eq!(world.captures.wait(B, EVENT, false), Err(CaptureError::CapturedEvent));
+        assert_eq!(world.captures.forbid_captured(EVENT), Err(CaptureError::Ended));
+        assert_eq!(world.captures.wait(B, EVENT, false), Err(CaptureError::Ended));
         assert_eq!(world.captures.record(B.id, EVENT), Ok(false));
         assert_eq!(world.captures.wait(B, EVENT, true), Ok(Waited::Outside));
     }

@@ -102,10 +102,7 @@ pub fn forbid_on(stream: &Stream) -> Result {
 /// # Errors
 /// It does.
 pub fn forbid_captured(event: &Event) -> Result {
-    rule((), |captures| match captures.is_captured(event.handle) {
-        true => Err(CaptureError::CapturedEvent),
-        false => Ok(()),
-    })
+    rule((), |captures| captures.forbid_captured(event.handle))
 }
 
 /// Whether the stream is being captured, even if that has failed.
@@ -254,6 +251,7 @@ pub fn wait_event(stream: &Arc<Stream>, event: &Event, flags: u32) -> Result {
     let recorded = event.mark().is_some();
     let waited = rule(Waited::Outside, |captures| {
         if stream.kind == Kind::Legacy && captures.is_captured(event.handle) {
+            captures.invalidate_event(event.handle);
             return Err(CaptureError::Implicit);
         }
         captures.wait(key(stream), event.handle, recorded)

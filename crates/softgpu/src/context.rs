@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use fermata_abi::sys::driver as cu;
@@ -70,7 +70,20 @@ pub struct Primary {
     flags: u32,
 }
 
+/// Default streams of one thread; they go with it.
+#[derive(Debug, Default)]
+struct OwnStreams(RefCell<Vec<Weak<Stream>>>);
+
+impl Drop for OwnStreams {
+    fn drop(&mut self) {
+        for stream in self.0.get_mut().drain(..).filter_map(|stream| stream.upgrade()) {
+            stream.destroy();
+        }
+    }
+}
+
 thread_local! {
+    static OWN_STREAMS: OwnStreams = OwnStreams::default();
     /// Handles of the contexts the thread has pushed, the current one last; 0 where none was current.
     static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
@@ -139,6 +152,8 @@ impl Context {
         }
         let stream = Stream::new(self, kind, 0, 0);
         streams.others.push(Arc::clone(&stream));
+        // A thread that is ending keeps no list any more; its stream stays until the context goes.
+        let _ = OWN_STREAMS.try_with(|own| own.0.borrow_mut().push(Arc::downgrade(&stream)));
         stream
     }
 
@@ -292,17 +307,17 @@ impl Primary {
         Ok(())
     }
 
-    /// Throws the primary context away, faults and all; who holds it finds a new one under its handle.
+    /// Throws the primary context away, faults and all. Nobody holds it any more; who retains it next
+    /// finds a new one under the same handle.
     pub fn reset(driver: &Driver, device: &Arc<Device>) {
-        let old = device.primary.lock().context.take();
+        let mut primary = device.primary.lock();
+        primary.holders = 0;
+        let old = primary.context.take();
+        drop(primary);
         if let Some(old) = old {
             old.stop.store(true, Ordering::Relaxed);
             driver.contexts.remove(old.handle);
             old.dispose(driver);
-        }
-        let mut primary = device.primary.lock();
-        if primary.holders > 0 {
-            primary.context(driver, device);
         }
     }
 

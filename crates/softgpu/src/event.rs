@@ -125,7 +125,9 @@ impl Event {
     /// They are not, or ask for an event between processes, which there is not.
     pub fn check_flags(flags: u32) -> Result {
         let known = cu::CU_EVENT_BLOCKING_SYNC | cu::CU_EVENT_DISABLE_TIMING | cu::CU_EVENT_INTERPROCESS;
-        if flags & !known != 0 {
+        // Between processes, events keep no time.
+        let untimed = flags & cu::CU_EVENT_DISABLE_TIMING != 0;
+        if flags & !known != 0 || flags & cu::CU_EVENT_INTERPROCESS != 0 && !untimed {
             return Err(crate::error::INVALID_VALUE);
         }
         if flags & cu::CU_EVENT_INTERPROCESS != 0 {

@@ -45,7 +45,7 @@ fn check_shape(function: &Arc<Function>, node: &KernelNode) -> Result {
         return Err(INVALID_VALUE);
     }
     let threads: u32 = node.block.iter().product();
-    if threads > MAX_THREADS_PER_BLOCK {
+    if threads > MAX_THREADS_PER_BLOCK || threads > function.info.max_threads {
         return Err(INVALID_VALUE);
     }
     if threads > max_threads(&function.info) {

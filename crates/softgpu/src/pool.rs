@@ -100,20 +100,22 @@ impl Pool {
         Ok(address)
     }
 
-    /// Frees memory of a pool when the stream gets there.
+    /// Frees memory when the stream gets there. It may also be memory that came from no pool.
     ///
     /// # Errors
-    /// It is not memory of a pool.
+    /// Nothing was allocated at this address, or it is freed already.
     pub fn free(driver: &Driver, stream: &Arc<Stream>, address: u64) -> Result {
         let range = driver.memory.find(address).filter(|r| r.base == address).ok_or(INVALID_VALUE)?;
-        let pool = match range.kind {
-            Kind::Pool { pool } => pool,
-            // Memory of a graph stays for its next launch.
-            Kind::Graph => return Ok(()),
-            _ => return Err(INVALID_VALUE),
-        };
+        // Memory of a graph stays for its next launch.
+        if matches!(range.kind, Kind::Graph) {
+            return Ok(());
+        }
+        stream.context.check()?;
+        driver.memory.retire(address, |r| matches!(r.kind, Kind::Pool { .. } | Kind::Device))?;
         stream.submit(Work::Free(address))?;
-        if let Some(pool) = driver.pools.get(pool) {
+        if let Kind::Pool { pool } = range.kind
+            && let Some(pool) = driver.pools.get(pool)
+        {
             pool.freed(range.size);
         }
         Ok(())

@@ -138,7 +138,11 @@ impl Work {
                 driver::in_callback(|| unsafe { (callback.function)(stream, code, data) });
                 Ok(())
             }
-            Self::Free(address) => driver.memory.free(*address, |_| true).map(drop),
+            Self::Free(address) => {
+                // Its context or pool may have taken it along already.
+                let _ = driver.memory.free(*address, |_| true);
+                Ok(())
+            }
             // What comes after a fault is dropped; the fault itself is remembered by the context.
             _ if state.is_err() => Ok(()),
             Self::Kernel(kernel) => kernel.run(),

@@ -167,15 +167,15 @@ api! {
     }
 
     fn cuCtxSetLimit(limit: cu::CUlimit, value: usize) {
+        let context = context::current()?;
         default_limit(limit)?;
-        context::current()?.limits.lock().insert(limit, value);
+        context.limits.lock().insert(limit, value);
         Ok(())
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: cu::CUlimit) {
-        let default = default_limit(limit)?;
         let set = context::current()?.limits.lock().get(&limit).copied();
-        value.set(set.unwrap_or(default))
+        value.set(set.map_or_else(|| default_limit(limit), Ok)?)
     }
 
     fn cuCtxGetCacheConfig(config: Out<cu::CUfunc_cache>) {

@@ -32,6 +32,9 @@ fn allocate_host(out: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Result {
     if out.is_null() || flags & !known != 0 {
         return Err(INVALID_VALUE);
     }
+    if bytes == 0 {
+        return out.set(std::ptr::null_mut());
+    }
     let (device, kind) = (context.device.ordinal, Kind::Host { flags });
     let address = driver()?.memory.allocate_host(device, context.handle, bytes as u64, kind)?;
     out.set(std::ptr::with_exposed_provenance_mut(address as usize))
@@ -41,7 +44,8 @@ fn allocate_host(out: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Result {
 fn free(address: u64, may: impl Fn(&Range) -> bool) -> Result<Range> {
     let driver = driver()?;
     capture::forbid_unsafe()?;
-    let range = driver.memory.find(address).filter(|r| r.base == address && may(r)).ok_or(INVALID_VALUE)?;
+    let fits = |range: &Range| range.base == address && !range.retired && may(range);
+    let range = driver.memory.find(address).filter(fits).ok_or(INVALID_VALUE)?;
     // Work that may still use it comes first. A context that is dead has none.
     match driver.contexts.get(range.context) {
         Some(owner) => drop(owner.synchronize()),
@@ -163,9 +167,13 @@ api! {
 
     fn cuMemHostUnregister(pointer: Out<c_void>) {
         context::current()?;
-        free(pointer.as_ptr().addr() as u64, |range| matches!(range.kind, Kind::Registered { .. }))
-            .map(drop)
-            .map_err(|_| CuError(cu::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED))
+        let address = pointer.as_ptr().addr() as u64;
+        let registered = |range: &Range| matches!(range.kind, Kind::Registered { .. });
+        match driver()?.memory.find(address).filter(registered) {
+            Some(range) if range.base == address => free(address, registered).map(drop),
+            Some(_) => Err(INVALID_VALUE),
+            None => Err(CuError(cu::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)),
+        }
     }
 
     fn cuMemAllocManaged(out: Out<cu::CUdeviceptr>, bytes: usize, flags: c_uint) {

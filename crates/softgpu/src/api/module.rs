@@ -71,7 +71,9 @@ api! {
 
     fn cuModuleUnload(handle: cu::CUmodule) {
         crate::capture::forbid_unsafe()?;
-        resolve(handle)?.unload(driver()?);
+        let module = resolve(handle)?;
+        module.context.check()?;
+        module.unload(driver()?);
         Ok(())
     }
 

@@ -105,7 +105,9 @@ api! {
         if blocks == 0 || active_blocks(&need(&function, block, 0)) < blocks {
             return Err(INVALID_VALUE);
         }
-        out.set(available_shared(blocks).saturating_sub(function.info.static_shared) as usize)
+        let room = available_shared(blocks).saturating_sub(function.info.static_shared);
+        let allowed = function.attributes.lock().dynamic_limit(&function.info);
+        out.set(room.min(allowed) as usize)
     }
 
     fn cuOccupancyMaxActiveClusters(

@@ -9,13 +9,14 @@ use super::args::{Name, Out};
 use super::proc_table;
 use crate::error::{INVALID_VALUE, NOT_FOUND, Result};
 
+/// Looks a function up; true when there is none.
 fn find(
     name: Name,
     out: Out<*mut c_void>,
     version: c_int,
     flags: u64,
     status: Out<cu::CUdriverProcAddressQueryResult>,
-) -> Result {
+) -> Result<bool> {
     let known =
         cu::CU_GET_PROC_ADDRESS_LEGACY_STREAM | cu::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     let (Ok(flags), Ok(version)) = (u32::try_from(flags), u32::try_from(version)) else {
@@ -35,10 +36,8 @@ fn find(
         _ => (std::ptr::null_mut(), cu::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
     };
     out.set(pointer)?;
-    let told = !status.is_null();
     status.set_if_wanted(result);
-    // Who asked for the status reads it there.
-    if pointer.is_null() && !told { Err(NOT_FOUND) } else { Ok(()) }
+    Ok(pointer.is_null())
 }
 
 api! {
@@ -49,10 +48,14 @@ api! {
         flags: cu::cuuint64_t,
         status: Out<cu::CUdriverProcAddressQueryResult>,
     ) {
-        find(name, out, version, flags, status)
+        // Whether there is one is told by the status and the pointer alone.
+        find(name, out, version, flags, status).map(drop)
     }
 
     fn cuGetProcAddress(name: Name, out: Out<*mut c_void>, version: c_int, flags: cu::cuuint64_t) {
-        find(name, out, version, flags, Out::null())
+        match find(name, out, version, flags, Out::null())? {
+            true => Err(NOT_FOUND),
+            false => Ok(()),
+        }
     }
 }

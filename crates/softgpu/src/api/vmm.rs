@@ -11,7 +11,6 @@ use super::init::driver;
 use super::pointer::access_flags;
 use crate::capture;
 use crate::error::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, Result};
-use crate::handle::{self, Tag};
 use crate::memory::{GRANULARITY, Kind, Physical, Protection};
 
 /// Device number of host memory.
@@ -42,9 +41,10 @@ fn physical(handle: cu::CUmemGenericAllocationHandle) -> Result<Arc<Physical>> {
     driver()?.physical.get(handle).ok_or(INVALID_VALUE)
 }
 
-/// A new handle for physical memory.
+/// Gives out the handle of physical memory, once more if it was given out before.
 fn publish(physical: Arc<Physical>) -> Result<u64> {
-    let handle = handle::fresh(Tag::Physical);
+    let handle = physical.handle;
+    physical.retain();
     driver()?.physical.insert(handle, physical);
     Ok(handle)
 }
@@ -116,7 +116,11 @@ api! {
 
     /// Mappings keep the memory alive.
     fn cuMemRelease(handle: cu::CUmemGenericAllocationHandle) {
-        driver()?.physical.remove(handle).map(drop).ok_or(INVALID_VALUE)
+        let physical = physical(handle)?;
+        if physical.release() == 0 {
+            driver()?.physical.remove(handle);
+        }
+        Ok(())
     }
 
     fn cuMemMap(
@@ -126,10 +130,15 @@ api! {
         handle: cu::CUmemGenericAllocationHandle,
         flags: c_ulonglong,
     ) {
-        if flags != 0 || offset != 0 {
+        let physical = physical(handle)?;
+        if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        driver()?.memory.map(address, size as u64, offset as u64, physical(handle)?)
+        // Other drivers map whole allocations only.
+        if offset != 0 || size as u64 != physical.size {
+            return Err(NOT_SUPPORTED);
+        }
+        driver()?.memory.map(address, size as u64, 0, physical)
     }
 
     fn cuMemUnmap(address: cu::CUdeviceptr, size: usize) {

@@ -27,8 +27,8 @@ pub struct Exec {
     state: Mutex<State>,
     /// Where the last launch stands: launches of one executable graph follow one another.
     last: Mutex<Option<Point>>,
-    /// Keeps the graph's memory and user objects.
-    _root: Arc<Root>,
+    /// The graph this was made from; its nodes name the nodes here. Keeps its memory and user objects.
+    root: Arc<Root>,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Exec {
             flags,
             state: Mutex::new(State { graph, disabled: HashSet::new() }),
             last: Mutex::default(),
-            _root: Arc::clone(&source.root),
+            root: Arc::clone(&source.root),
         });
         driver.execs.insert(exec.handle, Arc::clone(&exec));
         Ok(exec)
@@ -91,6 +91,7 @@ impl Exec {
     /// # Errors
     /// There is no such node here, or its parameters cannot become these.
     pub fn set_params(&self, node: &NodeRef, kind: &NodeKind) -> Result {
+        self.owns(node)?;
         let mut state = self.state.lock();
         let graph = state.graph.inner_mut(&node.graph.path).map_err(|error| code(&error))?;
         let slot = graph.kind_mut(node.id).map_err(|error| code(&error))?;
@@ -98,11 +99,17 @@ impl Exec {
         Ok(())
     }
 
+    /// Refuses nodes of other graphs.
+    fn owns(&self, node: &NodeRef) -> Result {
+        if Arc::ptr_eq(&self.root, &node.graph.root) { Ok(()) } else { Err(INVALID_VALUE) }
+    }
+
     /// What a node does here.
     ///
     /// # Errors
     /// There is no such node here.
     pub fn kind(&self, node: &NodeRef) -> Result<NodeKind> {
+        self.owns(node)?;
         let state = self.state.lock();
         let graph = state.graph.inner(&node.graph.path).map_err(|error| code(&error))?;
         graph.node(node.id).map(|node| node.kind.clone()).map_err(|error| code(&error))

@@ -76,6 +76,8 @@ pub struct Range {
     pub id: u64,
     /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` was set.
     pub sync_memops: bool,
+    /// The program has freed it; it goes when a stream gets there.
+    pub retired: bool,
     /// What was said about it.
     pub advice: Advice,
 }
@@ -106,7 +108,7 @@ impl Range {
     pub fn new(placed: Placed, kind: Kind, device: i32, context: u64, id: u64) -> Self {
         let Placed { base, size, footprint } = placed;
         let advice = Advice::default();
-        Self { base, size, footprint, kind, device, context, id, sync_memops: false, advice }
+        Self { base, size, footprint, kind, device, context, id, sync_memops: false, retired: false, advice }
     }
 
     /// Whether the program may use it by its address.

@@ -157,6 +157,20 @@ impl Memory {
         inner.discard(base).ok_or(INVALID_VALUE)
     }
 
+    /// Marks the range that begins at `base` as freed by the program, if `may` agrees.
+    ///
+    /// # Errors
+    /// No such range, `may` does not agree, or it is marked already.
+    pub fn retire(&self, base: u64, may: impl FnOnce(&Range) -> bool) -> Result<Range> {
+        let mut inner = self.inner.write();
+        let range = inner.map.at_mut(base).filter(|range| !range.retired).ok_or(INVALID_VALUE)?;
+        if !may(range) {
+            return Err(INVALID_VALUE);
+        }
+        range.retired = true;
+        Ok(range.clone())
+    }
+
     /// Frees everything that belongs to a context.
     pub fn free_context(&self, context: u64) {
         let mut inner = self.inner.write();

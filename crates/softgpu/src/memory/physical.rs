@@ -2,15 +2,21 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::Charge;
 use crate::error::{INVALID_VALUE, OPERATING_SYSTEM, Result};
+use crate::handle::{self, Tag};
 
 use super::sys;
 
 /// Memory that can be mapped at any number of addresses. It lives as long as a handle or a mapping does.
 #[derive(Debug)]
 pub struct Physical {
+    /// Its handle.
+    pub handle: u64,
+    /// How often the program holds the handle.
+    holders: AtomicU32,
     /// The memory itself.
     pub file: OwnedFd,
     /// Bytes.
@@ -42,7 +48,7 @@ impl Physical {
     ) -> Result<Arc<Self>> {
         let file = sys::memory_file(&format!("{NAME}{device}-{location}"), size)
             .map_err(|_| OPERATING_SYSTEM)?;
-        Ok(Arc::new(Self { file, size, device, handle_types, location, _charge: charge }))
+        Ok(Self::new(file, size, (device, location), handle_types, charge))
     }
 
     /// Memory that another handle, perhaps in another process, was made for. `file` stays the caller's.
@@ -55,7 +61,28 @@ impl Physical {
         let (device, location) = parse_name(&target.to_string_lossy()).ok_or(INVALID_VALUE)?;
         let size = rustix::fs::fstat(&file).map_err(|_| INVALID_VALUE)?.st_size as u64;
         let file = rustix::io::fcntl_dupfd_cloexec(&file, 3).map_err(|_| OPERATING_SYSTEM)?;
-        Ok(Arc::new(Self { file, size, device, handle_types, location, _charge: None }))
+        Ok(Self::new(file, size, (device, location), handle_types, None))
+    }
+
+    fn new(
+        file: OwnedFd,
+        size: u64,
+        (device, location): (i32, u32),
+        handle_types: u32,
+        charge: Option<Charge>,
+    ) -> Arc<Self> {
+        let (handle, holders) = (handle::fresh(Tag::Physical), AtomicU32::new(0));
+        Arc::new(Self { handle, holders, file, size, device, handle_types, location, _charge: charge })
+    }
+
+    /// The program holds the handle once more.
+    pub fn retain(&self) {
+        self.holders.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program holds the handle once less; how often it still does.
+    pub fn release(&self) -> u32 {
+        self.holders.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
     }
 
     /// A descriptor for another process; the caller owns it.

@@ -82,12 +82,17 @@ impl Memory {
         Ok(())
     }
 
-    /// Unmaps everything in the range, which must consist of whole mappings.
+    /// Unmaps everything in a reserved range, in which nothing need be mapped.
     ///
     /// # Errors
-    /// A part of it is not mapped, or a mapping sticks out.
+    /// It is not reserved, or a mapping sticks out of it.
     pub fn unmap(&self, base: u64, size: u64) -> Result {
         let mut inner = self.inner.write();
+        let within = |(start, len): (&u64, &u64)| base + size <= start + len;
+        let reserved = inner.reserved.range(..=base).next_back().is_some_and(within);
+        if reserved && size > 0 && inner.map.overlapping(base, size).next().is_none() {
+            return Ok(());
+        }
         for start in inner.whole_mappings(base, size)? {
             inner.discard(start);
         }

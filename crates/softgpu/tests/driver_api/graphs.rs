@@ -193,8 +193,8 @@ fn kernel_nodes_show_and_take_parameters() {
     assert_eq!(unsafe { (*shown.kernelParams.add(3)).cast::<u32>().read_unaligned() }, 5);
     let exec = instantiate(graph);
     launch(exec, stream);
-    step = 7;
-    pointers[3] = (&raw mut step).cast();
+    let mut other = 7u32;
+    pointers[3] = (&raw mut other).cast();
     check(cuda!(graph_exec::cuGraphExecKernelNodeSetParams_v2(exec, node, In::from(&params))));
     launch(exec, stream);
     assert_eq!(context.download::<u32>(words, 32), [12; 32]);

@@ -52,6 +52,10 @@ fn a_reset_primary_context_is_as_new() {
     let primary = std::mem::ManuallyDrop::new(Context(handle));
     assert_eq!(fault(&primary), cu::CUDA_ERROR_ILLEGAL_ADDRESS);
     check(cuda!(context::cuDevicePrimaryCtxReset_v2(1)));
+    assert_eq!(cuda!(context::cuCtxSynchronize()), cu::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    let mut again = null_mut();
+    check(cuda!(context::cuDevicePrimaryCtxRetain(Out::from(&mut again), 1)));
+    assert_eq!(again, handle);
     let words = primary.upload(&[3u32]);
     assert_eq!(primary.download::<u32>(words, 1), [3]);
     check(cuda!(context::cuCtxSetCurrent(null_mut())));

@@ -84,6 +84,7 @@ fn memory_can_be_mapped_twice_exported_and_outlives_its_handle() {
     let mut retained = 0;
     let inside = Out::from_raw(std::ptr::without_provenance_mut(first as usize + 5));
     check(cuda!(vmm::cuMemRetainAllocationHandle(Out::from(&mut retained), inside)));
+    assert_eq!(retained, handle, "the handle it was made under");
     let mut told = cu::CUmemAllocationProp::default();
     check(cuda!(vmm::cuMemGetAllocationPropertiesFromHandle(Out::from(&mut told), retained)));
     assert_eq!((told.location.id, told.requestedHandleTypes), (0, posix));
@@ -152,8 +153,12 @@ fn pool_memory_is_freed_when_the_stream_gets_there() {
     let mut byte = 0u8;
     let to: Out<c_void> = Out::from_raw((&raw mut byte).cast());
     assert_eq!(cuda!(copy::cuMemcpyDtoH_v2(to, address, 1)), cu::CUDA_ERROR_INVALID_VALUE);
-    let plain = cuda!(pool::cuMemFreeAsync(0x1000, handle));
-    assert_eq!(plain, cu::CUDA_ERROR_INVALID_VALUE);
+    let mut address = 0;
+    check(cuda!(pool::cuMemAllocAsync(Out::from(&mut address), 100, handle)));
+    check(cuda!(pool::cuMemFreeAsync(address, handle)));
+    let twice = cuda!(pool::cuMemFreeAsync(address, handle));
+    assert_eq!(twice, cu::CUDA_ERROR_INVALID_VALUE);
+    check(cuda!(stream::cuStreamSynchronize(handle)));
 }
 
 #[test]

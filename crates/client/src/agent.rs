@@ -72,11 +72,13 @@ fn run(control: Control) {
         match next {
             Ok(Next::Serve) => {}
             Ok(Next::Detached) => {
-                control = None;
                 DESCRIPTOR.store(-1, Ordering::Relaxed);
-                let connection = reattach();
-                DESCRIPTOR.store(connection.as_fd().as_raw_fd(), Ordering::Relaxed);
-                control.replace(connection);
+                // Dropped before the wait: a detached program holds no socket.
+                drop(control.take());
+                control = reattach();
+                if let Some(connection) = &control {
+                    DESCRIPTOR.store(connection.as_fd().as_raw_fd(), Ordering::Relaxed);
+                }
             }
             Err(_) => {
                 DESCRIPTOR.store(-1, Ordering::Relaxed);
@@ -95,7 +97,9 @@ enum Next {
 fn serve(control: &Control) -> Result<ToAgent, ControlError> {
     loop {
         if wait_for(Some(control), Duration::from_millis(500)) {
-            return control.recv(Duration::from_secs(1)).map(|(message, _)| message);
+            return control
+                .recv(Duration::from_secs(1))
+                .map(|(message, _)| message);
         }
         pump();
     }
@@ -103,7 +107,10 @@ fn serve(control: &Control) -> Result<ToAgent, ControlError> {
 
 /// Whether the control socket has something; else the side socket may have, or the time passed.
 fn wait_for(control: Option<&Control>, limit: Duration) -> bool {
-    let time = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+    let time = Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    };
     let side = link::current().ok().map(|link| &*link.side);
     let mut fds = Vec::new();
     fds.extend(control.map(|control| PollFd::new(control, PollFlags::IN)));
@@ -131,7 +138,9 @@ fn pump() {
 
 /// From Quiesce to Resume or Detach.
 fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlError> {
-    let Some(control) = control else { return Ok(Next::Serve) };
+    let Some(control) = control else {
+        return Ok(Next::Serve);
+    };
     let start = Instant::now();
     let threads = match quiesce::quiesce(Duration::from_millis(deadline_ms), pump) {
         Ok(threads) => threads,
@@ -141,7 +150,13 @@ fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlE
         }
     };
     let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let answer = control.send(&FromAgent::Quiesced { threads, nanoseconds }, &[]);
+    let answer = control.send(
+        &FromAgent::Quiesced {
+            threads,
+            nanoseconds,
+        },
+        &[],
+    );
     let order = answer.and_then(|()| await_order(control));
     match order {
         Ok(ToAgent::Detach) => {
@@ -177,7 +192,10 @@ fn detach() {
     if let Some(session) = session::begun() {
         for block in session.memory.host_blocks() {
             if let Err(errno) = host::detach(block.start, block.mapped) {
-                notice::write(&format!("cannot let go of host memory at {:#x}: {errno}", block.start));
+                notice::write(&format!(
+                    "cannot let go of host memory at {:#x}: {errno}",
+                    block.start
+                ));
             }
         }
     }
@@ -186,8 +204,9 @@ fn detach() {
     }
 }
 
-/// Waits for the daemon's summons and follows it until that works; then lets the threads run.
-fn reattach() -> Control {
+/// Waits for the daemon's summons and follows it until that works; then lets the threads run. None when
+/// the daemon has nothing for this program any more: the threads run, and their calls fail.
+fn reattach() -> Option<Control> {
     loop {
         let Some(summons) = wake::summons() else {
             std::thread::sleep(WAKE_POLL);
@@ -195,8 +214,14 @@ fn reattach() -> Control {
         };
         wake::reset();
         match follow(&summons) {
-            Ok(control) => return control,
-            Err(reason) => notice::write(&format!("the program could not reattach: {reason}")),
+            Ok(control) => return Some(control),
+            Err(reason) => {
+                notice::write(&format!("the program could not reattach: {reason}"));
+                if reason.starts_with(session::REFUSED) {
+                    gate::open();
+                    return None;
+                }
+            }
         }
     }
 }
@@ -214,14 +239,18 @@ fn follow(summons: &wake::Summons) -> Result<Control, String> {
         wait_for_resume(&control).map_err(|error| error.to_string())?;
     }
     gate::open();
-    control.send(&FromAgent::Resumed, &[]).map_err(|error| error.to_string())?;
+    control
+        .send(&FromAgent::Resumed, &[])
+        .map_err(|error| error.to_string())?;
     Ok(control)
 }
 
 fn wait_for_resume(control: &Control) -> Result<(), ControlError> {
     match await_order(control)? {
         ToAgent::Resume => Ok(()),
-        _ => Err(ControlError::Closed { peer: "fermatad".into() }),
+        _ => Err(ControlError::Closed {
+            peer: "fermatad".into(),
+        }),
     }
 }
 
@@ -235,20 +264,28 @@ fn map_regions() -> Result<(), String> {
         let got = link.side.receive_from_worker(Duration::from_millis(200));
         match got.map_err(|error| error.to_string())? {
             Some((ToProgram::Region { address, size }, Some(file))) => {
-                let known = missing.iter().position(|block| (block.start, block.mapped) == (address, size));
-                let known = known.ok_or_else(|| format!("unknown region at {address:#x}, {size} bytes"))?;
+                let known = missing
+                    .iter()
+                    .position(|block| (block.start, block.mapped) == (address, size));
+                let known =
+                    known.ok_or_else(|| format!("unknown region at {address:#x}, {size} bytes"))?;
                 let block = missing.swap_remove(known);
                 let private = block.kind == Kind::Host(HostKind::Registered);
                 host::attach(address, size, file.as_fd(), !private)
                     .map_err(|_| format!("cannot map host memory at {address:#x}"))?;
             }
             Some((ToProgram::Region { address, .. }, None)) => {
-                return Err(format!("the region at {address:#x} came without its memory"));
+                return Err(format!(
+                    "the region at {address:#x} came without its memory"
+                ));
             }
             Some((ToProgram::RegionsEnd, _)) => {
                 return match missing.first() {
                     None => Ok(()),
-                    Some(block) => Err(format!("the region at {:#x} did not come back", block.start)),
+                    Some(block) => Err(format!(
+                        "the region at {:#x} did not come back",
+                        block.start
+                    )),
                 };
             }
             Some((ToProgram::Callback { id }, _)) => callback::due(id),

@@ -25,7 +25,11 @@ const PAGE: usize = 4096;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator {
     owner: AtomicUsize::new(0),
-    lists: UnsafeCell::new(Lists { free: [null_mut(); CLASSES], chunk: 0, end: 0 }),
+    lists: UnsafeCell::new(Lists {
+        free: [null_mut(); CLASSES],
+        chunk: 0,
+        end: 0,
+    }),
 };
 
 /// Whether the calling thread is inside the allocator. Async-signal-safe.
@@ -82,7 +86,9 @@ impl Lists {
         let size = 1usize << (class as u32 + LEAST);
         let start = self.chunk.next_multiple_of(size.min(PAGE));
         if start + size > self.end {
-            let Some(chunk) = map(CHUNK) else { return null_mut() };
+            let Some(chunk) = map(CHUNK) else {
+                return null_mut();
+            };
             (self.chunk, self.end) = (chunk.addr(), chunk.addr() + CHUNK);
             chunk.expose_provenance();
             return self.take(class);
@@ -109,7 +115,11 @@ impl Allocator {
 
     fn acquire(&self) {
         let own = thread_pointer();
-        while self.owner.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        while self
+            .owner
+            .compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
             // Held for a few instructions only, unless its owner has lost the processor.
             rustix::thread::sched_yield();
         }
@@ -118,7 +128,11 @@ impl Allocator {
 
 /// The free list for a layout; none if it needs a mapping of its own.
 fn class(layout: &Layout) -> Option<usize> {
-    let size = layout.size().max(layout.align()).max(1 << LEAST).next_power_of_two();
+    let size = layout
+        .size()
+        .max(layout.align())
+        .max(1 << LEAST)
+        .next_power_of_two();
     let log = size.trailing_zeros();
     (log <= MOST && layout.align() <= PAGE).then_some((log - LEAST) as usize)
 }
@@ -126,7 +140,8 @@ fn class(layout: &Layout) -> Option<usize> {
 fn map(bytes: usize) -> Option<*mut u8> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a fresh private mapping at an address of the kernel's choice overlaps nothing.
-    let got = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, protection, MapFlags::PRIVATE) };
+    let got =
+        unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, protection, MapFlags::PRIVATE) };
     got.ok().map(|address| address.cast())
 }
 

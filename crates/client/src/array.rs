@@ -47,8 +47,12 @@ impl Shape {
     pub fn element(&self) -> Result<u64> {
         let channel = match self.format {
             sys::CU_AD_FORMAT_UNSIGNED_INT8 | sys::CU_AD_FORMAT_SIGNED_INT8 => 1,
-            sys::CU_AD_FORMAT_UNSIGNED_INT16 | sys::CU_AD_FORMAT_SIGNED_INT16 | sys::CU_AD_FORMAT_HALF => 2,
-            sys::CU_AD_FORMAT_UNSIGNED_INT32 | sys::CU_AD_FORMAT_SIGNED_INT32 | sys::CU_AD_FORMAT_FLOAT => 4,
+            sys::CU_AD_FORMAT_UNSIGNED_INT16
+            | sys::CU_AD_FORMAT_SIGNED_INT16
+            | sys::CU_AD_FORMAT_HALF => 2,
+            sys::CU_AD_FORMAT_UNSIGNED_INT32
+            | sys::CU_AD_FORMAT_SIGNED_INT32
+            | sys::CU_AD_FORMAT_FLOAT => 4,
             _ => return Err(sys::CUDA_ERROR_NOT_SUPPORTED),
         };
         if !matches!(self.channels, 1 | 2 | 4) {
@@ -62,27 +66,59 @@ impl Arrays {
     /// A new array.
     pub fn create(&self, context: &Context, shape: Shape) -> Result<Arc<Array>> {
         shape.element()?;
-        if shape.width == 0 || (shape.depth > 0 && shape.height == 0 && shape.flags & sys::CUDA_ARRAY3D_LAYERED == 0) {
+        if shape.width == 0
+            || (shape.depth > 0
+                && shape.height == 0
+                && shape.flags & sys::CUDA_ARRAY3D_LAYERED == 0)
+        {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let (array, context) = (handles::fresh(), context.handle);
-        let Shape { width, height, depth, format, channels, flags } = shape;
-        let op = Op::ArrayCreate { array, context, width, height, depth, format, channels, flags };
+        let Shape {
+            width,
+            height,
+            depth,
+            format,
+            channels,
+            flags,
+        } = shape;
+        let op = Op::ArrayCreate {
+            array,
+            context,
+            width,
+            height,
+            depth,
+            format,
+            channels,
+            flags,
+        };
         link::ask(&op, link::nothing)?;
-        let made = Arc::new(Array { handle: array, context, shape });
+        let made = Arc::new(Array {
+            handle: array,
+            context,
+            shape,
+        });
         self.0.insert(array, made.clone());
         Ok(made)
     }
 
     /// The array behind a handle.
     pub fn get(&self, array: sys::CUarray) -> Result<Arc<Array>> {
-        self.0.get(handles::of(array), sys::CUDA_ERROR_INVALID_HANDLE)
+        self.0
+            .get(handles::of(array), sys::CUDA_ERROR_INVALID_HANDLE)
     }
 
     /// Ends an array.
     pub fn destroy(&self, array: sys::CUarray) -> Result {
-        let array = self.0.remove(handles::of(array), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        link::ask(&Op::ArrayDestroy { array: array.handle }, link::nothing)
+        let array = self
+            .0
+            .remove(handles::of(array), sys::CUDA_ERROR_INVALID_HANDLE)?;
+        link::ask(
+            &Op::ArrayDestroy {
+                array: array.handle,
+            },
+            link::nothing,
+        )
     }
 
     /// Forgets the arrays of a context that is gone.

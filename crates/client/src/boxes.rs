@@ -70,22 +70,41 @@ pub struct Origin {
 
 impl Corner {
     /// A side in memory, checked against what is known of it.
-    pub fn memory(session: &Session, memory: Memory, origin: Origin, extent: &Extent) -> Result<Self> {
-        let Origin { x, y, z, pitch, rows } = origin;
-        let width = x.checked_add(extent.width).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    pub fn memory(
+        session: &Session,
+        memory: Memory,
+        origin: Origin,
+        extent: &Extent,
+    ) -> Result<Self> {
+        let Origin {
+            x,
+            y,
+            z,
+            pitch,
+            rows,
+        } = origin;
+        let width = x
+            .checked_add(extent.width)
+            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let pitch = if pitch == 0 { width } else { pitch };
         let rows = if rows == 0 { y + extent.height } else { rows };
-        let overlapping = (extent.height > 1 && pitch < width) || (extent.depth > 1 && rows < extent.height);
+        let overlapping =
+            (extent.height > 1 && pitch < width) || (extent.depth > 1 && rows < extent.height);
         if overlapping {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let at = |y: u64, z: u64| z.checked_mul(rows)?.checked_add(y)?.checked_mul(pitch);
-        let start = at(y, z).and_then(|bytes| bytes.checked_add(x)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let span = at(extent.height - 1, extent.depth - 1).and_then(|bytes| bytes.checked_add(extent.width));
+        let start = at(y, z)
+            .and_then(|bytes| bytes.checked_add(x))
+            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let span = at(extent.height - 1, extent.depth - 1)
+            .and_then(|bytes| bytes.checked_add(extent.width));
         let span = span.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let add = |address: Address| address.checked_add(start).ok_or(CUDA_ERROR_INVALID_VALUE);
         let end = match memory {
-            Memory::Host(pointer) => End::host(session, pointer.wrapping_add(start as usize), span)?,
+            Memory::Host(pointer) => {
+                End::host(session, pointer.wrapping_add(start as usize), span)?
+            }
             Memory::Device(address) => End::device(session, add(address)?, span)?,
             Memory::Unified(address) => End::unified(session, add(address)?, span)?,
         };
@@ -95,16 +114,27 @@ impl Corner {
     /// The end of a copy in a graph.
     pub fn node_end(&self) -> CopyEnd {
         match *self {
-            Self::Memory { end, pitch, rows } => CopyEnd { pitch, height: rows, ..end.node_end() },
-            Self::Array { array, x, y, z } => {
-                CopyEnd { x_bytes: x, y, z, ..CopyEnd::linear(fermata_graph::Place::Array, array) }
-            }
+            Self::Memory { end, pitch, rows } => CopyEnd {
+                pitch,
+                height: rows,
+                ..end.node_end()
+            },
+            Self::Array { array, x, y, z } => CopyEnd {
+                x_bytes: x,
+                y,
+                z,
+                ..CopyEnd::linear(fermata_graph::Place::Array, array)
+            },
         }
     }
 
     fn private(&self) -> Option<(*mut u8, u64, u64)> {
         match *self {
-            Self::Memory { end: End::Private(start), pitch, rows } => Some((start, pitch, rows)),
+            Self::Memory {
+                end: End::Private(start),
+                pitch,
+                rows,
+            } => Some((start, pitch, rows)),
             _ => None,
         }
     }
@@ -112,11 +142,26 @@ impl Corner {
     /// The place of row `y` in slice `z` of the box; only for what the worker can address.
     fn place(&self, y: u64, z: u64) -> Place<'static> {
         match *self {
-            Self::Memory { end: End::Address(start), pitch, rows } => {
-                Place::Address(start + (z * rows + y) * pitch)
-            }
-            Self::Memory { end: End::Private(_), .. } => Place::Blob(Blob::Inline(&[])),
-            Self::Array { array, x, y: y0, z: z0 } => Place::Array { array, x, y: y0 + y, z: z0 + z },
+            Self::Memory {
+                end: End::Address(start),
+                pitch,
+                rows,
+            } => Place::Address(start + (z * rows + y) * pitch),
+            Self::Memory {
+                end: End::Private(_),
+                ..
+            } => Place::Blob(Blob::Inline(&[])),
+            Self::Array {
+                array,
+                x,
+                y: y0,
+                z: z0,
+            } => Place::Array {
+                array,
+                x,
+                y: y0 + y,
+                z: z0 + z,
+            },
         }
     }
 
@@ -132,7 +177,13 @@ impl Corner {
 ///
 /// # Safety
 /// Every byte of the box in private memory may be read (or written).
-pub unsafe fn copy(to: Corner, from: Corner, extent: Extent, stream: StreamRef, wait: bool) -> Result {
+pub unsafe fn copy(
+    to: Corner,
+    from: Corner,
+    extent: Extent,
+    stream: StreamRef,
+    wait: bool,
+) -> Result {
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Ok(());
     }
@@ -146,8 +197,20 @@ pub unsafe fn copy(to: Corner, from: Corner, extent: Extent, stream: StreamRef, 
         (None, None) => {
             let (to_pitch, from_pitch) = (to.pitch(), from.pitch());
             let (to, from) = (to.place(0, 0), from.place(0, 0));
-            let op = Op::Copy3d { to, from, to_pitch, from_pitch, extent, stream, answered: wait };
-            if wait { link::ask(&op, link::nothing) } else { link::post(&op) }
+            let op = Op::Copy3d {
+                to,
+                from,
+                to_pitch,
+                from_pitch,
+                extent,
+                stream,
+                answered: wait,
+            };
+            if wait {
+                link::ask(&op, link::nothing)
+            } else {
+                link::post(&op)
+            }
         }
         // SAFETY: the caller's promise is handed on.
         (None, Some(from)) => unsafe { upload(to, from, extent, stream) },
@@ -178,12 +241,27 @@ fn pieces(extent: Extent) -> impl Iterator<Item = (u64, u64, u64)> {
 }
 
 fn packed(extent: Extent, height: u64) -> (Pitch, Extent) {
-    (Pitch { row: extent.width, rows: height }, Extent { width: extent.width, height, depth: 1 })
+    (
+        Pitch {
+            row: extent.width,
+            rows: height,
+        },
+        Extent {
+            width: extent.width,
+            height,
+            depth: 1,
+        },
+    )
 }
 
 /// # Safety
 /// As [`copy`].
-unsafe fn upload(to: Corner, from: (*mut u8, u64, u64), extent: Extent, stream: StreamRef) -> Result {
+unsafe fn upload(
+    to: Corner,
+    from: (*mut u8, u64, u64),
+    extent: Extent,
+    stream: StreamRef,
+) -> Result {
     let mut window = Window::default();
     let width = extent.width as usize;
     for (z, y, height) in pieces(extent) {
@@ -194,10 +272,21 @@ unsafe fn upload(to: Corner, from: (*mut u8, u64, u64), extent: Extent, stream: 
             // SAFETY: the row lies in the box, and the range has room for `height` of them.
             unsafe { std::ptr::copy_nonoverlapping(row(from, y + n, z), room, width) };
         }
-        let blob = Place::Blob(Blob::Staged { offset: range.offset(), len: range.len() });
+        let blob = Place::Blob(Blob::Staged {
+            offset: range.offset(),
+            len: range.len(),
+        });
         let (from_pitch, piece) = packed(extent, height);
         let (to_pitch, to) = (to.pitch(), to.place(y, z));
-        let op = Op::Copy3d { to, from: blob, to_pitch, from_pitch, extent: piece, stream, answered: true };
+        let op = Op::Copy3d {
+            to,
+            from: blob,
+            to_pitch,
+            from_pitch,
+            extent: piece,
+            stream,
+            answered: true,
+        };
         window.send(&op, range, 0)?;
     }
     window.finish(|_, _| ())
@@ -205,7 +294,12 @@ unsafe fn upload(to: Corner, from: (*mut u8, u64, u64), extent: Extent, stream: 
 
 /// # Safety
 /// As [`copy`].
-unsafe fn download(to: (*mut u8, u64, u64), from: Corner, extent: Extent, stream: StreamRef) -> Result {
+unsafe fn download(
+    to: (*mut u8, u64, u64),
+    from: Corner,
+    extent: Extent,
+    stream: StreamRef,
+) -> Result {
     let mut window = Window::default();
     let width = extent.width as usize;
     let store = |range: &fermata_wire::Staged<'_>, first: u64| {
@@ -219,10 +313,21 @@ unsafe fn download(to: (*mut u8, u64, u64), from: Corner, extent: Extent, stream
     for (z, y, height) in pieces(extent) {
         window.make_room(store)?;
         let range = link::stage(height * extent.width)?;
-        let blob = Place::Blob(Blob::Staged { offset: range.offset(), len: range.len() });
+        let blob = Place::Blob(Blob::Staged {
+            offset: range.offset(),
+            len: range.len(),
+        });
         let (to_pitch, piece) = packed(extent, height);
         let (from_pitch, from) = (from.pitch(), from.place(y, z));
-        let op = Op::Copy3d { to: blob, from, to_pitch, from_pitch, extent: piece, stream, answered: true };
+        let op = Op::Copy3d {
+            to: blob,
+            from,
+            to_pitch,
+            from_pitch,
+            extent: piece,
+            stream,
+            answered: true,
+        };
         window.send(&op, range, z * extent.height + y)?;
     }
     window.finish(store)

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fermata_abi::op::{Op, StreamRef};
-use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult, CUstream};
+use fermata_abi::sys::driver::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult, CUstream,
+};
 
 use crate::entry::Result;
 use crate::{gate, link, signal};
@@ -112,10 +114,18 @@ pub fn of_function(function: u64, data: u64) -> Result<u64> {
     }
     // SAFETY: the number is the address of a function of this type: graphs get them from nowhere else.
     let call = unsafe {
-        std::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn(*mut core::ffi::c_void)>(call)
+        std::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn(*mut core::ffi::c_void)>(
+            call,
+        )
     };
     let data_pointer = std::ptr::with_exposed_provenance_mut(data as usize);
-    let id = register(Callback::Function { call, data: data_pointer }, false)?;
+    let id = register(
+        Callback::Function {
+            call,
+            data: data_pointer,
+        },
+        false,
+    )?;
     lock().functions.insert((function, data), id);
     Ok(id)
 }
@@ -148,7 +158,10 @@ pub fn is_own_thread(tid: i32) -> bool {
 }
 
 fn lock() -> MutexGuard<'static, State> {
-    STATE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    STATE
+        .get_or_init(Mutex::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 fn start() -> Result {
@@ -157,7 +170,11 @@ fn start() -> Result {
         let builder = std::thread::Builder::new().name("fermata-calls".into());
         signal::with_all_blocked(|| builder.spawn(run)).is_ok()
     });
-    if *started { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
+    if *started {
+        Ok(())
+    } else {
+        Err(CUDA_ERROR_OUT_OF_MEMORY)
+    }
 }
 
 fn run() {

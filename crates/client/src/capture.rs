@@ -4,7 +4,9 @@ use std::cell::Cell;
 
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as sys;
-use fermata_graph::{CaptureError, CaptureMode, CaptureStatus, EdgeData, NodeId, NodeKind, StreamKey, Waited};
+use fermata_graph::{
+    CaptureError, CaptureMode, CaptureStatus, EdgeData, NodeId, NodeKind, StreamKey, Waited,
+};
 
 use crate::entry::Result;
 use crate::gate::gettid;
@@ -17,25 +19,50 @@ thread_local! {
 }
 
 /// A dependency without ports.
-pub const PLAIN: EdgeData = EdgeData { from_port: 0, to_port: 0, kind: 0 };
+pub const PLAIN: EdgeData = EdgeData {
+    from_port: 0,
+    to_port: 0,
+    kind: 0,
+};
 
 /// If the stream is being captured, adds what it is given as a node and returns true.
 ///
 /// # Errors
 /// The capture has failed, or the work cannot be captured.
 #[inline]
-pub fn add(session: &Session, stream: sys::CUstream, kind: impl FnOnce() -> Result<NodeKind>) -> Result<bool> {
-    if any_capture() { add_node(session, stream, kind) } else { Ok(false) }
+pub fn add(
+    session: &Session,
+    stream: sys::CUstream,
+    kind: impl FnOnce() -> Result<NodeKind>,
+) -> Result<bool> {
+    if any_capture() {
+        add_node(session, stream, kind)
+    } else {
+        Ok(false)
+    }
 }
 
 #[cold]
-fn add_node(session: &Session, stream: sys::CUstream, kind: impl FnOnce() -> Result<NodeKind>) -> Result<bool> {
-    let Some(key) = captured(session, stream)? else { return Ok(false) };
+fn add_node(
+    session: &Session,
+    stream: sys::CUstream,
+    kind: impl FnOnce() -> Result<NodeKind>,
+) -> Result<bool> {
+    let Some(key) = captured(session, stream)? else {
+        return Ok(false);
+    };
     let kind = kind().inspect_err(|_| session.graphs.lock().captures.invalidate(key.id))?;
     let mut graphs = session.graphs.lock();
     let info = graphs.captures.info(key.id).map_err(CaptureError::code)?;
-    let after: Vec<_> = info.dependencies.iter().map(|node| (*node, PLAIN)).collect();
-    let node = graphs.graph_mut(info.graph)?.add(kind, &after).map_err(refused)?;
+    let after: Vec<_> = info
+        .dependencies
+        .iter()
+        .map(|node| (*node, PLAIN))
+        .collect();
+    let node = graphs
+        .graph_mut(info.graph)?
+        .add(kind, &after)
+        .map_err(refused)?;
     graphs.captures.advance(key.id, node);
     Ok(true)
 }
@@ -45,7 +72,12 @@ fn add_node(session: &Session, stream: sys::CUstream, kind: impl FnOnce() -> Res
 fn captured(session: &Session, stream: sys::CUstream) -> Result<Option<StreamKey>> {
     let Some(stream) = session.streams.get(stream)? else {
         let context = crate::context::current()?.handle;
-        session.graphs.lock().captures.forbid_implicit(context).map_err(CaptureError::code)?;
+        session
+            .graphs
+            .lock()
+            .captures
+            .forbid_implicit(context)
+            .map_err(CaptureError::code)?;
         return Ok(None);
     };
     let key = key(&stream);
@@ -59,7 +91,11 @@ fn captured(session: &Session, stream: sys::CUstream) -> Result<Option<StreamKey
 /// A stream as captures see it.
 pub fn key(stream: &Stream) -> StreamKey {
     let blocking = stream.flags & sys::CU_STREAM_NON_BLOCKING == 0;
-    StreamKey { id: stream.handle, context: stream.context.handle, blocking }
+    StreamKey {
+        id: stream.handle,
+        context: stream.context.handle,
+        blocking,
+    }
 }
 
 /// Records an event in a capture; false if the stream is not being captured.
@@ -70,7 +106,10 @@ pub fn record(session: &Session, stream: sys::CUstream, event: Handle) -> Result
     match session.streams.get(stream)? {
         Some(stream) => {
             let mut graphs = session.graphs.lock();
-            graphs.captures.record(stream.handle, event).map_err(CaptureError::code)
+            graphs
+                .captures
+                .record(stream.handle, event)
+                .map_err(CaptureError::code)
         }
         None => captured(session, stream).map(|_| {
             session.graphs.lock().captures.remove_event(event);
@@ -81,7 +120,12 @@ pub fn record(session: &Session, stream: sys::CUstream, event: Handle) -> Result
 
 /// Makes a captured stream, or one that a capture now takes in, depend on an event; false if the wait is
 /// an ordinary one.
-pub fn wait(session: &Session, stream: sys::CUstream, event: Handle, recorded: bool) -> Result<bool> {
+pub fn wait(
+    session: &Session,
+    stream: sys::CUstream,
+    event: Handle,
+    recorded: bool,
+) -> Result<bool> {
     if !any_capture() {
         return Ok(false);
     }
@@ -90,7 +134,10 @@ pub fn wait(session: &Session, stream: sys::CUstream, event: Handle, recorded: b
         return Ok(false);
     };
     let mut graphs = session.graphs.lock();
-    let waited = graphs.captures.wait(key(&stream), event, recorded).map_err(CaptureError::code)?;
+    let waited = graphs
+        .captures
+        .wait(key(&stream), event, recorded)
+        .map_err(CaptureError::code)?;
     Ok(waited == Waited::Captured)
 }
 
@@ -100,9 +147,12 @@ pub fn forbid_on(session: &Session, stream: sys::CUstream) -> Result {
         return Ok(());
     }
     match session.streams.get(stream)? {
-        Some(stream) => {
-            session.graphs.lock().captures.forbid_on(stream.handle).map_err(CaptureError::code)
-        }
+        Some(stream) => session
+            .graphs
+            .lock()
+            .captures
+            .forbid_on(stream.handle)
+            .map_err(CaptureError::code),
         None => captured(session, stream).map(|_| ()),
     }
 }
@@ -121,7 +171,10 @@ pub fn forbid_unsafe(session: &Session) -> Result {
         return Ok(());
     }
     let mut graphs = session.graphs.lock();
-    graphs.captures.forbid_unsafe(thread(), MODE.get()).map_err(CaptureError::code)
+    graphs
+        .captures
+        .forbid_unsafe(thread(), MODE.get())
+        .map_err(CaptureError::code)
 }
 
 /// The calling thread as captures see it.
@@ -160,13 +213,18 @@ pub fn begin(
     mode: CaptureMode,
     graph: Option<(Handle, &[NodeId])>,
 ) -> Result {
-    let stream = session.streams.get(stream)?.ok_or(sys::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)?;
+    let stream = session
+        .streams
+        .get(stream)?
+        .ok_or(sys::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)?;
     let mut graphs = session.graphs.lock();
     let (into, after) = match graph {
         Some(given) => given,
         None => (graphs.create(fermata_graph::Graph::new()), &[][..]),
     };
-    let begun = graphs.captures.begin(key(&stream), mode, thread(), into, after);
+    let begun = graphs
+        .captures
+        .begin(key(&stream), mode, thread(), into, after);
     if begun.is_err() && graph.is_none() {
         graphs.destroy(into)?;
     }
@@ -175,9 +233,15 @@ pub fn begin(
 
 /// Ends the capture begun in a stream and returns its graph.
 pub fn end(session: &Session, stream: sys::CUstream) -> Result<Handle> {
-    let stream = session.streams.get(stream)?.ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?;
+    let stream = session
+        .streams
+        .get(stream)?
+        .ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?;
     let mut graphs = session.graphs.lock();
-    let name = graphs.captures.graph_of(stream.handle).ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?;
+    let name = graphs
+        .captures
+        .graph_of(stream.handle)
+        .ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?;
     let graph = graphs.graph(name)?.clone();
     let ended = graphs.captures.end(stream.handle, thread(), &graph);
     let over = graphs.captures.status(stream.handle) == CaptureStatus::None;

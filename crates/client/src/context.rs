@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fermata_abi::op::{Handle, Op};
 use fermata_abi::sys::driver::{
-    CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT,
-    CUcontext, CUdevice,
+    CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUcontext,
+    CUdevice,
 };
 use parking_lot::Mutex;
 
@@ -75,7 +75,9 @@ pub fn push(context: Arc<Context>) {
 
 /// Takes the current context off the thread's stack.
 pub fn pop() -> Result<Arc<Context>> {
-    STACK.with_borrow_mut(Vec::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+    STACK
+        .with_borrow_mut(Vec::pop)
+        .ok_or(CUDA_ERROR_INVALID_CONTEXT)
 }
 
 /// Replaces the current context; `None` only takes it away.
@@ -94,7 +96,11 @@ impl Context {
 
     /// Whether it has not been destroyed.
     pub fn check(&self) -> Result {
-        if self.alive.load(Ordering::Acquire) { Ok(()) } else { Err(CUDA_ERROR_CONTEXT_IS_DESTROYED) }
+        if self.alive.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        }
     }
 }
 
@@ -104,7 +110,8 @@ impl Contexts {
         if context.is_null() {
             return current();
         }
-        self.table.get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)
+        self.table
+            .get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)
     }
 
     /// A new context, which becomes current.
@@ -116,7 +123,9 @@ impl Contexts {
 
     /// Ends a context that was created.
     pub fn destroy(&self, session: &Session, context: CUcontext) -> Result {
-        let context = self.table.get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)?;
+        let context = self
+            .table
+            .get(handles::of(context), CUDA_ERROR_INVALID_CONTEXT)?;
         if context.primary {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
@@ -182,7 +191,10 @@ impl Contexts {
         session.devices.get(device)?;
         let primaries = self.lock(session);
         let primary = &primaries[device as usize];
-        let active = primary.context.as_ref().is_some_and(|context| context.check().is_ok());
+        let active = primary
+            .context
+            .as_ref()
+            .is_some_and(|context| context.check().is_ok());
         Ok((primary.flags, active))
     }
 
@@ -216,10 +228,21 @@ impl Contexts {
         primary: bool,
     ) -> Result<Arc<Context>> {
         let index = session.devices.get(device)?.index;
-        let op = Op::ContextCreate { context: handle, device: index, flags, primary };
+        let op = Op::ContextCreate {
+            context: handle,
+            device: index,
+            flags,
+            primary,
+        };
         link::ask(&op, link::nothing)?;
         let (flags, alive) = (AtomicU32::new(flags), AtomicBool::new(true));
-        let context = Arc::new(Context { handle, device, primary, flags, alive });
+        let context = Arc::new(Context {
+            handle,
+            device,
+            primary,
+            flags,
+            alive,
+        });
         self.table.insert(handle, context.clone());
         Ok(context)
     }
@@ -227,13 +250,19 @@ impl Contexts {
     /// Destroys a context and forgets everything that lived in it.
     fn end(&self, session: &Session, context: &Context) -> Result {
         context.alive.store(false, Ordering::Release);
-        let _ = self.table.remove(context.handle, CUDA_ERROR_INVALID_CONTEXT);
+        let _ = self
+            .table
+            .remove(context.handle, CUDA_ERROR_INVALID_CONTEXT);
         session.modules.forget(context.handle);
         session.streams.forget(context.handle);
         session.events.forget(context.handle);
         session.arrays.forget(context.handle);
         session.memory.forget(context.handle);
-        link::ask(&Op::ContextDestroy { context: context.handle }, link::nothing)
+        link::ask(
+            &Op::ContextDestroy {
+                context: context.handle,
+            },
+            link::nothing,
+        )
     }
 }
-

@@ -37,7 +37,8 @@ pub enum End {
 impl End {
     /// An end that the API says is device memory.
     pub fn device(session: &Session, address: Address, len: u64) -> Result<Self> {
-        if len > 0 && !session.memory.holds(address, len, |_| true) && !spans(session, address, len) {
+        if len > 0 && !session.memory.holds(address, len, |_| true) && !spans(session, address, len)
+        {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         Ok(Self::Address(address))
@@ -50,14 +51,22 @@ impl End {
         }
         let at = address.addr() as Address;
         let shared = session.memory.holds(at, len, Block::is_host);
-        Ok(if shared { Self::Address(at) } else { Self::Private(address) })
+        Ok(if shared {
+            Self::Address(at)
+        } else {
+            Self::Private(address)
+        })
     }
 
     /// An end whose address tells what it is.
     pub fn unified(session: &Session, address: Address, len: u64) -> Result<Self> {
         match session.memory.find(address) {
             Some(block) if !block.is_host() => Self::device(session, address, len),
-            _ => Self::host(session, std::ptr::with_exposed_provenance_mut(address as usize), len),
+            _ => Self::host(
+                session,
+                std::ptr::with_exposed_provenance_mut(address as usize),
+                len,
+            ),
         }
     }
 
@@ -65,9 +74,10 @@ impl End {
     pub fn node_end(self) -> CopyEnd {
         match self {
             Self::Address(address) => CopyEnd::linear(fermata_graph::Place::Unified, address),
-            Self::Private(pointer) => {
-                CopyEnd::linear(fermata_graph::Place::Host, pointer.expose_provenance() as Address)
-            }
+            Self::Private(pointer) => CopyEnd::linear(
+                fermata_graph::Place::Host,
+                pointer.expose_provenance() as Address,
+            ),
         }
     }
 
@@ -81,7 +91,9 @@ impl End {
 
 /// Whether a range is covered by blocks that touch (mapped physical memory may).
 fn spans(session: &Session, address: Address, len: u64) -> bool {
-    let Some(end) = address.checked_add(len) else { return false };
+    let Some(end) = address.checked_add(len) else {
+        return false;
+    };
     let mut at = address;
     while at < end {
         match session.memory.find(at) {
@@ -104,15 +116,35 @@ pub unsafe fn linear(to: End, from: End, len: u64, stream: StreamRef, wait: bool
     match (to, from) {
         (End::Address(_), End::Address(_)) => {
             let (to, from) = (to.forward(0), from.forward(0));
-            let op = Op::Copy { to, from, len, stream, answered: wait };
-            if wait { link::ask(&op, link::nothing) } else { link::post(&op) }
+            let op = Op::Copy {
+                to,
+                from,
+                len,
+                stream,
+                answered: wait,
+            };
+            if wait {
+                link::ask(&op, link::nothing)
+            } else {
+                link::post(&op)
+            }
         }
         (End::Address(_), End::Private(from)) if len <= INLINE_UP => {
             // SAFETY: `len` readable bytes by the caller's promise.
             let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
             let from = Place::Blob(Blob::Inline(bytes));
-            let op = Op::Copy { to: to.forward(0), from, len, stream, answered: wait };
-            if wait { link::ask(&op, link::nothing) } else { link::post(&op) }
+            let op = Op::Copy {
+                to: to.forward(0),
+                from,
+                len,
+                stream,
+                answered: wait,
+            };
+            if wait {
+                link::ask(&op, link::nothing)
+            } else {
+                link::post(&op)
+            }
         }
         // SAFETY: the caller's promise is handed on.
         (End::Address(_), End::Private(from)) => unsafe { upload(to, from, len, stream) },
@@ -135,9 +167,20 @@ unsafe fn upload(to: End, from: *const u8, len: u64, stream: StreamRef) -> Resul
         window.make_room(|_, _| ())?;
         let range = link::stage(size)?;
         // SAFETY: `size` bytes at `at` lie in the source, and the range has as many.
-        unsafe { std::ptr::copy_nonoverlapping(from.add(at as usize), range.address(), size as usize) };
-        let from = Place::Blob(Blob::Staged { offset: range.offset(), len: size });
-        let op = Op::Copy { to: to.forward(at), from, len: size, stream, answered: true };
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.add(at as usize), range.address(), size as usize)
+        };
+        let from = Place::Blob(Blob::Staged {
+            offset: range.offset(),
+            len: size,
+        });
+        let op = Op::Copy {
+            to: to.forward(at),
+            from,
+            len: size,
+            stream,
+            answered: true,
+        };
         window.send(&op, range, at)?;
     }
     window.finish(|_, _| ())
@@ -153,13 +196,28 @@ unsafe fn download(to: *mut u8, from: End, len: u64, stream: StreamRef) -> Resul
     let mut window = Window::default();
     let store = |range: &Staged<'_>, at: u64| {
         // SAFETY: piece `at` was made with as many bytes as the range has, inside the destination.
-        unsafe { std::ptr::copy_nonoverlapping(range.address(), to.add(at as usize), range.len() as usize) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                range.address(),
+                to.add(at as usize),
+                range.len() as usize,
+            )
+        };
     };
     for (at, size) in pieces(len) {
         window.make_room(store)?;
         let range = link::stage(size)?;
-        let to = Place::Blob(Blob::Staged { offset: range.offset(), len: size });
-        let op = Op::Copy { to, from: from.forward(at), len: size, stream, answered: true };
+        let to = Place::Blob(Blob::Staged {
+            offset: range.offset(),
+            len: size,
+        });
+        let op = Op::Copy {
+            to,
+            from: from.forward(at),
+            len: size,
+            stream,
+            answered: true,
+        };
         window.send(&op, range, at)?;
     }
     window.finish(store)
@@ -170,7 +228,13 @@ unsafe fn download(to: *mut u8, from: End, len: u64, stream: StreamRef) -> Resul
 unsafe fn download_small(to: *mut u8, from: End, len: u64, stream: StreamRef) -> Result {
     const ROOM: [u8; INLINE_DOWN as usize] = [0; INLINE_DOWN as usize];
     let blob = Place::Blob(Blob::Inline(&ROOM[..len as usize]));
-    let op = Op::Copy { to: blob, from: from.forward(0), len, stream, answered: true };
+    let op = Op::Copy {
+        to: blob,
+        from: from.forward(0),
+        len,
+        stream,
+        answered: true,
+    };
     link::ask(&op, |body| match body {
         ReplyBody::Bytes(bytes) if bytes.len() as u64 == len => {
             // SAFETY: `len` writable bytes by the caller's promise.
@@ -200,7 +264,10 @@ impl Window {
 
     /// Sends a piece, `at` being what the caller wants to be told when it has arrived.
     pub fn send(&mut self, op: &Op<'_>, range: Staged<'static>, at: u64) -> Result {
-        let pending = link::current()?.producer.request(op, None).map_err(|error| link::lost(&error))?;
+        let pending = link::current()?
+            .producer
+            .request(op, None)
+            .map_err(|error| link::lost(&error))?;
         self.0.push_back((pending, range, at));
         Ok(())
     }
@@ -214,9 +281,13 @@ impl Window {
     }
 
     fn take(&mut self, done: &mut impl FnMut(&Staged<'_>, u64)) -> Result {
-        let Some((pending, range, at)) = self.0.pop_front() else { return Ok(()) };
+        let Some((pending, range, at)) = self.0.pop_front() else {
+            return Ok(());
+        };
         let mut buffer = Vec::new();
-        let reply = pending.wait(&mut buffer).map_err(|error| link::lost(&error))?;
+        let reply = pending
+            .wait(&mut buffer)
+            .map_err(|error| link::lost(&error))?;
         link::success(reply)?;
         done(&range, at);
         Ok(())
@@ -226,7 +297,10 @@ impl Window {
 impl Drop for Window {
     /// After a failure: staged ranges must not be reused while the worker may still use them.
     fn drop(&mut self) {
-        while !self.0.is_empty() && self.take(&mut |_, _| ()) != Err(fermata_abi::sys::driver::CUDA_ERROR_DEVICE_UNAVAILABLE) {}
+        while !self.0.is_empty()
+            && self.take(&mut |_, _| ())
+                != Err(fermata_abi::sys::driver::CUDA_ERROR_DEVICE_UNAVAILABLE)
+        {}
     }
 }
 
@@ -249,12 +323,23 @@ pub struct Fill {
 
 /// Issues a fill; waits for it if it is of host memory and `wait`.
 pub fn fill(session: &Session, fill: Fill, stream: StreamRef, wait: bool) -> Result {
-    let Fill { address, pitch, element, value, width, height } = fill;
-    let row = width.checked_mul(u64::from(element)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let Fill {
+        address,
+        pitch,
+        element,
+        value,
+        width,
+        height,
+    } = fill;
+    let row = width
+        .checked_mul(u64::from(element))
+        .ok_or(CUDA_ERROR_INVALID_VALUE)?;
     if row == 0 || height == 0 {
         return Ok(());
     }
-    let whole = pitch.checked_mul(height - 1).and_then(|bytes| bytes.checked_add(row));
+    let whole = pitch
+        .checked_mul(height - 1)
+        .and_then(|bytes| bytes.checked_add(row));
     let whole = whole.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     if !address.is_multiple_of(u64::from(element)) || (height > 1 && pitch < row) {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -263,7 +348,24 @@ pub fn fill(session: &Session, fill: Fill, stream: StreamRef, wait: bool) -> Res
         End::Address(_) => Ok(()),
         End::Private(_) => Err(CUDA_ERROR_INVALID_VALUE),
     })?;
-    let answered = wait && session.memory.find(address).is_some_and(|block| block.is_host());
-    let op = Op::Fill { address, pitch, element, value, width, height, stream, answered };
-    if answered { link::ask(&op, link::nothing) } else { link::post(&op) }
+    let answered = wait
+        && session
+            .memory
+            .find(address)
+            .is_some_and(|block| block.is_host());
+    let op = Op::Fill {
+        address,
+        pitch,
+        element,
+        value,
+        width,
+        height,
+        stream,
+        answered,
+    };
+    if answered {
+        link::ask(&op, link::nothing)
+    } else {
+        link::post(&op)
+    }
 }

@@ -26,8 +26,14 @@ impl Devices {
     pub fn new(all: Vec<DeviceInfo>, visible: Option<&str>) -> Self {
         let driver_version = all.first().map_or(0, |info| info.driver_version);
         let chosen = choose(&all, visible);
-        let device = |index: usize| Device { index: index as u32, info: all[index].clone() };
-        Self { visible: chosen.into_iter().map(device).collect(), driver_version }
+        let device = |index: usize| Device {
+            index: index as u32,
+            info: all[index].clone(),
+        };
+        Self {
+            visible: chosen.into_iter().map(device).collect(),
+            driver_version,
+        }
     }
 
     /// Number of visible devices.
@@ -65,7 +71,9 @@ impl Device {
 /// As the driver reads the variable: the list ends at the first entry that names no device; an entry
 /// given twice leaves nothing.
 fn choose(all: &[DeviceInfo], visible: Option<&str>) -> Vec<usize> {
-    let Some(list) = visible else { return (0..all.len()).collect() };
+    let Some(list) = visible else {
+        return (0..all.len()).collect();
+    };
     let mut chosen = Vec::new();
     for entry in list.split(',').map(str::trim) {
         let Some(index) = find(all, entry) else { break };
@@ -79,7 +87,11 @@ fn choose(all: &[DeviceInfo], visible: Option<&str>) -> Vec<usize> {
 
 fn find(all: &[DeviceInfo], entry: &str) -> Option<usize> {
     if let Some(prefix) = entry.strip_prefix("GPU-") {
-        let wanted: String = prefix.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
+        let wanted: String = prefix
+            .chars()
+            .filter(|c| *c != '-')
+            .collect::<String>()
+            .to_lowercase();
         let matches = |info: &DeviceInfo| {
             let uuid: String = info.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
             !wanted.is_empty() && uuid.starts_with(&wanted)

@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fermata_abi::sys::driver::{
-    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUresult,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS,
+    CUresult,
 };
 
 use crate::{fork, gate};
@@ -82,7 +83,9 @@ pub unsafe fn text<'a>(from: *const core::ffi::c_char) -> Result<&'a str> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     // SAFETY: not null, so a string by the caller's promise.
-    unsafe { core::ffi::CStr::from_ptr(from) }.to_str().map_err(|_| CUDA_ERROR_INVALID_VALUE)
+    unsafe { core::ffi::CStr::from_ptr(from) }
+        .to_str()
+        .map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Defines exported functions of the driver API. A body is a `Result`, and sees its arguments as the C

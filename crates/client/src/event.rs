@@ -45,19 +45,32 @@ impl Events {
     /// A new event.
     pub fn create(&self, context: &Arc<Context>, flags: u32) -> Result<Arc<Event>> {
         let handle = handles::fresh();
-        link::post(&Op::EventCreate { event: handle, context: context.handle, flags })?;
-        let event = Arc::new(Event { handle, context: context.clone(), flags, recorded: AtomicBool::new(false) });
+        link::post(&Op::EventCreate {
+            event: handle,
+            context: context.handle,
+            flags,
+        })?;
+        let event = Arc::new(Event {
+            handle,
+            context: context.clone(),
+            flags,
+            recorded: AtomicBool::new(false),
+        });
         self.0.insert(handle, event.clone());
         Ok(event)
     }
 
     /// Ends an event.
     pub fn destroy(&self, event: CUevent) -> Result {
-        let event = self.0.remove(handles::of(event), CUDA_ERROR_INVALID_HANDLE)?;
+        let event = self
+            .0
+            .remove(handles::of(event), CUDA_ERROR_INVALID_HANDLE)?;
         if any_capture() {
             session()?.graphs.lock().captures.remove_event(event.handle);
         }
-        link::post(&Op::EventDestroy { event: event.handle })
+        link::post(&Op::EventDestroy {
+            event: event.handle,
+        })
     }
 
     /// The event behind a handle.

@@ -131,8 +131,11 @@ pub fn is_parked(tid: i32) -> bool {
 /// Waits until the gate is open. Async-signal-safe.
 fn park() {
     let tid = gettid();
-    let place = places(tid)
-        .find(|place| place.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+    let place = places(tid).find(|place| {
+        place
+            .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    });
     while GATE.load(Ordering::Acquire) != OPEN {
         // Woken or not, the gate decides.
         let _ = futex::wait(&GATE, futex::Flags::PRIVATE, CLOSED, None);
@@ -173,7 +176,10 @@ fn all() -> impl Iterator<Item = &'static Record> {
 fn register() -> &'static Record {
     let tid = gettid();
     let free = all().find(|record| {
-        record.tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        record
+            .tid
+            .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     });
     if let Some(record) = free {
         record.depth.store(0, Ordering::Relaxed);

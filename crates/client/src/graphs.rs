@@ -148,15 +148,24 @@ impl State {
 
     /// The graph behind a handle.
     pub fn graph(&self, handle: Handle) -> Result<&Graph> {
-        let (root, path) = self.graphs.get(&handle).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let (root, path) = self
+            .graphs
+            .get(&handle)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         let root = self.roots.get(root).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         root.inner(path).map_err(refused)
     }
 
     /// The graph behind a handle, to be changed.
     pub fn graph_mut(&mut self, handle: Handle) -> Result<&mut Graph> {
-        let (root, path) = self.graphs.get(&handle).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        let root = self.roots.get_mut(root).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let (root, path) = self
+            .graphs
+            .get(&handle)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let root = self
+            .roots
+            .get_mut(root)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         root.inner_mut(path).map_err(refused)
     }
 
@@ -166,31 +175,46 @@ impl State {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         self.roots.remove(&handle);
-        let inside: HashSet<Handle> =
-            self.graphs.iter().filter(|(_, name)| name.0 == handle).map(|(graph, _)| *graph).collect();
+        let inside: HashSet<Handle> = self
+            .graphs
+            .iter()
+            .filter(|(_, name)| name.0 == handle)
+            .map(|(graph, _)| *graph)
+            .collect();
         self.graphs.retain(|graph, _| !inside.contains(graph));
-        self.graph_handles.retain(|_, graph| !inside.contains(graph));
+        self.graph_handles
+            .retain(|_, graph| !inside.contains(graph));
         self.nodes.retain(|_, (graph, _)| !inside.contains(graph));
-        self.node_handles.retain(|(graph, _), _| !inside.contains(graph));
+        self.node_handles
+            .retain(|(graph, _), _| !inside.contains(graph));
         Ok(())
     }
 
     /// The handle of a node.
     pub fn node_handle(&mut self, graph: Handle, node: NodeId) -> Handle {
-        let handle = *self.node_handles.entry((graph, node)).or_insert_with(handles::fresh);
+        let handle = *self
+            .node_handles
+            .entry((graph, node))
+            .or_insert_with(handles::fresh);
         self.nodes.insert(handle, (graph, node));
         handle
     }
 
     /// The graph and node behind a handle.
     pub fn node(&self, handle: Handle) -> Result<(Handle, NodeId)> {
-        self.nodes.get(&handle).copied().ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+        self.nodes
+            .get(&handle)
+            .copied()
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)
     }
 
     /// What a node does.
     pub fn kind(&self, handle: Handle) -> Result<&NodeKind> {
         let (graph, node) = self.node(handle)?;
-        self.graph(graph)?.node(node).map(|node| &node.kind).map_err(refused)
+        self.graph(graph)?
+            .node(node)
+            .map(|node| &node.kind)
+            .map_err(refused)
     }
 
     /// Gives a node other parameters.
@@ -210,12 +234,20 @@ impl State {
 
     /// The handle of the graph inside a child-graph node.
     pub fn inner_handle(&mut self, node: Handle) -> Result<Handle> {
-        let NodeKind::ChildGraph(_) = self.kind(node)? else { return Err(sys::CUDA_ERROR_INVALID_VALUE) };
+        let NodeKind::ChildGraph(_) = self.kind(node)? else {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        };
         let (graph, id) = self.node(node)?;
-        let (root, path) = self.graphs.get(&graph).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let (root, path) = self
+            .graphs
+            .get(&graph)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         let mut name = (*root, path.clone());
         name.1.push(id);
-        let handle = *self.graph_handles.entry(name.clone()).or_insert_with(handles::fresh);
+        let handle = *self
+            .graph_handles
+            .entry(name.clone())
+            .or_insert_with(handles::fresh);
         self.graphs.insert(handle, name);
         Ok(handle)
     }
@@ -223,13 +255,18 @@ impl State {
     /// The way from the root to a node's graph, and the node.
     pub fn path(&self, node: Handle) -> Result<(Vec<NodeId>, NodeId)> {
         let (graph, id) = self.node(node)?;
-        let (_, path) = self.graphs.get(&graph).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let (_, path) = self
+            .graphs
+            .get(&graph)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         Ok((path.clone(), id))
     }
 
     /// The executable graph behind a handle.
     pub fn exec(&mut self, exec: sys::CUgraphExec) -> Result<&mut Exec> {
-        self.execs.get_mut(&handles::of(exec)).ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+        self.execs
+            .get_mut(&handles::of(exec))
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)
     }
 
     /// Gives a node of an executable graph other parameters.
@@ -238,7 +275,8 @@ impl State {
         let exec = self.exec(exec)?;
         let inner = exec.graph.inner_mut(&path).map_err(refused)?;
         let before = &inner.node(id).map_err(refused)?.kind;
-        let after = fermata_graph::update::replaced(before, &kind).map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
+        let after = fermata_graph::update::replaced(before, &kind)
+            .map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
         inner.set(id, after).map_err(refused)?;
         exec.stale = exec.stale.max(Stale::Parameters);
         Ok(())

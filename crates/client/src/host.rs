@@ -35,7 +35,13 @@ const TRIES: u32 = 3;
 const FIRST: Address = HOST_BASE + (HOST_END - HOST_BASE) / 2;
 
 /// Allocates a region of pinned or managed memory.
-pub fn alloc(session: &Session, context: &Context, size: u64, kind: HostKind, flags: u32) -> Result<Address> {
+pub fn alloc(
+    session: &Session,
+    context: &Context,
+    size: u64,
+    kind: HostKind,
+    flags: u32,
+) -> Result<Address> {
     if size == 0 || size > HOST_END - HOST_BASE {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -48,7 +54,11 @@ pub fn alloc(session: &Session, context: &Context, size: u64, kind: HostKind, fl
         match announce(context, address, mapped, kind, flags, file.as_fd()) {
             Ok(()) => {
                 let block = Block::new(address, size, Kind::Host(kind), context);
-                session.memory.insert(Block { mapped, flags, ..block });
+                session.memory.insert(Block {
+                    mapped,
+                    flags,
+                    ..block
+                });
                 return Ok(address);
             }
             Err(status) => unmap_and(address, mapped, status, &mut tries)?,
@@ -66,7 +76,9 @@ fn unmap_and(address: Address, mapped: u64, status: u32, tries: &mut u32) -> Res
 
 /// Frees a region made by [`alloc`].
 pub fn free(session: &Session, address: Address, kind: HostKind) -> Result {
-    let block = session.memory.remove(address, |block| block.kind == Kind::Host(kind))?;
+    let block = session
+        .memory
+        .remove(address, |block| block.kind == Kind::Host(kind))?;
     let done = link::ask(&Op::HostUnmap { address }, link::nothing);
     unmap(block.start, block.mapped);
     done
@@ -76,7 +88,13 @@ pub fn free(session: &Session, address: Address, kind: HostKind) -> Result {
 ///
 /// # Safety
 /// `size` bytes at `address` are ordinary memory of the program that no other thread changes meanwhile.
-pub unsafe fn register(session: &Session, context: &Context, address: Address, size: u64, flags: u32) -> Result {
+pub unsafe fn register(
+    session: &Session,
+    context: &Context,
+    address: Address,
+    size: u64,
+    flags: u32,
+) -> Result {
     if size == 0 || address == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -99,13 +117,24 @@ pub unsafe fn register(session: &Session, context: &Context, address: Address, s
         }
     }
     map(start, mapped, file.as_fd(), MapFlags::FIXED)?;
-    if let Err(status) = announce(context, start, mapped, HostKind::Registered, flags, file.as_fd()) {
+    if let Err(status) = announce(
+        context,
+        start,
+        mapped,
+        HostKind::Registered,
+        flags,
+        file.as_fd(),
+    ) {
         make_private(start, mapped);
         return Err(status);
     }
     // The block covers whole pages: neighbours on the first and last page are shared as well.
     let block = Block::new(start, mapped, Kind::Host(HostKind::Registered), context);
-    session.memory.insert(Block { mapped, flags, ..block });
+    session.memory.insert(Block {
+        mapped,
+        flags,
+        ..block
+    });
     Ok(())
 }
 
@@ -116,7 +145,12 @@ pub fn unregister(session: &Session, address: Address) -> Result {
         .memory
         .remove(address & !(PAGE - 1), registered)
         .map_err(|_| CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-    let done = link::ask(&Op::HostUnmap { address: block.start }, link::nothing);
+    let done = link::ask(
+        &Op::HostUnmap {
+            address: block.start,
+        },
+        link::nothing,
+    );
     make_private(block.start, block.mapped);
     done
 }
@@ -125,8 +159,15 @@ pub fn unregister(session: &Session, address: Address) -> Result {
 pub fn detach(address: Address, mapped: u64) -> core::result::Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: the range is a region of ours; the agent does this while every thread is parked.
-    unsafe { rustix::mm::mmap_anonymous(pointer(address).cast(), mapped as usize, ProtFlags::empty(), flags) }
-        .map(|_| ())
+    unsafe {
+        rustix::mm::mmap_anonymous(
+            pointer(address).cast(),
+            mapped as usize,
+            ProtFlags::empty(),
+            flags,
+        )
+    }
+    .map(|_| ())
 }
 
 /// Maps a region again that [`detach`] has let go.
@@ -144,7 +185,11 @@ fn keep_from_children(address: Address, mapped: u64) {
     // SAFETY: the advice changes what a fork copies, nothing in this process. Without it (it cannot fail
     // on a mapping of ours) a child would share the memory.
     let _ = unsafe {
-        rustix::mm::madvise(pointer(address).cast(), mapped as usize, rustix::mm::Advice::LinuxDontFork)
+        rustix::mm::madvise(
+            pointer(address).cast(),
+            mapped as usize,
+            rustix::mm::Advice::LinuxDontFork,
+        )
     };
 }
 
@@ -153,8 +198,9 @@ pub fn make_private(address: Address, mapped: u64) {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let length = mapped as usize;
     // SAFETY: a fresh private mapping overlaps nothing.
-    let copy =
-        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE) };
+    let copy = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE)
+    };
     let Ok(copy) = copy else { return };
     // SAFETY: both ranges are mapped and `length` long; moving the copy over the region replaces memory
     // by the same content.
@@ -186,8 +232,17 @@ fn announce(
     file: BorrowedFd<'_>,
 ) -> Result {
     let region = FromProgram::Region { address, size };
-    link::current()?.side.send_region(&region, file).map_err(|error| link::lost(&error))?;
-    let op = Op::HostMap { address, size, kind, flags, context: context.handle };
+    link::current()?
+        .side
+        .send_region(&region, file)
+        .map_err(|error| link::lost(&error))?;
+    let op = Op::HostMap {
+        address,
+        size,
+        kind,
+        flags,
+        context: context.handle,
+    };
     link::ask(&op, link::nothing)
 }
 
@@ -215,7 +270,14 @@ fn map(address: Address, mapped: u64, file: BorrowedFd<'_>, how: MapFlags) -> Re
     // SAFETY: either nothing is mapped there (NOREPLACE), or the range is a region of ours or memory
     // whose content the file has already.
     let got = unsafe {
-        rustix::mm::mmap(pointer(address).cast(), length, protection, MapFlags::SHARED | how, file, 0)
+        rustix::mm::mmap(
+            pointer(address).cast(),
+            length,
+            protection,
+            MapFlags::SHARED | how,
+            file,
+            0,
+        )
     };
     let got = got.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
     if got.expose_provenance() as Address != address {

@@ -46,9 +46,15 @@ pub unsafe fn bytes<'a>(image: *const c_void) -> Result<&'a [u8]> {
         unsafe { elf_length(at) }
     } else {
         // SAFETY: what is nothing else is text that ends with a NUL, which is part of the image.
-        Some(unsafe { core::ffi::CStr::from_ptr(at.cast()) }.to_bytes_with_nul().len() as u64)
+        Some(
+            unsafe { core::ffi::CStr::from_ptr(at.cast()) }
+                .to_bytes_with_nul()
+                .len() as u64,
+        )
     };
-    let len = len.filter(|len| *len <= LONGEST).ok_or(CUDA_ERROR_INVALID_IMAGE)?;
+    let len = len
+        .filter(|len| *len <= LONGEST)
+        .ok_or(CUDA_ERROR_INVALID_IMAGE)?;
     // SAFETY: the image is that long by its own words.
     Ok(unsafe { std::slice::from_raw_parts(at, len as usize) })
 }
@@ -77,7 +83,9 @@ unsafe fn elf_length(at: *const u8) -> Option<u64> {
     let mut end = sections.checked_add(section_size * section_count)?;
     end = end.max(segments.checked_add(segment_size * segment_count)?);
     for n in 0..section_count {
-        let offset = sections.checked_add(n * section_size).filter(|offset| *offset < LONGEST)?;
+        let offset = sections
+            .checked_add(n * section_size)
+            .filter(|offset| *offset < LONGEST)?;
         // SAFETY: the section table lies in the file, and its entries are 64 bytes.
         let section = unsafe { head::<64>(at.add(offset as usize)) };
         let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| section[at + n]));

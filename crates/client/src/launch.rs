@@ -57,7 +57,11 @@ pub unsafe fn with_params<T>(
         // SAFETY: as above.
         return act(unsafe { buffer(extra) }?);
     }
-    if function.params.is_empty() { act(&[]) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    if function.params.is_empty() {
+        act(&[])
+    } else {
+        Err(CUDA_ERROR_INVALID_VALUE)
+    }
 }
 
 /// # Safety
@@ -119,11 +123,24 @@ pub fn launch(
     attributes: Vec<LaunchAttribute<'_>>,
     stream: StreamRef,
 ) -> Result {
-    let Shape { grid, block, shared, cooperative } = shape;
+    let Shape {
+        grid,
+        block,
+        shared,
+        cooperative,
+    } = shape;
     if grid.contains(&0) || block.contains(&0) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let function = function.handle;
-    let launch = Launch { function, grid, block, shared, cooperative, params, attributes };
+    let launch = Launch {
+        function,
+        grid,
+        block,
+        shared,
+        cooperative,
+        params,
+        attributes,
+    };
     link::post(&Op::Launch { launch, stream })
 }

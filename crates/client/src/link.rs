@@ -3,8 +3,8 @@
 //! The agent takes it away and puts a new one in its place while the session is stopped. A thread inside
 //! one of our functions may use it without a lock: the agent waits until there is no such thread.
 
-use std::sync::{Arc, Once};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Once};
 
 use fermata_abi::op::{Op, Reply, ReplyBody};
 use fermata_abi::sys::driver::{
@@ -36,7 +36,11 @@ impl Link {
     /// parent's end as the only one.
     pub fn close_descriptors(&self) {
         // SAFETY: the child never uses this link again, nor drops it.
-        unsafe { rustix::io::close(std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&*self.side))) };
+        unsafe {
+            rustix::io::close(std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(
+                &*self.side,
+            )))
+        };
     }
 }
 
@@ -81,7 +85,10 @@ pub fn post(op: &Op<'_>) -> Result {
 /// Sends an operation and waits for its answer; a status other than success is the error.
 pub fn ask<T>(op: &Op<'_>, take: impl FnOnce(ReplyBody<'_>) -> Result<T>) -> Result<T> {
     let mut buffer = Vec::new();
-    let reply = current()?.producer.ask(op, &mut buffer).map_err(|error| lost(&error))?;
+    let reply = current()?
+        .producer
+        .ask(op, &mut buffer)
+        .map_err(|error| lost(&error))?;
     take(success(reply)?)
 }
 
@@ -94,7 +101,9 @@ pub fn ask_long<T>(
     let producer = &current()?.producer;
     let room = stage((1 << 20).min(producer.staging_bytes() / 2))?;
     let mut buffer = Vec::new();
-    let pending = producer.request(op, Some(&room)).map_err(|error| lost(&error))?;
+    let pending = producer
+        .request(op, Some(&room))
+        .map_err(|error| lost(&error))?;
     let reply = pending.wait(&mut buffer).map_err(|error| lost(&error))?;
     text(reply.text);
     take(success(reply)?)

@@ -40,14 +40,27 @@ pub fn refresh(session: &Session, handle: u64, exec: &mut Exec) -> Result {
         link::post(&Op::GraphDestroy { exec: handle })?;
         instantiate(handle, exec, &encoded)?;
     } else {
-        send(&encoded, |graph| link::ask(&Op::GraphUpdate { exec: handle, graph }, link::nothing))?;
+        send(&encoded, |graph| {
+            link::ask(
+                &Op::GraphUpdate {
+                    exec: handle,
+                    graph,
+                },
+                link::nothing,
+            )
+        })?;
     }
     exec.stale = Stale::No;
     Ok(())
 }
 
 /// Makes an executable graph of a definition.
-pub fn create(session: &Session, context: &Arc<Context>, graph: Graph, flags: u64) -> Result<(u64, Exec)> {
+pub fn create(
+    session: &Session,
+    context: &Arc<Context>,
+    graph: Graph,
+    flags: u64,
+) -> Result<(u64, Exec)> {
     let handle = handles::fresh();
     let mut exec = Exec {
         context: context.handle,
@@ -74,7 +87,15 @@ pub fn destroy(session: &Session, handle: u64, exec: &Exec) -> Result {
 fn instantiate(handle: u64, exec: &Exec, encoded: &[u8]) -> Result {
     let (context, flags) = (exec.context, exec.flags);
     send(encoded, |graph| {
-        link::ask(&Op::GraphInstantiate { exec: handle, context, graph, flags }, link::nothing)
+        link::ask(
+            &Op::GraphInstantiate {
+                exec: handle,
+                context,
+                graph,
+                flags,
+            },
+            link::nothing,
+        )
     })
 }
 
@@ -85,12 +106,19 @@ fn send<T>(encoded: &[u8], act: impl FnOnce(Blob<'_>) -> Result<T>) -> Result<T>
     let range = link::stage(encoded.len() as u64)?;
     // SAFETY: the range is as long as the graph, and ours until it is dropped.
     unsafe { std::ptr::copy_nonoverlapping(encoded.as_ptr(), range.address(), encoded.len()) };
-    act(Blob::Staged { offset: range.offset(), len: range.len() })
+    act(Blob::Staged {
+        offset: range.offset(),
+        len: range.len(),
+    })
 }
 
 fn encode(session: &Session, exec: &mut Exec) -> Result<Vec<u8>> {
     let graph = exec.graph.clone();
-    let mut lowering = Lowering { session, exec, path: Vec::new() };
+    let mut lowering = Lowering {
+        session,
+        exec,
+        path: Vec::new(),
+    };
     let lowered = lowering.graph(&graph)?;
     postcard::to_stdvec(&lowered).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
@@ -108,8 +136,11 @@ impl Lowering<'_> {
         let mut ends: HashMap<NodeId, NodeId> = HashMap::new();
         for id in graph.order().map_err(refused)? {
             let node = graph.node(id).map_err(refused)?;
-            let after: Vec<(NodeId, EdgeData)> =
-                node.dependencies.iter().filter_map(|(from, data)| Some((*ends.get(from)?, *data))).collect();
+            let after: Vec<(NodeId, EdgeData)> = node
+                .dependencies
+                .iter()
+                .filter_map(|(from, data)| Some((*ends.get(from)?, *data)))
+                .collect();
             let mut steps = self.node(id, &node.kind)?.into_iter();
             let Some(first) = steps.next() else { continue };
             let mut last = out.add(first, &after).map_err(refused)?;
@@ -126,7 +157,9 @@ impl Lowering<'_> {
             return Ok(vec![NodeKind::Empty]);
         }
         Ok(vec![match kind {
-            NodeKind::Host(call) => host_call(callback::of_function(call.function, call.user_data)?),
+            NodeKind::Host(call) => {
+                host_call(callback::of_function(call.function, call.user_data)?)
+            }
             NodeKind::MemAlloc(_) | NodeKind::MemFree(_) => NodeKind::Empty,
             NodeKind::ChildGraph(child) => {
                 self.path.push(id);
@@ -146,7 +179,9 @@ impl Lowering<'_> {
         lowered.dst = self.shared(&copy.dst, copy);
         if self.is_private(&copy.src, copy) {
             let packed = self.bounce(id, copy, true)?;
-            steps.push(host_call(callback::of_rows(rows(&packed, &copy.src, copy)?)?));
+            steps.push(host_call(callback::of_rows(rows(
+                &packed, &copy.src, copy,
+            )?)?));
             lowered.src = packed;
         }
         let back = self.is_private(&copy.dst, copy);
@@ -155,7 +190,11 @@ impl Lowering<'_> {
         }
         steps.push(NodeKind::Memcpy(lowered));
         if back {
-            steps.push(host_call(callback::of_rows(rows(&copy.dst, &lowered.dst, copy)?)?));
+            steps.push(host_call(callback::of_rows(rows(
+                &copy.dst,
+                &lowered.dst,
+                copy,
+            )?)?));
         }
         Ok(steps)
     }
@@ -163,14 +202,22 @@ impl Lowering<'_> {
     /// Shared memory as both processes address it.
     fn shared(&self, end: &CopyEnd, copy: &Copy) -> CopyEnd {
         let host = end.place == Place::Host && !self.is_private(end, copy);
-        CopyEnd { place: if host { Place::Unified } else { end.place }, ..*end }
+        CopyEnd {
+            place: if host { Place::Unified } else { end.place },
+            ..*end
+        }
     }
 
     fn is_private(&self, end: &CopyEnd, copy: &Copy) -> bool {
-        let Some((first, past)) = copy.span(end) else { return false };
+        let Some((first, past)) = copy.span(end) else {
+            return false;
+        };
         let start = end.address + first;
         match end.place {
-            Place::Host => !self.session.memory.holds(start, past - first, Block::is_host),
+            Place::Host => !self
+                .session
+                .memory
+                .holds(start, past - first, Block::is_host),
             Place::Unified => self.session.memory.find(start).is_none(),
             Place::Device | Place::Array => false,
         }
@@ -180,11 +227,19 @@ impl Lowering<'_> {
     fn bounce(&mut self, id: NodeId, copy: &Copy, source: bool) -> Result<CopyEnd> {
         let size = copy.bytes().ok_or(CUDA_ERROR_INVALID_VALUE)?.max(1);
         let key = (self.path.clone(), id, source);
-        let known = self.exec.bounces.get(&key).filter(|bounce| bounce.size == size).copied();
+        let known = self
+            .exec
+            .bounces
+            .get(&key)
+            .filter(|bounce| bounce.size == size)
+            .copied();
         let bounce = match known {
             Some(bounce) => bounce,
             None => {
-                let context = self.session.contexts.get(handles::to_pointer(self.exec.context))?;
+                let context = self
+                    .session
+                    .contexts
+                    .get(handles::to_pointer(self.exec.context))?;
                 let address = host::alloc(self.session, &context, size, HostKind::Pinned, 0)?;
                 let bounce = Bounce { address, size };
                 if let Some(old) = self.exec.bounces.insert(key, bounce) {
@@ -194,12 +249,19 @@ impl Lowering<'_> {
             }
         };
         let (pitch, height) = (copy.width_bytes, copy.height);
-        Ok(CopyEnd { pitch, height, ..CopyEnd::linear(Place::Unified, bounce.address) })
+        Ok(CopyEnd {
+            pitch,
+            height,
+            ..CopyEnd::linear(Place::Unified, bounce.address)
+        })
     }
 }
 
 fn host_call(id: u64) -> NodeKind {
-    NodeKind::Host(HostCall { function: 0, user_data: id })
+    NodeKind::Host(HostCall {
+        function: 0,
+        user_data: id,
+    })
 }
 
 fn rows(to: &CopyEnd, from: &CopyEnd, copy: &Copy) -> Result<Rows> {

@@ -46,18 +46,40 @@ struct Variable {
 
 impl Managed {
     /// The shared copy of a variable and its size.
-    pub fn place(&self, session: &Session, module: &Arc<Module>, name: &str) -> Result<(Address, u64)> {
+    pub fn place(
+        &self,
+        session: &Session,
+        module: &Arc<Module>,
+        name: &str,
+    ) -> Result<(Address, u64)> {
         let (device, size) = session.modules.variable(session, module, name)?;
         let mut variables = self.0.lock();
-        let known = variables.iter().find(|known| known.device == device && known.module.handle == module.handle);
+        let known = variables
+            .iter()
+            .find(|known| known.device == device && known.module.handle == module.handle);
         if let Some(known) = known {
             return Ok((known.shared, size));
         }
         let context = &module.context;
-        let stream = session.streams.create(context, sys::CU_STREAM_NON_BLOCKING, 0)?;
-        let shared = host::alloc(session, context, size, HostKind::Managed, sys::CU_MEM_ATTACH_GLOBAL)?;
+        let stream = session
+            .streams
+            .create(context, sys::CU_STREAM_NON_BLOCKING, 0)?;
+        let shared = host::alloc(
+            session,
+            context,
+            size,
+            HostKind::Managed,
+            sys::CU_MEM_ATTACH_GLOBAL,
+        )?;
         let agreed = vec![0; size as usize];
-        let mut variable = Variable { module: module.clone(), device, shared, size, agreed, stream };
+        let mut variable = Variable {
+            module: module.clone(),
+            device,
+            shared,
+            size,
+            agreed,
+            stream,
+        };
         variable.fetch()?;
         variables.push(variable);
         ANY.store(true, Ordering::Release);
@@ -88,8 +110,10 @@ pub fn before_work(session: &Session, stream: StreamRef) -> Result {
         return Ok(());
     }
     let mut variables = session.managed.0.lock();
-    let here = variables.iter_mut().filter(|variable| variable.module.context.handle == stream.context);
-    here.map(|variable| variable.push(stream)).collect()
+    let mut here = variables
+        .iter_mut()
+        .filter(|variable| variable.module.context.handle == stream.context);
+    here.try_for_each(|variable| variable.push(stream))
 }
 
 /// After the program has waited for work.
@@ -98,7 +122,12 @@ pub fn after_wait(session: &Session) -> Result {
     if !ANY.load(Ordering::Acquire) {
         return Ok(());
     }
-    session.managed.0.lock().iter_mut().map(Variable::fetch).collect()
+    session
+        .managed
+        .0
+        .lock()
+        .iter_mut()
+        .try_for_each(Variable::fetch)
 }
 
 impl Variable {
@@ -129,7 +158,15 @@ impl Variable {
         let mut now = vec![0; self.size as usize];
         let to = End::Private(now.as_mut_ptr());
         // SAFETY: as above.
-        unsafe { linear(to, End::Address(self.device), self.size, self.stream.reference(), true) }?;
+        unsafe {
+            linear(
+                to,
+                End::Address(self.device),
+                self.size,
+                self.stream.reference(),
+                true,
+            )
+        }?;
         if now == self.agreed {
             return Ok(());
         }

@@ -53,7 +53,16 @@ impl Block {
         static ID: AtomicU64 = AtomicU64::new(1);
         let id = ID.fetch_add(1, Ordering::Relaxed);
         let (context, device) = (context.handle, context.device);
-        Self { start, size, mapped: 0, kind, context, device, flags: 0, id }
+        Self {
+            start,
+            size,
+            mapped: 0,
+            kind,
+            context,
+            device,
+            flags: 0,
+            id,
+        }
     }
 
     /// Whether it is host memory.
@@ -64,7 +73,9 @@ impl Block {
     /// Whether `len` bytes from `address` lie inside.
     pub fn contains(&self, address: Address, len: u64) -> bool {
         address >= self.start
-            && address.checked_add(len).is_some_and(|end| end <= self.start + self.size)
+            && address
+                .checked_add(len)
+                .is_some_and(|end| end <= self.start + self.size)
     }
 }
 
@@ -76,7 +87,10 @@ thread_local! {
 /// Allocates nothing.
 pub fn thaw(mut act: impl FnMut(&Block)) {
     if let Some(blocks) = FROZEN.take() {
-        blocks.values().filter(|block| block.is_host()).for_each(|block| act(block));
+        blocks
+            .values()
+            .filter(|block| block.is_host())
+            .for_each(|block| act(block));
     }
 }
 
@@ -101,7 +115,8 @@ impl Mirror {
 
     /// Whether `len` bytes at `address` lie in one block that `wanted` accepts.
     pub fn holds(&self, address: Address, len: u64, wanted: impl Fn(&Block) -> bool) -> bool {
-        self.find(address).is_some_and(|block| block.contains(address, len) && wanted(&block))
+        self.find(address)
+            .is_some_and(|block| block.contains(address, len) && wanted(&block))
     }
 
     /// Takes out the block that begins at `address` and that `wanted` accepts.
@@ -128,7 +143,12 @@ impl Mirror {
 
     /// All host blocks.
     pub fn host_blocks(&self) -> Vec<Arc<Block>> {
-        self.0.read().values().filter(|block| block.is_host()).cloned().collect()
+        self.0
+            .read()
+            .values()
+            .filter(|block| block.is_host())
+            .cloned()
+            .collect()
     }
 
     /// Keeps the blocks as they are until [`thaw`]: around a fork, so that the child finds them whole.
@@ -138,7 +158,12 @@ impl Mirror {
 
     /// Bytes of the blocks that `wanted` accepts.
     pub fn sum(&self, wanted: impl Fn(&Block) -> bool) -> u64 {
-        self.0.read().values().filter(|block| wanted(block)).map(|block| block.size).sum()
+        self.0
+            .read()
+            .values()
+            .filter(|block| wanted(block))
+            .map(|block| block.size)
+            .sum()
     }
 
     /// Whether any block overlaps the range.

@@ -91,7 +91,12 @@ pub struct Kernel {
 
 impl Modules {
     /// Loads an image into a context. `log` gets the compiler's words, if there are any.
-    pub fn load(&self, context: &Arc<Context>, image: &[u8], log: impl FnOnce(&str)) -> Result<Arc<Module>> {
+    pub fn load(
+        &self,
+        context: &Arc<Context>,
+        image: &[u8],
+        log: impl FnOnce(&str),
+    ) -> Result<Arc<Module>> {
         let handle = handles::fresh();
         let mut said = String::new();
         let loaded = load_image(handle, context.handle, image, |text| {
@@ -103,7 +108,12 @@ impl Modules {
         }
         let names = loaded?;
         let functions = Mutex::default();
-        let module = Arc::new(Module { handle, context: context.clone(), names, functions });
+        let module = Arc::new(Module {
+            handle,
+            context: context.clone(),
+            names,
+            functions,
+        });
         self.modules.insert(handle, module.clone());
         Ok(module)
     }
@@ -112,9 +122,17 @@ impl Modules {
     pub fn unload(&self, session: &Session, handle: Handle) -> Result {
         let module = self.modules.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         session.managed.forget(session, handle);
-        self.functions.remove_if(|function| function.module.handle == handle);
-        session.memory.remove_if(|block| block.kind == Kind::Variable && block.id == handle);
-        link::ask(&Op::ModuleUnload { module: module.handle }, link::nothing)
+        self.functions
+            .remove_if(|function| function.module.handle == handle);
+        session
+            .memory
+            .remove_if(|block| block.kind == Kind::Variable && block.id == handle);
+        link::ask(
+            &Op::ModuleUnload {
+                module: module.handle,
+            },
+            link::nothing,
+        )
     }
 
     /// The function of a name in a module.
@@ -124,7 +142,12 @@ impl Modules {
         }
         let handle = handles::fresh();
         let info = function_info(handle, module.handle, name)?;
-        let params_size = info.params.iter().map(|(at, size)| at + size).max().unwrap_or(0) as usize;
+        let params_size = info
+            .params
+            .iter()
+            .map(|(at, size)| at + size)
+            .max()
+            .unwrap_or(0) as usize;
         let function = Arc::new(Function {
             handle,
             module: module.clone(),
@@ -152,7 +175,12 @@ impl Modules {
     pub fn library(&self, image: &[u8]) -> Arc<Library> {
         let handle = handles::fresh();
         let (modules, kernels) = (Mutex::default(), Mutex::default());
-        let library = Arc::new(Library { handle, image: image.to_vec(), modules, kernels });
+        let library = Arc::new(Library {
+            handle,
+            image: image.to_vec(),
+            modules,
+            kernels,
+        });
         self.libraries.insert(handle, library.clone());
         library
     }
@@ -160,8 +188,14 @@ impl Modules {
     /// Unloads a library from every context.
     pub fn unload_library(&self, session: &Session, handle: Handle) -> Result {
         let library = self.libraries.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
-        self.kernels.remove_if(|kernel| kernel.library.handle == handle);
-        let modules: Vec<_> = library.modules.lock().drain().map(|(_, module)| module).collect();
+        self.kernels
+            .remove_if(|kernel| kernel.library.handle == handle);
+        let modules: Vec<_> = library
+            .modules
+            .lock()
+            .drain()
+            .map(|(_, module)| module)
+            .collect();
         for module in modules {
             self.unload(session, module.handle)?;
         }
@@ -205,13 +239,22 @@ impl Modules {
             functions: RwLock::default(),
             attributes: Mutex::default(),
         });
-        let kernel = library.kernels.lock().entry(name.to_owned()).or_insert(kernel).clone();
+        let kernel = library
+            .kernels
+            .lock()
+            .entry(name.to_owned())
+            .or_insert(kernel)
+            .clone();
         self.kernels.insert(kernel.handle, kernel.clone());
         Ok(kernel)
     }
 
     /// The function that a kernel is in a context.
-    pub fn kernel_function(&self, kernel: &Kernel, context: &Arc<Context>) -> Result<Arc<Function>> {
+    pub fn kernel_function(
+        &self,
+        kernel: &Kernel,
+        context: &Arc<Context>,
+    ) -> Result<Arc<Function>> {
         if let Some(function) = kernel.functions.read().get(&context.handle) {
             return Ok(function.clone());
         }
@@ -221,7 +264,10 @@ impl Modules {
         for (&attribute, &value) in &*kernel.attributes.lock() {
             function.set_attribute(attribute, value)?;
         }
-        kernel.functions.write().insert(context.handle, function.clone());
+        kernel
+            .functions
+            .write()
+            .insert(context.handle, function.clone());
         Ok(function)
     }
 
@@ -236,22 +282,31 @@ impl Modules {
 
     /// Address and size of a variable.
     pub fn variable(&self, session: &Session, module: &Module, name: &str) -> Result<(u64, u64)> {
-        let op = Op::VariableGet { module: module.handle, name };
+        let op = Op::VariableGet {
+            module: module.handle,
+            name,
+        };
         let (address, size) = link::ask(&op, link::pair)?;
         if session.memory.find(address).is_none() {
             let block = Block::new(address, size, Kind::Variable, &module.context);
-            session.memory.insert(Block { id: module.handle, ..block });
+            session.memory.insert(Block {
+                id: module.handle,
+                ..block
+            });
         }
         Ok((address, size))
     }
 
     /// Forgets what was loaded into a context that is gone.
     pub fn forget(&self, context: Handle) {
-        let modules = self.modules.remove_if(|module| module.context.handle == context);
+        let modules = self
+            .modules
+            .remove_if(|module| module.context.handle == context);
         for module in &modules {
             module.functions.lock().clear();
         }
-        self.functions.remove_if(|function| function.module.context.handle == context);
+        self.functions
+            .remove_if(|function| function.module.context.handle == context);
         for library in self.libraries.all() {
             library.modules.lock().remove(&context);
         }
@@ -265,16 +320,27 @@ impl Function {
     /// A `CUfunction_attribute`.
     pub fn attribute(&self, id: i32) -> Result<i32> {
         let attributes = self.attributes.lock();
-        let value = usize::try_from(id).ok().and_then(|id| attributes.get(id).copied());
-        value.filter(|value| *value != i32::MIN).ok_or(CUDA_ERROR_INVALID_VALUE)
+        let value = usize::try_from(id)
+            .ok()
+            .and_then(|id| attributes.get(id).copied());
+        value
+            .filter(|value| *value != i32::MIN)
+            .ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     /// Sets a `CUfunction_attribute`.
     pub fn set_attribute(&self, attribute: i32, value: i32) -> Result {
-        let op = Op::FunctionSetAttribute { function: self.handle, attribute, value };
+        let op = Op::FunctionSetAttribute {
+            function: self.handle,
+            attribute,
+            value,
+        };
         link::ask(&op, link::nothing)?;
         let mut attributes = self.attributes.lock();
-        if let Some(known) = usize::try_from(attribute).ok().and_then(|at| attributes.get_mut(at)) {
+        if let Some(known) = usize::try_from(attribute)
+            .ok()
+            .and_then(|at| attributes.get_mut(at))
+        {
             *known = value;
         }
         Ok(())
@@ -284,29 +350,67 @@ impl Function {
 impl Library {
     /// The names of its kernels, as far as the driver tells.
     pub fn names(&self, session: &Session, context: &Arc<Context>) -> Result<Vec<String>> {
-        Ok(session.modules.library_module(self, context, |_| ())?.names.clone())
+        Ok(session
+            .modules
+            .library_module(self, context, |_| ())?
+            .names
+            .clone())
     }
 }
 
-fn load_image(module: Handle, context: Handle, image: &[u8], log: impl FnOnce(&str)) -> Result<Vec<String>> {
-    let staged = if image.len() > INLINE { Some(link::stage(image.len() as u64)?) } else { None };
+fn load_image(
+    module: Handle,
+    context: Handle,
+    image: &[u8],
+    log: impl FnOnce(&str),
+) -> Result<Vec<String>> {
+    let staged = if image.len() > INLINE {
+        Some(link::stage(image.len() as u64)?)
+    } else {
+        None
+    };
     let image = match &staged {
         Some(range) => {
             // SAFETY: the range is as long as the image, and ours until it is dropped.
             unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), range.address(), image.len()) };
-            Blob::Staged { offset: range.offset(), len: range.len() }
+            Blob::Staged {
+                offset: range.offset(),
+                len: range.len(),
+            }
         }
         None => Blob::Inline(image),
     };
-    link::ask_long(&Op::ModuleLoad { module, context, image }, log, |body| match body {
-        ReplyBody::Module(info) => Ok(info.functions),
-        _ => Err(CUDA_ERROR_UNKNOWN),
-    })
+    link::ask_long(
+        &Op::ModuleLoad {
+            module,
+            context,
+            image,
+        },
+        log,
+        |body| match body {
+            ReplyBody::Module(info) => Ok(info.functions),
+            _ => Err(CUDA_ERROR_UNKNOWN),
+        },
+    )
 }
 
 fn function_info(function: Handle, module: Handle, name: &str) -> Result<FunctionInfo> {
-    link::ask(&Op::FunctionGet { function, module, name }, |body| match body {
-        ReplyBody::Function(info) if info.params.iter().all(|(at, size)| at.checked_add(*size).is_some_and(|end| end <= 1 << 16)) => Ok(info),
-        _ => Err(CUDA_ERROR_UNKNOWN),
-    })
+    link::ask(
+        &Op::FunctionGet {
+            function,
+            module,
+            name,
+        },
+        |body| match body {
+            ReplyBody::Function(info)
+                if info
+                    .params
+                    .iter()
+                    .all(|(at, size)| at.checked_add(*size).is_some_and(|end| end <= 1 << 16)) =>
+            {
+                Ok(info)
+            }
+            _ => Err(CUDA_ERROR_UNKNOWN),
+        },
+    )
 }

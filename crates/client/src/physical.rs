@@ -44,7 +44,12 @@ struct Access {
 
 impl PhysicalMemory {
     /// New physical memory on a device.
-    pub fn create(&self, session: &Session, size: u64, prop: &sys::CUmemAllocationProp) -> Result<Handle> {
+    pub fn create(
+        &self,
+        session: &Session,
+        size: u64,
+        prop: &sys::CUmemAllocationProp,
+    ) -> Result<Handle> {
         if prop.type_ != sys::CU_MEM_ALLOCATION_TYPE_PINNED
             || prop.location.type_ != sys::CU_MEM_LOCATION_TYPE_DEVICE
         {
@@ -55,9 +60,22 @@ impl PhysicalMemory {
         }
         let device = session.devices.get(prop.location.id)?.index;
         let memory = handles::fresh();
-        link::ask(&Op::MemCreate { memory, device, size, flags: 0 }, link::nothing)?;
+        link::ask(
+            &Op::MemCreate {
+                memory,
+                device,
+                size,
+                flags: 0,
+            },
+            link::nothing,
+        )?;
         let (handle_types, holders) = (prop.requestedHandleTypes, Mutex::new(1));
-        let made = Physical { size, device: prop.location.id, handle_types, holders };
+        let made = Physical {
+            size,
+            device: prop.location.id,
+            handle_types,
+            holders,
+        };
         self.table.insert(memory, Arc::new(made));
         Ok(memory)
     }
@@ -69,7 +87,10 @@ impl PhysicalMemory {
 
     /// One holder of the handle more: who asked for it by address.
     pub fn retain(&self, session: &Session, address: Address) -> Result<Handle> {
-        let block = session.memory.find(address).filter(|block| block.kind == Kind::Mapped);
+        let block = session
+            .memory
+            .find(address)
+            .filter(|block| block.kind == Kind::Mapped);
         let memory = block.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?.id;
         *self.get(memory)?.holders.lock() += 1;
         Ok(memory)
@@ -89,10 +110,20 @@ impl PhysicalMemory {
 
     /// Reserves addresses.
     pub fn reserve(&self, size: u64, align: u64, address: Address) -> Result<Address> {
-        if size == 0 || !size.is_multiple_of(GRANULARITY) || !(align == 0 || align.is_power_of_two()) {
+        if size == 0
+            || !size.is_multiple_of(GRANULARITY)
+            || !(align == 0 || align.is_power_of_two())
+        {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        let address = link::ask(&Op::AddressReserve { size, align, address }, link::number)?;
+        let address = link::ask(
+            &Op::AddressReserve {
+                size,
+                align,
+                address,
+            },
+            link::number,
+        )?;
         self.reserved.lock().insert(address, size);
         Ok(address)
     }
@@ -109,14 +140,38 @@ impl PhysicalMemory {
     }
 
     /// Maps physical memory into reserved addresses.
-    pub fn map(&self, session: &Session, address: Address, size: u64, offset: u64, memory: Handle) -> Result {
+    pub fn map(
+        &self,
+        session: &Session,
+        address: Address,
+        size: u64,
+        offset: u64,
+        memory: Handle,
+    ) -> Result {
         let physical = self.get(memory)?;
-        let aligned = [address, size, offset].iter().all(|value| value.is_multiple_of(GRANULARITY));
-        let fits = offset.checked_add(size).is_some_and(|end| end <= physical.size);
-        if !aligned || !fits || size == 0 || !self.is_reserved(address, size) || session.memory.overlaps(address, size) {
+        let aligned = [address, size, offset]
+            .iter()
+            .all(|value| value.is_multiple_of(GRANULARITY));
+        let fits = offset
+            .checked_add(size)
+            .is_some_and(|end| end <= physical.size);
+        if !aligned
+            || !fits
+            || size == 0
+            || !self.is_reserved(address, size)
+            || session.memory.overlaps(address, size)
+        {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        link::ask(&Op::MemMap { address, size, offset, memory }, link::nothing)?;
+        link::ask(
+            &Op::MemMap {
+                address,
+                size,
+                offset,
+                memory,
+            },
+            link::nothing,
+        )?;
         let context = crate::context::current_or_none().map_or(0, |context| context.handle);
         session.memory.insert(Block {
             start: address,
@@ -133,26 +188,49 @@ impl PhysicalMemory {
 
     /// Unmaps whole mappings.
     pub fn unmap(&self, session: &Session, address: Address, size: u64) -> Result {
-        let end = address.checked_add(size).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let end = address
+            .checked_add(size)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         link::ask(&Op::MemUnmap { address, size }, link::nothing)?;
         let inside = |start: Address| (address..end).contains(&start);
-        session.memory.remove_if(|block| block.kind == Kind::Mapped && inside(block.start));
+        session
+            .memory
+            .remove_if(|block| block.kind == Kind::Mapped && inside(block.start));
         self.access.lock().retain(|start, _| !inside(*start));
         Ok(())
     }
 
     /// Sets who may reach a mapped range.
-    pub fn set_access(&self, session: &Session, address: Address, size: u64, list: &[sys::CUmemAccessDesc]) -> Result {
+    pub fn set_access(
+        &self,
+        session: &Session,
+        address: Address,
+        size: u64,
+        list: &[sys::CUmemAccessDesc],
+    ) -> Result {
         for desc in list {
             if desc.location.type_ != sys::CU_MEM_LOCATION_TYPE_DEVICE {
                 return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
             }
             let devices = vec![session.devices.get(desc.location.id)?.index];
-            link::ask(&Op::MemSetAccess { address, size, access: desc.flags, devices }, link::nothing)?;
+            link::ask(
+                &Op::MemSetAccess {
+                    address,
+                    size,
+                    access: desc.flags,
+                    devices,
+                },
+                link::nothing,
+            )?;
             let mut access = self.access.lock();
-            let entry = access.entry(address).or_insert(Access { size, devices: Vec::new() });
+            let entry = access.entry(address).or_insert(Access {
+                size,
+                devices: Vec::new(),
+            });
             entry.size = entry.size.max(size);
-            entry.devices.retain(|(device, _)| *device != desc.location.id);
+            entry
+                .devices
+                .retain(|(device, _)| *device != desc.location.id);
             entry.devices.push((desc.location.id, desc.flags));
         }
         Ok(())
@@ -161,9 +239,14 @@ impl PhysicalMemory {
     /// How a device may reach an address.
     pub fn access(&self, device: sys::CUdevice, address: Address) -> u32 {
         let access = self.access.lock();
-        let found = access.range(..=address).next_back().filter(|(start, entry)| address < *start + entry.size);
+        let found = access
+            .range(..=address)
+            .next_back()
+            .filter(|(start, entry)| address < *start + entry.size);
         let mut devices = found.iter().flat_map(|(_, entry)| &entry.devices);
-        devices.find(|(id, _)| *id == device).map_or(sys::CU_MEM_ACCESS_FLAGS_PROT_NONE, |(_, flags)| *flags)
+        devices
+            .find(|(id, _)| *id == device)
+            .map_or(sys::CU_MEM_ACCESS_FLAGS_PROT_NONE, |(_, flags)| *flags)
     }
 
     fn is_reserved(&self, address: Address, size: u64) -> bool {

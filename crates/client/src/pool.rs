@@ -35,7 +35,12 @@ impl Pools {
     pub fn create(&self, session: &Session, device: sys::CUdevice) -> Result<Arc<Pool>> {
         session.devices.get(device)?;
         let handle = handles::fresh();
-        let pool = Arc::new(Pool { handle, device, settings: Mutex::default(), access: Mutex::default() });
+        let pool = Arc::new(Pool {
+            handle,
+            device,
+            settings: Mutex::default(),
+            access: Mutex::default(),
+        });
         self.table.insert(handle, pool.clone());
         Ok(pool)
     }
@@ -67,17 +72,27 @@ impl Pools {
 
     /// The pool behind a handle.
     pub fn get(&self, pool: sys::CUmemoryPool) -> Result<Arc<Pool>> {
-        self.table.get(handles::of(pool), sys::CUDA_ERROR_INVALID_VALUE)
+        self.table
+            .get(handles::of(pool), sys::CUDA_ERROR_INVALID_VALUE)
     }
 
     /// Ends a pool that was created; devices that used it go back to their default one.
     pub fn destroy(&self, pool: sys::CUmemoryPool) -> Result {
         let pool = self.get(pool)?;
-        if self.defaults.lock().values().any(|default| default.handle == pool.handle) {
+        if self
+            .defaults
+            .lock()
+            .values()
+            .any(|default| default.handle == pool.handle)
+        {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        self.used.lock().retain(|_, used| used.handle != pool.handle);
-        self.table.remove(pool.handle, sys::CUDA_ERROR_INVALID_VALUE).map(|_| ())
+        self.used
+            .lock()
+            .retain(|_, used| used.handle != pool.handle);
+        self.table
+            .remove(pool.handle, sys::CUDA_ERROR_INVALID_VALUE)
+            .map(|_| ())
     }
 }
 

@@ -26,7 +26,10 @@ pub struct Refusal {
 
 impl Refusal {
     fn new(reason: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { reason: reason.into(), hint: hint.into() }
+        Self {
+            reason: reason.into(),
+            hint: hint.into(),
+        }
     }
 }
 
@@ -55,7 +58,9 @@ pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<u32, Refusa
 fn check_masks() -> Result<(), Refusal> {
     let bit = 1u64 << (signal::chosen() - 1);
     for tid in others()? {
-        let Some(status) = threads::status(tid) else { continue };
+        let Some(status) = threads::status(tid) else {
+            continue;
+        };
         if status.blocked & bit != 0 && !status.is_dead() && !gate::is_parked(tid) {
             let signal = signal::chosen();
             return Err(Refusal::new(
@@ -99,10 +104,16 @@ fn park_all(end: Instant, pump: &mut impl FnMut()) -> Result<u32, Refusal> {
 /// Waits until the worker has executed everything.
 fn drain(end: Instant, pump: &mut impl FnMut()) -> Result<(), Refusal> {
     let lost = |error: &dyn std::fmt::Display| {
-        Refusal::new(format!("the worker did not drain: {error}"), "see `fermata logs`")
+        Refusal::new(
+            format!("the worker did not drain: {error}"),
+            "see `fermata logs`",
+        )
     };
     let link = link::current().map_err(|status| lost(&format!("error {status}")))?;
-    let pending = link.producer.request(&Op::Drain, None).map_err(|error| lost(&error))?;
+    let pending = link
+        .producer
+        .request(&Op::Drain, None)
+        .map_err(|error| lost(&error))?;
     loop {
         pump();
         if pending.wait_for(AGAIN).map_err(|error| lost(&error))? {
@@ -130,7 +141,10 @@ fn drain(end: Instant, pump: &mut impl FnMut()) -> Result<(), Refusal> {
 fn idle(end: Instant) -> Result<(), Refusal> {
     while !callback::is_idle() {
         if Instant::now() >= end {
-            return Err(Refusal::new("a host callback is still running", "try again later"));
+            return Err(Refusal::new(
+                "a host callback is still running",
+                "try again later",
+            ));
         }
         std::thread::sleep(Duration::from_micros(50));
     }
@@ -141,7 +155,10 @@ fn idle(end: Instant) -> Result<(), Refusal> {
 fn others() -> Result<Vec<i32>, Refusal> {
     let own = gate::gettid();
     let mut tids = threads::list().map_err(|errno| {
-        Refusal::new(format!("cannot list the program's threads: {errno}"), "mount /proc")
+        Refusal::new(
+            format!("cannot list the program's threads: {errno}"),
+            "mount /proc",
+        )
     })?;
     tids.retain(|tid| *tid != own && !callback::is_own_thread(*tid));
     Ok(tids)

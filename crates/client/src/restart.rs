@@ -31,8 +31,14 @@ const CALLS: [i64; 14] = [
 ];
 
 /// Registers that hold a call's arguments.
-const ARGUMENTS: [i32; 6] =
-    [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
+const ARGUMENTS: [i32; 6] = [
+    libc::REG_RDI,
+    libc::REG_RSI,
+    libc::REG_RDX,
+    libc::REG_R10,
+    libc::REG_R8,
+    libc::REG_R9,
+];
 
 /// What a thread was doing when it was sent the signal: number, arguments, stack pointer, address.
 struct Note {
@@ -41,14 +47,19 @@ struct Note {
 }
 
 const NOTES: usize = 1024;
-static NOTED: [Note; NOTES] =
-    [const { Note { tid: AtomicI32::new(0), words: [const { AtomicU64::new(0) }; 9] } }; NOTES];
+static NOTED: [Note; NOTES] = [const {
+    Note {
+        tid: AtomicI32::new(0),
+        words: [const { AtomicU64::new(0) }; 9],
+    }
+}; NOTES];
 
 /// Notes the call that a thread is in, if it is one of ours to care for. Called by the agent.
 pub fn note(tid: i32) {
     let note = place(tid);
     note.tid.store(0, Ordering::Release);
-    let Some(words) = threads::read(&format!("/proc/self/task/{tid}/syscall")).and_then(|text| parse(&text))
+    let Some(words) =
+        threads::read(&format!("/proc/self/task/{tid}/syscall")).and_then(|text| parse(&text))
     else {
         return;
     };
@@ -71,7 +82,8 @@ pub unsafe fn resume_call(tid: i32, context: *mut libc::c_void) {
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let word = |n: usize| note.words[n].load(Ordering::Relaxed) as i64;
     let arguments_agree = (0..6).all(|n| registers[ARGUMENTS[n] as usize] == word(1 + n));
-    let place_agrees = registers[libc::REG_RSP as usize] == word(7) && registers[libc::REG_RIP as usize] == word(8);
+    let place_agrees = registers[libc::REG_RSP as usize] == word(7)
+        && registers[libc::REG_RIP as usize] == word(8);
     let interrupted = registers[libc::REG_RAX as usize] == -i64::from(libc::EINTR);
     if !(arguments_agree && place_agrees && interrupted) {
         return;
@@ -118,7 +130,10 @@ mod tests {
     #[test]
     fn only_calls_that_may_be_issued_anew_are_noted() {
         let rest = "0x1 0x2 0x3 0x4 0x5 0x6 0x7ffd0000 0x7f001234";
-        assert_eq!(parse(&format!("230 {rest}")), Some([230, 1, 2, 3, 4, 5, 6, 0x7ffd_0000, 0x7f00_1234]));
+        assert_eq!(
+            parse(&format!("230 {rest}")),
+            Some([230, 1, 2, 3, 4, 5, 6, 0x7ffd_0000, 0x7f00_1234])
+        );
         assert_eq!(parse(&format!("42 {rest}")), None);
         assert_eq!(parse("running"), None);
         assert_eq!(parse("-1 0x7ffd0000 0x7f001234"), None);

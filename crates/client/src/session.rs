@@ -8,8 +8,8 @@ use fermata_abi::sys::driver::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_NOT_READY,
     CUDA_ERROR_UNKNOWN, CUresult,
 };
-use fermata_control::{Connection, PROTOCOL};
 use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN, FromAgent, ToAgent};
+use fermata_control::{Connection, PROTOCOL};
 use fermata_wire::{Producer, Side};
 
 use crate::agent;
@@ -30,6 +30,9 @@ use crate::{fork, notice, wake};
 
 /// The agent's connection to the daemon.
 pub type Control = Connection<ToAgent, FromAgent>;
+
+/// How the reason begins when the daemon has rejected the program for good.
+pub const REFUSED: &str = "the daemon refused";
 
 /// How long the daemon may take to start a worker.
 const START: Duration = Duration::from_secs(60);
@@ -68,7 +71,11 @@ static SESSION: OnceLock<core::result::Result<Session, CUresult>> = OnceLock::ne
 /// # Errors
 /// The same error at every call if the session could not begin.
 pub fn begin() -> Result {
-    SESSION.get_or_init(start).as_ref().map(|_| ()).map_err(|status| *status)
+    SESSION
+        .get_or_init(start)
+        .as_ref()
+        .map(|_| ())
+        .map_err(|status| *status)
 }
 
 /// The session, if it has begun and its worker lives.
@@ -96,7 +103,8 @@ fn start() -> core::result::Result<Session, CUresult> {
     };
     wake::prepare();
     let connect = || -> core::result::Result<_, String> {
-        let control = Control::connect(path.as_ref(), "fermatad").map_err(|error| error.to_string())?;
+        let control =
+            Control::connect(path.as_ref(), "fermatad").map_err(|error| error.to_string())?;
         let link = attach(&control, &token, false, START)?;
         Ok((control, link))
     };
@@ -146,18 +154,26 @@ pub fn attach(
         wake_block: wake::address(),
         reattach,
     };
-    control.send(&hello, &[]).map_err(|error| error.to_string())?;
+    control
+        .send(&hello, &[])
+        .map_err(|error| error.to_string())?;
     let (answer, fds) = control.recv(timeout).map_err(|error| error.to_string())?;
     let resume = match answer {
-        ToAgent::Welcome { protocol: PROTOCOL, resume } => resume,
+        ToAgent::Welcome {
+            protocol: PROTOCOL,
+            resume,
+        } => resume,
         ToAgent::Welcome { protocol, .. } => {
-            return Err(format!("the daemon speaks protocol {protocol}, this library {PROTOCOL}"));
+            return Err(format!(
+                "the daemon speaks protocol {protocol}, this library {PROTOCOL}"
+            ));
         }
-        ToAgent::Reject { reason, .. } => return Err(format!("the daemon refused: {reason}")),
+        ToAgent::Reject { reason, .. } => return Err(format!("{REFUSED}: {reason}")),
         _ => return Err("the daemon did not answer Hello with Welcome".into()),
     };
-    let [memory, side]: [_; 2] =
-        fds.try_into().map_err(|_| "the daemon's Welcome lacks its two descriptors".to_owned())?;
+    let [memory, side]: [_; 2] = fds
+        .try_into()
+        .map_err(|_| "the daemon's Welcome lacks its two descriptors".to_owned())?;
     let side = Arc::new(Side::new(side));
     let memory = std::os::fd::AsFd::as_fd(&memory);
     let producer = Producer::open(memory, side.clone()).map_err(|error| error.to_string())?;

@@ -16,8 +16,12 @@ pub fn chosen() -> i32 {
     if known != 0 {
         return known;
     }
-    let asked = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
-    let chosen = asked.filter(|number| (1..=64).contains(number)).unwrap_or_else(|| libc::SIGRTMIN() + 12);
+    let asked = std::env::var(VARIABLE)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let chosen = asked
+        .filter(|number| (1..=64).contains(number))
+        .unwrap_or_else(|| libc::SIGRTMIN() + 12);
     NUMBER.store(chosen, Ordering::Relaxed);
     chosen
 }
@@ -31,7 +35,8 @@ pub fn install() -> Result<(), i32> {
     // SAFETY: an all-zero sigaction is a valid one, filled in below; the handler is async-signal-safe.
     let done = unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
-        action.sa_sigaction = on_signal as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
+        action.sa_sigaction =
+            on_signal as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
         action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO;
         // A parked thread runs no other handler of the program.
         libc::sigfillset(&mut action.sa_mask);

@@ -60,8 +60,19 @@ impl Streams {
     /// A new stream.
     pub fn create(&self, context: &Arc<Context>, flags: u32, priority: i32) -> Result<Arc<Stream>> {
         let handle = handles::fresh();
-        link::post(&Op::StreamCreate { stream: handle, context: context.handle, flags, priority })?;
-        let stream = Arc::new(Stream { handle, context: context.clone(), flags, priority, attributes: Mutex::default() });
+        link::post(&Op::StreamCreate {
+            stream: handle,
+            context: context.handle,
+            flags,
+            priority,
+        })?;
+        let stream = Arc::new(Stream {
+            handle,
+            context: context.clone(),
+            flags,
+            priority,
+            attributes: Mutex::default(),
+        });
         self.0.insert(handle, stream.clone());
         Ok(stream)
     }
@@ -70,9 +81,15 @@ impl Streams {
     pub fn destroy(&self, stream: Handle) -> Result {
         let stream = self.0.remove(stream, CUDA_ERROR_INVALID_HANDLE)?;
         if any_capture() {
-            session()?.graphs.lock().captures.remove_stream(stream.handle);
+            session()?
+                .graphs
+                .lock()
+                .captures
+                .remove_stream(stream.handle);
         }
-        link::post(&Op::StreamDestroy { stream: stream.handle })
+        link::post(&Op::StreamDestroy {
+            stream: stream.handle,
+        })
     }
 
     /// The stream behind a handle; `None` for the legacy default stream.
@@ -123,13 +140,19 @@ impl Streams {
 impl Stream {
     /// What operations call it.
     pub fn reference(&self) -> StreamRef {
-        StreamRef { context: self.context.handle, stream: self.handle }
+        StreamRef {
+            context: self.context.handle,
+            stream: self.handle,
+        }
     }
 }
 
 /// The legacy default stream of a context.
 pub fn legacy(context: &Context) -> StreamRef {
-    StreamRef { context: context.handle, stream: STREAM_LEGACY }
+    StreamRef {
+        context: context.handle,
+        stream: STREAM_LEGACY,
+    }
 }
 
 /// The context a stream belongs to.

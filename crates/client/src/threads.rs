@@ -16,7 +16,11 @@ pub fn list() -> Result<Vec<i32>, Errno> {
     let mut tids = Vec::new();
     while let Some(entry) = entries.next() {
         let entry = entry?;
-        let tid: Option<i32> = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        let tid: Option<i32> = entry
+            .file_name()
+            .to_str()
+            .ok()
+            .and_then(|name| name.parse().ok());
         tids.extend(tid);
     }
     Ok(tids)
@@ -56,7 +60,8 @@ pub fn status(tid: i32) -> Option<Status> {
 
 /// Reads a small file whole.
 pub fn read(path: &str) -> Option<String> {
-    let file: OwnedFd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file: OwnedFd =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = vec![0; 4096];
     let mut len = 0;
     while len < bytes.len() {

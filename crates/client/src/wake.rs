@@ -57,7 +57,10 @@ pub fn reset() {
 }
 
 fn string(at: usize, room: usize) -> String {
-    let bytes: Vec<u8> = (at..at + room).map(byte).take_while(|byte| *byte != 0).collect();
+    let bytes: Vec<u8> = (at..at + room)
+        .map(byte)
+        .take_while(|byte| *byte != 0)
+        .collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

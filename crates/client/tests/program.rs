@@ -1,6 +1,8 @@
 //! Programs against the library, with a daemon and a worker that the test plays. Each program is a
 //! process of its own: an ignored test of this binary, which its stage starts.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use core::ffi::{c_int, c_uint, c_void};
@@ -9,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_abi::sys::driver::*;
-use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_client as _;
+use fermata_control::agent::{FromAgent, ToAgent};
 use support::Stage;
 
 unsafe extern "C" {
@@ -31,16 +33,33 @@ unsafe extern "C" {
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: c_uint) -> CUresult;
     fn cuMemHostUnregister(pointer: *mut c_void) -> CUresult;
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult;
-    fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const i8) -> CUresult;
+    fn cuModuleGetFunction(
+        function: *mut CUfunction,
+        module: CUmodule,
+        name: *const i8,
+    ) -> CUresult;
     fn cuLaunchKernel(
-        function: CUfunction, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
-        shared: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
+        function: CUfunction,
+        gx: c_uint,
+        gy: c_uint,
+        gz: c_uint,
+        bx: c_uint,
+        by: c_uint,
+        bz: c_uint,
+        shared: c_uint,
+        stream: CUstream,
+        params: *mut *mut c_void,
+        extra: *mut *mut c_void,
     ) -> CUresult;
     fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult;
     fn cuStreamSynchronize(stream: CUstream) -> CUresult;
     fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> CUresult;
     fn cuGetProcAddress_v2(
-        symbol: *const i8, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_uint,
+        symbol: *const i8,
+        function: *mut *mut c_void,
+        version: c_int,
+        flags: u64,
+        status: *mut c_uint,
     ) -> CUresult;
 }
 
@@ -74,7 +93,16 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 #[ignore = "a program for its stage"]
 fn copies() {
     context();
-    for len in [1, 100, 2048, 2049, 16 << 10, (16 << 10) + 1, 9 << 20, (32 << 20) + 5] {
+    for len in [
+        1,
+        100,
+        2048,
+        2049,
+        16 << 10,
+        (16 << 10) + 1,
+        9 << 20,
+        (32 << 20) + 5,
+    ] {
         let (first, second) = (alloc(len), alloc(len));
         let data = pattern(len, 7);
         ok!(cuMemcpyHtoD_v2(first, data.as_ptr().cast(), len));
@@ -84,7 +112,10 @@ fn copies() {
         assert!(back == data, "{len} bytes");
         // SAFETY: the addresses are numbers; a range that is not one allocation must be refused.
         unsafe {
-            assert_eq!(cuMemcpyHtoD_v2(first, data.as_ptr().cast(), len + (1 << 21)), CUDA_ERROR_INVALID_VALUE);
+            assert_eq!(
+                cuMemcpyHtoD_v2(first, data.as_ptr().cast(), len + (1 << 21)),
+                CUDA_ERROR_INVALID_VALUE
+            );
             assert_eq!(cuMemFree_v2(first + 1), CUDA_ERROR_INVALID_VALUE);
         }
         ok!(cuMemFree_v2(first));
@@ -128,8 +159,15 @@ fn launches() {
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };
     assert_eq!((count, name), (2, c"Test device 1"));
     let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-    ok!(cuModuleLoadData(&mut module, c".version 8.0".as_ptr().cast()));
-    ok!(cuModuleGetFunction(&mut function, module, c"second".as_ptr()));
+    ok!(cuModuleLoadData(
+        &mut module,
+        c".version 8.0".as_ptr().cast()
+    ));
+    ok!(cuModuleGetFunction(
+        &mut function,
+        module,
+        c"second".as_ptr()
+    ));
     let mut other = std::ptr::null_mut();
     // SAFETY: all pointers are good; the name is not one of the module's.
     let missing = unsafe { cuModuleGetFunction(&mut other, module, c"third".as_ptr()) };
@@ -141,16 +179,49 @@ fn launches() {
         std::ptr::from_mut(&mut c).cast(),
     ];
     let none = std::ptr::null_mut();
-    ok!(cuLaunchKernel(function, 2, 3, 4, 5, 6, 7, 8, none, params.as_mut_ptr(), none.cast()));
+    ok!(cuLaunchKernel(
+        function,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        none,
+        params.as_mut_ptr(),
+        none.cast()
+    ));
     ok!(cuCtxSynchronize());
     let start = Instant::now();
     for _ in 0..20_000 {
-        ok!(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, none, params.as_mut_ptr(), none.cast()));
+        ok!(cuLaunchKernel(
+            function,
+            1,
+            1,
+            1,
+            32,
+            1,
+            1,
+            0,
+            none,
+            params.as_mut_ptr(),
+            none.cast()
+        ));
     }
     println!("{:?} a launch", start.elapsed() / 20_000);
     let (mut entry, mut status) = (std::ptr::null_mut(), 9);
-    ok!(cuGetProcAddress_v2(c"cuMemAlloc".as_ptr(), &mut entry, 13000, 0, &mut status));
-    assert_eq!((entry as usize, status), (cuMemAlloc_v2 as *const () as usize, 0));
+    ok!(cuGetProcAddress_v2(
+        c"cuMemAlloc".as_ptr(),
+        &mut entry,
+        13000,
+        0,
+        &mut status
+    ));
+    assert_eq!(
+        (entry as usize, status),
+        (cuMemAlloc_v2 as *const () as usize, 0)
+    );
     ok!(cuCtxSynchronize());
 }
 
@@ -217,8 +288,17 @@ fn busy() {
         scope.spawn(|| {
             // Straight to the system: the standard library would hide an interruption.
             while !STOP.load(Ordering::Relaxed) {
-                let (time, start) = (libc::timespec { tv_sec: 0, tv_nsec: 300_000_000 }, Instant::now());
-                let mut left = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                let (time, start) = (
+                    libc::timespec {
+                        tv_sec: 0,
+                        tv_nsec: 300_000_000,
+                    },
+                    Instant::now(),
+                );
+                let mut left = libc::timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                };
                 // SAFETY: both times are on the stack.
                 assert_eq!(unsafe { libc::nanosleep(&time, &mut left) }, 0);
                 assert!(start.elapsed() >= Duration::from_millis(299));
@@ -238,7 +318,11 @@ fn busy() {
                     let data = pattern(100_000, n);
                     ok!(cuMemcpyHtoD_v2(address, data.as_ptr().cast(), data.len()));
                     let mut back = vec![0u8; data.len()];
-                    ok!(cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), address, data.len()));
+                    ok!(cuMemcpyDtoH_v2(
+                        back.as_mut_ptr().cast(),
+                        address,
+                        data.len()
+                    ));
                     assert!(back == data);
                     CALLS.fetch_add(1, Ordering::Relaxed);
                 }
@@ -262,7 +346,9 @@ fn a_busy_program_stops_detaches_and_goes_on() {
     let mut stage = Stage::start("busy");
     std::thread::sleep(Duration::from_millis(400));
     for round in 0..4 {
-        let FromAgent::Quiesced { threads, .. } = stage.quiesce() else { panic!("refused") };
+        let FromAgent::Quiesced { threads, .. } = stage.quiesce() else {
+            panic!("refused")
+        };
         assert!(threads >= 6, "{threads}");
         if round == 0 {
             assert_eq!(stage.order(&ToAgent::Resume), FromAgent::Resumed);
@@ -272,7 +358,8 @@ fn a_busy_program_stops_detaches_and_goes_on() {
         let bad = |name: &&String| name.contains("memfd:") || name.contains("socket:");
         assert_eq!(open.iter().filter(bad).count(), 0, "{open:?}");
         assert!(!stage.maps().contains("memfd:"), "{}", stage.maps());
-        let time = || std::fs::read_to_string(format!("/proc/{}/stat", stage.program.id())).unwrap();
+        let time =
+            || std::fs::read_to_string(format!("/proc/{}/stat", stage.program.id())).unwrap();
         let used = |stat: String| stat.split(' ').nth(13).unwrap().parse::<u64>().unwrap();
         let before = used(time());
         std::thread::sleep(Duration::from_millis(60));
@@ -330,7 +417,10 @@ fn bereft() {
     }
     // SAFETY: as above.
     unsafe {
-        assert_eq!(cuMemAlloc_v2(&mut address, 100), CUDA_ERROR_DEVICE_UNAVAILABLE);
+        assert_eq!(
+            cuMemAlloc_v2(&mut address, 100),
+            CUDA_ERROR_DEVICE_UNAVAILABLE
+        );
         assert_eq!(cuCtxSynchronize(), CUDA_ERROR_DEVICE_UNAVAILABLE);
     }
 }
@@ -351,7 +441,13 @@ fn deaf() {
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut set);
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &set, 0usize, 8usize);
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &set,
+            0usize,
+            8usize,
+        );
     }
     std::thread::sleep(Duration::from_millis(500));
     ok!(cuCtxSynchronize());
@@ -361,7 +457,9 @@ fn deaf() {
 fn a_thread_that_blocks_the_signal_is_named() {
     let stage = Stage::start("deaf");
     std::thread::sleep(Duration::from_millis(200));
-    let FromAgent::Refused { reason, .. } = stage.quiesce() else { panic!("stopped") };
+    let FromAgent::Refused { reason, .. } = stage.quiesce() else {
+        panic!("stopped")
+    };
     assert!(reason.contains("blocks signal"), "{reason}");
     assert!(stage.finish());
 }

@@ -61,7 +61,8 @@ impl Consumer {
         if map.word64(TAIL_AT).load(Ordering::Acquire) != 0 {
             return Err(WireError::Layout("another worker has used it"));
         }
-        map.word32(WORKER_AT).store(PEER_ATTACHED, Ordering::Release);
+        map.word32(WORKER_AT)
+            .store(PEER_ATTACHED, Ordering::Release);
         Ok(Self {
             map,
             side,
@@ -80,7 +81,10 @@ impl Consumer {
 
     /// What interrupts [`Consumer::next`] from other threads.
     pub fn kicker(&self) -> Kicker {
-        Kicker { map: self.map.clone(), kicked: self.kicked.clone() }
+        Kicker {
+            map: self.map.clone(),
+            kicked: self.kicked.clone(),
+        }
     }
 
     /// The staging area.
@@ -125,12 +129,22 @@ impl Consumer {
                 return Err(self.malformed("it reaches over the end of the ring"));
             }
             self.buffer.resize(header.len as usize, 0);
-            self.map.read(self.map.layout().ring + at + MESSAGE_HEADER, &mut self.buffer);
+            self.map.read(
+                self.map.layout().ring + at + MESSAGE_HEADER,
+                &mut self.buffer,
+            );
             self.advance(span, head)?;
             self.number += 1;
-            let decode = |source| WireError::Decode { what: "message", position, source };
+            let decode = |source| WireError::Decode {
+                what: "message",
+                position,
+                source,
+            };
             let op = postcard::from_bytes(&self.buffer).map_err(decode)?;
-            return Ok(Event::Message(Message { op, ticket: header.ticket() }));
+            return Ok(Event::Message(Message {
+                op,
+                ticket: header.ticket(),
+            }));
         }
     }
 
@@ -143,11 +157,17 @@ impl Consumer {
         let closed = || self.map.word32(PROGRAM_AT).load(Ordering::Acquire) == PEER_CLOSED;
         let ready = || self.head() != self.tail || self.kicked.load(Ordering::Acquire) || closed();
         let doorbell = self.map.word32(DOORBELL_AT);
-        wait(&self.spin, doorbell, Some(timeout), ready, || program_alive(&self.map, &*self.side))
+        wait(&self.spin, doorbell, Some(timeout), ready, || {
+            program_alive(&self.map, &*self.side)
+        })
     }
 
     fn nothing_left(&self) -> Event<'static> {
-        if self.kicked.swap(false, Ordering::AcqRel) { Event::Idle } else { Event::Closed }
+        if self.kicked.swap(false, Ordering::AcqRel) {
+            Event::Idle
+        } else {
+            Event::Closed
+        }
     }
 
     fn check_head(&self, head: u64) -> Result<(), WireError> {
@@ -175,7 +195,9 @@ impl Consumer {
         if header.kind == KIND_OP && header.span() > layout.longest_message() {
             return Err(self.malformed("it is longer than a message may be"));
         }
-        let Some(ticket) = header.ticket() else { return Ok(header) };
+        let Some(ticket) = header.ticket() else {
+            return Ok(header);
+        };
         let staged = ticket.overflow.checked_add(u64::from(ticket.overflow_len));
         if u64::from(ticket.slot) >= layout.slot_count {
             return Err(self.malformed("its reply slot does not exist"));
@@ -198,7 +220,11 @@ impl Consumer {
     }
 
     fn malformed(&self, why: &'static str) -> WireError {
-        WireError::Malformed { what: "message", position: self.tail, why }
+        WireError::Malformed {
+            what: "message",
+            position: self.tail,
+            why,
+        }
     }
 }
 

@@ -68,6 +68,9 @@ pub enum WireError {
 
 impl WireError {
     pub(crate) fn io(what: &'static str, errno: rustix::io::Errno) -> Self {
-        Self::Io { what, source: errno.into() }
+        Self::Io {
+            what,
+            source: errno.into(),
+        }
     }
 }

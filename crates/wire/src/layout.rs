@@ -68,7 +68,11 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { ring: 8 << 20, slots: 512, staging: 64 << 20 }
+        Self {
+            ring: 8 << 20,
+            slots: 512,
+            staging: 64 << 20,
+        }
     }
 }
 
@@ -143,29 +147,52 @@ impl Layout {
             *word = u64::from_le_bytes(raw);
         }
         let [ring, ring_bytes, slots, slot_count, staging, staging_bytes] = words;
-        let layout = Self { ring, ring_bytes, slots, slot_count, staging, staging_bytes };
+        let layout = Self {
+            ring,
+            ring_bytes,
+            slots,
+            slot_count,
+            staging,
+            staging_bytes,
+        };
         layout.check()?;
         if layout.total() != file {
-            return Err(WireError::Layout("its areas do not add up to the file's size"));
+            return Err(WireError::Layout(
+                "its areas do not add up to the file's size",
+            ));
         }
         Ok(layout)
     }
 
     fn words(&self) -> [u64; 6] {
-        [self.ring, self.ring_bytes, self.slots, self.slot_count, self.staging, self.staging_bytes]
+        [
+            self.ring,
+            self.ring_bytes,
+            self.slots,
+            self.slot_count,
+            self.staging,
+            self.staging_bytes,
+        ]
     }
 
     fn check(&self) -> Result<(), WireError> {
-        let ring_fits = self.ring_bytes.is_power_of_two() && (4096..=1 << 30).contains(&self.ring_bytes);
+        let ring_fits =
+            self.ring_bytes.is_power_of_two() && (4096..=1 << 30).contains(&self.ring_bytes);
         if self.ring != HEADER_BYTES || !ring_fits {
-            return Err(WireError::Layout("the ring is not a power of two from 4 KiB to 1 GiB"));
+            return Err(WireError::Layout(
+                "the ring is not a power of two from 4 KiB to 1 GiB",
+            ));
         }
         if self.slots != self.ring + self.ring_bytes || !(1..=4096).contains(&self.slot_count) {
-            return Err(WireError::Layout("there must be 1 to 4096 reply slots behind the ring"));
+            return Err(WireError::Layout(
+                "there must be 1 to 4096 reply slots behind the ring",
+            ));
         }
         let staging_fits = self.staging_bytes.is_multiple_of(4096) && self.staging_bytes <= 1 << 40;
         if self.staging != self.slots + self.slot_count * SLOT_BYTES || !staging_fits {
-            return Err(WireError::Layout("staging must be whole pages behind the slots"));
+            return Err(WireError::Layout(
+                "staging must be whole pages behind the slots",
+            ));
         }
         Ok(())
     }
@@ -180,7 +207,10 @@ mod tests {
     #[test]
     fn header_survives_a_round_trip() {
         let layout = Layout::new(&Config::default()).unwrap();
-        assert_eq!(Layout::decode(&layout.encode(), layout.total()).unwrap(), layout);
+        assert_eq!(
+            Layout::decode(&layout.encode(), layout.total()).unwrap(),
+            layout
+        );
         assert!(Layout::decode(&layout.encode(), layout.total() - 1).is_err());
     }
 

@@ -35,15 +35,36 @@ pub(crate) struct Header {
 impl Header {
     /// The header of operation `number`.
     pub fn operation(len: u32, ticket: Option<Ticket>, number: u64) -> Self {
-        let none = Ticket { slot: NO_SLOT, sequence: 0, overflow: 0, overflow_len: 0 };
-        let Ticket { slot, sequence, overflow, overflow_len } = ticket.unwrap_or(none);
-        Self { len, kind: KIND_OP, slot, sequence, overflow_len, overflow, number }
+        let none = Ticket {
+            slot: NO_SLOT,
+            sequence: 0,
+            overflow: 0,
+            overflow_len: 0,
+        };
+        let Ticket {
+            slot,
+            sequence,
+            overflow,
+            overflow_len,
+        } = ticket.unwrap_or(none);
+        Self {
+            len,
+            kind: KIND_OP,
+            slot,
+            sequence,
+            overflow_len,
+            overflow,
+            number,
+        }
     }
 
     /// The header of padding that takes `bytes`, header included.
     pub fn padding(bytes: u64, number: u64) -> Self {
         let len = bytes.saturating_sub(MESSAGE_HEADER) as u32;
-        Self { kind: KIND_PAD, ..Self::operation(len, None, number) }
+        Self {
+            kind: KIND_PAD,
+            ..Self::operation(len, None, number)
+        }
     }
 
     /// Where an answer goes, if one is wanted.
@@ -71,7 +92,25 @@ impl Header {
 
     #[inline]
     pub fn decode(bytes: &[u8; MESSAGE_HEADER as usize]) -> Self {
-        let [l0, l1, l2, l3, k0, k1, s0, s1, q0, q1, q2, q3, v0, v1, v2, v3, rest @ ..] = *bytes;
+        let [
+            l0,
+            l1,
+            l2,
+            l3,
+            k0,
+            k1,
+            s0,
+            s1,
+            q0,
+            q1,
+            q2,
+            q3,
+            v0,
+            v1,
+            v2,
+            v3,
+            rest @ ..,
+        ] = *bytes;
         let [o0, o1, o2, o3, o4, o5, o6, o7, number @ ..] = rest;
         Self {
             len: u32::from_le_bytes([l0, l1, l2, l3]),
@@ -101,7 +140,12 @@ mod tests {
 
     #[test]
     fn header_survives_a_round_trip() {
-        let ticket = Ticket { slot: 7, sequence: 9, overflow: 1 << 40, overflow_len: 77 };
+        let ticket = Ticket {
+            slot: 7,
+            sequence: 9,
+            overflow: 1 << 40,
+            overflow_len: 77,
+        };
         let header = Header::operation(123, Some(ticket), u64::MAX - 3);
         assert_eq!(Header::decode(&header.encode()), header);
         assert_eq!(header.ticket(), Some(ticket));

@@ -56,14 +56,27 @@ impl Producer {
         if head != 0 {
             return Err(WireError::Layout("another program has used it"));
         }
-        let free = |slot| Ticket { slot, sequence: 0, overflow: 0, overflow_len: 0 };
-        let slots = (0..map.layout().slot_count as u16).rev().map(free).collect();
-        map.word32(PROGRAM_AT).store(PEER_ATTACHED, Ordering::Release);
+        let free = |slot| Ticket {
+            slot,
+            sequence: 0,
+            overflow: 0,
+            overflow_len: 0,
+        };
+        let slots = (0..map.layout().slot_count as u16)
+            .rev()
+            .map(free)
+            .collect();
+        map.word32(PROGRAM_AT)
+            .store(PEER_ATTACHED, Ordering::Release);
         Ok(Self {
             staging: StagingPool::new(StagedArea(map.clone())),
             map,
             side,
-            ring: Mutex::new(Ring { head: 0, tail: 0, number: 0 }),
+            ring: Mutex::new(Ring {
+                head: 0,
+                tail: 0,
+                number: 0,
+            }),
             slots: Mutex::new(slots),
             spin: Spin::new(),
             sent: AtomicU64::new(0),
@@ -86,14 +99,21 @@ impl Producer {
     ///
     /// # Errors
     /// As [`Producer::post`].
-    pub fn request(&self, op: &Op<'_>, overflow: Option<&Staged<'_>>) -> Result<Pending<'_>, WireError> {
+    pub fn request(
+        &self,
+        op: &Op<'_>,
+        overflow: Option<&Staged<'_>>,
+    ) -> Result<Pending<'_>, WireError> {
         let mut ticket = self.take_slot()?;
         ticket.sequence = ticket.sequence.wrapping_add(1).max(1);
         if let Some(range) = overflow {
             ticket.overflow = range.offset();
             ticket.overflow_len = u32::try_from(range.len()).unwrap_or(u32::MAX);
         }
-        let pending = Pending { producer: self, ticket };
+        let pending = Pending {
+            producer: self,
+            ticket,
+        };
         self.send(op, Some(ticket))?;
         Ok(pending)
     }
@@ -135,7 +155,9 @@ impl Producer {
     /// Tells the worker that nothing more will come. Called before the producer is dropped; sending
     /// afterwards fails.
     pub fn close(&self) {
-        self.map.word32(PROGRAM_AT).store(PEER_CLOSED, Ordering::Release);
+        self.map
+            .word32(PROGRAM_AT)
+            .store(PEER_CLOSED, Ordering::Release);
         wake_sleeper(self.map.word32(DOORBELL_AT), futex_wake);
     }
 
@@ -145,10 +167,16 @@ impl Producer {
         match postcard::to_slice(op, &mut small) {
             Ok(bytes) => self.put(bytes, ticket),
             Err(postcard::Error::SerializeBufferFull) => {
-                let encode = |source| WireError::Encode { what: "operation", source };
+                let encode = |source| WireError::Encode {
+                    what: "operation",
+                    source,
+                };
                 self.put(&postcard::to_stdvec(op).map_err(encode)?, ticket)
             }
-            Err(source) => Err(WireError::Encode { what: "operation", source }),
+            Err(source) => Err(WireError::Encode {
+                what: "operation",
+                source,
+            }),
         }
     }
 
@@ -158,7 +186,11 @@ impl Producer {
         let needed = span(body.len() as u64);
         if needed > layout.longest_message() {
             let limit = layout.longest_message() - MESSAGE_HEADER;
-            return Err(WireError::TooLarge { what: "operation", bytes: body.len() as u64, limit });
+            return Err(WireError::TooLarge {
+                what: "operation",
+                bytes: body.len() as u64,
+                limit,
+            });
         }
         let mut ring = self.lock();
         let mut at = ring.head & (layout.ring_bytes - 1);
@@ -193,11 +225,21 @@ impl Producer {
             let (head, seen) = (ring.head, ring.tail);
             let tail = || self.map.word64(TAIL_AT).load(Ordering::Acquire);
             let space = self.map.word32(SPACE_AT);
-            wait(&self.spin, space, None, || tail() != seen, || self.check_peer())?;
+            wait(
+                &self.spin,
+                space,
+                None,
+                || tail() != seen,
+                || self.check_peer(),
+            )?;
             let tail = tail();
             if tail < seen || tail > head {
                 let why = "the worker has read what was not written";
-                return Err(WireError::Malformed { what: "read position", position: tail, why });
+                return Err(WireError::Malformed {
+                    what: "read position",
+                    position: tail,
+                    why,
+                });
             }
             ring.tail = tail;
         }
@@ -255,7 +297,9 @@ impl Pending<'_> {
     }
 
     fn finish(&self, timeout: Option<Duration>) -> Result<bool, WireError> {
-        let Producer { map, side, spin, .. } = self.producer;
+        let Producer {
+            map, side, spin, ..
+        } = self.producer;
         wait_done(map, self.ticket, spin, &**side, timeout)
     }
 }
@@ -264,7 +308,11 @@ impl Drop for Pending<'_> {
     fn drop(&mut self) {
         // A slot whose answer never came stays out of use: the answer may still be written.
         if self.is_done() {
-            self.producer.slots().push(Ticket { overflow: 0, overflow_len: 0, ..self.ticket });
+            self.producer.slots().push(Ticket {
+                overflow: 0,
+                overflow_len: 0,
+                ..self.ticket
+            });
         }
     }
 }

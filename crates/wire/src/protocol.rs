@@ -59,7 +59,10 @@ mod model {
 
     impl Futex {
         fn new() -> Self {
-            Self { lock: Mutex::new(()), queue: Condvar::new() }
+            Self {
+                lock: Mutex::new(()),
+                queue: Condvar::new(),
+            }
         }
 
         fn wait(&self, word: &AtomicU32) {
@@ -115,7 +118,11 @@ mod model {
         fn receive(&self, tail: &mut u64) -> u64 {
             let empty = |tail: u64| self.head.load(Ordering::Acquire) == tail;
             while empty(*tail) {
-                sleep_unless(&self.doorbell, || !empty(*tail), |word| self.doorbell_futex.wait(word));
+                sleep_unless(
+                    &self.doorbell,
+                    || !empty(*tail),
+                    |word| self.doorbell_futex.wait(word),
+                );
             }
             let value = self.cells[*tail as usize % self.cells.len()].load(Ordering::Relaxed);
             *tail += 1;

@@ -63,16 +63,24 @@ impl Replier {
             Err(_) => (self.overflow(ticket, reply)?, IN_OVERFLOW),
         };
         let slot = slot as usize;
-        self.map.word32(slot + SLOT_LEN).store(len as u32, Ordering::Relaxed);
-        self.map.word32(slot + SLOT_WHERE).store(place, Ordering::Relaxed);
-        self.map.word32(slot + SLOT_DONE).store(ticket.sequence, Ordering::Release);
+        self.map
+            .word32(slot + SLOT_LEN)
+            .store(len as u32, Ordering::Relaxed);
+        self.map
+            .word32(slot + SLOT_WHERE)
+            .store(place, Ordering::Relaxed);
+        self.map
+            .word32(slot + SLOT_DONE)
+            .store(ticket.sequence, Ordering::Release);
         wake_sleeper(self.map.word32(slot + SLOT_WAITING), futex_wake);
         Ok(())
     }
 
     /// Tells the program that no answer will come any more; its waiting calls fail at once.
     pub fn close(&self) {
-        self.map.word32(WORKER_AT).store(PEER_CLOSED, Ordering::Release);
+        self.map
+            .word32(WORKER_AT)
+            .store(PEER_CLOSED, Ordering::Release);
         for slot in 0..self.map.layout().slot_count {
             let slot = slot_at(&self.map, slot as u16) as usize;
             wake_sleeper(self.map.word32(slot + SLOT_WAITING), futex_wake);
@@ -80,7 +88,10 @@ impl Replier {
     }
 
     fn overflow(&self, ticket: Ticket, reply: &Reply<'_>) -> Result<usize, WireError> {
-        let encode = |source| WireError::Encode { what: "reply", source };
+        let encode = |source| WireError::Encode {
+            what: "reply",
+            source,
+        };
         let bytes = postcard::to_stdvec(reply).map_err(encode)?;
         if bytes.len() as u64 > u64::from(ticket.overflow_len) {
             return Err(WireError::TooLarge {
@@ -114,7 +125,13 @@ pub(crate) fn wait_done(
     timeout: Option<std::time::Duration>,
 ) -> Result<bool, WireError> {
     let word = map.word32(slot_at(map, ticket.slot) as usize + SLOT_WAITING);
-    wait(spin, word, timeout, || is_done(map, ticket), || worker_alive(map, &side))
+    wait(
+        spin,
+        word,
+        timeout,
+        || is_done(map, ticket),
+        || worker_alive(map, &side),
+    )
 }
 
 /// Copies the answer out and decodes it.
@@ -124,14 +141,23 @@ pub(crate) fn take<'b>(
     buffer: &'b mut Vec<u8>,
 ) -> Result<Reply<'b>, WireError> {
     let slot = slot_at(map, ticket.slot);
-    let malformed =
-        |why| WireError::Malformed { what: "reply", position: u64::from(ticket.slot), why };
+    let malformed = |why| WireError::Malformed {
+        what: "reply",
+        position: u64::from(ticket.slot),
+        why,
+    };
     let len = map.word32(slot as usize + SLOT_LEN).load(Ordering::Relaxed);
-    let place = map.word32(slot as usize + SLOT_WHERE).load(Ordering::Relaxed);
+    let place = map
+        .word32(slot as usize + SLOT_WHERE)
+        .load(Ordering::Relaxed);
     let room = match place {
         IN_SLOT => SLOT_ROOM,
         IN_OVERFLOW => u64::from(ticket.overflow_len),
-        _ => return Err(malformed("it is neither in the slot nor in the overflow range")),
+        _ => {
+            return Err(malformed(
+                "it is neither in the slot nor in the overflow range",
+            ));
+        }
     };
     if u64::from(len) > room {
         return Err(malformed("it is longer than the room for it"));
@@ -143,6 +169,9 @@ pub(crate) fn take<'b>(
         StagedArea(map.clone()).read(ticket.overflow, buffer)?;
     }
     let position = u64::from(ticket.slot);
-    postcard::from_bytes(buffer)
-        .map_err(|source| WireError::Decode { what: "reply", position, source })
+    postcard::from_bytes(buffer).map_err(|source| WireError::Decode {
+        what: "reply",
+        position,
+        source,
+    })
 }

@@ -62,7 +62,8 @@ impl Mapping {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(WireError::Layout("its size is not sealed"));
         }
-        let stat = rustix::fs::fstat(fd).map_err(|errno| WireError::io("size the ring's memory", errno))?;
+        let stat = rustix::fs::fstat(fd)
+            .map_err(|errno| WireError::io("size the ring's memory", errno))?;
         let file = u64::try_from(stat.st_size).unwrap_or(0);
         let mut header = [0; FIXED_BYTES];
         let read = rustix::io::pread(fd, &mut header, 0)
@@ -71,7 +72,8 @@ impl Mapping {
             return Err(WireError::Layout("it is shorter than its header"));
         }
         let layout = Layout::decode(&header, file)?;
-        let bytes = usize::try_from(file).map_err(|_| WireError::Layout("it is too large to map"))?;
+        let bytes =
+            usize::try_from(file).map_err(|_| WireError::Layout("it is too large to map"))?;
         let length = NonZeroUsize::new(bytes).ok_or(WireError::Layout("it is empty"))?;
         // SAFETY: a fresh shared mapping at an address of the kernel's choice overlaps nothing.
         let base = unsafe {
@@ -88,8 +90,13 @@ impl Mapping {
         // SAFETY: the advice changes what a fork copies, nothing in this process. A child must not reach
         // its parent's ring; without the advice it could, which is no error here.
         let _ = unsafe { rustix::mm::madvise(base, bytes, rustix::mm::Advice::LinuxDontFork) };
-        let base = NonNull::new(base.cast()).ok_or(WireError::Layout("it was mapped at address 0"))?;
-        Ok(Self { base, bytes, layout })
+        let base =
+            NonNull::new(base.cast()).ok_or(WireError::Layout("it was mapped at address 0"))?;
+        Ok(Self {
+            base,
+            bytes,
+            layout,
+        })
     }
 
     pub fn layout(&self) -> &Layout {
@@ -98,7 +105,9 @@ impl Mapping {
 
     /// The word at `offset`, which the caller has derived from the checked layout.
     pub fn word32(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.bytes));
+        assert!(
+            offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.bytes)
+        );
         // SAFETY: in bounds and aligned by the line above; the mapping lives as long as `self`, and
         // every bit pattern is a u32. Both processes access it atomically.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
@@ -106,7 +115,9 @@ impl Mapping {
 
     /// As [`Mapping::word32`], for eight bytes.
     pub fn word64(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.bytes));
+        assert!(
+            offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.bytes)
+        );
         // SAFETY: as in `word32`.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
@@ -132,7 +143,10 @@ impl Mapping {
     #[inline]
     fn range(&self, offset: u64, len: usize) -> *mut u8 {
         let end = offset.checked_add(len as u64);
-        assert!(end.is_some_and(|end| end <= self.bytes as u64), "range outside the ring's memory");
+        assert!(
+            end.is_some_and(|end| end <= self.bytes as u64),
+            "range outside the ring's memory"
+        );
         // SAFETY: in bounds by the line above.
         unsafe { self.base.as_ptr().add(offset as usize) }
     }
@@ -193,10 +207,16 @@ impl StagedArea {
 
     fn check(&self, offset: u64, len: u64) -> Result<u64, WireError> {
         let layout = self.0.layout();
-        let fits = offset.checked_add(len).is_some_and(|end| end <= layout.staging_bytes);
+        let fits = offset
+            .checked_add(len)
+            .is_some_and(|end| end <= layout.staging_bytes);
         if !fits {
             let why = "it does not lie in the staging area";
-            return Err(WireError::Malformed { what: "staged range", position: offset, why });
+            return Err(WireError::Malformed {
+                what: "staged range",
+                position: offset,
+                why,
+            });
         }
         Ok(layout.staging + offset)
     }

@@ -47,8 +47,13 @@ impl Side {
     /// # Errors
     /// The system has no descriptors left.
     pub fn pair() -> Result<(OwnedFd, OwnedFd), WireError> {
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .map_err(|errno| WireError::io("create the side socket", errno))
+        socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|errno| WireError::io("create the side socket", errno))
     }
 
     /// Uses an end received from the daemon.
@@ -100,7 +105,10 @@ impl Side {
 
     fn send<T: Serialize>(&self, message: &T, fd: Option<BorrowedFd<'_>>) -> Result<(), WireError> {
         let mut buffer = [0; PACKET];
-        let encode = |source| WireError::Encode { what: "frame", source };
+        let encode = |source| WireError::Encode {
+            what: "frame",
+            source,
+        };
         let bytes = postcard::to_slice(message, &mut buffer).map_err(encode)?;
         let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -109,7 +117,12 @@ impl Side {
             control.push(SendAncillaryMessage::ScmRights(&fds));
         }
         loop {
-            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            match sendmsg(
+                &self.0,
+                &[IoSlice::new(bytes)],
+                &mut control,
+                SendFlags::NOSIGNAL,
+            ) {
                 Ok(_) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(WireError::io("send over the side socket", errno)),
@@ -129,7 +142,12 @@ impl Side {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let got = match recvmsg(&self.0, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags) {
+        let got = match recvmsg(
+            &self.0,
+            &mut [IoSliceMut::new(&mut buffer)],
+            &mut control,
+            flags,
+        ) {
             Ok(got) if got.bytes == 0 => return Err(WireError::PeerGone(who)),
             Ok(got) => got.bytes,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
@@ -139,7 +157,11 @@ impl Side {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,
         });
-        let decode = |source| WireError::Decode { what: "frame", position: 0, source };
+        let decode = |source| WireError::Decode {
+            what: "frame",
+            position: 0,
+            source,
+        };
         let message = postcard::from_bytes(&buffer[..got]).map_err(decode)?;
         Ok(Some((message, fd)))
     }

@@ -20,7 +20,11 @@ pub(crate) struct StagingPool {
 impl StagingPool {
     pub(crate) fn new(area: StagedArea) -> Self {
         let free = Mutex::new(FreeList::new(area.bytes()));
-        Self { area, free, returned: Condvar::new() }
+        Self {
+            area,
+            free,
+            returned: Condvar::new(),
+        }
     }
 
     /// Bytes of the whole area.
@@ -40,16 +44,26 @@ impl StagingPool {
         let size = len.max(1).next_multiple_of(ALIGN);
         if size > self.area.bytes() {
             let limit = self.area.bytes();
-            return Err(WireError::TooLarge { what: "staged range", bytes: len, limit });
+            return Err(WireError::TooLarge {
+                what: "staged range",
+                bytes: len,
+                limit,
+            });
         }
         let mut free = self.lock();
         loop {
             if let Some(offset) = free.take(size) {
-                return Ok(Staged { pool: self, offset, len });
+                return Ok(Staged {
+                    pool: self,
+                    offset,
+                    len,
+                });
             }
             let slice = Duration::from_millis(40);
-            let (guard, _) =
-                self.returned.wait_timeout(free, slice).unwrap_or_else(PoisonError::into_inner);
+            let (guard, _) = self
+                .returned
+                .wait_timeout(free, slice)
+                .unwrap_or_else(PoisonError::into_inner);
             free = guard;
             alive()?;
         }
@@ -87,13 +101,18 @@ impl Staged<'_> {
 
     /// Address of the first byte; `len` bytes may be used until the range is dropped.
     pub fn address(&self) -> *mut u8 {
-        self.pool.area.at(self.offset, self.len).unwrap_or(std::ptr::null_mut())
+        self.pool
+            .area
+            .at(self.offset, self.len)
+            .unwrap_or(std::ptr::null_mut())
     }
 }
 
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
-        self.pool.lock().give_back(self.offset, self.len.max(1).next_multiple_of(ALIGN));
+        self.pool
+            .lock()
+            .give_back(self.offset, self.len.max(1).next_multiple_of(ALIGN));
         self.pool.returned.notify_all();
     }
 }

@@ -49,7 +49,8 @@ impl Spin {
                 std::hint::spin_loop();
             }
             if Instant::now() >= end {
-                self.0.store((budget / 2).max(SPIN_LEAST), Ordering::Relaxed);
+                self.0
+                    .store((budget / 2).max(SPIN_LEAST), Ordering::Relaxed);
                 return false;
             }
         }
@@ -95,7 +96,10 @@ pub(crate) fn wait(
 }
 
 fn futex_wait(word: &AtomicU32, slice: Duration) {
-    let time = Timespec { tv_sec: 0, tv_nsec: i64::from(slice.subsec_nanos()) };
+    let time = Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(slice.subsec_nanos()),
+    };
     // Any outcome leads to another look at the condition, which alone decides.
     let _ = futex::wait(word, futex::Flags::empty(), ASLEEP, Some(&time));
 }
@@ -120,7 +124,10 @@ fn alive(map: &Mapping, word: usize, side: impl AsFd, who: &'static str) -> Resu
         return Err(WireError::PeerGone(who));
     }
     let mut fds = [PollFd::new(&side, PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
     match poll(&mut fds, Some(&now)) {
         Ok(_) if fds[0].revents().intersects(gone) => Err(WireError::PeerGone(who)),

@@ -1,5 +1,7 @@
 //! A program that writes nonsense: the worker gets an error, never a panic, never an endless loop.
 
+#![allow(clippy::unwrap_used)]
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +10,11 @@ use fermata_abi::op::Op;
 use fermata_wire::{Config, Consumer, Event, Producer, Side, WireError, create};
 use proptest::prelude::*;
 
-const SMALL: Config = Config { ring: 4096, slots: 4, staging: 1 << 16 };
+const SMALL: Config = Config {
+    ring: 4096,
+    slots: 4,
+    staging: 1 << 16,
+};
 const HEAD: u64 = 0x100;
 const RING: u64 = 4096;
 
@@ -23,12 +29,19 @@ fn pair() -> Pair {
     let (program, worker) = Side::pair().unwrap();
     let consumer = Consumer::open(memory.as_fd(), Arc::new(Side::new(worker))).unwrap();
     let producer = Producer::open(memory.as_fd(), Arc::new(Side::new(program))).unwrap();
-    Pair { memory, producer, consumer }
+    Pair {
+        memory,
+        producer,
+        consumer,
+    }
 }
 
 impl Pair {
     fn poke(&self, at: u64, bytes: &[u8]) {
-        assert_eq!(rustix::io::pwrite(&self.memory, bytes, at).unwrap(), bytes.len());
+        assert_eq!(
+            rustix::io::pwrite(&self.memory, bytes, at).unwrap(),
+            bytes.len()
+        );
     }
 
     /// Reads until nothing is left or something is wrong.
@@ -48,7 +61,10 @@ fn a_write_position_from_nowhere_is_named() {
     for head in [8u64, 4096 + 16, u64::MAX - 15] {
         let mut pair = pair();
         pair.poke(HEAD, &head.to_le_bytes());
-        assert!(matches!(pair.drain(), Err(WireError::Malformed { position: 0, .. })));
+        assert!(matches!(
+            pair.drain(),
+            Err(WireError::Malformed { position: 0, .. })
+        ));
     }
 }
 
@@ -60,7 +76,10 @@ fn a_slot_or_overflow_that_does_not_exist_is_refused() {
         let pending = pair.producer.request(&Op::Drain, Some(&room)).unwrap();
         drop((pending, room));
         pair.poke(RING + at, &bytes);
-        assert!(matches!(pair.drain(), Err(WireError::Malformed { .. })), "byte {at}");
+        assert!(
+            matches!(pair.drain(), Err(WireError::Malformed { .. })),
+            "byte {at}"
+        );
     }
 }
 

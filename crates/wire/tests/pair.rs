@@ -1,16 +1,23 @@
 //! Program and worker in one process, over real shared memory.
 
+#![allow(clippy::unwrap_used)]
+
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Blob, Launch, ModuleInfo, Op, Place, Reply, ReplyBody, StreamRef, ToProgram};
+use fermata_abi::op::{
+    Blob, Launch, ModuleInfo, Op, Place, Reply, ReplyBody, StreamRef, ToProgram,
+};
 use fermata_wire::{Config, Consumer, Event, FromProgram, Producer, Side, WireError, create};
 use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-const STREAM: StreamRef = StreamRef { context: 0x100, stream: 1 };
+const STREAM: StreamRef = StreamRef {
+    context: 0x100,
+    stream: 1,
+};
 
 fn pair(config: Config) -> (Producer, Consumer) {
     let memory = create(&config).unwrap();
@@ -21,7 +28,11 @@ fn pair(config: Config) -> (Producer, Consumer) {
 }
 
 fn small() -> Config {
-    Config { ring: 4096, slots: 4, staging: 1 << 16 }
+    Config {
+        ring: 4096,
+        slots: 4,
+        staging: 1 << 16,
+    }
 }
 
 /// Answers requests until the program closes; returns the numbers of `CallbackDone` in order.
@@ -46,7 +57,10 @@ fn serve(mut consumer: Consumer) -> thread::JoinHandle<Vec<u64>> {
                     names.functions = (0..module).map(|n| format!("kernel_{n:08}")).collect();
                     ReplyBody::Module(names)
                 }
-                Op::Copy { to: Place::Blob(Blob::Staged { offset, len }), .. } => {
+                Op::Copy {
+                    to: Place::Blob(Blob::Staged { offset, len }),
+                    ..
+                } => {
                     let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
                     staging.write(offset, &bytes).unwrap();
                     ReplyBody::None
@@ -54,11 +68,19 @@ fn serve(mut consumer: Consumer) -> thread::JoinHandle<Vec<u64>> {
                 Op::MemAlloc { size, .. } => ReplyBody::U64(size),
                 _ => ReplyBody::None,
             };
-            let reply = Reply { status: 0, body, text: "" };
+            let reply = Reply {
+                status: 0,
+                body,
+                text: "",
+            };
             let ticket = message.ticket.unwrap();
             if let Err(error) = replier.answer(ticket, &reply) {
                 assert!(matches!(error, WireError::TooLarge { .. }));
-                let reply = Reply { status: 1, body: ReplyBody::None, text: "too large" };
+                let reply = Reply {
+                    status: 1,
+                    body: ReplyBody::None,
+                    text: "too large",
+                };
                 replier.answer(ticket, &reply).unwrap();
             }
         }
@@ -99,7 +121,9 @@ fn answers_reach_the_thread_that_asked_with_more_threads_than_slots() {
                 let mut buffer = Vec::new();
                 for k in 0..200 {
                     let size = n * 1000 + k;
-                    let reply = producer.ask(&Op::MemAlloc { context: 1, size }, &mut buffer).unwrap();
+                    let reply = producer
+                        .ask(&Op::MemAlloc { context: 1, size }, &mut buffer)
+                        .unwrap();
                     assert_eq!(reply.body, ReplyBody::U64(size));
                 }
             });
@@ -113,11 +137,21 @@ fn answers_reach_the_thread_that_asked_with_more_threads_than_slots() {
 fn large_answers_use_the_overflow_range_or_are_refused() {
     let (producer, consumer) = pair(small());
     let server = serve(consumer);
-    let load = Op::ModuleLoad { module: 1000, context: 1, image: Blob::Inline(b"") };
+    let load = Op::ModuleLoad {
+        module: 1000,
+        context: 1,
+        image: Blob::Inline(b""),
+    };
     let room = producer.stage(32 << 10).unwrap();
     let mut buffer = Vec::new();
-    let reply = producer.request(&load, Some(&room)).unwrap().wait(&mut buffer).unwrap();
-    let ReplyBody::Module(info) = reply.body else { panic!("{reply:?}") };
+    let reply = producer
+        .request(&load, Some(&room))
+        .unwrap()
+        .wait(&mut buffer)
+        .unwrap();
+    let ReplyBody::Module(info) = reply.body else {
+        panic!("{reply:?}")
+    };
     assert_eq!(info.functions.len(), 1000);
     assert_eq!(info.functions[999], "kernel_00000999");
     let reply = producer.ask(&load, &mut buffer).unwrap();
@@ -132,9 +166,18 @@ fn staged_bytes_come_back() {
     let (producer, consumer) = pair(small());
     let server = serve(consumer);
     let range = producer.stage(1000).unwrap();
-    let to = Place::Blob(Blob::Staged { offset: range.offset(), len: 1000 });
+    let to = Place::Blob(Blob::Staged {
+        offset: range.offset(),
+        len: 1000,
+    });
     let from = Place::Address(0x3000_0000_0000);
-    let copy = Op::Copy { to, from, len: 1000, stream: STREAM, answered: true };
+    let copy = Op::Copy {
+        to,
+        from,
+        len: 1000,
+        stream: STREAM,
+        answered: true,
+    };
     producer.ask(&copy, &mut Vec::new()).unwrap();
     // SAFETY: the range is ours until dropped, and the worker has answered.
     let bytes = unsafe { std::slice::from_raw_parts(range.address(), 1000) };
@@ -184,7 +227,10 @@ fn a_kick_interrupts_the_wait() {
         kicker.kick();
     });
     let start = Instant::now();
-    assert!(matches!(consumer.next(Duration::from_secs(10)).unwrap(), Event::Idle));
+    assert!(matches!(
+        consumer.next(Duration::from_secs(10)).unwrap(),
+        Event::Idle
+    ));
     assert!(start.elapsed() < SECOND);
     thread.join().unwrap();
 }
@@ -197,10 +243,16 @@ fn a_used_ring_is_not_taken_again() {
     let (program, worker) = (Arc::new(Side::new(program)), Arc::new(Side::new(worker)));
     let first = Producer::open(memory.as_fd(), program.clone()).unwrap();
     first.post(&Op::Devices).unwrap();
-    assert!(matches!(Producer::open(memory.as_fd(), program), Err(WireError::Layout(_))));
+    assert!(matches!(
+        Producer::open(memory.as_fd(), program),
+        Err(WireError::Layout(_))
+    ));
     let mut reader = Consumer::open(memory.as_fd(), worker.clone()).unwrap();
     assert!(matches!(reader.next(SECOND).unwrap(), Event::Message(_)));
-    assert!(matches!(Consumer::open(memory.as_fd(), worker), Err(WireError::Layout(_))));
+    assert!(matches!(
+        Consumer::open(memory.as_fd(), worker),
+        Err(WireError::Layout(_))
+    ));
     drop((producer, consumer));
 }
 
@@ -209,21 +261,48 @@ fn descriptors_cross_the_side_socket_both_ways() {
     let (program, worker) = Side::pair().unwrap();
     let (program, worker) = (Side::new(program), Side::new(worker));
     let memory = create(&small()).unwrap();
-    let region = FromProgram::Region { address: 0x2000_0000_0000, size: 4096 };
+    let region = FromProgram::Region {
+        address: 0x2000_0000_0000,
+        size: 4096,
+    };
     program.send_region(&region, memory.as_fd()).unwrap();
     let (message, fd) = worker.receive_from_program(SECOND).unwrap().unwrap();
     assert_eq!(message, region);
-    worker.send_to_program(&ToProgram::Region { address: 1, size: 2 }, Some(fd.unwrap().as_fd())).unwrap();
-    worker.send_to_program(&ToProgram::RegionsEnd, None).unwrap();
+    worker
+        .send_to_program(
+            &ToProgram::Region {
+                address: 1,
+                size: 2,
+            },
+            Some(fd.unwrap().as_fd()),
+        )
+        .unwrap();
+    worker
+        .send_to_program(&ToProgram::RegionsEnd, None)
+        .unwrap();
     let (message, fd) = program.receive_from_worker(SECOND).unwrap().unwrap();
-    assert_eq!(message, ToProgram::Region { address: 1, size: 2 });
+    assert_eq!(
+        message,
+        ToProgram::Region {
+            address: 1,
+            size: 2
+        }
+    );
     let here = rustix::fs::fstat(&memory).unwrap();
     assert_eq!(rustix::fs::fstat(fd.unwrap()).unwrap().st_ino, here.st_ino);
     let (message, fd) = program.receive_from_worker(SECOND).unwrap().unwrap();
     assert!(message == ToProgram::RegionsEnd && fd.is_none());
-    assert!(program.receive_from_worker(Duration::from_millis(1)).unwrap().is_none());
+    assert!(
+        program
+            .receive_from_worker(Duration::from_millis(1))
+            .unwrap()
+            .is_none()
+    );
     drop(worker);
-    assert!(matches!(program.receive_from_worker(SECOND), Err(WireError::PeerGone("worker"))));
+    assert!(matches!(
+        program.receive_from_worker(SECOND),
+        Err(WireError::PeerGone("worker"))
+    ));
 }
 
 proptest! {

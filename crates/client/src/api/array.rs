@@ -125,19 +125,36 @@ fn row(to: At, from: At, size: usize, stream: Option<sys::CUstream>, wait: bool)
     if size == 0 {
         return Ok(());
     }
-    let extent = Extent { width: size as u64, height: 1, depth: 1 };
+    let extent = Extent {
+        width: size as u64,
+        height: 1,
+        depth: 1,
+    };
     let corner = |at: At| match at {
         At::Array(array, x) => {
             let array: Handle = session.arrays.get(array)?.handle;
-            Ok(Corner::Array { array, x: x as u64, y: 0, z: 0 })
+            Ok(Corner::Array {
+                array,
+                x: x as u64,
+                y: 0,
+                z: 0,
+            })
         }
         At::Memory(memory) => {
-            let origin = Origin { x: 0, y: 0, z: 0, pitch: 0, rows: 0 };
+            let origin = Origin {
+                x: 0,
+                y: 0,
+                z: 0,
+                pitch: 0,
+                rows: 0,
+            };
             Corner::memory(session, memory, origin, &extent)
         }
     };
     let (to, from) = (corner(to)?, corner(from)?);
-    let Some(stream) = issue(session, to, from, extent, stream)? else { return Ok(()) };
+    let Some(stream) = issue(session, to, from, extent, stream)? else {
+        return Ok(());
+    };
     // SAFETY: the API's caller promises that `size` bytes of host memory are good.
     unsafe { copy(to, from, extent, stream, wait) }
 }

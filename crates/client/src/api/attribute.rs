@@ -137,7 +137,11 @@ fn check_attribute(attribute: sys::CUstreamAttrID) -> Result {
 fn check_managed(address: u64, count: usize) -> Result {
     let managed = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
     let fine = session()?.memory.holds(address, count as u64, managed);
-    if fine { Ok(()) } else { Err(sys::CUDA_ERROR_INVALID_VALUE) }
+    if fine {
+        Ok(())
+    } else {
+        Err(sys::CUDA_ERROR_INVALID_VALUE)
+    }
 }
 
 /// What is true of memory that is shared all the time: no preference, nothing prefetched, nobody mapped
@@ -145,7 +149,11 @@ fn check_managed(address: u64, count: usize) -> Result {
 ///
 /// # Safety
 /// `data` is null or has room for `size` bytes.
-unsafe fn put_range_attribute(data: *mut c_void, size: usize, attribute: sys::CUmem_range_attribute) -> Result {
+unsafe fn put_range_attribute(
+    data: *mut c_void,
+    size: usize,
+    attribute: sys::CUmem_range_attribute,
+) -> Result {
     let value = match attribute {
         sys::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY => 0,
         sys::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION

@@ -105,7 +105,10 @@ driver_api! {
 unsafe fn copies(to: &[u64], from: &[u64], sizes: &[usize], stream: sys::CUstream) -> Result {
     let session = session()?;
     for ((&to, &from), &size) in to.iter().zip(from).zip(sizes) {
-        let (to, from) = (End::unified(session, to, size as u64)?, End::unified(session, from, size as u64)?);
+        let (to, from) = (
+            End::unified(session, to, size as u64)?,
+            End::unified(session, from, size as u64)?,
+        );
         // SAFETY: the caller's promise is handed on.
         unsafe { issue(session, to, from, size, stream) }?;
     }
@@ -114,22 +117,46 @@ unsafe fn copies(to: &[u64], from: &[u64], sizes: &[usize], stream: sys::CUstrea
 
 /// # Safety
 /// Every entry is as the API demands for the operation it names.
-unsafe fn words(stream: sys::CUstream, entries: &[sys::CUstreamBatchMemOpParams], flags: c_uint) -> Result {
+unsafe fn words(
+    stream: sys::CUstream,
+    entries: &[sys::CUstreamBatchMemOpParams],
+    flags: c_uint,
+) -> Result {
     if flags != 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
     // SAFETY: the caller's promise is handed on.
     let operations = unsafe { memory_operations(entries) }?;
     let session = session()?;
-    if capture::add(session, stream, || Ok(NodeKind::BatchMemOp(operations.clone())))? {
+    if capture::add(session, stream, || {
+        Ok(NodeKind::BatchMemOp(operations.clone()))
+    })? {
         return Ok(());
     }
     let stream = session.streams.resolve(stream)?;
     for operation in operations {
-        let fermata_graph::MemOp { kind, address, value, flags, wide } = operation;
+        let fermata_graph::MemOp {
+            kind,
+            address,
+            value,
+            flags,
+            wide,
+        } = operation;
         match kind {
-            MemOpKind::Wait => link::post(&Op::WaitValue { stream, address, value, flags, wide })?,
-            MemOpKind::Write => link::post(&Op::WriteValue { stream, address, value, flags, wide })?,
+            MemOpKind::Wait => link::post(&Op::WaitValue {
+                stream,
+                address,
+                value,
+                flags,
+                wide,
+            })?,
+            MemOpKind::Write => link::post(&Op::WriteValue {
+                stream,
+                address,
+                value,
+                flags,
+                wide,
+            })?,
             // Operations of one stream are ordered, and all memory here is coherent.
             MemOpKind::Barrier => {}
         }

@@ -71,15 +71,22 @@ impl Side {
     fn is_host(&self, session: &Session) -> bool {
         match self.kind {
             sys::CU_MEMORYTYPE_HOST => true,
-            sys::CU_MEMORYTYPE_UNIFIED => session.memory.find(self.device).is_none_or(|block| block.is_host()),
+            sys::CU_MEMORYTYPE_UNIFIED => session
+                .memory
+                .find(self.device)
+                .is_none_or(|block| block.is_host()),
             _ => false,
         }
     }
 }
 
 fn flat(copy: &sys::CUDA_MEMCPY2D, stream: Option<sys::CUstream>) -> Result {
-    let origin = |x: usize, y: usize, pitch: usize| {
-        Origin { x: x as u64, y: y as u64, z: 0, pitch: pitch as u64, rows: 0 }
+    let origin = |x: usize, y: usize, pitch: usize| Origin {
+        x: x as u64,
+        y: y as u64,
+        z: 0,
+        pitch: pitch as u64,
+        rows: 0,
     };
     let to = Side {
         kind: copy.dstMemoryType,
@@ -114,14 +121,26 @@ macro_rules! sides {
             host: copy.dstHost,
             device: copy.dstDevice,
             array: copy.dstArray,
-            origin: origin(copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight),
+            origin: origin(
+                copy.dstXInBytes,
+                copy.dstY,
+                copy.dstZ,
+                copy.dstPitch,
+                copy.dstHeight,
+            ),
         };
         let from = Side {
             kind: copy.srcMemoryType,
             host: copy.srcHost.cast_mut(),
             device: copy.srcDevice,
             array: copy.srcArray,
-            origin: origin(copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight),
+            origin: origin(
+                copy.srcXInBytes,
+                copy.srcY,
+                copy.srcZ,
+                copy.srcPitch,
+                copy.srcHeight,
+            ),
         };
         (to, from, [copy.WidthInBytes, copy.Height, copy.Depth])
     }};
@@ -144,15 +163,26 @@ fn peer(copy: &sys::CUDA_MEMCPY3D_PEER, stream: Option<sys::CUstream>) -> Result
 }
 
 /// Without a stream, the copy goes to the legacy one and is waited for where CUDA does so.
-fn run(to: &Side, from: &Side, [width, height, depth]: [usize; 3], stream: Option<sys::CUstream>) -> Result {
+fn run(
+    to: &Side,
+    from: &Side,
+    [width, height, depth]: [usize; 3],
+    stream: Option<sys::CUstream>,
+) -> Result {
     let session = session()?;
     let wait = stream.is_none() && (to.is_host(session) || from.is_host(session));
     if width == 0 || height == 0 || depth == 0 {
         return Ok(());
     }
-    let extent = Extent { width: width as u64, height: height as u64, depth: depth as u64 };
+    let extent = Extent {
+        width: width as u64,
+        height: height as u64,
+        depth: depth as u64,
+    };
     let (to, from) = (to.corner(session, &extent)?, from.corner(session, &extent)?);
-    let Some(stream) = issue(session, to, from, extent, stream)? else { return Ok(()) };
+    let Some(stream) = issue(session, to, from, extent, stream)? else {
+        return Ok(());
+    };
     // SAFETY: the API's caller promises that the box lies in memory that is good.
     unsafe { copy(to, from, extent, stream, wait) }
 }
@@ -171,8 +201,18 @@ pub(super) fn issue(
     };
     let node = || {
         let (src, dst) = (from.node_end(), to.node_end());
-        let Extent { width, height, depth } = extent;
-        Ok(NodeKind::Memcpy(Copy { src, dst, width_bytes: width, height, depth }))
+        let Extent {
+            width,
+            height,
+            depth,
+        } = extent;
+        Ok(NodeKind::Memcpy(Copy {
+            src,
+            dst,
+            width_bytes: width,
+            height,
+            depth,
+        }))
     };
     if capture::add(session, stream, node)? {
         return Ok(None);

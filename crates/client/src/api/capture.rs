@@ -134,11 +134,18 @@ unsafe fn info(
     if now != sys::CU_STREAM_CAPTURE_STATUS_ACTIVE {
         return Ok(());
     }
-    let stream = session.streams.get(stream)?.ok_or(sys::CUDA_ERROR_INVALID_HANDLE)?.handle;
+    let stream = session
+        .streams
+        .get(stream)?
+        .ok_or(sys::CUDA_ERROR_INVALID_HANDLE)?
+        .handle;
     let mut graphs = session.graphs.lock();
     let found = graphs.captures.info(stream).map_err(CaptureError::code)?;
-    let nodes: Vec<usize> =
-        found.dependencies.iter().map(|node| graphs.node_handle(found.graph, *node) as usize).collect();
+    let nodes: Vec<usize> = found
+        .dependencies
+        .iter()
+        .map(|node| graphs.node_handle(found.graph, *node) as usize)
+        .collect();
     let mut lists = LISTS.lock();
     lists.retain(|(of, _)| *of != stream);
     // SAFETY: by the caller's promise; the list stays until the next call for the stream.
@@ -159,9 +166,19 @@ fn update(stream: sys::CUstream, nodes: &[sys::CUgraphNode], flags: c_uint) -> R
         sys::CU_STREAM_SET_CAPTURE_DEPENDENCIES => true,
         _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
     };
-    let stream = session.streams.get(stream)?.ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?.handle;
+    let stream = session
+        .streams
+        .get(stream)?
+        .ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?
+        .handle;
     let mut graphs = session.graphs.lock();
-    let graph = graphs.captures.graph_of(stream).ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?;
+    let graph = graphs
+        .captures
+        .graph_of(stream)
+        .ok_or(sys::CUDA_ERROR_ILLEGAL_STATE)?;
     let nodes = ids(&graphs, graph, nodes)?;
-    graphs.captures.set_dependencies(stream, &nodes, replace).map_err(CaptureError::code)
+    graphs
+        .captures
+        .set_dependencies(stream, &nodes, replace)
+        .map_err(CaptureError::code)
 }

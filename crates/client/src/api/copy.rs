@@ -108,9 +108,21 @@ driver_api! {
 ///
 /// # Safety
 /// As [`linear`].
-pub(super) unsafe fn issue(session: &Session, to: End, from: End, size: usize, stream: sys::CUstream) -> Result {
+pub(super) unsafe fn issue(
+    session: &Session,
+    to: End,
+    from: End,
+    size: usize,
+    stream: sys::CUstream,
+) -> Result {
     let size = size as u64;
-    let node = || Ok(NodeKind::Memcpy(Copy::linear(to.node_end(), from.node_end(), size)));
+    let node = || {
+        Ok(NodeKind::Memcpy(Copy::linear(
+            to.node_end(),
+            from.node_end(),
+            size,
+        )))
+    };
     if capture::add(session, stream, node)? {
         return Ok(());
     }
@@ -126,13 +138,19 @@ fn synchronous(session: &Session) -> Result<StreamRef> {
 
 fn unified(session: &Session, to: u64, from: u64, size: usize) -> Result<(End, End)> {
     let size = size as u64;
-    Ok((End::unified(session, to, size)?, End::unified(session, from, size)?))
+    Ok((
+        End::unified(session, to, size)?,
+        End::unified(session, from, size)?,
+    ))
 }
 
 /// Whether a copy to or from there has to be waited for when it is not asynchronous.
 fn is_host(session: &Session, end: End) -> bool {
     match end {
         End::Private(_) => true,
-        End::Address(address) => session.memory.find(address).is_some_and(|block| block.is_host()),
+        End::Address(address) => session
+            .memory
+            .find(address)
+            .is_some_and(|block| block.is_host()),
     }
 }

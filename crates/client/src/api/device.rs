@@ -146,12 +146,19 @@ driver_api! {
 fn can_access(device: sys::CUdevice, peer: sys::CUdevice) -> Result<bool> {
     let devices = &session()?.devices;
     let (device, peer) = (devices.get(device)?, devices.get(peer)?);
-    let known = device.info.peers.get(peer.index as usize).copied().unwrap_or(false);
+    let known = device
+        .info
+        .peers
+        .get(peer.index as usize)
+        .copied()
+        .unwrap_or(false);
     Ok(known && device.index != peer.index)
 }
 
 fn to_uuid(bytes: [u8; 16]) -> sys::CUuuid {
-    sys::CUuuid { bytes: bytes.map(|byte| byte as c_char) }
+    sys::CUuuid {
+        bytes: bytes.map(|byte| byte as c_char),
+    }
 }
 
 /// # Safety

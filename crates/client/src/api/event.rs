@@ -13,7 +13,8 @@ use crate::handles::to_pointer;
 use crate::link;
 use crate::session::session;
 
-const FLAGS: c_uint = sys::CU_EVENT_BLOCKING_SYNC | sys::CU_EVENT_DISABLE_TIMING | sys::CU_EVENT_INTERPROCESS;
+const FLAGS: c_uint =
+    sys::CU_EVENT_BLOCKING_SYNC | sys::CU_EVENT_DISABLE_TIMING | sys::CU_EVENT_INTERPROCESS;
 
 driver_api! {
     fn cuEventCreate(event: *mut sys::CUevent, flags: c_uint) {
@@ -82,7 +83,11 @@ fn record(event: sys::CUevent, stream: sys::CUstream, flags: u32) -> Result {
     }
     event.note_recorded();
     let stream = session.streams.resolve(stream)?;
-    link::post(&Op::EventRecord { event: event.handle, stream, flags: 0 })
+    link::post(&Op::EventRecord {
+        event: event.handle,
+        stream,
+        flags: 0,
+    })
 }
 
 fn elapsed(start: sys::CUevent, end: sys::CUevent) -> Result<f32> {
@@ -91,8 +96,14 @@ fn elapsed(start: sys::CUevent, end: sys::CUevent) -> Result<f32> {
     if (start.flags | end.flags) & sys::CU_EVENT_DISABLE_TIMING != 0 {
         return Err(sys::CUDA_ERROR_INVALID_HANDLE);
     }
-    link::ask(&Op::EventElapsed { start: start.handle, end: end.handle }, |body| match body {
-        ReplyBody::F32(value) => Ok(value),
-        _ => Err(sys::CUDA_ERROR_UNKNOWN),
-    })
+    link::ask(
+        &Op::EventElapsed {
+            start: start.handle,
+            end: end.handle,
+        },
+        |body| match body {
+            ReplyBody::F32(value) => Ok(value),
+            _ => Err(sys::CUDA_ERROR_UNKNOWN),
+        },
+    )
 }

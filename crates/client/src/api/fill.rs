@@ -83,7 +83,13 @@ driver_api! {
     }
 }
 
-fn row(address: u64, element: u8, value: u32, count: usize, stream: Option<sys::CUstream>) -> Result {
+fn row(
+    address: u64,
+    element: u8,
+    value: u32,
+    count: usize,
+    stream: Option<sys::CUstream>,
+) -> Result {
     rows(address, 0, element, value, count, 1, stream)
 }
 
@@ -99,7 +105,14 @@ fn rows(
 ) -> Result {
     let session = session()?;
     let (pitch, width, height) = (pitch as u64, width as u64, height as u64);
-    let new = Fill { address, pitch, element, value, width, height };
+    let new = Fill {
+        address,
+        pitch,
+        element,
+        value,
+        width,
+        height,
+    };
     let Some(stream) = stream else {
         capture::forbid_unsafe(session)?;
         let stream = with_current(|context| Ok(legacy(context)))?;
@@ -107,7 +120,14 @@ fn rows(
     };
     let node = || {
         let (dst, element_size) = (address, u32::from(element));
-        Ok(NodeKind::Memset(MemsetNode { dst, pitch, value, element_size, width, height }))
+        Ok(NodeKind::Memset(MemsetNode {
+            dst,
+            pitch,
+            value,
+            element_size,
+            width,
+            height,
+        }))
     };
     if width == 0 || height == 0 || capture::add(session, stream, node)? {
         return Ok(());

@@ -53,7 +53,10 @@ driver_api! {
 /// The function behind a handle, which may also be a kernel's.
 pub(super) fn find(function: sys::CUfunction) -> Result<Arc<Function>> {
     let modules = &session()?.modules;
-    match modules.functions.get(of(function), sys::CUDA_ERROR_INVALID_HANDLE) {
+    match modules
+        .functions
+        .get(of(function), sys::CUDA_ERROR_INVALID_HANDLE)
+    {
         Ok(function) => Ok(function),
         Err(_) => with_current(|context| modules.launchable(of(function), context)),
     }
@@ -61,8 +64,16 @@ pub(super) fn find(function: sys::CUfunction) -> Result<Arc<Function>> {
 
 /// # Safety
 /// Both pointers are null or point to room for a number.
-pub(super) unsafe fn put_param(function: &Function, index: usize, offset: *mut usize, size: *mut usize) -> Result {
-    let (at, bytes) = *function.params.get(index).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+pub(super) unsafe fn put_param(
+    function: &Function,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> Result {
+    let (at, bytes) = *function
+        .params
+        .get(index)
+        .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
     // SAFETY: by the caller's promise.
     unsafe {
         put(offset, at as usize)?;

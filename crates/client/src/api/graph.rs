@@ -163,7 +163,11 @@ driver_api! {
 }
 
 /// Node handles of the API as nodes of `graph`.
-pub(super) fn ids(graphs: &State, graph: Handle, nodes: &[sys::CUgraphNode]) -> Result<Vec<NodeId>> {
+pub(super) fn ids(
+    graphs: &State,
+    graph: Handle,
+    nodes: &[sys::CUgraphNode],
+) -> Result<Vec<NodeId>> {
     let id = |node: &sys::CUgraphNode| match graphs.node(of(*node))? {
         (home, id) if home == graph => Ok(id),
         _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
@@ -188,15 +192,29 @@ unsafe fn edges(
         if data.is_null() { &[] } else { unsafe { array(data, count)? } };
     let (from, to) = (ids(graphs, of(graph), from)?, ids(graphs, of(graph), to)?);
     let data = data.iter().map(edge_data).chain(std::iter::repeat(PLAIN));
-    Ok(from.into_iter().zip(to).zip(data).map(|((from, to), data)| Edge { from, to, data }).collect())
+    Ok(from
+        .into_iter()
+        .zip(to)
+        .zip(data)
+        .map(|((from, to), data)| Edge { from, to, data })
+        .collect())
 }
 
 fn edge_data(data: &sys::CUgraphEdgeData) -> EdgeData {
-    EdgeData { from_port: data.from_port, to_port: data.to_port, kind: data.type_ }
+    EdgeData {
+        from_port: data.from_port,
+        to_port: data.to_port,
+        kind: data.type_,
+    }
 }
 
 fn to_edge_data(data: EdgeData) -> sys::CUgraphEdgeData {
-    sys::CUgraphEdgeData { from_port: data.from_port, to_port: data.to_port, type_: data.kind, reserved: [0; 5] }
+    sys::CUgraphEdgeData {
+        from_port: data.from_port,
+        to_port: data.to_port,
+        type_: data.kind,
+        reserved: [0; 5],
+    }
 }
 
 /// Writes as many handles as there is room for; with no room at all, only says how many there are.
@@ -242,9 +260,18 @@ unsafe fn list_edges(
             return put(count, edges.len());
         }
         for (n, edge) in edges.iter().take(room).enumerate() {
-            put(from.add(n), to_pointer(graphs.node_handle(of(graph), edge.from)))?;
-            put(to.add(n), to_pointer(graphs.node_handle(of(graph), edge.to)))?;
-            put_if(if data.is_null() { data } else { data.add(n) }, to_edge_data(edge.data));
+            put(
+                from.add(n),
+                to_pointer(graphs.node_handle(of(graph), edge.from)),
+            )?;
+            put(
+                to.add(n),
+                to_pointer(graphs.node_handle(of(graph), edge.to)),
+            )?;
+            put_if(
+                if data.is_null() { data } else { data.add(n) },
+                to_edge_data(edge.data),
+            );
         }
         put(count, room.min(edges.len()))
     }
@@ -269,10 +296,17 @@ unsafe fn list_neighbours(
     let ids: Vec<NodeId> = found.iter().map(|(id, _)| *id).collect();
     // SAFETY: by the caller's promise.
     unsafe {
-        let room = if nodes.is_null() { 0 } else { *crate::entry::get(count)? };
+        let room = if nodes.is_null() {
+            0
+        } else {
+            *crate::entry::get(count)?
+        };
         list(&mut graphs, home, &ids, nodes, count)?;
         for (n, (_, edge)) in found.iter().take(room).enumerate() {
-            put_if(if data.is_null() { data } else { data.add(n) }, to_edge_data(*edge));
+            put_if(
+                if data.is_null() { data } else { data.add(n) },
+                to_edge_data(*edge),
+            );
         }
     }
     Ok(())

@@ -122,9 +122,10 @@ unsafe fn kind_of(params: &sys::CUgraphNodeParams) -> Result<NodeKind> {
                     ctx: kernel.ctx,
                 })?)
             }
-            sys::CU_GRAPH_NODE_TYPE_MEMCPY => {
-                NodeKind::Memcpy(copy_node(&of_kind.memcpy.copyParams, of_kind.memcpy.copyCtx)?)
-            }
+            sys::CU_GRAPH_NODE_TYPE_MEMCPY => NodeKind::Memcpy(copy_node(
+                &of_kind.memcpy.copyParams,
+                of_kind.memcpy.copyCtx,
+            )?),
             sys::CU_GRAPH_NODE_TYPE_MEMSET => {
                 let fill = &of_kind.memset;
                 NodeKind::Memset(memset_node(&sys::CUDA_MEMSET_NODE_PARAMS {
@@ -136,7 +137,9 @@ unsafe fn kind_of(params: &sys::CUgraphNodeParams) -> Result<NodeKind> {
                     height: fill.height,
                 })?)
             }
-            sys::CU_GRAPH_NODE_TYPE_HOST => NodeKind::Host(host_call(of_kind.host.fn_, of_kind.host.userData)?),
+            sys::CU_GRAPH_NODE_TYPE_HOST => {
+                NodeKind::Host(host_call(of_kind.host.fn_, of_kind.host.userData)?)
+            }
             sys::CU_GRAPH_NODE_TYPE_GRAPH => child_of(of_kind.graph.graph)?,
             sys::CU_GRAPH_NODE_TYPE_EMPTY => NodeKind::Empty,
             sys::CU_GRAPH_NODE_TYPE_WAIT_EVENT => {
@@ -145,13 +148,17 @@ unsafe fn kind_of(params: &sys::CUgraphNodeParams) -> Result<NodeKind> {
             sys::CU_GRAPH_NODE_TYPE_EVENT_RECORD => {
                 NodeKind::EventRecord(session()?.events.get(of_kind.eventRecord.event)?.handle)
             }
-            sys::CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-                NodeKind::MemAlloc(alloc_node(of_kind.alloc.poolProps.location.id, of_kind.alloc.bytesize)?)
-            }
+            sys::CU_GRAPH_NODE_TYPE_MEM_ALLOC => NodeKind::MemAlloc(alloc_node(
+                of_kind.alloc.poolProps.location.id,
+                of_kind.alloc.bytesize,
+            )?),
             sys::CU_GRAPH_NODE_TYPE_MEM_FREE => NodeKind::MemFree(of_kind.free.dptr),
             sys::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => {
                 let batch = &of_kind.memOp;
-                NodeKind::BatchMemOp(memory_operations(array(batch.paramArray, batch.count as usize)?)?)
+                NodeKind::BatchMemOp(memory_operations(array(
+                    batch.paramArray,
+                    batch.count as usize,
+                )?)?)
             }
             _ => return Err(sys::CUDA_ERROR_NOT_SUPPORTED),
         })
@@ -159,44 +166,83 @@ unsafe fn kind_of(params: &sys::CUgraphNodeParams) -> Result<NodeKind> {
 }
 
 fn host_call(function: sys::CUhostFn, data: *mut c_void) -> Result<HostCall> {
-    super::graph_node::host_node(&sys::CUDA_HOST_NODE_PARAMS { fn_: function, userData: data })
+    super::graph_node::host_node(&sys::CUDA_HOST_NODE_PARAMS {
+        fn_: function,
+        userData: data,
+    })
 }
 
 /// Operations on words.
 ///
 /// # Safety
 /// Every entry is as the API demands for the operation it names.
-pub(super) unsafe fn memory_operations(entries: &[sys::CUstreamBatchMemOpParams]) -> Result<Vec<MemOp>> {
+pub(super) unsafe fn memory_operations(
+    entries: &[sys::CUstreamBatchMemOpParams],
+) -> Result<Vec<MemOp>> {
     let one = |entry: &sys::CUstreamBatchMemOpParams| {
         // SAFETY: the operation's number is at the same place in every member, and tells which one it is.
         let (kind, address, value, flags, wide) = unsafe {
             match entry.operation {
                 sys::CU_STREAM_MEM_OP_WAIT_VALUE_32 => {
                     let wait = entry.waitValue;
-                    (MemOpKind::Wait, wait.address, wait.__bindgen_anon_1.value.into(), wait.flags, false)
+                    (
+                        MemOpKind::Wait,
+                        wait.address,
+                        wait.__bindgen_anon_1.value.into(),
+                        wait.flags,
+                        false,
+                    )
                 }
                 sys::CU_STREAM_MEM_OP_WAIT_VALUE_64 => {
                     let wait = entry.waitValue;
-                    (MemOpKind::Wait, wait.address, wait.__bindgen_anon_1.value64, wait.flags, true)
+                    (
+                        MemOpKind::Wait,
+                        wait.address,
+                        wait.__bindgen_anon_1.value64,
+                        wait.flags,
+                        true,
+                    )
                 }
                 sys::CU_STREAM_MEM_OP_WRITE_VALUE_32 => {
                     let write = entry.writeValue;
-                    (MemOpKind::Write, write.address, write.__bindgen_anon_1.value.into(), write.flags, false)
+                    (
+                        MemOpKind::Write,
+                        write.address,
+                        write.__bindgen_anon_1.value.into(),
+                        write.flags,
+                        false,
+                    )
                 }
                 sys::CU_STREAM_MEM_OP_WRITE_VALUE_64 => {
                     let write = entry.writeValue;
-                    (MemOpKind::Write, write.address, write.__bindgen_anon_1.value64, write.flags, true)
+                    (
+                        MemOpKind::Write,
+                        write.address,
+                        write.__bindgen_anon_1.value64,
+                        write.flags,
+                        true,
+                    )
                 }
                 sys::CU_STREAM_MEM_OP_BARRIER => {
                     (MemOpKind::Barrier, 0, 0, entry.memoryBarrier.flags, false)
                 }
-                sys::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => {
-                    (MemOpKind::Barrier, 0, 0, entry.flushRemoteWrites.flags, false)
-                }
+                sys::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => (
+                    MemOpKind::Barrier,
+                    0,
+                    0,
+                    entry.flushRemoteWrites.flags,
+                    false,
+                ),
                 _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
             }
         };
-        Ok(MemOp { kind, address, value, flags, wide })
+        Ok(MemOp {
+            kind,
+            address,
+            value,
+            flags,
+            wide,
+        })
     };
     entries.iter().map(one).collect()
 }

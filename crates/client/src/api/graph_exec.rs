@@ -228,7 +228,8 @@ fn update(exec: sys::CUgraphExec, graph: sys::CUgraph) -> Result<sys::CUgraphExe
             })
         }
         Err(error) => {
-            let mut handle = |node: Option<_>| node.map_or(0, |node| graphs.node_handle(of(graph), node));
+            let mut handle =
+                |node: Option<_>| node.map_or(0, |node| graphs.node_handle(of(graph), node));
             let (node, from) = (handle(error.node), handle(error.from));
             Ok(sys::CUgraphExecUpdateResultInfo {
                 result: error.reason.cuda_result(),

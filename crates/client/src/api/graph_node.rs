@@ -4,7 +4,9 @@ use core::ffi::c_void;
 
 use fermata_abi::op::{Handle, Op};
 use fermata_abi::sys::driver as sys;
-use fermata_graph::{Graph, HostCall, KernelNode, LaunchAttribute, MemAllocNode, MemsetNode, NodeKind};
+use fermata_graph::{
+    Graph, HostCall, KernelNode, LaunchAttribute, MemAllocNode, MemsetNode, NodeKind,
+};
 
 use super::graph::ids;
 use super::graph_params::{copy_node, from_copy, kernel_node, kernel_params, memset_node};
@@ -266,10 +268,20 @@ driver_api! {
     }
 }
 
-pub(super) fn add(graph: sys::CUgraph, after: &[sys::CUgraphNode], kind: NodeKind) -> Result<sys::CUgraphNode> {
+pub(super) fn add(
+    graph: sys::CUgraph,
+    after: &[sys::CUgraphNode],
+    kind: NodeKind,
+) -> Result<sys::CUgraphNode> {
     let mut graphs = session()?.graphs.lock();
-    let after: Vec<_> = ids(&graphs, of(graph), after)?.into_iter().map(|node| (node, PLAIN)).collect();
-    let node = graphs.graph_mut(of(graph))?.add(kind, &after).map_err(refused)?;
+    let after: Vec<_> = ids(&graphs, of(graph), after)?
+        .into_iter()
+        .map(|node| (node, PLAIN))
+        .collect();
+    let node = graphs
+        .graph_mut(of(graph))?
+        .add(kind, &after)
+        .map_err(refused)?;
     Ok(to_pointer(graphs.node_handle(of(graph), node)))
 }
 
@@ -281,7 +293,10 @@ pub(super) fn child_of(graph: sys::CUgraph) -> Result<NodeKind> {
 pub(super) fn host_node(params: &sys::CUDA_HOST_NODE_PARAMS) -> Result<HostCall> {
     let function = params.fn_.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
     let function = (function as *const ()).expose_provenance() as u64;
-    Ok(HostCall { function, user_data: params.userData.expose_provenance() as u64 })
+    Ok(HostCall {
+        function,
+        user_data: params.userData.expose_provenance() as u64,
+    })
 }
 
 /// The kernel node behind a handle.
@@ -302,8 +317,17 @@ pub(super) fn alloc_node(device: sys::CUdevice, bytes: usize) -> Result<MemAlloc
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
     let bytes = bytes as u64;
-    let op = Op::MemAlloc { context: context.handle, size: bytes };
+    let op = Op::MemAlloc {
+        context: context.handle,
+        size: bytes,
+    };
     let address = link::ask(&op, link::number)?;
-    session.memory.insert(Block::new(address, bytes, Kind::Pool, &context));
-    Ok(MemAllocNode { device, bytes, address })
+    session
+        .memory
+        .insert(Block::new(address, bytes, Kind::Pool, &context));
+    Ok(MemAllocNode {
+        device,
+        bytes,
+        address,
+    })
 }

@@ -21,11 +21,23 @@ use crate::session::session;
 /// The parameter lists are as the API demands.
 pub(super) unsafe fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<KernelNode> {
     let session = session()?;
-    let context = if params.ctx.is_null() { current()? } else { session.contexts.get(params.ctx)? };
-    let handle = if params.func.is_null() { of(params.kern) } else { of(params.func) };
+    let context = if params.ctx.is_null() {
+        current()?
+    } else {
+        session.contexts.get(params.ctx)?
+    };
+    let handle = if params.func.is_null() {
+        of(params.kern)
+    } else {
+        of(params.func)
+    };
     let function = session.modules.launchable(handle, &context)?;
     // SAFETY: by the caller's promise.
-    let block = unsafe { with_params(&function, params.kernelParams, params.extra, |block| Ok(block.to_vec())) };
+    let block = unsafe {
+        with_params(&function, params.kernelParams, params.extra, |block| {
+            Ok(block.to_vec())
+        })
+    };
     Ok(KernelNode {
         function: function.handle,
         context: function.module.context.handle,
@@ -47,9 +59,15 @@ struct View {
 static VIEWS: Mutex<Option<HashMap<Handle, View>>> = Mutex::new(None);
 
 /// A kernel node as the API's structure, whose parameter list stays good until the next such call.
-pub(super) fn kernel_params(node: Handle, kernel: &KernelNode) -> Result<sys::CUDA_KERNEL_NODE_PARAMS> {
+pub(super) fn kernel_params(
+    node: Handle,
+    kernel: &KernelNode,
+) -> Result<sys::CUDA_KERNEL_NODE_PARAMS> {
     let function = find(to_pointer(kernel.function))?;
-    let mut view = View { block: kernel.params.clone(), pointers: Vec::new() };
+    let mut view = View {
+        block: kernel.params.clone(),
+        pointers: Vec::new(),
+    };
     let start = view.block.as_mut_ptr();
     let at = |&(offset, _): &(u32, u32)| start.wrapping_add(offset as usize).expose_provenance();
     view.pointers = function.params.iter().map(at).collect();
@@ -64,7 +82,11 @@ pub(super) fn kernel_params(node: Handle, kernel: &KernelNode) -> Result<sys::CU
         blockDimY: kernel.block[1],
         blockDimZ: kernel.block[2],
         sharedMemBytes: kernel.shared_bytes,
-        kernelParams: if function.params.is_empty() { core::ptr::null_mut() } else { pointers },
+        kernelParams: if function.params.is_empty() {
+            core::ptr::null_mut()
+        } else {
+            pointers
+        },
         extra: core::ptr::null_mut(),
         kern: core::ptr::null_mut(),
         ctx: to_pointer(kernel.context),
@@ -81,7 +103,11 @@ pub(super) fn copy_node(copy: &sys::CUDA_MEMCPY3D, context: sys::CUcontext) -> R
     if copy.srcLOD != 0 || copy.dstLOD != 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
-    let (width, height, depth) = (copy.WidthInBytes as u64, copy.Height as u64, copy.Depth as u64);
+    let (width, height, depth) = (
+        copy.WidthInBytes as u64,
+        copy.Height as u64,
+        copy.Depth as u64,
+    );
     let end = |kind, host: u64, device: u64, array: sys::CUarray| match kind {
         sys::CU_MEMORYTYPE_HOST => Ok((Place::Host, host)),
         sys::CU_MEMORYTYPE_DEVICE => Ok((Place::Device, device)),
@@ -89,11 +115,32 @@ pub(super) fn copy_node(copy: &sys::CUDA_MEMCPY3D, context: sys::CUcontext) -> R
         sys::CU_MEMORYTYPE_ARRAY => Ok((Place::Array, session()?.arrays.get(array)?.handle)),
         _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
     };
-    let source = end(copy.srcMemoryType, copy.srcHost.expose_provenance() as u64, copy.srcDevice, copy.srcArray)?;
-    let target = end(copy.dstMemoryType, copy.dstHost.expose_provenance() as u64, copy.dstDevice, copy.dstArray)?;
+    let source = end(
+        copy.srcMemoryType,
+        copy.srcHost.expose_provenance() as u64,
+        copy.srcDevice,
+        copy.srcArray,
+    )?;
+    let target = end(
+        copy.dstMemoryType,
+        copy.dstHost.expose_provenance() as u64,
+        copy.dstDevice,
+        copy.dstArray,
+    )?;
     let filled = |pitch: usize, rows: usize, x: usize, y: usize| {
-        let pitch = if pitch == 0 { x as u64 + width } else { pitch as u64 };
-        (pitch, if rows == 0 { y as u64 + height } else { rows as u64 })
+        let pitch = if pitch == 0 {
+            x as u64 + width
+        } else {
+            pitch as u64
+        };
+        (
+            pitch,
+            if rows == 0 {
+                y as u64 + height
+            } else {
+                rows as u64
+            },
+        )
     };
     let (src_pitch, src_rows) = filled(copy.srcPitch, copy.srcHeight, copy.srcXInBytes, copy.srcY);
     let (dst_pitch, dst_rows) = filled(copy.dstPitch, copy.dstHeight, copy.dstXInBytes, copy.dstY);
@@ -132,12 +179,23 @@ pub(super) fn from_copy(copy: &Copy) -> sys::CUDA_MEMCPY3D {
         Place::Unified => sys::CU_MEMORYTYPE_UNIFIED,
         Place::Array => sys::CU_MEMORYTYPE_ARRAY,
     };
-    let device = |end: &CopyEnd| matches!(end.place, Place::Device | Place::Unified).then_some(end.address);
+    let device =
+        |end: &CopyEnd| matches!(end.place, Place::Device | Place::Unified).then_some(end.address);
     let pointer = |end: &CopyEnd| {
-        let address = if end.place == Place::Host { end.address } else { 0 };
+        let address = if end.place == Place::Host {
+            end.address
+        } else {
+            0
+        };
         std::ptr::with_exposed_provenance_mut::<c_void>(address as usize)
     };
-    let array = |end: &CopyEnd| to_pointer(if end.place == Place::Array { end.address } else { 0 });
+    let array = |end: &CopyEnd| {
+        to_pointer(if end.place == Place::Array {
+            end.address
+        } else {
+            0
+        })
+    };
     let (src, dst) = (&copy.src, &copy.dst);
     sys::CUDA_MEMCPY3D {
         srcXInBytes: src.x_bytes as usize,

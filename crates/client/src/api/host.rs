@@ -11,8 +11,9 @@ use crate::host;
 use crate::mirror::{Block, Kind};
 use crate::session::session;
 
-const HOST_ALLOC_FLAGS: c_uint =
-    sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_WRITECOMBINED;
+const HOST_ALLOC_FLAGS: c_uint = sys::CU_MEMHOSTALLOC_PORTABLE
+    | sys::CU_MEMHOSTALLOC_DEVICEMAP
+    | sys::CU_MEMHOSTALLOC_WRITECOMBINED;
 
 driver_api! {
     fn cuMemAllocHost_v2(pointer: *mut *mut c_void, size: usize) {
@@ -113,7 +114,9 @@ fn pinned(size: usize, flags: c_uint) -> Result<*mut c_void> {
 
 fn find(pointer: *mut c_void) -> Result<std::sync::Arc<Block>> {
     let block = session()?.memory.find(pointer.addr() as Address);
-    block.filter(|block| block.is_host()).ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+    block
+        .filter(|block| block.is_host())
+        .ok_or(sys::CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Hints about managed memory change nothing here, where it is shared memory; but their range must be
@@ -121,5 +124,9 @@ fn find(pointer: *mut c_void) -> Result<std::sync::Arc<Block>> {
 pub(super) fn check_hint(address: sys::CUdeviceptr, size: usize) -> Result {
     let managed = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
     let fine = session()?.memory.holds(address, size as u64, managed);
-    if fine { Ok(()) } else { Err(sys::CUDA_ERROR_INVALID_VALUE) }
+    if fine {
+        Ok(())
+    } else {
+        Err(sys::CUDA_ERROR_INVALID_VALUE)
+    }
 }

@@ -71,5 +71,7 @@ fn find(symbol: &str, version: c_int, flags: u64) -> core::result::Result<*mut c
     let per_thread = flags & u64::from(sys::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     let version = u32::try_from(version).unwrap_or(0);
     let symbol = resolve(symbol, version, per_thread)?;
-    proc_table::address(symbol).map(|entry| entry as *mut c_void).ok_or(Missing::NoSuchName)
+    proc_table::address(symbol)
+        .map(|entry| entry as *mut c_void)
+        .ok_or(Missing::NoSuchName)
 }

@@ -124,7 +124,9 @@ fn issue(
     attributes: Vec<LaunchAttribute<'_>>,
     stream: sys::CUstream,
 ) -> Result {
-    if capture::add(session, stream, || Ok(NodeKind::Kernel(node(function, shape, params, &attributes))))? {
+    if capture::add(session, stream, || {
+        Ok(NodeKind::Kernel(node(function, shape, params, &attributes)))
+    })? {
         return Ok(());
     }
     let stream = session.streams.resolve(stream)?;
@@ -132,13 +134,24 @@ fn issue(
     launch(function, shape, params, attributes, stream)
 }
 
-fn node(function: &Function, shape: Shape, params: &[u8], attributes: &[LaunchAttribute<'_>]) -> KernelNode {
-    let kept = |known: &LaunchAttribute<'_>| fermata_graph::LaunchAttribute { id: known.id, value: known.value.to_vec() };
+fn node(
+    function: &Function,
+    shape: Shape,
+    params: &[u8],
+    attributes: &[LaunchAttribute<'_>],
+) -> KernelNode {
+    let kept = |known: &LaunchAttribute<'_>| fermata_graph::LaunchAttribute {
+        id: known.id,
+        value: known.value.to_vec(),
+    };
     let mut attributes: Vec<_> = attributes.iter().map(kept).collect();
     if shape.cooperative {
         let mut value = vec![0; 64];
         value[0] = 1;
-        attributes.push(fermata_graph::LaunchAttribute { id: sys::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value });
+        attributes.push(fermata_graph::LaunchAttribute {
+            id: sys::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            value,
+        });
     }
     KernelNode {
         function: function.handle,
@@ -154,5 +167,9 @@ fn node(function: &Function, shape: Shape, params: &[u8], attributes: &[LaunchAt
 fn encode(attribute: &sys::CUlaunchAttribute) -> LaunchAttribute<'_> {
     let value = std::ptr::from_ref(&attribute.value).cast();
     // SAFETY: the value is a union of 64 bytes, which live as long as the attribute.
-    LaunchAttribute { id: attribute.id, value: unsafe { std::slice::from_raw_parts(value, 64) } }
+    let value = unsafe { std::slice::from_raw_parts(value, 64) };
+    LaunchAttribute {
+        id: attribute.id,
+        value,
+    }
 }

@@ -164,7 +164,9 @@ driver_api! {
 
 /// The context in which a kernel's properties on a device are looked up: the current one if it is there,
 /// else the primary one.
-fn context_on(device: sys::CUdevice) -> crate::entry::Result<std::sync::Arc<crate::context::Context>> {
+fn context_on(
+    device: sys::CUdevice,
+) -> crate::entry::Result<std::sync::Arc<crate::context::Context>> {
     match current_or_none() {
         Some(context) if context.device == device => Ok(context),
         _ => {

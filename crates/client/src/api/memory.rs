@@ -103,8 +103,16 @@ fn alloc(size: usize) -> crate::entry::Result<u64> {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
     let size = size as u64;
-    let address = link::ask(&Op::MemAlloc { context: context.handle, size }, link::number)?;
-    session.memory.insert(Block::new(address, size, Kind::Device, &context));
+    let address = link::ask(
+        &Op::MemAlloc {
+            context: context.handle,
+            size,
+        },
+        link::number,
+    )?;
+    session
+        .memory
+        .insert(Block::new(address, size, Kind::Device, &context));
     Ok(address)
 }
 
@@ -126,6 +134,8 @@ fn alloc_async(size: usize, stream: sys::CUstream) -> crate::entry::Result<u64> 
     let stream = session.streams.resolve(stream)?;
     let size = size as u64;
     let address = link::ask(&Op::MemAllocAsync { stream, size }, link::number)?;
-    session.memory.insert(Block::new(address, size, Kind::Pool, &context));
+    session
+        .memory
+        .insert(Block::new(address, size, Kind::Pool, &context));
     Ok(address)
 }

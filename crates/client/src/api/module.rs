@@ -107,13 +107,20 @@ impl Logs {
             Some(unsafe { values.add(at).read() })
         };
         let buffer = value(sys::CU_JIT_ERROR_LOG_BUFFER).filter(|buffer| !buffer.is_null());
-        let size = value(sys::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES).map_or(0, |size| size.addr() as u32 as usize);
-        Self { error: buffer.map(|buffer| (buffer.cast(), size)).filter(|(_, size)| *size > 0) }
+        let size = value(sys::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+            .map_or(0, |size| size.addr() as u32 as usize);
+        Self {
+            error: buffer
+                .map(|buffer| (buffer.cast(), size))
+                .filter(|(_, size)| *size > 0),
+        }
     }
 
     /// Writes what the compiler said, cut to the buffer.
     pub(super) fn fill(&self, log: &str) {
-        let Some((buffer, size)) = self.error else { return };
+        let Some((buffer, size)) = self.error else {
+            return;
+        };
         let copied = log.len().min(size - 1);
         // SAFETY: the buffer is `size` bytes long by the promise given to `new`.
         unsafe {

@@ -82,7 +82,12 @@ fn active_blocks(function: &Function, block: c_int, shared: usize, flags: u32) -
     if block == 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
-    let op = Op::Occupancy { function: function.handle, block, shared: shared as u64, flags };
+    let op = Op::Occupancy {
+        function: function.handle,
+        block,
+        shared: shared as u64,
+        flags,
+    };
     Ok(link::ask(&op, link::number)? as c_int)
 }
 

@@ -50,7 +50,12 @@ driver_api! {
 
 /// # Safety
 /// `data` is null or has room for the attribute's type.
-unsafe fn put_attribute(data: *mut c_void, attribute: c_uint, address: u64, block: &Block) -> Result {
+unsafe fn put_attribute(
+    data: *mut c_void,
+    attribute: c_uint,
+    address: u64,
+    block: &Block,
+) -> Result {
     let managed = block.kind == Kind::Host(HostKind::Managed);
     let host_visible = block.is_host();
     // SAFETY: the caller's promise, with the type that each attribute has.
@@ -61,7 +66,11 @@ unsafe fn put_attribute(data: *mut c_void, attribute: c_uint, address: u64, bloc
             }
             sys::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {
                 let device = !host_visible || managed;
-                let kind = if device { sys::CU_MEMORYTYPE_DEVICE } else { sys::CU_MEMORYTYPE_HOST };
+                let kind = if device {
+                    sys::CU_MEMORYTYPE_DEVICE
+                } else {
+                    sys::CU_MEMORYTYPE_HOST
+                };
                 put(data.cast(), kind)
             }
             sys::CU_POINTER_ATTRIBUTE_DEVICE_POINTER => put(data.cast(), address),
@@ -97,8 +106,9 @@ unsafe fn put_unknown(data: *mut c_void, attribute: c_uint) -> Result {
     unsafe {
         match attribute {
             sys::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => put(data.cast(), -2i32),
-            sys::CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-            | sys::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => put(data.cast(), 0u32),
+            sys::CU_POINTER_ATTRIBUTE_MEMORY_TYPE | sys::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
+                put(data.cast(), 0u32)
+            }
             sys::CU_POINTER_ATTRIBUTE_CONTEXT
             | sys::CU_POINTER_ATTRIBUTE_DEVICE_POINTER
             | sys::CU_POINTER_ATTRIBUTE_HOST_POINTER

@@ -146,7 +146,10 @@ driver_api! {
     }
 }
 
-fn device_of(location: &sys::CUmemLocation, kind: sys::CUmemAllocationType) -> Result<sys::CUdevice> {
+fn device_of(
+    location: &sys::CUmemLocation,
+    kind: sys::CUmemAllocationType,
+) -> Result<sys::CUdevice> {
     let device = location.type_ == sys::CU_MEM_LOCATION_TYPE_DEVICE;
     if device && kind == sys::CU_MEM_ALLOCATION_TYPE_PINNED {
         Ok(location.id)

@@ -134,19 +134,51 @@ driver_api! {
 }
 
 fn check_flags(flags: c_uint) -> Result {
-    if flags & !sys::CU_STREAM_NON_BLOCKING == 0 { Ok(()) } else { Err(sys::CUDA_ERROR_INVALID_VALUE) }
+    if flags & !sys::CU_STREAM_NON_BLOCKING == 0 {
+        Ok(())
+    } else {
+        Err(sys::CUDA_ERROR_INVALID_VALUE)
+    }
 }
 
 fn write_value(stream: sys::CUstream, address: u64, value: u64, flags: u32, wide: bool) -> Result {
-    let operation = MemOp { kind: MemOpKind::Write, address, value, flags, wide };
-    let Some(stream) = checked(stream, operation)? else { return Ok(()) };
-    link::post(&Op::WriteValue { stream, address, value, flags, wide })
+    let operation = MemOp {
+        kind: MemOpKind::Write,
+        address,
+        value,
+        flags,
+        wide,
+    };
+    let Some(stream) = checked(stream, operation)? else {
+        return Ok(());
+    };
+    link::post(&Op::WriteValue {
+        stream,
+        address,
+        value,
+        flags,
+        wide,
+    })
 }
 
 fn wait_value(stream: sys::CUstream, address: u64, value: u64, flags: u32, wide: bool) -> Result {
-    let operation = MemOp { kind: MemOpKind::Wait, address, value, flags, wide };
-    let Some(stream) = checked(stream, operation)? else { return Ok(()) };
-    link::post(&Op::WaitValue { stream, address, value, flags, wide })
+    let operation = MemOp {
+        kind: MemOpKind::Wait,
+        address,
+        value,
+        flags,
+        wide,
+    };
+    let Some(stream) = checked(stream, operation)? else {
+        return Ok(());
+    };
+    link::post(&Op::WaitValue {
+        stream,
+        address,
+        value,
+        flags,
+        wide,
+    })
 }
 
 /// The stream for an operation on a word; `None` if it has been captured.
@@ -157,7 +189,9 @@ fn checked(stream: sys::CUstream, operation: MemOp) -> Result<Option<StreamRef>>
     if !address.is_multiple_of(bytes) || !session.memory.holds(address, bytes, |_| true) {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
-    if capture::add(session, stream, || Ok(NodeKind::BatchMemOp(vec![operation])))? {
+    if capture::add(session, stream, || {
+        Ok(NodeKind::BatchMemOp(vec![operation]))
+    })? {
         return Ok(None);
     }
     session.streams.resolve(stream).map(Some)

@@ -61,12 +61,16 @@ driver_api! {
 /// Gives back what a destroyed graph held.
 pub(super) fn release_all(session: &Session, graph: Handle) {
     let mut given_back = Vec::new();
-    session.graphs.lock().held.retain(|(holder, object), count| {
-        if *holder == graph {
-            given_back.push((*object, *count));
-        }
-        *holder != graph
-    });
+    session
+        .graphs
+        .lock()
+        .held
+        .retain(|(holder, object), count| {
+            if *holder == graph {
+                given_back.push((*object, *count));
+            }
+            *holder != graph
+        });
     for (object, count) in given_back {
         // An object the program has released too often is gone already.
         let _ = release(session, object, count);
@@ -75,18 +79,32 @@ pub(super) fn release_all(session: &Session, graph: Handle) {
 
 fn retain(session: &Session, object: Handle, count: u32) -> Result {
     let mut graphs = session.graphs.lock();
-    let object = graphs.objects.get_mut(&object).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-    object.references = object.references.checked_add(count).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+    let object = graphs
+        .objects
+        .get_mut(&object)
+        .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+    object.references = object
+        .references
+        .checked_add(count)
+        .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
     Ok(())
 }
 
 fn release(session: &Session, object: Handle, count: u32) -> Result {
     let gone = {
         let mut graphs = session.graphs.lock();
-        let found = graphs.objects.get_mut(&object).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
-        found.references = found.references.checked_sub(count).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        let found = graphs
+            .objects
+            .get_mut(&object)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        found.references = found
+            .references
+            .checked_sub(count)
+            .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         let found = *found;
-        (found.references == 0).then(|| graphs.objects.remove(&object)).map(|_| found)
+        (found.references == 0)
+            .then(|| graphs.objects.remove(&object))
+            .map(|_| found)
     };
     if let Some(UserObject { destroy, data, .. }) = gone {
         // SAFETY: the program gave the function for this call with this argument.

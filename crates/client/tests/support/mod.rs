@@ -13,7 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::*;
-use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN, FromAgent, ToAgent, WAKE_REATTACH, wake_block};
+use fermata_control::agent::{
+    ENV_SOCKET, ENV_TOKEN, FromAgent, ToAgent, WAKE_REATTACH, wake_block,
+};
 use fermata_control::{Connection, PROTOCOL};
 use fermata_wire::{Config, Consumer, Event, FromProgram, Side, StagedArea, create};
 
@@ -46,18 +48,36 @@ pub struct Stage {
 impl Stage {
     /// Runs the scenario `name` of this test binary as a program.
     pub fn start(name: &str) -> Self {
-        let socket = std::env::temp_dir().join(format!("fermata-{}-{name}.sock", std::process::id()));
+        let socket =
+            std::env::temp_dir().join(format!("fermata-{}-{name}.sock", std::process::id()));
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
         let program = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
+            .args([
+                "--exact",
+                name,
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(ENV_SOCKET, &socket)
             .env(ENV_TOKEN, TOKEN)
             .spawn()
             .unwrap();
-        let device = Arc::new(Mutex::new(Device { next: DEVICE_BASE, ..Device::default() }));
+        let device = Arc::new(Mutex::new(Device {
+            next: DEVICE_BASE,
+            ..Device::default()
+        }));
         let agent = Connection::new(listener.accept().unwrap().0.into(), "agent");
-        let mut stage = Self { listener, socket, program, agent, device, wake: 0, worker: None };
+        let mut stage = Self {
+            listener,
+            socket,
+            program,
+            agent,
+            device,
+            wake: 0,
+            worker: None,
+        };
         let (pid, reattach) = stage.hello();
         assert_eq!((pid, reattach), (stage.program.id(), false));
         stage.welcome(true);
@@ -66,7 +86,13 @@ impl Stage {
 
     fn hello(&mut self) -> (u32, bool) {
         match self.agent.recv(WAIT).unwrap().0 {
-            FromAgent::Hello { protocol: PROTOCOL, pid, token, wake_block, reattach } => {
+            FromAgent::Hello {
+                protocol: PROTOCOL,
+                pid,
+                token,
+                wake_block,
+                reattach,
+            } => {
                 assert_eq!(token, TOKEN);
                 self.wake = wake_block;
                 (pid, reattach)
@@ -81,9 +107,20 @@ impl Stage {
         let side = Arc::new(Side::new(worker));
         let consumer = Consumer::open(memory.as_fd(), side.clone()).unwrap();
         let (stop, device) = (Arc::new(AtomicBool::new(false)), self.device.clone());
-        let welcome = ToAgent::Welcome { protocol: PROTOCOL, resume };
-        self.agent.send(&welcome, &[memory.as_fd(), program.as_fd()]).unwrap();
-        let serving = Serving { consumer: Some(consumer), side, device, stop: stop.clone(), streams: HashMap::new() };
+        let welcome = ToAgent::Welcome {
+            protocol: PROTOCOL,
+            resume,
+        };
+        self.agent
+            .send(&welcome, &[memory.as_fd(), program.as_fd()])
+            .unwrap();
+        let serving = Serving {
+            consumer: Some(consumer),
+            side,
+            device,
+            stop: stop.clone(),
+            streams: HashMap::new(),
+        };
         self.worker = Some((stop, std::thread::spawn(move || serving.run())));
     }
 
@@ -111,7 +148,16 @@ impl Stage {
         self.stop_worker();
         let folder = format!("/proc/{}/fd", self.program.id());
         let links = std::fs::read_dir(folder).unwrap();
-        links.filter_map(|e| Some(std::fs::read_link(e.ok()?.path()).ok()?.display().to_string())).collect()
+        links
+            .filter_map(|e| {
+                Some(
+                    std::fs::read_link(e.ok()?.path())
+                        .ok()?
+                        .display()
+                        .to_string(),
+                )
+            })
+            .collect()
     }
 
     pub fn maps(&self) -> String {
@@ -120,7 +166,10 @@ impl Stage {
 
     /// Summons the agent to the socket at `path`.
     pub fn summon(&self, path: &str) {
-        let memory = File::options().write(true).open(format!("/proc/{}/mem", self.program.id())).unwrap();
+        let memory = File::options()
+            .write(true)
+            .open(format!("/proc/{}/mem", self.program.id()))
+            .unwrap();
         let write = |at: u64, bytes: &[u8]| memory.write_all_at(bytes, self.wake + at).unwrap();
         write(wake_block::SOCKET, format!("{path}\0").as_bytes());
         write(wake_block::TOKEN, format!("{TOKEN}\0").as_bytes());
@@ -172,10 +221,17 @@ struct Serving {
 impl Serving {
     fn run(mut self) {
         for (address, (size, file)) in &self.device.lock().unwrap().regions {
-            let region = ToProgram::Region { address: *address, size: *size };
-            self.side.send_to_program(&region, Some(file.as_fd())).unwrap();
+            let region = ToProgram::Region {
+                address: *address,
+                size: *size,
+            };
+            self.side
+                .send_to_program(&region, Some(file.as_fd()))
+                .unwrap();
         }
-        self.side.send_to_program(&ToProgram::RegionsEnd, None).unwrap();
+        self.side
+            .send_to_program(&ToProgram::RegionsEnd, None)
+            .unwrap();
         let mut consumer = self.consumer.take().unwrap();
         let (replier, staging) = (consumer.replier(), consumer.staging());
         let mut names = Vec::new();
@@ -188,17 +244,38 @@ impl Serving {
             let mut bytes = Vec::new();
             let (status, body) = self.execute(&message.op, &staging, &mut bytes, &mut names);
             // Work behind a callback waits for it; nothing else in here takes any time.
-            let behind = matches!(message.op, Op::StreamSync { .. } | Op::Drain | Op::ContextSync { .. });
+            let behind = matches!(
+                message.op,
+                Op::StreamSync { .. } | Op::Drain | Op::ContextSync { .. }
+            );
             if let (true, Some(waiting)) = (behind, self.streams.values_mut().next()) {
                 waiting.extend(message.ticket);
                 continue;
             }
             if let Some(ticket) = message.ticket {
-                replier.answer(ticket, &Reply { status, body, text: "" }).unwrap();
+                replier
+                    .answer(
+                        ticket,
+                        &Reply {
+                            status,
+                            body,
+                            text: "",
+                        },
+                    )
+                    .unwrap();
             }
             if let Op::CallbackDone { id } = message.op {
                 for ticket in self.streams.remove(&id).into_iter().flatten() {
-                    replier.answer(ticket, &Reply { status: 0, body: ReplyBody::None, text: "" }).unwrap();
+                    replier
+                        .answer(
+                            ticket,
+                            &Reply {
+                                status: 0,
+                                body: ReplyBody::None,
+                                text: "",
+                            },
+                        )
+                        .unwrap();
                 }
             }
         }
@@ -243,7 +320,14 @@ impl Serving {
                 }
                 device.store(to, &source, staging);
             }
-            Op::Fill { address, element: 1, value, width, height: 1, .. } => {
+            Op::Fill {
+                address,
+                element: 1,
+                value,
+                width,
+                height: 1,
+                ..
+            } => {
                 let data = vec![*value as u8; *width as usize];
                 device.store(&Place::Address(*address), &data, staging);
             }
@@ -261,11 +345,15 @@ impl Serving {
                 return (0, ReplyBody::Function(FunctionInfo { params, attributes }));
             }
             Op::Launch { launch, .. } => {
-                device.launches.push((launch.function, launch.grid, launch.params.to_vec()));
+                device
+                    .launches
+                    .push((launch.function, launch.grid, launch.params.to_vec()));
             }
             Op::HostCall { id, .. } => {
                 self.streams.insert(*id, Vec::new());
-                self.side.send_to_program(&ToProgram::Callback { id: *id }, None).unwrap();
+                self.side
+                    .send_to_program(&ToProgram::Callback { id: *id }, None)
+                    .unwrap();
             }
             _ => {}
         }
@@ -306,8 +394,10 @@ impl Device {
     }
 
     fn region(&self, address: Address) -> Option<(u64, File)> {
-        let (start, (_, file)) =
-            self.regions.iter().find(|(start, (size, _))| (**start..*start + size).contains(&address))?;
+        let (start, (_, file)) = self
+            .regions
+            .iter()
+            .find(|(start, (size, _))| (**start..*start + size).contains(&address))?;
         Some((address - start, File::from(file.try_clone().unwrap())))
     }
 }

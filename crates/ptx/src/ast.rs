@@ -75,23 +75,64 @@ pub enum Space {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Type {
-    Pred, B8, B16, B32, B64, B128, U8, U16, U32, U64, S8, S16, S32, S64,
-    F16, F16x2, Bf16, Bf16x2, F32, F64, Texref, Samplerref, Surfref,
+    Pred,
+    B8,
+    B16,
+    B32,
+    B64,
+    B128,
+    U8,
+    U16,
+    U32,
+    U64,
+    S8,
+    S16,
+    S32,
+    S64,
+    F16,
+    F16x2,
+    Bf16,
+    Bf16x2,
+    F32,
+    F64,
+    Texref,
+    Samplerref,
+    Surfref,
 }
 
 impl Type {
     const ALL: [(&'static str, Type, u32); 23] = [
-        ("pred", Type::Pred, 1), ("b8", Type::B8, 1), ("b16", Type::B16, 2), ("b32", Type::B32, 4),
-        ("b64", Type::B64, 8), ("b128", Type::B128, 16), ("u8", Type::U8, 1), ("u16", Type::U16, 2),
-        ("u32", Type::U32, 4), ("u64", Type::U64, 8), ("s8", Type::S8, 1), ("s16", Type::S16, 2),
-        ("s32", Type::S32, 4), ("s64", Type::S64, 8), ("f16", Type::F16, 2), ("f16x2", Type::F16x2, 4),
-        ("bf16", Type::Bf16, 2), ("bf16x2", Type::Bf16x2, 4), ("f32", Type::F32, 4), ("f64", Type::F64, 8),
-        ("texref", Type::Texref, 8), ("samplerref", Type::Samplerref, 8), ("surfref", Type::Surfref, 8),
+        ("pred", Type::Pred, 1),
+        ("b8", Type::B8, 1),
+        ("b16", Type::B16, 2),
+        ("b32", Type::B32, 4),
+        ("b64", Type::B64, 8),
+        ("b128", Type::B128, 16),
+        ("u8", Type::U8, 1),
+        ("u16", Type::U16, 2),
+        ("u32", Type::U32, 4),
+        ("u64", Type::U64, 8),
+        ("s8", Type::S8, 1),
+        ("s16", Type::S16, 2),
+        ("s32", Type::S32, 4),
+        ("s64", Type::S64, 8),
+        ("f16", Type::F16, 2),
+        ("f16x2", Type::F16x2, 4),
+        ("bf16", Type::Bf16, 2),
+        ("bf16x2", Type::Bf16x2, 4),
+        ("f32", Type::F32, 4),
+        ("f64", Type::F64, 8),
+        ("texref", Type::Texref, 8),
+        ("samplerref", Type::Samplerref, 8),
+        ("surfref", Type::Surfref, 8),
     ];
 
     /// The type of that name (without the dot).
     pub fn from_name(name: &str) -> Option<Type> {
-        Self::ALL.iter().find(|(n, ..)| *n == name).map(|(_, t, _)| *t)
+        Self::ALL
+            .iter()
+            .find(|(n, ..)| *n == name)
+            .map(|(_, t, _)| *t)
     }
 
     /// Its name without the dot.
@@ -111,7 +152,10 @@ impl Type {
 
     /// A floating-point type, packed ones included.
     pub fn is_float(self) -> bool {
-        matches!(self, Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2 | Type::F32 | Type::F64)
+        matches!(
+            self,
+            Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2 | Type::F32 | Type::F64
+        )
     }
 }
 
@@ -150,7 +194,10 @@ impl Variable {
 
     /// Bytes in all, `[]` counted as `unsized_len` elements; `None` when that overflows.
     pub fn bytes(&self, unsized_len: u64) -> Option<u64> {
-        let count = self.dims.iter().try_fold(1u64, |n, d| n.checked_mul(d.unwrap_or(unsized_len)))?;
+        let count = self
+            .dims
+            .iter()
+            .try_fold(1u64, |n, d| n.checked_mul(d.unwrap_or(unsized_len)))?;
         count.checked_mul(self.element_bytes())
     }
 

@@ -84,8 +84,15 @@ pub fn container_len(header: &[u8; 16]) -> Result<usize, FatbinError> {
         return Err(FatbinError::Magic { found });
     }
     let header_bytes = word(header, 4) >> 16 & 0xFFFF;
-    let total = word(header, 8).checked_add(header_bytes).and_then(|n| usize::try_from(n).ok());
-    total.filter(|&n| n >= 16 && n <= isize::MAX as usize).ok_or(FatbinError::Bounds { what: "the body", offset: 0 })
+    let total = word(header, 8)
+        .checked_add(header_bytes)
+        .and_then(|n| usize::try_from(n).ok());
+    total
+        .filter(|&n| n >= 16 && n <= isize::MAX as usize)
+        .ok_or(FatbinError::Bounds {
+            what: "the body",
+            offset: 0,
+        })
 }
 
 /// The entries of the container that `bytes` starts with.
@@ -93,9 +100,15 @@ pub fn container_len(header: &[u8; 16]) -> Result<usize, FatbinError> {
 /// # Errors
 /// Another magic number, or an entry that reaches beyond the container.
 pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, FatbinError> {
-    let header: &[u8; 16] = bytes.first_chunk().ok_or(FatbinError::Bounds { what: "the header", offset: 0 })?;
+    let header: &[u8; 16] = bytes.first_chunk().ok_or(FatbinError::Bounds {
+        what: "the header",
+        offset: 0,
+    })?;
     let total = container_len(header)?;
-    let body = bytes.get(..total).ok_or(FatbinError::Bounds { what: "the body", offset: 0 })?;
+    let body = bytes.get(..total).ok_or(FatbinError::Bounds {
+        what: "the body",
+        offset: 0,
+    })?;
     let mut offset = (word(header, 4) >> 16 & 0xFFFF) as usize;
     let mut out = Vec::new();
     while offset < body.len() {
@@ -109,7 +122,9 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, FatbinError> {
             return Err(bounds("an entry's header"));
         }
         let payload_bytes = usize::try_from(word(rest, 8)).map_err(|_| bounds("a payload"))?;
-        let end = header_bytes.checked_add(payload_bytes).ok_or(bounds("a payload"))?;
+        let end = header_bytes
+            .checked_add(payload_bytes)
+            .ok_or(bounds("a payload"))?;
         let payload = rest.get(header_bytes..end).ok_or(bounds("a payload"))?;
         out.push(Entry {
             kind: match word(rest, 0) as u16 {
@@ -130,7 +145,10 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, FatbinError> {
 
 /// The PTX entry for the highest architecture that is not above `sm` (10 * major + minor).
 pub fn best_ptx<'e, 'a>(entries: &'e [Entry<'a>], sm: u32) -> Option<&'e Entry<'a>> {
-    entries.iter().filter(|e| e.kind == Kind::Ptx && e.sm <= sm).max_by_key(|e| e.sm)
+    entries
+        .iter()
+        .filter(|e| e.kind == Kind::Ptx && e.sm <= sm)
+        .max_by_key(|e| e.sm)
 }
 
 impl<'a> Entry<'a> {
@@ -141,7 +159,10 @@ impl<'a> Entry<'a> {
     pub fn contents(&self) -> Result<Cow<'a, [u8]>, FatbinError> {
         let mut contents = self.unpack()?;
         if self.kind == Kind::Ptx {
-            let end = contents.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
+            let end = contents
+                .iter()
+                .rposition(|&b| b != 0)
+                .map_or(0, |last| last + 1);
             match &mut contents {
                 Cow::Borrowed(bytes) => *bytes = &bytes[..end],
                 Cow::Owned(bytes) => bytes.truncate(end),
@@ -151,7 +172,10 @@ impl<'a> Entry<'a> {
     }
 
     fn unpack(&self) -> Result<Cow<'a, [u8]>, FatbinError> {
-        let fail = |reason: String| FatbinError::Unpack { sm: self.sm, reason };
+        let fail = |reason: String| FatbinError::Unpack {
+            sm: self.sm,
+            reason,
+        };
         if self.flags & (FLAG_LZ4 | FLAG_ZSTD) == 0 {
             return Ok(Cow::Borrowed(self.payload));
         }
@@ -161,20 +185,32 @@ impl<'a> Entry<'a> {
         let size = self.unpacked_bytes as usize;
         let packed = match self.packed_bytes {
             0 => self.payload,
-            n => self.payload.get(..n).ok_or_else(|| fail("it is cut short".into()))?,
+            n => self
+                .payload
+                .get(..n)
+                .ok_or_else(|| fail("it is cut short".into()))?,
         };
         if self.flags & FLAG_ZSTD == 0 {
             // A byte of an LZ4 block yields at most 255: larger claims are not worth an allocation.
             if size / 255 > packed.len() {
                 return Err(fail("it declares more bytes than it can hold".into()));
             }
-            return lz4_flex::block::decompress(packed, size).map(Cow::Owned).map_err(|e| fail(e.to_string()));
+            return lz4_flex::block::decompress(packed, size)
+                .map(Cow::Owned)
+                .map_err(|e| fail(e.to_string()));
         }
-        let decoder = zstd::stream::read::Decoder::with_buffer(packed).map_err(|e| fail(e.to_string()))?;
+        let decoder =
+            zstd::stream::read::Decoder::with_buffer(packed).map_err(|e| fail(e.to_string()))?;
         let mut out = Vec::new();
-        decoder.single_frame().take(size as u64 + 1).read_to_end(&mut out).map_err(|e| fail(e.to_string()))?;
+        decoder
+            .single_frame()
+            .take(size as u64 + 1)
+            .read_to_end(&mut out)
+            .map_err(|e| fail(e.to_string()))?;
         if out.len() != size {
-            return Err(fail(format!("it declares {size} bytes and holds another number")));
+            return Err(fail(format!(
+                "it declares {size} bytes and holds another number"
+            )));
         }
         Ok(Cow::Owned(out))
     }
@@ -226,9 +262,18 @@ mod tests {
             (2, 80, 0, vec![1, 2, 3], 0),
             (1, 70, 0, text.clone(), 0),
             (1, 80, FLAG_LZ4, lz4_flex::block::compress(&text), raw),
-            (1, 90, FLAG_ZSTD, zstd::bulk::compress(&text, 3).unwrap(), raw),
+            (
+                1,
+                90,
+                FLAG_ZSTD,
+                zstd::bulk::compress(&text, 3).unwrap(),
+                raw,
+            ),
         ]);
-        assert_eq!(container_len(bytes.first_chunk().unwrap()).unwrap(), bytes.len());
+        assert_eq!(
+            container_len(bytes.first_chunk().unwrap()).unwrap(),
+            bytes.len()
+        );
         let entries = entries(&bytes).unwrap();
         for (limit, sm) in [(75, 70), (89, 80), (120, 90)] {
             let best = best_ptx(&entries, limit).unwrap();
@@ -241,7 +286,10 @@ mod tests {
     #[test]
     fn bombs_are_refused() {
         let zeros = vec![0u8; 1 << 20];
-        for (flag, packed) in [(FLAG_LZ4, lz4_flex::block::compress(&zeros)), (FLAG_ZSTD, zstd::bulk::compress(&zeros, 3).unwrap())] {
+        for (flag, packed) in [
+            (FLAG_LZ4, lz4_flex::block::compress(&zeros)),
+            (FLAG_ZSTD, zstd::bulk::compress(&zeros, 3).unwrap()),
+        ] {
             for declared in [10, u64::MAX, MAX_UNPACKED] {
                 let bytes = container(&[(1, 80, flag, packed.clone(), declared)]);
                 assert!(entries(&bytes).unwrap()[0].contents().is_err());

@@ -106,7 +106,12 @@ pub(crate) fn tokens(text: &str) -> Vec<Spanned<'_>> {
     }
     line += newlines(&bytes[seen..]);
     let end = text.len() as u32;
-    out.push(Spanned { token: Token::End, start: end, end, line });
+    out.push(Spanned {
+        token: Token::End,
+        start: end,
+        end,
+        line,
+    });
     out
 }
 

@@ -3,7 +3,8 @@
 use std::fmt::{Display, Formatter, Result, Write};
 
 use crate::ast::{
-    Constant, Function, Init, Instruction, Item, Linkage, Module, Operand, Space, Statement, Variable,
+    Constant, Function, Init, Instruction, Item, Linkage, Module, Operand, Space, Statement,
+    Variable,
 };
 
 impl Display for Module {
@@ -100,7 +101,12 @@ impl Display for Constant {
             Constant::Int(value) => write!(f, "{}", Literal(*value)),
             Constant::F32(bits) => write!(f, "0f{bits:08X}"),
             Constant::F64(bits) => write!(f, "0d{bits:016X}"),
-            Constant::Symbol { name, addend, generic, mask } => {
+            Constant::Symbol {
+                name,
+                addend,
+                generic,
+                mask,
+            } => {
                 if let Some(mask) = mask {
                     write!(f, "{mask:#x}(")?;
                 }
@@ -112,7 +118,11 @@ impl Display for Constant {
                 if *addend != 0 {
                     write!(f, "{}", Addend(*addend))?;
                 }
-                if mask.is_some() { f.write_char(')') } else { Ok(()) }
+                if mask.is_some() {
+                    f.write_char(')')
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -123,7 +133,11 @@ struct Literal(i64);
 
 impl Display for Literal {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        if self.0 == i64::MIN { write!(f, "{:#x}", self.0) } else { write!(f, "{}", self.0) }
+        if self.0 == i64::MIN {
+            write!(f, "{:#x}", self.0)
+        } else {
+            write!(f, "{}", self.0)
+        }
     }
 }
 
@@ -132,13 +146,23 @@ struct Addend(i64);
 
 impl Display for Addend {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        write!(f, "{}{}", if self.0 < 0 { '-' } else { '+' }, self.0.unsigned_abs())
+        write!(
+            f,
+            "{}{}",
+            if self.0 < 0 { '-' } else { '+' },
+            self.0.unsigned_abs()
+        )
     }
 }
 
 impl Display for Function {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        write!(f, "{}{} ", self.linkage, if self.entry { ".entry" } else { ".func" })?;
+        write!(
+            f,
+            "{}{} ",
+            self.linkage,
+            if self.entry { ".entry" } else { ".func" }
+        )?;
         if !self.returns.is_empty() {
             f.write_char('(')?;
             separated(f, &self.returns)?;
@@ -180,15 +204,27 @@ fn statements(f: &mut Formatter<'_>, list: &[Statement], depth: usize) -> Result
                 (0..depth).try_for_each(|_| f.write_char('\t'))?;
                 f.write_str("}\n")?;
             }
-            Statement::Prototype { name, returns, params } => {
+            Statement::Prototype {
+                name,
+                returns,
+                params,
+            } => {
                 write!(f, "{name} : .callprototype (")?;
                 separated(f, returns)?;
                 f.write_str(") _ (")?;
                 separated(f, params)?;
                 f.write_str(");\n")?;
             }
-            Statement::Targets { name, targets, calls } => {
-                let word = if *calls { "calltargets" } else { "branchtargets" };
+            Statement::Targets {
+                name,
+                targets,
+                calls,
+            } => {
+                let word = if *calls {
+                    "calltargets"
+                } else {
+                    "branchtargets"
+                };
                 writeln!(f, "{name}: .{word} {};", targets.join(", "))?;
             }
         }
@@ -199,7 +235,12 @@ fn statements(f: &mut Formatter<'_>, list: &[Statement], depth: usize) -> Result
 impl Display for Instruction {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         if let Some(guard) = &self.guard {
-            write!(f, "@{}{} ", if guard.negated { "!" } else { "" }, guard.register)?;
+            write!(
+                f,
+                "@{}{} ",
+                if guard.negated { "!" } else { "" },
+                guard.register
+            )?;
         }
         f.write_str(&self.opcode)?;
         for word in &self.modifiers {

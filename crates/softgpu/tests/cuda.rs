@@ -1,6 +1,7 @@
 //! Compiles `cuda/kernels.cu` with nvcc, in several ways, and checks each kernel against the host.
 //!
 //! nvcc is `$FERMATA_NVCC`, else `.deps/cuda/bin/nvcc` in the repository.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -19,12 +20,28 @@ fn nvcc() -> PathBuf {
 
 fn compiled(arch: &str, options: &[&str]) -> Loaded {
     let nvcc = nvcc();
-    assert!(nvcc.exists(), "no nvcc at {}: set FERMATA_NVCC, or run `make deps`", nvcc.display());
+    assert!(
+        nvcc.exists(),
+        "no nvcc at {}: set FERMATA_NVCC, or run `make deps`",
+        nvcc.display()
+    );
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("kernels.ptx");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/kernels.cu");
-    let done = Command::new(nvcc).arg("-ptx").arg(format!("-arch={arch}")).args(options).arg("-o").arg(&out).arg(source).output().unwrap();
-    assert!(done.status.success(), "nvcc: {}", String::from_utf8_lossy(&done.stderr));
+    let done = Command::new(nvcc)
+        .arg("-ptx")
+        .arg(format!("-arch={arch}"))
+        .args(options)
+        .arg("-o")
+        .arg(&out)
+        .arg(source)
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "nvcc: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
     load(&std::fs::read_to_string(out).unwrap())
 }
 
@@ -53,12 +70,20 @@ fn heat(l: &Loaded) {
     let n = 37;
     let a = random(n * n, 1);
     let (i, o) = (Memory::of(&a), Memory::of(&vec![0f32; n * n]));
-    run(l, "heat", [3, 5, 1], [16, 8, 1], 0, Params::default().ptr(&i).ptr(&o).i32(n as i32));
+    run(
+        l,
+        "heat",
+        [3, 5, 1],
+        [16, 8, 1],
+        0,
+        Params::default().ptr(&i).ptr(&o).i32(n as i32),
+    );
     let mut want = a.clone();
     for y in 1..n - 1 {
         for x in 1..n - 1 {
             let at = |dy: usize, dx: usize| a[(y + dy - 1) * n + x + dx - 1];
-            want[y * n + x] = at(1, 1) + 0.1 * (at(0, 1) + at(2, 1) + at(1, 0) + at(1, 2) - 4.0 * at(1, 1));
+            want[y * n + x] =
+                at(1, 1) + 0.1 * (at(0, 1) + at(2, 1) + at(1, 0) + at(1, 2) - 4.0 * at(1, 1));
         }
     }
     close("heat", &o.read::<f32>(), &want, 1e-5);
@@ -67,9 +92,22 @@ fn heat(l: &Loaded) {
 fn matmul(l: &Loaded) {
     let n = 48;
     let (a, b) = (random(n * n, 2), random(n * n, 3));
-    let (am, bm, cm) = (Memory::of(&a), Memory::of(&b), Memory::of(&vec![0f32; n * n]));
-    run(l, "matmul", [3, 3, 1], [16, 16, 1], 0, Params::default().ptr(&am).ptr(&bm).ptr(&cm).i32(n as i32));
-    let want: Vec<f32> = (0..n * n).map(|i| (0..n).map(|k| a[i / n * n + k] * b[k * n + i % n]).sum()).collect();
+    let (am, bm, cm) = (
+        Memory::of(&a),
+        Memory::of(&b),
+        Memory::of(&vec![0f32; n * n]),
+    );
+    run(
+        l,
+        "matmul",
+        [3, 3, 1],
+        [16, 16, 1],
+        0,
+        Params::default().ptr(&am).ptr(&bm).ptr(&cm).i32(n as i32),
+    );
+    let want: Vec<f32> = (0..n * n)
+        .map(|i| (0..n).map(|k| a[i / n * n + k] * b[k * n + i % n]).sum())
+        .collect();
     close("matmul", &cm.read::<f32>(), &want, 1e-4);
 }
 
@@ -77,7 +115,14 @@ fn reduce(l: &Loaded) {
     let n = 10_000;
     let values: Vec<i32> = (0..n).map(|i| i * 7 % 1000 - 300).collect();
     let (i, o) = (Memory::of(&values), Memory::of(&[0i32]));
-    run(l, "reduce", [7, 1, 1], [256, 1, 1], 0, Params::default().ptr(&i).ptr(&o).i32(n));
+    run(
+        l,
+        "reduce",
+        [7, 1, 1],
+        [256, 1, 1],
+        0,
+        Params::default().ptr(&i).ptr(&o).i32(n),
+    );
     assert_eq!(o.read::<i32>()[0], values.iter().sum::<i32>());
 }
 
@@ -86,7 +131,14 @@ fn histogram(l: &Loaded) {
     let mut want = vec![0u32; 256];
     values.iter().for_each(|&v| want[usize::from(v)] += 1);
     let (i, o) = (Memory::of(&values), Memory::of(&[0u32; 256]));
-    run(l, "histogram", [5, 1, 1], [128, 1, 1], 1024, Params::default().ptr(&i).ptr(&o).i32(20_000));
+    run(
+        l,
+        "histogram",
+        [5, 1, 1],
+        [128, 1, 1],
+        1024,
+        Params::default().ptr(&i).ptr(&o).i32(20_000),
+    );
     assert_eq!(o.read::<u32>(), want);
 }
 
@@ -94,13 +146,22 @@ fn nbody(l: &Loaded) {
     let n = 100;
     let b = random(4 * n, 4);
     let (i, o) = (Memory::of(&b), Memory::of(&vec![0f32; 4 * n]));
-    run(l, "nbody", [2, 1, 1], [64, 1, 1], 0, Params::default().ptr(&i).ptr(&o).i32(n as i32));
+    run(
+        l,
+        "nbody",
+        [2, 1, 1],
+        [64, 1, 1],
+        0,
+        Params::default().ptr(&i).ptr(&o).i32(n as i32),
+    );
     let want: Vec<f32> = (0..n)
         .flat_map(|i| {
             let mut f = [0f64; 4];
             for j in 0..n {
-                let d: [f64; 3] = std::array::from_fn(|k| f64::from(b[4 * j + k]) - f64::from(b[4 * i + k]));
-                let s = f64::from(b[4 * j + 3]) * (d.iter().map(|v| v * v).sum::<f64>() + 1e-3).powf(-1.5);
+                let d: [f64; 3] =
+                    std::array::from_fn(|k| f64::from(b[4 * j + k]) - f64::from(b[4 * i + k]));
+                let s = f64::from(b[4 * j + 3])
+                    * (d.iter().map(|v| v * v).sum::<f64>() + 1e-3).powf(-1.5);
                 (0..3).for_each(|k| f[k] += d[k] * s);
             }
             f.map(|v| v as f32)
@@ -114,8 +175,26 @@ fn scan(l: &Loaded) {
     let values: Vec<i32> = (0..n as i32).map(|i| i % 13 - 5).collect();
     let (i, o) = (Memory::of(&values), Memory::of(&vec![0i32; n]));
     let (sums, ready) = (Memory::of(&[0i32; 64]), Memory::of(&[0i32; 64]));
-    run(l, "scan", [20, 1, 1], [256, 1, 1], 0, Params::default().ptr(&i).ptr(&o).ptr(&sums).ptr(&ready).i32(n as i32));
-    let want: Vec<i32> = values.iter().scan(0, |s, v| { *s += v; Some(*s) }).collect();
+    run(
+        l,
+        "scan",
+        [20, 1, 1],
+        [256, 1, 1],
+        0,
+        Params::default()
+            .ptr(&i)
+            .ptr(&o)
+            .ptr(&sums)
+            .ptr(&ready)
+            .i32(n as i32),
+    );
+    let want: Vec<i32> = values
+        .iter()
+        .scan(0, |s, v| {
+            *s += v;
+            Some(*s)
+        })
+        .collect();
     assert_eq!(o.read::<i32>(), want);
 }
 
@@ -127,28 +206,85 @@ unsafe extern "C" {
 }
 
 fn math(l: &Loaded, fast: bool) {
-    let xs: Vec<f64> = [0.0, 0.5, -0.5, 1.0, -1.0, 2.75, -3.5, 10.0, 31.4, -20.25, 1e-5, 88.0, 1e5, -123_456.7].to_vec();
+    let xs: Vec<f64> = [
+        0.0, 0.5, -0.5, 1.0, -1.0, 2.75, -3.5, 10.0, 31.4, -20.25, 1e-5, 88.0, 1e5, -123_456.7,
+    ]
+    .to_vec();
     let (i, o) = (Memory::of(&xs), Memory::of(&vec![0f64; 48 * xs.len()]));
-    run(l, "math", [1, 1, 1], [32, 1, 1], 0, Params::default().ptr(&i).ptr(&o).i32(xs.len() as i32));
+    run(
+        l,
+        "math",
+        [1, 1, 1],
+        [32, 1, 1],
+        0,
+        Params::default().ptr(&i).ptr(&o).i32(xs.len() as i32),
+    );
     let got = o.read::<f64>();
     for (row, &x) in xs.iter().enumerate() {
         let f = x as f32;
         // SAFETY: pure functions of the C library.
-        let special = unsafe { (erf(x), erff(f), lgamma(x.abs() + 0.5), lgammaf(f.abs() + 0.5)) };
+        let special = unsafe {
+            (
+                erf(x),
+                erff(f),
+                lgamma(x.abs() + 0.5),
+                lgammaf(f.abs() + 0.5),
+            )
+        };
         let double = [
-            x.sin(), x.cos(), x.tan(), x.exp(), (x.abs() + 1e-9).ln(), x.abs().powf(1.7), x.atan2(2.0), (x / 8.0).sinh(),
-            x.tanh(), special.0, special.2, x.cbrt(), x % 1.3, x.hypot(3.0), (x / 1e6).asin(), x.abs().sqrt(), x.floor(),
-            x.round_ties_even(), (x / 4.0).exp2(), (x.abs() + 1.0).log10(),
+            x.sin(),
+            x.cos(),
+            x.tan(),
+            x.exp(),
+            (x.abs() + 1e-9).ln(),
+            x.abs().powf(1.7),
+            x.atan2(2.0),
+            (x / 8.0).sinh(),
+            x.tanh(),
+            special.0,
+            special.2,
+            x.cbrt(),
+            x % 1.3,
+            x.hypot(3.0),
+            (x / 1e6).asin(),
+            x.abs().sqrt(),
+            x.floor(),
+            x.round_ties_even(),
+            (x / 4.0).exp2(),
+            (x.abs() + 1.0).log10(),
         ];
         let single = [
-            f.sin(), f.cos(), f.tan(), f.exp(), (f.abs() + 1e-9).ln(), f.abs().powf(1.7), f.atan2(2.0), (f / 8.0).sinh(),
-            f.tanh(), special.1, special.3, f.cbrt(), f % 1.3, f.hypot(3.0), (f / 1e6).asin(), f.abs().sqrt(), f.floor(),
-            f.round_ties_even(), (f / 4.0).exp2(), (f.abs() + 1.0).log10(),
+            f.sin(),
+            f.cos(),
+            f.tan(),
+            f.exp(),
+            (f.abs() + 1e-9).ln(),
+            f.abs().powf(1.7),
+            f.atan2(2.0),
+            (f / 8.0).sinh(),
+            f.tanh(),
+            special.1,
+            special.3,
+            f.cbrt(),
+            f % 1.3,
+            f.hypot(3.0),
+            (f / 1e6).asin(),
+            f.abs().sqrt(),
+            f.floor(),
+            f.round_ties_even(),
+            (f / 4.0).exp2(),
+            (f.abs() + 1.0).log10(),
         ];
         let saturated = f as i32;
         let rest = [
-            1.0 / x, x / 3.0, f64::from(1.0 / f), f64::from(f / 3.0), (x as i64) as f64, f64::from(saturated),
-            f64::from(1.0 / f.abs().sqrt()), x * 32.0,
+            1.0 / x,
+            x / 3.0,
+            f64::from(1.0 / f),
+            f64::from(f / 3.0),
+            (x as i64) as f64,
+            f64::from(saturated),
+            f64::from(1.0 / f.abs().sqrt()),
+            x * 32.0,
         ];
         let want = double.into_iter().chain(single.map(f64::from)).chain(rest);
         for (k, w) in want.enumerate() {
@@ -163,7 +299,10 @@ fn math(l: &Loaded, fast: bool) {
                 (false, true) => 4e-6,
                 _ => 1e-13,
             };
-            let same = g == w || (g - w).abs() <= tolerance * w.abs().max(1e-6) || g.is_nan() && w.is_nan() || (!g.is_finite() && w.abs() > 3e38);
+            let same = g == w
+                || (g - w).abs() <= tolerance * w.abs().max(1e-6)
+                || g.is_nan() && w.is_nan()
+                || (!g.is_finite() && w.abs() > 3e38);
             assert!(same, "math({x})[{k}]: {g:e} instead of {w:e}");
         }
     }
@@ -172,7 +311,14 @@ fn math(l: &Loaded, fast: bool) {
 fn halves(l: &Loaded) {
     let xs: Vec<f32> = (0..64).map(|i| (i as f32 - 30.0) * 0.37).collect();
     let (i, o) = (Memory::of(&xs), Memory::of(&vec![0f32; 12 * 64]));
-    run(l, "halves", [1, 1, 1], [64, 1, 1], 0, Params::default().ptr(&i).ptr(&o).i32(64));
+    run(
+        l,
+        "halves",
+        [1, 1, 1],
+        [64, 1, 1],
+        0,
+        Params::default().ptr(&i).ptr(&o).i32(64),
+    );
     let got = o.read::<f32>();
     let h = |v: f32| half::f16::from_f32(v).to_f32();
     let b = |v: f32| half::bf16::from_f32(v).to_f32();
@@ -180,25 +326,53 @@ fn halves(l: &Loaded) {
         let (x, y) = (h(xs[i]), h(xs[(i + 1) % 64]));
         let (p, q) = (b(xs[i]), b(xs[(i + 1) % 64]));
         let want = [
-            h(x + y), h(x * y), h(x * y + x), h(x / 3.0), b(p + q), b(p * q), b(p * q + p), h(x + x), h(y * h(y + y)),
-            f32::from(u8::from(x < y)), x.max(y), x.round_ties_even(),
+            h(x + y),
+            h(x * y),
+            h(x * y + x),
+            h(x / 3.0),
+            b(p + q),
+            b(p * q),
+            b(p * q + p),
+            h(x + x),
+            h(y * h(y + y)),
+            f32::from(u8::from(x < y)),
+            x.max(y),
+            x.round_ties_even(),
         ];
         for (k, w) in want.into_iter().enumerate() {
             let g = got[i * 12 + k];
             // The hardware's division of halves is within one unit.
             let tolerance = if k == 3 { w.abs() / 1000.0 } else { 0.0 };
-            assert!((g - w).abs() <= tolerance, "halves({})[{k}]: {g} instead of {w}", xs[i]);
+            assert!(
+                (g - w).abs() <= tolerance,
+                "halves({})[{k}]: {g} instead of {w}",
+                xs[i]
+            );
         }
     }
 }
 
 fn calls(l: &Loaded) {
     let o = Memory::of(&[0i32; 20]);
-    run(l, "recursion", [1, 1, 1], [20, 1, 1], 0, Params::default().ptr(&o));
+    run(
+        l,
+        "recursion",
+        [1, 1, 1],
+        [20, 1, 1],
+        0,
+        Params::default().ptr(&o),
+    );
     let got = o.read::<i32>();
     assert!((2..20).all(|i| got[i] == got[i - 1] + got[i - 2]) && got[1] == 1);
     let o = Memory::of(&[0i32; 32]);
-    run(l, "pointers", [1, 1, 1], [32, 1, 1], 0, Params::default().ptr(&o).i32(1));
+    run(
+        l,
+        "pointers",
+        [1, 1, 1],
+        [32, 1, 1],
+        0,
+        Params::default().ptr(&o).i32(1),
+    );
     let want: Vec<i32> = (0..32usize)
         .map(|i| {
             let n = i as i32;
@@ -213,37 +387,85 @@ fn calls(l: &Loaded) {
 }
 
 fn output(l: &Loaded) {
-    let (result, printed) = launch(l, "print", [2, 1, 1], [64, 1, 1], 0, &Params::default().i32(-3).0);
+    let (result, printed) = launch(
+        l,
+        "print",
+        [2, 1, 1],
+        [64, 1, 1],
+        0,
+        &Params::default().i32(-3).0,
+    );
     result.unwrap();
-    assert_eq!(String::from_utf8(printed).unwrap(), "-3| 1.50|text|z|1099511627776|7   |ff\nplain\n");
-    let (result, printed) = launch(l, "check", [1, 1, 1], [1, 1, 1], 0, &Params::default().i32(9).0);
+    assert_eq!(
+        String::from_utf8(printed).unwrap(),
+        "-3| 1.50|text|z|1099511627776|7   |ff\nplain\n"
+    );
+    let (result, printed) = launch(
+        l,
+        "check",
+        [1, 1, 1],
+        [1, 1, 1],
+        0,
+        &Params::default().i32(9).0,
+    );
     assert!(matches!(result, Err(Fault::Assert { .. })), "{result:?}");
     let printed = String::from_utf8(printed).unwrap();
-    assert!(printed.contains("kernels.cu") && printed.contains("Assertion `n < 5` failed."), "{printed}");
-    launch(l, "check", [1, 1, 1], [1, 1, 1], 0, &Params::default().i32(4).0).0.unwrap();
+    assert!(
+        printed.contains("kernels.cu") && printed.contains("Assertion `n < 5` failed."),
+        "{printed}"
+    );
+    launch(
+        l,
+        "check",
+        [1, 1, 1],
+        [1, 1, 1],
+        0,
+        &Params::default().i32(4).0,
+    )
+    .0
+    .unwrap();
 }
 
 fn spin(l: &Loaded) {
     let (lock, count) = (Memory::of(&[0i32]), Memory::of(&[0i32]));
-    run(l, "spin", [4, 1, 1], [96, 1, 1], 0, Params::default().ptr(&lock).ptr(&count));
+    run(
+        l,
+        "spin",
+        [4, 1, 1],
+        [96, 1, 1],
+        0,
+        Params::default().ptr(&lock).ptr(&count),
+    );
     assert_eq!(count.read::<i32>()[0], 384);
 }
 
 fn mixed(l: &Loaded) {
-    let v: Vec<i64> = (0..32i64).map(|i| i.wrapping_mul(0x1234_5678_9ABC_DEF1).wrapping_mul(i - 16) ^ 77).collect();
+    let v: Vec<i64> = (0..32i64)
+        .map(|i| i.wrapping_mul(0x1234_5678_9ABC_DEF1).wrapping_mul(i - 16) ^ 77)
+        .collect();
     let (i, o) = (Memory::of(&v), Memory::of(&[0u64; 32]));
     let mut p = Params::default();
     p.push(&1.75f64.to_le_bytes());
     p.push(&11u64.to_le_bytes());
     run(l, "mixed", [1, 1, 1], [32, 1, 1], 0, p.ptr(&o).ptr(&i));
-    let ballot: u32 = (0..32).filter(|&k| v[k] & 1 == 1).fold(0, |m, k| m | 1 << k);
+    let ballot: u32 = (0..32)
+        .filter(|&k| v[k] & 1 == 1)
+        .fold(0, |m, k| m | 1 << k);
     let positive = v.iter().filter(|&&x| x > 0).count() as u64;
     let got = o.read::<u64>();
     for i in 0..32usize {
         let (x, n) = (v[i], i as u64);
         let mut r = 0u64;
         r = r.wrapping_add(u64::from(x.count_ones()) + u64::from(x.leading_zeros()) * 3);
-        r = r.wrapping_add(if x == 0 { 0 } else { u64::from(x.trailing_zeros()) + 1 } * 7).wrapping_add((x as u64).reverse_bits());
+        r = r
+            .wrapping_add(
+                if x == 0 {
+                    0
+                } else {
+                    u64::from(x.trailing_zeros()) + 1
+                } * 7,
+            )
+            .wrapping_add((x as u64).reverse_bits());
         let high = ((x as u64 as u128 * (x as u64).wrapping_add(12345) as u128) >> 64) as u64;
         r ^= high.wrapping_add(((x as i128 * x.wrapping_sub(1) as i128) >> 64) as u64);
         r = r.wrapping_add((x / (i as i64 + 3) + x % (i as i64 + 7)) as u64);

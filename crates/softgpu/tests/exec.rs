@@ -1,4 +1,5 @@
 //! What surrounds the execution of kernels: limits, stopping, refusals, host memory, many threads.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -12,10 +13,17 @@ use support::{Collector, Memory, Params, launch, load};
 const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
 
 fn spinning() -> support::Loaded {
-    load(&format!("{HEAD}.visible .entry spin() {{\nagain:\n bra again;\n}}\n.visible .entry fine() {{ ret; }}"))
+    load(&format!(
+        "{HEAD}.visible .entry spin() {{\nagain:\n bra again;\n}}\n.visible .entry fine() {{ ret; }}"
+    ))
 }
 
-fn request<'a>(stop: &'a AtomicBool, host: Arc<dyn Host>, params: &'a [u8], seconds: u64) -> Launch<'a> {
+fn request<'a>(
+    stop: &'a AtomicBool,
+    host: Arc<dyn Host>,
+    params: &'a [u8],
+    seconds: u64,
+) -> Launch<'a> {
     Launch {
         grid: [8, 1, 1],
         block: [64, 1, 1],
@@ -34,8 +42,17 @@ fn an_endless_kernel_ends_at_its_limit_and_the_next_one_runs() {
     let l = spinning();
     let stop = AtomicBool::new(false);
     let start = Instant::now();
-    let result = l.module.launch("spin", &request(&stop, Arc::new(Collector::default()), &[], 1));
-    assert_eq!(result, Err(Fault::Timeout { kernel: "spin".into(), seconds: 1 }));
+    let result = l.module.launch(
+        "spin",
+        &request(&stop, Arc::new(Collector::default()), &[], 1),
+    );
+    assert_eq!(
+        result,
+        Err(Fault::Timeout {
+            kernel: "spin".into(),
+            seconds: 1
+        })
+    );
     assert!(start.elapsed() < Duration::from_secs(5));
     launch(&l, "fine", [4, 1, 1], [32, 1, 1], 0, &[]).0.unwrap();
 }
@@ -49,34 +66,69 @@ fn an_endless_kernel_can_be_stopped_from_outside() {
             std::thread::sleep(Duration::from_millis(50));
             stop.store(true, Ordering::Relaxed);
         });
-        let result = l.module.launch("spin", &request(&stop, Arc::new(Collector::default()), &[], 20));
-        assert_eq!(result, Err(Fault::Stopped { kernel: "spin".into() }));
+        let result = l.module.launch(
+            "spin",
+            &request(&stop, Arc::new(Collector::default()), &[], 20),
+        );
+        assert_eq!(
+            result,
+            Err(Fault::Stopped {
+                kernel: "spin".into()
+            })
+        );
     });
 }
 
 #[test]
 fn an_unknown_instruction_is_named_at_load() {
-    let text = format!("{HEAD}.visible .entry k() {{\n .reg .b32 %r<2>;\n tcgen05.fence.all %r0;\n ret;\n}}");
+    let text = format!(
+        "{HEAD}.visible .entry k() {{\n .reg .b32 %r<2>;\n tcgen05.fence.all %r0;\n ret;\n}}"
+    );
     match Module::load(&text).err() {
-        Some(LoadError::Unsupported { line, function, instruction }) => {
-            assert_eq!((line, function.as_str(), instruction.as_str()), (6, "k", "tcgen05.fence.all %r0"));
+        Some(LoadError::Unsupported {
+            line,
+            function,
+            instruction,
+        }) => {
+            assert_eq!(
+                (line, function.as_str(), instruction.as_str()),
+                (6, "k", "tcgen05.fence.all %r0")
+            );
         }
         other => panic!("{other:?}"),
     }
-    let unknown_word = format!("{HEAD}.visible .entry k() {{\n .reg .b32 %r<2>;\n add.sideways.u32 %r0, %r1, 1;\n ret;\n}}");
-    assert!(matches!(Module::load(&unknown_word).err(), Some(LoadError::Unsupported { line: 6, .. })));
+    let unknown_word = format!(
+        "{HEAD}.visible .entry k() {{\n .reg .b32 %r<2>;\n add.sideways.u32 %r0, %r1, 1;\n ret;\n}}"
+    );
+    assert!(matches!(
+        Module::load(&unknown_word).err(),
+        Some(LoadError::Unsupported { line: 6, .. })
+    ));
     let no_register = format!("{HEAD}.visible .entry k() {{\n add.u32 %r0, %r0, 1;\n ret;\n}}");
-    assert!(matches!(Module::load(&no_register).err(), Some(LoadError::Undefined { name }) if name == "%r0"));
+    assert!(
+        matches!(Module::load(&no_register).err(), Some(LoadError::Undefined { name }) if name == "%r0")
+    );
     let call = format!("{HEAD}.extern .func f ();\n.visible .entry k() {{ call f; ret; }}");
-    assert!(matches!(Module::load(&call).err(), Some(LoadError::Undefined { name }) if name == "f"));
-    assert!(matches!(Module::load("no PTX").err(), Some(LoadError::Syntax { line: 1, .. })));
+    assert!(
+        matches!(Module::load(&call).err(), Some(LoadError::Undefined { name }) if name == "f")
+    );
+    assert!(matches!(
+        Module::load("no PTX").err(),
+        Some(LoadError::Syntax { line: 1, .. })
+    ));
 }
 
 /// Every instruction of a text that is cut or damaged is refused or accepted, never a panic.
 #[test]
 fn damaged_text_never_panics() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/ptx");
-    for name in ["memory.ptx", "atomics.ptx", "warp.ptx", "barriers.ptx", "gen-shift32.ptx"] {
+    for name in [
+        "memory.ptx",
+        "atomics.ptx",
+        "warp.ptx",
+        "barriers.ptx",
+        "gen-shift32.ptx",
+    ] {
         let text = std::fs::read_to_string(folder.join(name)).unwrap();
         let body = text.find(".version").unwrap();
         let mut seed = 12_345u32;
@@ -84,9 +136,23 @@ fn damaged_text_never_panics() {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let at = body + seed as usize % (text.len() - body);
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let word = ["%p0", "u64", ".f32", "[", "99", "%rd0", ".b16", "pred", "%r0, %r1,"][seed as usize % 9];
+            let word = [
+                "%p0",
+                "u64",
+                ".f32",
+                "[",
+                "99",
+                "%rd0",
+                ".b16",
+                "pred",
+                "%r0, %r1,",
+            ][seed as usize % 9];
             if text.is_char_boundary(at) {
-                let _ = Module::load(&format!("{}{word}{}", &text[..at], &text[(at + seed as usize % 4).min(text.len())..]));
+                let _ = Module::load(&format!(
+                    "{}{word}{}",
+                    &text[..at],
+                    &text[(at + seed as usize % 4).min(text.len())..]
+                ));
             }
         }
     }
@@ -120,29 +186,71 @@ fn host_memory_is_reached_exactly_as_the_host_allows() {
     let run = |to: u64, from: u64| {
         let mut params = to.to_le_bytes().to_vec();
         params.extend(from.to_le_bytes());
-        let host = Arc::new(Registered { range: mine.as_ptr() as u64..mine.as_ptr() as u64 + 4 });
+        let host = Arc::new(Registered {
+            range: mine.as_ptr() as u64..mine.as_ptr() as u64 + 4,
+        });
         l.module.launch("copy", &request(&stop, host, &params, 5))
     };
     run(to.address, from).unwrap();
     assert_eq!(to.read::<u32>(), [77]);
-    assert!(matches!(run(to.address, from + 4), Err(Fault::IllegalAddress { address, .. }) if address == from + 4));
-    assert!(matches!(run(from, to.address), Err(Fault::IllegalAddress { address, .. }) if address == from));
+    assert!(
+        matches!(run(to.address, from + 4), Err(Fault::IllegalAddress { address, .. }) if address == from + 4)
+    );
+    assert!(
+        matches!(run(from, to.address), Err(Fault::IllegalAddress { address, .. }) if address == from)
+    );
     assert_eq!(*mine, [77, 88]);
 }
 
 #[test]
 fn a_write_to_a_protected_page_is_a_fault_with_its_address() {
-    let text = format!("{HEAD}.visible .entry w(.param .u64 p) {{ .reg .b64 %a; ld.param.u64 %a, [p]; st.global.u32 [%a+16], 5; ret; }}");
+    let text = format!(
+        "{HEAD}.visible .entry w(.param .u64 p) {{ .reg .b64 %a; ld.param.u64 %a, [p]; st.global.u32 [%a+16], 5; ret; }}"
+    );
     let l = load(&text);
     let memory = Memory::of(&[1u32; 16]);
     // SAFETY: a page of this test.
-    assert_eq!(unsafe { libc::mprotect(memory.address as *mut _, 4096, libc::PROT_READ) }, 0);
-    let (result, _) = launch(&l, "w", [4, 1, 1], [32, 1, 1], 0, &Params::default().ptr(&memory).0);
-    assert_eq!(result, Err(Fault::IllegalAddress { kernel: "w".into(), address: memory.address + 16 }));
+    assert_eq!(
+        unsafe { libc::mprotect(memory.address as *mut _, 4096, libc::PROT_READ) },
+        0
+    );
+    let (result, _) = launch(
+        &l,
+        "w",
+        [4, 1, 1],
+        [32, 1, 1],
+        0,
+        &Params::default().ptr(&memory).0,
+    );
+    assert_eq!(
+        result,
+        Err(Fault::IllegalAddress {
+            kernel: "w".into(),
+            address: memory.address + 16
+        })
+    );
     assert_eq!(memory.read::<u32>(), [1; 16]);
     // SAFETY: as above.
-    assert_eq!(unsafe { libc::mprotect(memory.address as *mut _, 4096, libc::PROT_READ | libc::PROT_WRITE) }, 0);
-    launch(&l, "w", [4, 1, 1], [32, 1, 1], 0, &Params::default().ptr(&memory).0).0.unwrap();
+    assert_eq!(
+        unsafe {
+            libc::mprotect(
+                memory.address as *mut _,
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+            )
+        },
+        0
+    );
+    launch(
+        &l,
+        "w",
+        [4, 1, 1],
+        [32, 1, 1],
+        0,
+        &Params::default().ptr(&memory).0,
+    )
+    .0
+    .unwrap();
     assert_eq!(memory.read::<u32>()[4], 5);
 }
 
@@ -159,7 +267,9 @@ fn many_threads_launch_one_module() {
         for _ in 0..6 {
             s.spawn(|| {
                 for _ in 0..20 {
-                    launch(&l, "count", [5, 2, 1], [33, 1, 1], 0, &params).0.unwrap();
+                    launch(&l, "count", [5, 2, 1], [33, 1, 1], 0, &params)
+                        .0
+                        .unwrap();
                 }
             });
         }
@@ -170,21 +280,37 @@ fn many_threads_launch_one_module() {
 #[test]
 fn impossible_launches_are_refused() {
     let l = spinning();
-    for (grid, block, shared) in [([1, 1, 1], [1025, 1, 1], 0), ([0, 1, 1], [1, 1, 1], 0), ([1, 1, 1], [1, 1, 1], 2 << 20)] {
-        assert!(matches!(launch(&l, "fine", grid, block, shared, &[]).0, Err(Fault::Illegal { .. })));
+    for (grid, block, shared) in [
+        ([1, 1, 1], [1025, 1, 1], 0),
+        ([0, 1, 1], [1, 1, 1], 0),
+        ([1, 1, 1], [1, 1, 1], 2 << 20),
+    ] {
+        assert!(matches!(
+            launch(&l, "fine", grid, block, shared, &[]).0,
+            Err(Fault::Illegal { .. })
+        ));
     }
-    assert!(matches!(launch(&l, "missing", [1; 3], [1; 3], 0, &[]).0, Err(Fault::Illegal { .. })));
+    assert!(matches!(
+        launch(&l, "missing", [1; 3], [1; 3], 0, &[]).0,
+        Err(Fault::Illegal { .. })
+    ));
 }
 
 #[test]
 fn more_threads_than_there_is_room_for_take_turns() {
-    let text = format!("{HEAD}.visible .entry one(.param .u64 p) {{ .reg .b64 %a; ld.param.u64 %a, [p]; red.global.add.u32 [%a], 1; ret; }}");
+    let text = format!(
+        "{HEAD}.visible .entry one(.param .u64 p) {{ .reg .b64 %a; ld.param.u64 %a, [p]; red.global.add.u32 [%a], 1; ret; }}"
+    );
     let l = load(&text);
     let memory = Memory::of(&[0u32]);
     let params = Params::default().ptr(&memory).0;
     std::thread::scope(|s| {
         for _ in 0..300 {
-            s.spawn(|| launch(&l, "one", [2, 1, 1], [32, 1, 1], 0, &params).0.unwrap());
+            s.spawn(|| {
+                launch(&l, "one", [2, 1, 1], [32, 1, 1], 0, &params)
+                    .0
+                    .unwrap()
+            });
         }
     });
     assert_eq!(memory.read::<u32>(), [300 * 64]);

@@ -1,5 +1,6 @@
 //! Runs every file of `tests/ptx`: PTX with its expectations in comments. The format is described in
 //! `tests/ptx/README.md`.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -23,11 +24,19 @@ struct Run {
 
 enum Arg {
     Value(Vec<u8>),
-    Buffer { ty: String, ulp: u64, before: Vec<u8>, after: Option<Vec<Option<Vec<u8>>>> },
+    Buffer {
+        ty: String,
+        ulp: u64,
+        before: Vec<u8>,
+        after: Option<Vec<Option<Vec<u8>>>>,
+    },
 }
 
 fn width(ty: &str) -> usize {
-    ty.trim_start_matches(|c: char| c.is_ascii_alphabetic()).parse::<usize>().unwrap() / 8
+    ty.trim_start_matches(|c: char| c.is_ascii_alphabetic())
+        .parse::<usize>()
+        .unwrap()
+        / 8
 }
 
 /// Little-endian bytes of one value; `None` for `?`, which matches anything.
@@ -45,9 +54,21 @@ fn value(ty: &str, text: &str) -> Option<Vec<u8>> {
         return Some(bits.to_le_bytes()[..n].to_vec());
     }
     Some(match ty {
-        "f32" => text.parse::<f32>().unwrap_or_else(|_| panic!("bad value {text}")).to_le_bytes().to_vec(),
-        "f64" => text.parse::<f64>().unwrap_or_else(|_| panic!("bad value {text}")).to_le_bytes().to_vec(),
-        _ => text.parse::<i128>().unwrap_or_else(|_| panic!("bad value {text}")).to_le_bytes()[..n].to_vec(),
+        "f32" => text
+            .parse::<f32>()
+            .unwrap_or_else(|_| panic!("bad value {text}"))
+            .to_le_bytes()
+            .to_vec(),
+        "f64" => text
+            .parse::<f64>()
+            .unwrap_or_else(|_| panic!("bad value {text}"))
+            .to_le_bytes()
+            .to_vec(),
+        _ => text
+            .parse::<i128>()
+            .unwrap_or_else(|_| panic!("bad value {text}"))
+            .to_le_bytes()[..n]
+            .to_vec(),
     })
 }
 
@@ -68,22 +89,31 @@ fn values(ty: &str, text: &str) -> Vec<Option<Vec<u8>>> {
 }
 
 fn bytes(list: &[Option<Vec<u8>>]) -> Vec<u8> {
-    list.iter().flat_map(|v| v.clone().expect("`?` only in expectations")).collect()
+    list.iter()
+        .flat_map(|v| v.clone().expect("`?` only in expectations"))
+        .collect()
 }
 
 fn triple(text: &str) -> [u32; 3] {
     let mut out = [1; 3];
-    text.split(',').zip(&mut out).for_each(|(t, o)| *o = t.parse().unwrap());
+    text.split(',')
+        .zip(&mut out)
+        .for_each(|(t, o)| *o = t.parse().unwrap());
     out
 }
 
 fn parse(text: &str) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        let Some(line) = line.strip_prefix("//@ ") else { continue };
+        let Some(line) = line.strip_prefix("//@ ") else {
+            continue;
+        };
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         if word == "run" {
-            let get = |key: &str| rest.split_whitespace().find_map(|w| w.strip_prefix(key)?.strip_prefix('='));
+            let get = |key: &str| {
+                rest.split_whitespace()
+                    .find_map(|w| w.strip_prefix(key)?.strip_prefix('='))
+            };
             runs.push(Run {
                 line: number + 1,
                 kernel: get("kernel").expect("kernel=").to_owned(),
@@ -104,7 +134,12 @@ fn parse(text: &str) -> Vec<Run> {
         }
         if word == "more" {
             // Goes on with the expectation or the input of the last buffer.
-            let Some(Arg::Buffer { ty, before, after, .. }) = run.args.last_mut() else { panic!("more of what") };
+            let Some(Arg::Buffer {
+                ty, before, after, ..
+            }) = run.args.last_mut()
+            else {
+                panic!("more of what")
+            };
             let list = values(ty, rest);
             match after {
                 Some(after) => {
@@ -117,20 +152,38 @@ fn parse(text: &str) -> Vec<Run> {
         }
         let (ty, rest) = rest.split_once(' ').unwrap_or((rest, ""));
         let (ulp, rest) = match rest.strip_prefix("ulp=") {
-            Some(rest) => rest.split_once(' ').map(|(n, r)| (n.parse().unwrap(), r)).unwrap(),
+            Some(rest) => rest
+                .split_once(' ')
+                .map(|(n, r)| (n.parse().unwrap(), r))
+                .unwrap(),
             None => (0, rest),
         };
         let ty = ty.to_owned();
         run.args.push(match word {
             "arg" => Arg::Value(bytes(&values(&ty, rest))),
-            "in" => Arg::Buffer { before: bytes(&values(&ty, rest)), ty, ulp, after: None },
+            "in" => Arg::Buffer {
+                before: bytes(&values(&ty, rest)),
+                ty,
+                ulp,
+                after: None,
+            },
             "out" => {
                 let after = values(&ty, rest);
-                Arg::Buffer { before: vec![0; after.len() * width(&ty)], ty, ulp, after: Some(after) }
+                Arg::Buffer {
+                    before: vec![0; after.len() * width(&ty)],
+                    ty,
+                    ulp,
+                    after: Some(after),
+                }
             }
             "inout" => {
                 let (before, after) = rest.split_once("->").expect("->");
-                Arg::Buffer { before: bytes(&values(&ty, before)), after: Some(values(&ty, after)), ty, ulp }
+                Arg::Buffer {
+                    before: bytes(&values(&ty, before)),
+                    after: Some(values(&ty, after)),
+                    ty,
+                    ulp,
+                }
             }
             other => panic!("unknown word {other}"),
         });
@@ -156,7 +209,9 @@ fn distance(ty: &str, a: &[u8], b: &[u8]) -> u64 {
     let nan = |v: u64| v & !(1u64 << (width - 1)) > exponent;
     match (nan(a), nan(b)) {
         (true, true) => 0,
-        (false, false) => u64::try_from((ordered(a, width) - ordered(b, width)).unsigned_abs()).unwrap(),
+        (false, false) => {
+            u64::try_from((ordered(a, width) - ordered(b, width)).unsigned_abs()).unwrap()
+        }
         _ => u64::MAX,
     }
 }
@@ -184,30 +239,53 @@ fn fault_name(fault: &Fault) -> &'static str {
 }
 
 fn check(path: &Path, run: &Run, text: &str, failures: &mut Vec<String>) {
-    let place = format!("{}:{} `{}`", path.file_name().unwrap().to_string_lossy(), run.line, run.kernel);
+    let place = format!(
+        "{}:{} `{}`",
+        path.file_name().unwrap().to_string_lossy(),
+        run.line,
+        run.kernel
+    );
     let loaded = load(text);
     let mut params = Params::default();
     let mut buffers = Vec::new();
     for arg in &run.args {
         match arg {
             Arg::Value(bytes) => params.push(bytes),
-            Arg::Buffer { ty, ulp, before, after } => {
+            Arg::Buffer {
+                ty,
+                ulp,
+                before,
+                after,
+            } => {
                 let memory = Memory::with(before);
                 params.push(&memory.address.to_le_bytes());
                 buffers.push((memory, ty, *ulp, after));
             }
         }
     }
-    let (result, printed) = launch(&loaded, &run.kernel, run.grid, run.block, run.shared, &params.0);
+    let (result, printed) = launch(
+        &loaded,
+        &run.kernel,
+        run.grid,
+        run.block,
+        run.shared,
+        &params.0,
+    );
     match (&result, &run.fault) {
         (Ok(()), None) => {}
         (Err(fault), Some(name)) if fault_name(fault) == name => {}
-        _ => failures.push(format!("{place}: ended with {result:?}, expected {:?}", run.fault)),
+        _ => failures.push(format!(
+            "{place}: ended with {result:?}, expected {:?}",
+            run.fault
+        )),
     }
     if let Some(text) = &run.prints
         && *text != String::from_utf8_lossy(&printed)
     {
-        failures.push(format!("{place}: printed {:?}, expected {text:?}", String::from_utf8_lossy(&printed)));
+        failures.push(format!(
+            "{place}: printed {:?}, expected {text:?}",
+            String::from_utf8_lossy(&printed)
+        ));
     }
     for (number, (memory, ty, ulp, after)) in buffers.iter().enumerate() {
         let Some(after) = after else { continue };
@@ -251,12 +329,18 @@ fn is_nan(ty: &str, v: &[u8]) -> bool {
 #[test]
 fn every_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/ptx");
-    let mut paths: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut paths: Vec<_> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     paths.sort();
     let only = std::env::var("FERMATA_FILETEST").unwrap_or_default();
     let mut failures = Vec::new();
     let mut count = 0;
-    for path in paths.iter().filter(|p| p.extension().is_some_and(|e| e == "ptx")) {
+    for path in paths
+        .iter()
+        .filter(|p| p.extension().is_some_and(|e| e == "ptx"))
+    {
         if !path.to_string_lossy().contains(&only) {
             continue;
         }
@@ -269,6 +353,11 @@ fn every_file() {
         }
     }
     assert!(count > 0, "no files in {}", folder.display());
-    let shown = failures.iter().take(40).cloned().collect::<Vec<_>>().join("\n");
+    let shown = failures
+        .iter()
+        .take(40)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("\n");
     assert!(failures.is_empty(), "{} failures:\n{shown}", failures.len());
 }

@@ -30,9 +30,29 @@ impl Parser<'_> {
                 self.expect(Token::Greater, "`>`")?;
             }
             let dims = self.dimensions()?;
-            let init = if self.accept(Token::Equals) { Some(self.initialiser()?) } else { None };
-            let Prefix { linkage, managed, align } = prefix;
-            out.push(Variable { linkage, space, align, vector, ty, name, dims, count, init, managed, line });
+            let init = if self.accept(Token::Equals) {
+                Some(self.initialiser()?)
+            } else {
+                None
+            };
+            let Prefix {
+                linkage,
+                managed,
+                align,
+            } = prefix;
+            out.push(Variable {
+                linkage,
+                space,
+                align,
+                vector,
+                ty,
+                name,
+                dims,
+                count,
+                init,
+                managed,
+                line,
+            });
             if self.accept(Token::Semicolon) {
                 return Ok(out);
             }
@@ -42,7 +62,11 @@ impl Parser<'_> {
 
     /// The rest of a parameter after its state space.
     pub(super) fn parameter(&mut self, space: Space) -> Result<Variable> {
-        let mut prefix = Prefix { linkage: Linkage::Local, managed: false, align: None };
+        let mut prefix = Prefix {
+            linkage: Linkage::Local,
+            managed: false,
+            align: None,
+        };
         let (ty, vector) = self.typing(&mut prefix)?;
         // `.ptr`, the space it points to and the alignment of what it points to do not change layout.
         if self.accept(Token::Dot("ptr")) {
@@ -62,8 +86,24 @@ impl Parser<'_> {
         let line = self.line();
         let name = self.word("a parameter's name")?;
         let dims = self.dimensions()?;
-        let Prefix { linkage, managed, align } = prefix;
-        Ok(Variable { linkage, space, align, vector, ty, name, dims, count: None, init: None, managed, line })
+        let Prefix {
+            linkage,
+            managed,
+            align,
+        } = prefix;
+        Ok(Variable {
+            linkage,
+            space,
+            align,
+            vector,
+            ty,
+            name,
+            dims,
+            count: None,
+            init: None,
+            managed,
+            line,
+        })
     }
 
     /// `.align N`, `.v2`, and the type, in any order that compilers use.
@@ -138,7 +178,9 @@ impl Parser<'_> {
                 _ => return Ok(left),
             };
             self.next();
-            let Constant::Int(right) = self.term()? else { return self.error("an integer term before this") };
+            let Constant::Int(right) = self.term()? else {
+                return self.error("an integer term before this");
+            };
             let right = if minus { right.wrapping_neg() } else { right };
             match &mut left {
                 Constant::Int(value) => *value = value.wrapping_add(right),
@@ -167,7 +209,9 @@ impl Parser<'_> {
             }
             Token::Float(text) => {
                 self.next();
-                Ok(Constant::F64(text.parse::<f64>().unwrap_or(f64::NAN).to_bits()))
+                Ok(Constant::F64(
+                    text.parse::<f64>().unwrap_or(f64::NAN).to_bits(),
+                ))
             }
             Token::Minus => {
                 self.next();
@@ -189,11 +233,21 @@ impl Parser<'_> {
                 self.next();
                 let name = self.word("a variable")?;
                 self.expect(Token::CloseParen, "`)`")?;
-                Ok(Constant::Symbol { name, addend: 0, generic: true, mask: None })
+                Ok(Constant::Symbol {
+                    name,
+                    addend: 0,
+                    generic: true,
+                    mask: None,
+                })
             }
             Token::Word(_) => {
                 let name = self.word("a symbol")?;
-                Ok(Constant::Symbol { name, addend: 0, generic: false, mask: None })
+                Ok(Constant::Symbol {
+                    name,
+                    addend: 0,
+                    generic: false,
+                    mask: None,
+                })
             }
             _ => self.error("a constant"),
         }
@@ -205,7 +259,17 @@ impl Parser<'_> {
         let inner = self.nested(Self::constant)?;
         self.expect(Token::CloseParen, "`)`")?;
         match inner {
-            Constant::Symbol { name, addend, generic, .. } => Ok(Constant::Symbol { name, addend, generic, mask }),
+            Constant::Symbol {
+                name,
+                addend,
+                generic,
+                ..
+            } => Ok(Constant::Symbol {
+                name,
+                addend,
+                generic,
+                mask,
+            }),
             _ => self.error("a symbol under the mask"),
         }
     }
@@ -214,5 +278,9 @@ impl Parser<'_> {
 /// `0f…` or `0d…`; the lexer has checked the digits.
 fn float_bits(text: &str) -> Constant {
     let bits = u64::from_str_radix(&text[2..], 16).unwrap_or(0);
-    if text.len() == 10 { Constant::F32(bits as u32) } else { Constant::F64(bits) }
+    if text.len() == 10 {
+        Constant::F32(bits as u32)
+    } else {
+        Constant::F64(bits)
+    }
 }

@@ -35,9 +35,18 @@ type Result<T> = std::result::Result<T, ParseError>;
 /// The first place at which the text is not PTX, or nested or long beyond bounds.
 pub fn parse(text: &str) -> Result<Module> {
     if text.len() > MAX_TEXT {
-        return Err(ParseError { line: 1, message: "the text is longer than 1 GiB".into() });
+        return Err(ParseError {
+            line: 1,
+            message: "the text is longer than 1 GiB".into(),
+        });
     }
-    Parser { tokens: tokens(text), at: 0, depth: 0, names: HashSet::new() }.module()
+    Parser {
+        tokens: tokens(text),
+        at: 0,
+        depth: 0,
+        names: HashSet::new(),
+    }
+    .module()
 }
 
 /// Directives ahead of a variable or function.
@@ -86,7 +95,10 @@ impl<'a> Parser<'a> {
             Token::End => "the end of the text".into(),
             other => format!("{other:?}"),
         };
-        Err(ParseError { line: self.line(), message: format!("expected {expected}, found {found}") })
+        Err(ParseError {
+            line: self.line(),
+            message: format!("expected {expected}, found {found}"),
+        })
     }
 
     fn accept(&mut self, token: Token<'_>) -> bool {
@@ -98,7 +110,11 @@ impl<'a> Parser<'a> {
     }
 
     fn expect(&mut self, token: Token<'_>, what: &str) -> Result<()> {
-        if self.accept(token) { Ok(()) } else { self.error(what) }
+        if self.accept(token) {
+            Ok(())
+        } else {
+            self.error(what)
+        }
     }
 
     fn intern(&mut self, text: &str) -> Name {
@@ -157,12 +173,20 @@ impl<'a> Parser<'a> {
     }
 
     fn module(mut self) -> Result<Module> {
-        let mut module = Module { version: (0, 0), targets: Vec::new(), address_size: 32, items: Vec::new() };
+        let mut module = Module {
+            version: (0, 0),
+            targets: Vec::new(),
+            address_size: 32,
+            items: Vec::new(),
+        };
         while self.peek() != Token::End {
             self.item(&mut module)?;
         }
         if module.version == (0, 0) {
-            return Err(ParseError { line: 1, message: "no `.version` directive".into() });
+            return Err(ParseError {
+                line: 1,
+                message: "no `.version` directive".into(),
+            });
         }
         Ok(module)
     }
@@ -208,8 +232,12 @@ impl<'a> Parser<'a> {
     }
 
     fn version(&mut self) -> Result<(u32, u32)> {
-        let Token::Float(text) = self.peek() else { return self.error("a version such as 8.0") };
-        let parts = text.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        let Token::Float(text) = self.peek() else {
+            return self.error("a version such as 8.0");
+        };
+        let parts = text
+            .split_once('.')
+            .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
         match parts {
             Some(version) => {
                 self.next();
@@ -259,7 +287,11 @@ impl<'a> Parser<'a> {
     }
 
     fn prefix(&mut self) -> Result<Prefix> {
-        let mut prefix = Prefix { linkage: Linkage::Local, managed: false, align: None };
+        let mut prefix = Prefix {
+            linkage: Linkage::Local,
+            managed: false,
+            align: None,
+        };
         loop {
             match self.peek() {
                 Token::Dot("visible") => prefix.linkage = Linkage::Visible,
@@ -297,7 +329,9 @@ impl<'a> Parser<'a> {
             }
             Token::Dot("global" | "const" | "shared" | "local" | "tex") => {
                 let variables = self.variables(prefix)?;
-                module.items.extend(variables.into_iter().map(Item::Variable));
+                module
+                    .items
+                    .extend(variables.into_iter().map(Item::Variable));
             }
             _ => return self.error("`.entry`, `.func` or a state space"),
         }
@@ -310,10 +344,18 @@ impl<'a> Parser<'a> {
             self.prefix()?;
         }
         let mut noreturn = false;
-        let returns = if self.peek() == Token::OpenParen { self.parameters()? } else { Vec::new() };
+        let returns = if self.peek() == Token::OpenParen {
+            self.parameters()?
+        } else {
+            Vec::new()
+        };
         let line = self.line();
         let name = self.word("a function's name")?;
-        let params = if self.peek() == Token::OpenParen { self.parameters()? } else { Vec::new() };
+        let params = if self.peek() == Token::OpenParen {
+            self.parameters()?
+        } else {
+            Vec::new()
+        };
         let mut tuning = Vec::new();
         loop {
             match self.peek() {
@@ -323,8 +365,16 @@ impl<'a> Parser<'a> {
                 }
                 Token::Dot("pragma") => self.skip_debug()?,
                 Token::Dot(
-                    word @ ("maxntid" | "reqntid" | "minnctapersm" | "maxnctapersm" | "maxnreg" | "blocksareclusters"
-                    | "explicitcluster" | "reqnctapercluster" | "maxclusterrank" | "abi_preserve"
+                    word @ ("maxntid"
+                    | "reqntid"
+                    | "minnctapersm"
+                    | "maxnctapersm"
+                    | "maxnreg"
+                    | "blocksareclusters"
+                    | "explicitcluster"
+                    | "reqnctapercluster"
+                    | "maxclusterrank"
+                    | "abi_preserve"
                     | "abi_preserve_control"),
                 ) => {
                     self.next();
@@ -333,11 +383,31 @@ impl<'a> Parser<'a> {
                 }
                 Token::Semicolon => {
                     self.next();
-                    return Ok(Function { linkage, entry, name, returns, params, noreturn, tuning, body: None, line });
+                    return Ok(Function {
+                        linkage,
+                        entry,
+                        name,
+                        returns,
+                        params,
+                        noreturn,
+                        tuning,
+                        body: None,
+                        line,
+                    });
                 }
                 Token::OpenBrace => {
                     let body = Some(self.block()?);
-                    return Ok(Function { linkage, entry, name, returns, params, noreturn, tuning, body, line });
+                    return Ok(Function {
+                        linkage,
+                        entry,
+                        name,
+                        returns,
+                        params,
+                        noreturn,
+                        tuning,
+                        body,
+                        line,
+                    });
                 }
                 _ => return self.error("a body or `;`"),
             }

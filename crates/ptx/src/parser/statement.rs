@@ -26,7 +26,11 @@ impl Parser<'_> {
             }
             Token::Dot("loc" | "file" | "section" | "pragma") => self.skip_debug()?,
             Token::Dot(_) => {
-                let prefix = Prefix { linkage: Linkage::Local, managed: false, align: None };
+                let prefix = Prefix {
+                    linkage: Linkage::Local,
+                    managed: false,
+                    align: None,
+                };
                 out.extend(self.variables(prefix)?.into_iter().map(Statement::Variable));
             }
             Token::Word(_) if self.peek_second() == Token::Colon => {
@@ -45,15 +49,27 @@ impl Parser<'_> {
         match self.peek() {
             Token::Dot("callprototype") => {
                 self.next();
-                let returns = if self.peek() == Token::OpenParen { self.parameters()? } else { Vec::new() };
+                let returns = if self.peek() == Token::OpenParen {
+                    self.parameters()?
+                } else {
+                    Vec::new()
+                };
                 self.word("`_`")?;
-                let params = if self.peek() == Token::OpenParen { self.parameters()? } else { Vec::new() };
+                let params = if self.peek() == Token::OpenParen {
+                    self.parameters()?
+                } else {
+                    Vec::new()
+                };
                 while let Token::Dot(_) = self.peek() {
                     self.next();
                     self.numbers()?;
                 }
                 self.expect(Token::Semicolon, "`;`")?;
-                out.push(Statement::Prototype { name, returns, params });
+                out.push(Statement::Prototype {
+                    name,
+                    returns,
+                    params,
+                });
             }
             Token::Dot(word @ ("branchtargets" | "calltargets")) => {
                 let calls = word == "calltargets";
@@ -63,7 +79,11 @@ impl Parser<'_> {
                     targets.push(self.word("a target")?);
                 }
                 self.expect(Token::Semicolon, "`;`")?;
-                out.push(Statement::Targets { name, targets, calls });
+                out.push(Statement::Targets {
+                    name,
+                    targets,
+                    calls,
+                });
             }
             _ => out.push(Statement::Label(name)),
         }
@@ -75,7 +95,10 @@ impl Parser<'_> {
         let mut guard = None;
         if self.accept(Token::At) {
             let negated = self.accept(Token::Bang);
-            guard = Some(Guard { register: self.word("a predicate")?, negated });
+            guard = Some(Guard {
+                register: self.word("a predicate")?,
+                negated,
+            });
         }
         let line = self.line();
         let opcode = self.word("an opcode")?;
@@ -93,7 +116,14 @@ impl Parser<'_> {
         }
         let end = self.tokens[self.at].end;
         self.expect(Token::Semicolon, "`,` or `;`")?;
-        Ok(Instruction { guard, opcode, modifiers, operands, line, span: start..end })
+        Ok(Instruction {
+            guard,
+            opcode,
+            modifiers,
+            operands,
+            line,
+            span: start..end,
+        })
     }
 
     fn operand(&mut self) -> Result<Operand> {
@@ -123,7 +153,9 @@ impl Parser<'_> {
                 self.next();
                 Ok(Operand::Not(self.word("a predicate")?))
             }
-            Token::Int(_) | Token::FloatBits(_) | Token::Float(_) | Token::Minus | Token::Tilde => self.literal(),
+            Token::Int(_) | Token::FloatBits(_) | Token::Float(_) | Token::Minus | Token::Tilde => {
+                self.literal()
+            }
             Token::OpenBracket => self.address(),
             Token::OpenBrace => {
                 self.next();
@@ -187,7 +219,11 @@ impl Parser<'_> {
         let negative = self.next() == Token::Minus;
         let again = self.accept(Token::Minus);
         let value = self.unsigned("an offset")? as i64;
-        Ok(if negative != again { value.wrapping_neg() } else { value })
+        Ok(if negative != again {
+            value.wrapping_neg()
+        } else {
+            value
+        })
     }
 
     /// `[base + offset, rest…]`

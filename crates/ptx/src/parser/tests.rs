@@ -38,10 +38,23 @@ fn a_module_of_the_usual_shape() {
     let module = parse(SAMPLE).unwrap();
     assert_eq!(module.version, (9, 0));
     assert_eq!(module.items.len(), 6);
-    let Item::Variable(table) = &module.items[1] else { panic!() };
-    let Some(Init::List(list)) = &table.init else { panic!() };
-    assert!(matches!(&list[1], Init::Value(Constant::Symbol { addend: 4, generic: true, .. })));
-    let Item::Function(k) = &module.items[5] else { panic!() };
+    let Item::Variable(table) = &module.items[1] else {
+        panic!()
+    };
+    let Some(Init::List(list)) = &table.init else {
+        panic!()
+    };
+    assert!(matches!(
+        &list[1],
+        Init::Value(Constant::Symbol {
+            addend: 4,
+            generic: true,
+            ..
+        })
+    ));
+    let Item::Function(k) = &module.items[5] else {
+        panic!()
+    };
     assert!(k.entry && k.params.len() == 2 && k.tuning.len() == 2);
     let body = k.body.as_ref().unwrap();
     let loads: Vec<_> = body
@@ -51,8 +64,14 @@ fn a_module_of_the_usual_shape() {
             _ => None,
         })
         .collect();
-    assert!(matches!(&loads[0].operands[1], Operand::Address { offset: -8, .. }));
-    assert_eq!(&SAMPLE[loads[0].span.start as usize..loads[0].span.end as usize], "ld.global.v2.u32 {%r1, _}, [%rd1+-8];");
+    assert!(matches!(
+        &loads[0].operands[1],
+        Operand::Address { offset: -8, .. }
+    ));
+    assert_eq!(
+        &SAMPLE[loads[0].span.start as usize..loads[0].span.end as usize],
+        "ld.global.v2.u32 {%r1, _}, [%rd1+-8];"
+    );
 }
 
 #[test]
@@ -66,7 +85,8 @@ fn printing_and_parsing_again_gives_the_same_tree() {
 
 #[test]
 fn errors_name_the_line() {
-    let error = parse(".version 8.0\n.target sm_80\n.visible .entry k() {\n add.s32 %r1 %r2;\n}").unwrap_err();
+    let error = parse(".version 8.0\n.target sm_80\n.visible .entry k() {\n add.s32 %r1 %r2;\n}")
+        .unwrap_err();
     assert_eq!(error.line, 4);
 }
 

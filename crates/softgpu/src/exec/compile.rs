@@ -55,19 +55,30 @@ impl Compiler {
     /// The processor lacks instructions that are relied on.
     pub fn new() -> Result<Self, String> {
         let mut flags = settings::builder();
-        let set = |flags: &mut settings::Builder, name: &str, value: &str| flags.set(name, value).map_err(|e| e.to_string());
+        let set = |flags: &mut settings::Builder, name: &str, value: &str| {
+            flags.set(name, value).map_err(|e| e.to_string())
+        };
         set(&mut flags, "opt_level", "speed")?;
         // The text may be hostile: what the translator gets wrong must end as an error.
         set(&mut flags, "enable_verifier", "true")?;
         set(&mut flags, "unwind_info", "false")?;
         set(&mut flags, "is_pic", "false")?;
-        if !(std::arch::is_x86_feature_detected!("fma") && std::arch::is_x86_feature_detected!("avx2")) {
+        if !(std::arch::is_x86_feature_detected!("fma")
+            && std::arch::is_x86_feature_detected!("avx2"))
+        {
             return Err("this processor lacks FMA or AVX2".to_owned());
         }
-        let isa = cranelift_native::builder()?.finish(settings::Flags::new(flags)).map_err(|e| e.to_string())?;
+        let isa = cranelift_native::builder()?
+            .finish(settings::Flags::new(flags))
+            .map_err(|e| e.to_string())?;
         let jit = JITModule::new(JITBuilder::with_isa(isa, default_libcall_names()));
         let codegen = jit.make_context();
-        Ok(Self { ranges: Vec::new(), jit: Some(jit), scratch: FunctionBuilderContext::new(), codegen })
+        Ok(Self {
+            ranges: Vec::new(),
+            jit: Some(jit),
+            scratch: FunctionBuilderContext::new(),
+            codegen,
+        })
     }
 
     /// Translates a function and throws the result away.
@@ -98,7 +109,12 @@ impl Compiler {
     ///
     /// # Errors
     /// What the code generator says, with the function's name.
-    pub fn compile(&mut self, unit: &Unit<'_>, descriptors: &[Descriptor], list: &[usize]) -> Result<(), String> {
+    pub fn compile(
+        &mut self,
+        unit: &Unit<'_>,
+        descriptors: &[Descriptor],
+        list: &[usize],
+    ) -> Result<(), String> {
         let attempt = catch_unwind(AssertUnwindSafe(|| self.generate(unit, descriptors, list)));
         attempt.unwrap_or_else(|_| {
             self.scratch = FunctionBuilderContext::new();
@@ -106,20 +122,35 @@ impl Compiler {
         })
     }
 
-    fn generate(&mut self, unit: &Unit<'_>, descriptors: &[Descriptor], list: &[usize]) -> Result<(), String> {
+    fn generate(
+        &mut self,
+        unit: &Unit<'_>,
+        descriptors: &[Descriptor],
+        list: &[usize],
+    ) -> Result<(), String> {
         let jit = self.jit.as_mut().ok_or("no compiler")?;
         let mut done = Vec::new();
         for &index in list {
-            let Some(Item::Function(function)) = unit.ast.items.get(index) else { continue };
+            let Some(Item::Function(function)) = unit.ast.items.get(index) else {
+                continue;
+            };
             if descriptors[index].code.load(Ordering::Acquire) != 0 {
                 continue;
             }
-            let fail = |e: &dyn std::fmt::Display| format!("cannot compile `{}`: {e}", function.name);
+            let fail =
+                |e: &dyn std::fmt::Display| format!("cannot compile `{}`: {e}", function.name);
             self.codegen.clear();
-            translate(unit, function, &mut self.codegen.func, &mut self.scratch).map_err(|e| fail(&e))?;
-            let id = jit.declare_anonymous_function(&signature(function)).map_err(|e| fail(&e))?;
-            jit.define_function(id, &mut self.codegen).map_err(|e| fail(&format!("{e:?}")))?;
-            let bytes = self.codegen.compiled_code().map_or(0, |c| c.code_info().total_size as usize);
+            translate(unit, function, &mut self.codegen.func, &mut self.scratch)
+                .map_err(|e| fail(&e))?;
+            let id = jit
+                .declare_anonymous_function(&signature(function))
+                .map_err(|e| fail(&e))?;
+            jit.define_function(id, &mut self.codegen)
+                .map_err(|e| fail(&format!("{e:?}")))?;
+            let bytes = self
+                .codegen
+                .compiled_code()
+                .map_or(0, |c| c.code_info().total_size as usize);
             done.push((index, id, bytes));
         }
         self.codegen.clear();
@@ -127,7 +158,9 @@ impl Compiler {
         for (index, id, bytes) in done {
             let start = jit.get_finalized_function(id) as usize;
             self.ranges.push(CodeRange::new(start, bytes));
-            descriptors[index].code.store(start as u64, Ordering::Release);
+            descriptors[index]
+                .code
+                .store(start as u64, Ordering::Release);
         }
         Ok(())
     }
@@ -151,7 +184,9 @@ pub fn closure(module: &Module, layout: &Layout, kernel: usize) -> Vec<usize> {
     let mut todo = vec![kernel];
     let mut indirect = false;
     while let Some(index) = todo.pop() {
-        let Some(Item::Function(function)) = module.items.get(index) else { continue };
+        let Some(Item::Function(function)) = module.items.get(index) else {
+            continue;
+        };
         let mut reach = |name: &Name| {
             let name = layout.aliases.get(name).unwrap_or(name);
             if let Some(&callee) = layout.functions.get(name)
@@ -161,12 +196,15 @@ pub fn closure(module: &Module, layout: &Layout, kernel: usize) -> Vec<usize> {
             }
         };
         let mut through_pointer = false;
-        walk(function.body.as_deref().unwrap_or_default(), &mut |s| match s {
-            Statement::Instruction(i) => names(i, &mut reach),
-            Statement::Prototype { .. } => through_pointer = true,
-            Statement::Targets { calls: true, .. } => through_pointer = true,
-            _ => {}
-        });
+        walk(
+            function.body.as_deref().unwrap_or_default(),
+            &mut |s| match s {
+                Statement::Instruction(i) => names(i, &mut reach),
+                Statement::Prototype { .. } => through_pointer = true,
+                Statement::Targets { calls: true, .. } => through_pointer = true,
+                _ => {}
+            },
+        );
         if through_pointer && !indirect {
             indirect = true;
             for (name, &index) in &layout.functions {

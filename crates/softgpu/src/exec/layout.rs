@@ -6,7 +6,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use fermata_ptx::ast::{Constant, Function, Init, Instruction, Item, Linkage, Module, Name, Operand, Space, Statement, Type, Variable};
+use fermata_ptx::ast::{
+    Constant, Function, Init, Instruction, Item, Linkage, Module, Name, Operand, Space, Statement,
+    Type, Variable,
+};
 
 use super::{GlobalVar, KernelInfo, LoadError, ParamInfo, Relocation, VarSpace};
 
@@ -51,7 +54,9 @@ pub(super) fn walk<'a>(body: &'a [Statement], visit: &mut dyn FnMut(&'a Statemen
 pub(super) fn names<'a>(instruction: &'a Instruction, visit: &mut dyn FnMut(&'a Name)) {
     fn operand<'a>(o: &'a Operand, visit: &mut dyn FnMut(&'a Name)) {
         match o {
-            Operand::Name(n) | Operand::Field(n, _) | Operand::Not(n) | Operand::Offset(n, _) => visit(n),
+            Operand::Name(n) | Operand::Field(n, _) | Operand::Not(n) | Operand::Offset(n, _) => {
+                visit(n)
+            }
             Operand::Pair(a, b) => {
                 operand(a, visit);
                 operand(b, visit);
@@ -60,7 +65,9 @@ pub(super) fn names<'a>(instruction: &'a Instruction, visit: &mut dyn FnMut(&'a 
                 base.iter().for_each(&mut *visit);
                 rest.iter().for_each(|o| operand(o, visit));
             }
-            Operand::Vector(list) | Operand::List(list) => list.iter().for_each(|o| operand(o, visit)),
+            Operand::Vector(list) | Operand::List(list) => {
+                list.iter().for_each(|o| operand(o, visit))
+            }
             Operand::Int(_) | Operand::F32(_) | Operand::F64(_) => {}
         }
     }
@@ -98,19 +105,36 @@ impl Layout {
                 Item::Variable(v) => layout.module_variable(v, &mut common)?,
             }
         }
-        let functions: Vec<&Function> = module.items.iter().filter_map(|i| match i {
-            Item::Function(f) if f.body.is_some() => Some(f),
-            _ => None,
-        }).collect();
+        let functions: Vec<&Function> = module
+            .items
+            .iter()
+            .filter_map(|i| match i {
+                Item::Function(f) if f.body.is_some() => Some(f),
+                _ => None,
+            })
+            .collect();
         for function in functions.iter().filter(|f| !f.entry) {
             layout.own_shared(function, None, &mut common)?;
         }
         layout.take_addresses(&functions);
         let reach = layout.reach(&functions);
-        let consts = layout.variables.iter().filter(|v| v.space == VarSpace::Const).map(|v| v.size).sum::<usize>();
-        let target = module.targets.first().and_then(|t| target_number(t)).unwrap_or(0);
+        let consts = layout
+            .variables
+            .iter()
+            .filter(|v| v.space == VarSpace::Const)
+            .map(|v| v.size)
+            .sum::<usize>();
+        let target = module
+            .targets
+            .first()
+            .and_then(|t| target_number(t))
+            .unwrap_or(0);
         for kernel in functions.iter().filter(|f| f.entry) {
-            let mut shared = if reach.contains(&kernel.name) { common } else { 0 };
+            let mut shared = if reach.contains(&kernel.name) {
+                common
+            } else {
+                0
+            };
             layout.own_shared(kernel, Some(&kernel.name), &mut shared)?;
             let version = module.version.0 * 10 + module.version.1;
             let info = kernel_info(kernel, shared as u32, consts as u32, target, version)?;
@@ -126,12 +150,16 @@ impl Layout {
             }
             Space::Shared => {
                 let offset = reserve(v, common)?;
-                self.shared.insert((None, v.name.clone()), (offset, size_of(v)?));
+                self.shared
+                    .insert((None, v.name.clone()), (offset, size_of(v)?));
             }
-            Space::Global | Space::Const if v.linkage == Linkage::Extern => self.externs.push(v.name.clone()),
+            Space::Global | Space::Const if v.linkage == Linkage::Extern => {
+                self.externs.push(v.name.clone())
+            }
             Space::Global | Space::Const => {
                 let variable = global(v)?;
-                self.variable_sizes.insert(variable.name.clone(), variable.size as u64);
+                self.variable_sizes
+                    .insert(variable.name.clone(), variable.size as u64);
                 self.variables.push(variable);
             }
             _ => return Err(unsupported(v, "a variable of this space at module level")),
@@ -139,7 +167,12 @@ impl Layout {
         Ok(())
     }
 
-    fn own_shared(&mut self, f: &Function, kernel: Option<&Name>, used: &mut u64) -> Result<(), LoadError> {
+    fn own_shared(
+        &mut self,
+        f: &Function,
+        kernel: Option<&Name>,
+        used: &mut u64,
+    ) -> Result<(), LoadError> {
         let mut result = Ok(());
         walk(f.body.as_deref().unwrap_or_default(), &mut |s| {
             if let Statement::Variable(v) = s
@@ -150,7 +183,8 @@ impl Layout {
                     self.dynamic.insert(v.name.clone());
                 } else {
                     result = reserve(v, used).and_then(|offset| {
-                        self.shared.insert((kernel.cloned(), v.name.clone()), (offset, size_of(v)?));
+                        self.shared
+                            .insert((kernel.cloned(), v.name.clone()), (offset, size_of(v)?));
                         Ok(())
                     });
                 }
@@ -167,7 +201,10 @@ impl Layout {
                 taken.insert(name.clone());
             }
         };
-        self.variables.iter().flat_map(|v| &v.relocations).for_each(|r| take(&r.symbol));
+        self.variables
+            .iter()
+            .flat_map(|v| &v.relocations)
+            .for_each(|r| take(&r.symbol));
         for function in functions {
             walk(function.body.as_deref().unwrap_or_default(), &mut |s| {
                 if let Statement::Instruction(i) = s
@@ -196,7 +233,10 @@ impl Layout {
                         }
                     });
                     // The prototype is a call's last operand: the callee is unknown.
-                    if &*i.opcode == "call" && matches!(i.operands.last(), Some(Operand::Name(n)) if !self.functions.contains_key(n)) && i.operands.len() > 1 {
+                    if &*i.opcode == "call"
+                        && matches!(i.operands.last(), Some(Operand::Name(n)) if !self.functions.contains_key(n))
+                        && i.operands.len() > 1
+                    {
                         touches.insert(f.name.clone());
                     }
                 }
@@ -220,22 +260,33 @@ impl Layout {
     /// Offset and bytes of a shared variable as `function` sees it.
     pub fn shared_place(&self, function: &Name, variable: &Name) -> Option<(u32, u64)> {
         let own = self.shared.get(&(Some(function.clone()), variable.clone()));
-        own.or_else(|| self.shared.get(&(None, variable.clone()))).copied()
+        own.or_else(|| self.shared.get(&(None, variable.clone())))
+            .copied()
     }
 }
 
 fn target_number(name: &str) -> Option<u32> {
-    let digits: String = name.strip_prefix("sm_")?.chars().take_while(char::is_ascii_digit).collect();
+    let digits: String = name
+        .strip_prefix("sm_")?
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
     digits.parse().ok()
 }
 
 fn unsupported(v: &Variable, what: &str) -> LoadError {
-    LoadError::Unsupported { line: v.line, function: v.name.to_string(), instruction: what.to_owned() }
+    LoadError::Unsupported {
+        line: v.line,
+        function: v.name.to_string(),
+        instruction: what.to_owned(),
+    }
 }
 
 /// Bytes of a variable, within bounds.
 pub(super) fn size_of(v: &Variable) -> Result<u64, LoadError> {
-    v.bytes(0).filter(|&n| n <= MAX_BYTES).ok_or_else(|| unsupported(v, "a variable of this size"))
+    v.bytes(0)
+        .filter(|&n| n <= MAX_BYTES)
+        .ok_or_else(|| unsupported(v, "a variable of this size"))
 }
 
 /// Takes room for `v` at the end of `used`.
@@ -248,12 +299,21 @@ pub(super) fn reserve(v: &Variable, used: &mut u64) -> Result<u32, LoadError> {
         .ok_or_else(|| unsupported(v, "shared, local or parameter memory of this size"))
 }
 
-fn kernel_info(f: &Function, shared: u32, consts: u32, target: u32, version: u32) -> Result<KernelInfo, LoadError> {
+fn kernel_info(
+    f: &Function,
+    shared: u32,
+    consts: u32,
+    target: u32,
+    version: u32,
+) -> Result<KernelInfo, LoadError> {
     let mut used = 0u64;
     let mut params = Vec::new();
     for p in &f.params {
         let offset = reserve(p, &mut used)? as usize;
-        params.push(ParamInfo { offset, size: size_of(p)? as usize });
+        params.push(ParamInfo {
+            offset,
+            size: size_of(p)? as usize,
+        });
     }
     let (mut local, mut registers) = (0u64, 0u64);
     let mut failed = None;
@@ -270,7 +330,9 @@ fn kernel_info(f: &Function, shared: u32, consts: u32, target: u32, version: u32
         return Err(error);
     }
     let tuned = |word: &str| f.tuning.iter().find(|(w, _)| &**w == word).map(|(_, n)| n);
-    let threads = tuned("reqntid").or(tuned("maxntid")).map(|n| n.iter().fold(1u32, |a, &b| a.saturating_mul(b)));
+    let threads = tuned("reqntid")
+        .or(tuned("maxntid"))
+        .map(|n| n.iter().fold(1u32, |a, &b| a.saturating_mul(b)));
     Ok(KernelInfo {
         name: f.name.to_string(),
         params,
@@ -293,13 +355,20 @@ fn global(v: &Variable) -> Result<GlobalVar, LoadError> {
         Some(Init::List(list)) => list.len() as u64,
         _ => 0,
     };
-    let size = v.bytes(unsized_len).filter(|&n| n <= MAX_BYTES).ok_or_else(|| unsupported(v, "a variable of this size"))?;
+    let size = v
+        .bytes(unsized_len)
+        .filter(|&n| n <= MAX_BYTES)
+        .ok_or_else(|| unsupported(v, "a variable of this size"))?;
     if v.init.is_some() && size > MAX_INIT {
         return Err(unsupported(v, "an initialised variable of this size"));
     }
     let mut out = GlobalVar {
         name: v.name.to_string(),
-        space: if v.space == Space::Const { VarSpace::Const } else { VarSpace::Global },
+        space: if v.space == Space::Const {
+            VarSpace::Const
+        } else {
+            VarSpace::Global
+        },
         size: size as usize,
         align: v.alignment() as usize,
         init: Vec::new(),
@@ -314,7 +383,10 @@ fn global(v: &Variable) -> Result<GlobalVar, LoadError> {
         }
         fill(v, &mut out, init, &dims, 0)?;
         if let Some(bad) = out.relocations.iter().find(|r| !matches!(r.size, 4 | 8)) {
-            return Err(unsupported(v, &format!("{} bytes of the address of `{}`", bad.size, bad.symbol)));
+            return Err(unsupported(
+                v,
+                &format!("{} bytes of the address of `{}`", bad.size, bad.symbol),
+            ));
         }
     } else {
         out.init = vec![0; size as usize];
@@ -323,7 +395,13 @@ fn global(v: &Variable) -> Result<GlobalVar, LoadError> {
 }
 
 /// Writes `init` from element `index` on.
-fn fill(v: &Variable, out: &mut GlobalVar, init: &Init, dims: &[u64], index: u64) -> Result<(), LoadError> {
+fn fill(
+    v: &Variable,
+    out: &mut GlobalVar,
+    init: &Init,
+    dims: &[u64],
+    index: u64,
+) -> Result<(), LoadError> {
     match init {
         Init::Value(value) => element(v, out, value, index),
         Init::List(list) => {
@@ -331,17 +409,33 @@ fn fill(v: &Variable, out: &mut GlobalVar, init: &Init, dims: &[u64], index: u64
             let flat = list.iter().all(|i| matches!(i, Init::Value(_)));
             for (i, item) in list.iter().enumerate() {
                 let step = if flat { 1 } else { inner.max(1) };
-                fill(v, out, item, dims.get(1..).unwrap_or_default(), index + i as u64 * step)?;
+                fill(
+                    v,
+                    out,
+                    item,
+                    dims.get(1..).unwrap_or_default(),
+                    index + i as u64 * step,
+                )?;
             }
             Ok(())
         }
     }
 }
 
-fn element(v: &Variable, out: &mut GlobalVar, value: &Constant, index: u64) -> Result<(), LoadError> {
+fn element(
+    v: &Variable,
+    out: &mut GlobalVar,
+    value: &Constant,
+    index: u64,
+) -> Result<(), LoadError> {
     let width = v.ty.bytes() as usize;
-    let at = usize::try_from(index).ok().and_then(|i| i.checked_mul(width)).filter(|at| at + width <= out.init.len());
-    let Some(at) = at else { return Err(unsupported(v, "more initial values than elements")) };
+    let at = usize::try_from(index)
+        .ok()
+        .and_then(|i| i.checked_mul(width))
+        .filter(|at| at + width <= out.init.len());
+    let Some(at) = at else {
+        return Err(unsupported(v, "more initial values than elements"));
+    };
     let bits: u64 = match (value, v.ty) {
         (Constant::Int(n), Type::F32) => u64::from((*n as f32).to_bits()),
         (Constant::Int(n), Type::F64) => (*n as f64).to_bits(),
@@ -350,10 +444,17 @@ fn element(v: &Variable, out: &mut GlobalVar, value: &Constant, index: u64) -> R
         (Constant::F32(bits), _) => u64::from(*bits),
         (Constant::F64(bits), Type::F32) => u64::from((f64::from_bits(*bits) as f32).to_bits()),
         (Constant::F64(bits), _) => *bits,
-        (Constant::Symbol { name, addend, mask, .. }, _) => {
+        (
+            Constant::Symbol {
+                name, addend, mask, ..
+            },
+            _,
+        ) => {
             let shift = mask.map_or(0, |m| m.trailing_zeros() as usize / 8);
             let last = out.relocations.last_mut();
-            match last.filter(|r| shift > 0 && *r.symbol == **name && r.offset + r.size == at && r.size == shift) {
+            match last.filter(|r| {
+                shift > 0 && *r.symbol == **name && r.offset + r.size == at && r.size == shift
+            }) {
                 Some(open) => open.size += width,
                 None if shift == 0 => out.relocations.push(Relocation {
                     offset: at,

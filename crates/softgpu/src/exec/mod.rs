@@ -41,7 +41,9 @@ pub enum LoadError {
         message: String,
     },
     /// A valid construct that this software GPU does not execute.
-    #[error("PTX line {line}, in `{function}`: `{instruction}` is not supported by the software GPU")]
+    #[error(
+        "PTX line {line}, in `{function}`: `{instruction}` is not supported by the software GPU"
+    )]
     Unsupported {
         /// Line in the PTX text, from 1.
         line: u32,

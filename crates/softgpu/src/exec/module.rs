@@ -30,19 +30,35 @@ impl Module {
     /// # Errors
     /// Text that is not PTX, and constructs that this software GPU does not execute.
     pub fn load(ptx: &str) -> Result<Self, LoadError> {
-        let ast = fermata_ptx::parse(ptx).map_err(|e| LoadError::Syntax { line: e.line, message: e.message })?;
-        let refuse = |what: String| LoadError::Unsupported { line: 1, function: String::new(), instruction: what };
+        let ast = fermata_ptx::parse(ptx).map_err(|e| LoadError::Syntax {
+            line: e.line,
+            message: e.message,
+        })?;
+        let refuse = |what: String| LoadError::Unsupported {
+            line: 1,
+            function: String::new(),
+            instruction: what,
+        };
         if ast.address_size != 64 {
             return Err(refuse(format!(".address_size {}", ast.address_size)));
         }
         let layout = Layout::new(&ast)?;
         let mut compiler = Compiler::new().map_err(refuse)?;
-        let target = compiler.target().ok_or_else(|| refuse("this machine".to_owned()))?;
+        let target = compiler
+            .target()
+            .ok_or_else(|| refuse("this machine".to_owned()))?;
         let known = |name: &str| {
-            let known = layout.variable_sizes.contains_key(name) || layout.externs.iter().any(|n| &**n == name);
+            let known = layout.variable_sizes.contains_key(name)
+                || layout.externs.iter().any(|n| &**n == name);
             known.then_some(WINDOW_BASE)
         };
-        let unit = Unit { ast: &ast, layout: &layout, address: &known, descriptors: WINDOW_BASE, target };
+        let unit = Unit {
+            ast: &ast,
+            layout: &layout,
+            address: &known,
+            descriptors: WINDOW_BASE,
+            target,
+        };
         for item in &ast.items {
             if let Item::Function(function) = item
                 && function.body.is_some()
@@ -50,7 +66,11 @@ impl Module {
                 compiler.check(&unit, function)?;
             }
         }
-        Ok(Self { ast, layout, compiler })
+        Ok(Self {
+            ast,
+            layout,
+            compiler,
+        })
     }
 
     /// The kernels, in the order of the text.
@@ -76,10 +96,18 @@ impl Module {
         let names = self.layout.variables.iter().map(|v| v.name.as_str());
         let mut addresses = HashMap::new();
         for name in names.chain(self.layout.externs.iter().map(|n| &**n)) {
-            let address = place(name).ok_or_else(|| LoadError::Undefined { name: name.to_owned() })?;
+            let address = place(name).ok_or_else(|| LoadError::Undefined {
+                name: name.to_owned(),
+            })?;
             addresses.insert(name.to_owned(), address);
         }
-        let kernels = self.layout.kernels.iter().enumerate().map(|(i, k)| (k.name.clone(), (i, OnceLock::new()))).collect();
+        let kernels = self
+            .layout
+            .kernels
+            .iter()
+            .enumerate()
+            .map(|(i, k)| (k.name.clone(), (i, OnceLock::new())))
+            .collect();
         Ok(LinkedModule {
             descriptors: descriptors(&self.ast),
             kernels,
@@ -91,6 +119,9 @@ impl Module {
     }
 }
 
+/// How compiling a kernel went, once it has been tried.
+type Compiled = OnceLock<Result<Entry, Arc<str>>>;
+
 /// A module whose kernels can be launched, from any number of threads at once.
 pub struct LinkedModule {
     ast: ast::Module,
@@ -98,7 +129,7 @@ pub struct LinkedModule {
     addresses: HashMap<String, u64>,
     descriptors: Box<[Descriptor]>,
     /// Index in the layout, and how compiling went.
-    kernels: HashMap<String, (usize, OnceLock<Result<Entry, Arc<str>>>)>,
+    kernels: HashMap<String, (usize, Compiled)>,
     compiler: Mutex<Compiler>,
 }
 
@@ -134,7 +165,11 @@ impl LinkedModule {
             descriptors: self.descriptors.as_ptr() as u64,
             target: compiler.target().ok_or("no compiler")?,
         };
-        compiler.compile(&unit, &self.descriptors, &closure(&self.ast, &self.layout, index))?;
+        compiler.compile(
+            &unit,
+            &self.descriptors,
+            &closure(&self.ast, &self.layout, index),
+        )?;
         let code = self.descriptors[index].code.load(Ordering::Acquire) as usize;
         // SAFETY: the code was compiled with the signature of a kernel, which is `Entry`'s, and lives
         // as long as the compiler in `self`.
@@ -147,9 +182,14 @@ impl LinkedModule {
     /// The fault that stopped it; memory is left as it was at that moment.
     pub fn launch(&self, kernel: &str, launch: &Launch<'_>) -> Result<(), Fault> {
         let fault = |stop| name_fault(kernel, launch.limit_seconds, stop);
-        let (info, entry) = self.entry(kernel).map_err(|what| fault(Stop::Illegal(what)))?;
+        let (info, entry) = self
+            .entry(kernel)
+            .map_err(|what| fault(Stop::Illegal(what)))?;
         let threads: u64 = launch.block.iter().map(|&n| u64::from(n)).product();
-        let blocks = launch.grid.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::from(d)));
+        let blocks = launch
+            .grid
+            .iter()
+            .try_fold(1u64, |n, &d| n.checked_mul(u64::from(d)));
         let static_shared = info.static_shared.next_multiple_of(16);
         let shared = u64::from(static_shared) + u64::from(launch.dynamic_shared);
         let bad = !(1..=1024).contains(&threads)
@@ -158,7 +198,9 @@ impl LinkedModule {
             || launch.params.len() < info.param_bytes
             || info.param_bytes > window::PARAMS;
         if bad {
-            return Err(fault(Stop::Illegal("launched with impossible dimensions or parameters".to_owned())));
+            return Err(fault(Stop::Illegal(
+                "launched with impossible dimensions or parameters".to_owned(),
+            )));
         }
         let grid = Grid {
             entry,
@@ -169,7 +211,8 @@ impl LinkedModule {
             dynamic_shared: launch.dynamic_shared,
             multiprocessors: launch.multiprocessors,
             grid_id: launch.grid_id,
-            deadline: (launch.limit_seconds > 0).then(|| Instant::now() + Duration::from_secs(launch.limit_seconds)),
+            deadline: (launch.limit_seconds > 0)
+                .then(|| Instant::now() + Duration::from_secs(launch.limit_seconds)),
             stop: launch.stop,
             host: launch.host.clone(),
             next: AtomicU64::new(0),

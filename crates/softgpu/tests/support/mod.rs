@@ -1,5 +1,5 @@
 //! What tests of the compiler share: memory in the device window, a host that collects output.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,9 @@ pub struct Memory {
 impl Memory {
     pub fn new(len: usize) -> Self {
         let mapped = len.max(1).next_multiple_of(4096);
-        let address = NEXT.fetch_add(mapped as u64 + (1 << 20), Ordering::Relaxed).next_multiple_of(4096);
+        let address = NEXT
+            .fetch_add(mapped as u64 + (1 << 20), Ordering::Relaxed)
+            .next_multiple_of(4096);
         // SAFETY: a range that only this test process hands out, never over an existing mapping.
         let got = unsafe {
             libc::mmap(
@@ -45,7 +47,11 @@ impl Memory {
             )
         };
         assert_eq!(got as u64, address, "cannot map test memory");
-        Self { address, len, mapped }
+        Self {
+            address,
+            len,
+            mapped,
+        }
     }
 
     pub fn with(bytes: &[u8]) -> Self {
@@ -56,7 +62,9 @@ impl Memory {
 
     pub fn of<T: Copy>(values: &[T]) -> Self {
         // SAFETY: plain numbers.
-        Self::with(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) })
+        Self::with(unsafe {
+            std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values))
+        })
     }
 
     #[allow(clippy::mut_from_ref)]
@@ -67,7 +75,8 @@ impl Memory {
 
     pub fn read<T: Copy>(&self) -> Vec<T> {
         // SAFETY: plain numbers, page-aligned.
-        unsafe { std::slice::from_raw_parts(self.address as *const T, self.len / size_of::<T>()) }.to_vec()
+        unsafe { std::slice::from_raw_parts(self.address as *const T, self.len / size_of::<T>()) }
+            .to_vec()
     }
 }
 
@@ -87,18 +96,31 @@ pub struct Loaded {
 pub fn load(ptx: &str) -> Loaded {
     let module = Module::load(ptx).unwrap_or_else(|e| panic!("{e}"));
     let variables: Vec<_> = module.variables().to_vec();
-    let placed: Vec<(String, Memory)> = variables.iter().map(|v| (v.name.clone(), Memory::with(&v.init))).collect();
-    let find = |name: &str| placed.iter().find(|(n, _)| n == name).map(|(_, m)| m.address);
+    let placed: Vec<(String, Memory)> = variables
+        .iter()
+        .map(|v| (v.name.clone(), Memory::with(&v.init)))
+        .collect();
+    let find = |name: &str| {
+        placed
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, m)| m.address)
+    };
     let module = module.link(&find).unwrap_or_else(|e| panic!("{e}"));
     for (v, (_, memory)) in variables.iter().zip(&placed) {
         for r in &v.relocations {
-            let address = find(&r.symbol).or_else(|| module.function_address(&r.symbol)).expect("symbol");
+            let address = find(&r.symbol)
+                .or_else(|| module.function_address(&r.symbol))
+                .expect("symbol");
             let bytes = address.wrapping_add_signed(r.addend).to_le_bytes();
             memory.bytes_mut()[r.offset..r.offset + r.size].copy_from_slice(&bytes[..r.size]);
         }
         assert!(matches!(v.space, VarSpace::Global | VarSpace::Const));
     }
-    Loaded { module, variables: placed }
+    Loaded {
+        module,
+        variables: placed,
+    }
 }
 
 /// Parameters packed with natural alignment.
@@ -128,7 +150,14 @@ impl Params {
 }
 
 /// Launches; the outcome and what was printed.
-pub fn launch(l: &Loaded, kernel: &str, grid: [u32; 3], block: [u32; 3], shared: u32, params: &[u8]) -> (Result<(), Fault>, Vec<u8>) {
+pub fn launch(
+    l: &Loaded,
+    kernel: &str,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    params: &[u8],
+) -> (Result<(), Fault>, Vec<u8>) {
     let host = Arc::new(Collector::default());
     let stop = AtomicBool::new(false);
     let result = l.module.launch(

@@ -23,6 +23,14 @@ pub mod mode {
     pub const OR: u32 = 4;
 }
 
+/// The other fibers of the block: their contexts, and those to be resumed.
+pub struct Others<'b> {
+    /// By fiber.
+    pub contexts: &'b [*mut Context],
+    /// Fibers that may go on.
+    pub ready: &'b mut VecDeque<u32>,
+}
+
 #[derive(Debug, Default)]
 struct Barrier {
     arrived: u32,
@@ -60,8 +68,7 @@ impl Barriers {
         truth: bool,
         live: u32,
         context: &mut Context,
-        contexts: &[*mut Context],
-        ready: &mut VecDeque<u32>,
+        others: &mut Others<'_>,
     ) -> bool {
         let barrier = &mut self.list[id % COUNT];
         barrier.expected = expected;
@@ -72,7 +79,7 @@ impl Barriers {
         if barrier.arrived >= need {
             context.result = answer(context.barrier_mode, barrier);
             self.arrivals -= barrier.arrived;
-            complete(barrier, contexts, ready);
+            complete(barrier, others);
             return false;
         }
         let waits = context.barrier_mode != mode::ARRIVE;
@@ -83,11 +90,11 @@ impl Barriers {
     }
 
     /// A thread has ended; `live` are left.
-    pub fn exited(&mut self, live: u32, contexts: &[*mut Context], ready: &mut VecDeque<u32>) {
+    pub fn exited(&mut self, live: u32, others: &mut Others<'_>) {
         for barrier in &mut self.list {
             if barrier.arrived > 0 && barrier.expected == 0 && barrier.arrived >= live {
                 self.arrivals -= barrier.arrived;
-                complete(barrier, contexts, ready);
+                complete(barrier, others);
             }
         }
     }
@@ -102,15 +109,18 @@ fn answer(mode: u32, barrier: &Barrier) -> u64 {
     })
 }
 
-fn complete(barrier: &mut Barrier, contexts: &[*mut Context], ready: &mut VecDeque<u32>) {
+fn complete(barrier: &mut Barrier, others: &mut Others<'_>) {
     let waiting = std::mem::take(&mut barrier.waiting);
     for &fiber in &waiting {
-        let context = contexts[fiber as usize];
+        let context = others.contexts[fiber as usize];
         // SAFETY: contexts of waiting fibers are valid, and their fibers do not run now.
         unsafe { (*context).result = answer((*context).barrier_mode, barrier) };
-        ready.push_back(fiber);
+        others.ready.push_back(fiber);
     }
     // The list keeps its room for the next time.
-    *barrier = Barrier { waiting, ..Barrier::default() };
+    *barrier = Barrier {
+        waiting,
+        ..Barrier::default()
+    };
     barrier.waiting.clear();
 }

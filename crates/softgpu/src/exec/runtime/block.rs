@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use corosensei::CoroutineResult;
 
-use super::barrier::Barriers;
+use super::barrier::{Barriers, Others};
 use super::context::{Context, FUEL, Pause, Stop};
 use super::engine::Engine;
 use super::grid::{Grid, RESERVED_SHARED};
@@ -73,7 +73,11 @@ impl Block {
     /// What stopped it. All fibers of the engine are idle afterwards either way.
     pub fn run(&mut self, engine: &mut Engine, number: u64) -> Result<(), Stop> {
         let [x, y, _] = self.grid().grid.map(u64::from);
-        self.index = [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32];
+        self.index = [
+            (number % x) as u32,
+            (number / x % y) as u32,
+            (number / x / y) as u32,
+        ];
         self.next = 0;
         self.cursor = [0; 3];
         self.live = self.threads;
@@ -88,7 +92,9 @@ impl Block {
         if result.is_err() {
             let mut busy = vec![true; engine.fibers.len()];
             idle.iter().for_each(|&f| busy[f as usize] = false);
-            (0..busy.len()).filter(|&f| busy[f]).for_each(|f| engine.reset(f));
+            (0..busy.len())
+                .filter(|&f| busy[f])
+                .for_each(|f| engine.reset(f));
             self.ready.clear();
             self.spinning.clear();
             self.warps.clear();
@@ -100,7 +106,11 @@ impl Block {
     /// Fills what is the same for all threads of the block into a fiber's context.
     fn enlist(&mut self, engine: &mut Engine, fiber: usize) {
         let grid = self.grid();
-        let (shared_base, params, local) = (engine.slot.shared(), engine.slot.params(), engine.slot.local(fiber));
+        let (shared_base, params, local) = (
+            engine.slot.shared(),
+            engine.slot.params(),
+            engine.slot.local(fiber),
+        );
         let c = &mut *engine.contexts[fiber];
         c.shared_base = shared_base;
         c.shared_size = grid.shared_bytes();
@@ -144,7 +154,9 @@ impl Block {
                 CoroutineResult::Yield(Pause::Idle) => idle.push(fiber),
                 CoroutineResult::Yield(Pause::Waiting) => {}
                 // SAFETY: as above.
-                CoroutineResult::Yield(Pause::Yielded) => unsafe { (*block).spinning.push_back(fiber) },
+                CoroutineResult::Yield(Pause::Yielded) => unsafe {
+                    (*block).spinning.push_back(fiber)
+                },
                 CoroutineResult::Yield(Pause::Exited) => {
                     engine.reset(fiber as usize);
                     // SAFETY: as above; the context stays where it was.
@@ -167,8 +179,10 @@ impl Block {
         if self.live == 0 {
             return Pick::Done;
         }
-        if self.warps.converge(&self.contexts, &mut self.ready)
-            && let Some(fiber) = self.ready.pop_front()
+        if self.warps.converge(&mut Others {
+            contexts: &self.contexts,
+            ready: &mut self.ready,
+        }) && let Some(fiber) = self.ready.pop_front()
         {
             return Pick::Waiting(fiber);
         }
@@ -177,7 +191,10 @@ impl Block {
 
     /// Whether another thread could run while the caller's waits.
     pub fn others(&self) -> bool {
-        self.next < self.threads || !self.ready.is_empty() || !self.spinning.is_empty() || self.warps.any_converging()
+        self.next < self.threads
+            || !self.ready.is_empty()
+            || !self.spinning.is_empty()
+            || self.warps.any_converging()
     }
 
     /// The body of a fiber: starts threads until none is left or a waiting one is ready.
@@ -223,9 +240,13 @@ impl Block {
         self.live -= 1;
         // SAFETY: contexts live as long as the engine.
         let (warp, lane) = unsafe { ((*context).warp, (*context).lane) };
-        self.warps.exited(warp, lane, &self.contexts, &mut self.ready);
+        let others = &mut Others {
+            contexts: &self.contexts,
+            ready: &mut self.ready,
+        };
+        self.warps.exited(warp, lane, others);
         if self.barriers.any_waiting() {
-            self.barriers.exited(self.live, &self.contexts, &mut self.ready);
+            self.barriers.exited(self.live, others);
         }
     }
 }

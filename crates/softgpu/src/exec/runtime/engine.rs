@@ -17,7 +17,11 @@ pub const MAX_THREADS: usize = 1024;
 pub struct Engine {
     /// Started fibers; all of them idle between blocks.
     pub fibers: Vec<Fiber>,
-    /// Their contexts, at stable addresses.
+    /// Their contexts.
+    #[expect(
+        clippy::vec_box,
+        reason = "compiled code holds their addresses while the list grows"
+    )]
     pub contexts: Vec<Box<Context>>,
     /// Pointers to them, lent to the block that runs.
     pub pointers: Vec<*mut Context>,
@@ -28,7 +32,13 @@ pub struct Engine {
 
 impl Engine {
     fn new() -> io::Result<Self> {
-        Ok(Self { fibers: Vec::new(), contexts: Vec::new(), pointers: Vec::new(), slot: Slot::new()?, stacks: Stacks::new(MAX_THREADS)? })
+        Ok(Self {
+            fibers: Vec::new(),
+            contexts: Vec::new(),
+            pointers: Vec::new(),
+            slot: Slot::new()?,
+            stacks: Stacks::new(MAX_THREADS)?,
+        })
     }
 
     /// Makes another fiber and returns its index.
@@ -78,7 +88,10 @@ struct Shelf {
     lent: usize,
 }
 
-static SHELF: Mutex<Shelf> = Mutex::new(Shelf { free: Vec::new(), lent: 0 });
+static SHELF: Mutex<Shelf> = Mutex::new(Shelf {
+    free: Vec::new(),
+    lent: 0,
+});
 static RETURNED: Condvar = Condvar::new();
 
 /// How often and how long a thread waits for an engine when no further one can be made.

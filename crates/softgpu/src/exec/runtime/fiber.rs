@@ -41,12 +41,18 @@ impl Stacks {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { base: base as usize, count })
+        Ok(Self {
+            base: base as usize,
+            count,
+        })
     }
 
     fn stack(&self, index: usize) -> FiberStack {
         debug_assert!(index < self.count);
-        FiberStack { limit: self.base + index * STACK, top: self.base + (index + 1) * STACK - stagger(index) }
+        FiberStack {
+            limit: self.base + index * STACK,
+            top: self.base + (index + 1) * STACK - stagger(index),
+        }
     }
 
     /// The lowest stack pointer that compiled code may use in fiber `index`.

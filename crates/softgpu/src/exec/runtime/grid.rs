@@ -79,6 +79,8 @@ impl Grid<'_> {
         if self.stop.load(Ordering::Relaxed) || self.failed.load(Ordering::Relaxed) {
             return Some(Stop::Stopped);
         }
-        self.deadline.filter(|&at| Instant::now() >= at).map(|_| Stop::Timeout)
+        self.deadline
+            .filter(|&at| Instant::now() >= at)
+            .map(|_| Stop::Timeout)
     }
 }

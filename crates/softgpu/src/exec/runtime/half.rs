@@ -28,7 +28,11 @@ const NAN: u16 = 0x7FFF;
 
 /// Value of a 16-bit float.
 pub fn widen(bits: u16, bf16: bool) -> f64 {
-    if bf16 { f64::from(f32::from_bits(u32::from(bits) << 16)) } else { half::f16::from_bits(bits).to_f64() }
+    if bf16 {
+        f64::from(f32::from_bits(u32::from(bits) << 16))
+    } else {
+        half::f16::from_bits(bits).to_f64()
+    }
 }
 
 /// Rounds to a 16-bit float.
@@ -37,7 +41,11 @@ pub fn narrow(value: f64, bf16: bool, rc: u32) -> u16 {
         return NAN;
     }
     let sign = u16::from(value.is_sign_negative()) << 15;
-    sign | if bf16 { magnitude(value, 7, -126, 0x7F80, rc) } else { magnitude(value, 10, -14, 0x7C00, rc) }
+    sign | if bf16 {
+        magnitude(value, 7, -126, 0x7F80, rc)
+    } else {
+        magnitude(value, 10, -14, 0x7C00, rc)
+    }
 }
 
 /// Rounds a number to a format of so many bits of fraction, whose smallest normal exponent is `least`.
@@ -66,7 +74,11 @@ fn magnitude(value: f64, fraction: i32, least: i32, infinity: u64, rc: u32) -> u
         rounding::UP => inexact && sign == 0,
         _ => false,
     };
-    let place = if exponent >= least { ((exponent - least) as u64) << fraction } else { 0 };
+    let place = if exponent >= least {
+        ((exponent - least) as u64) << fraction
+    } else {
+        0
+    };
     let magnitude = place + whole + u64::from(up);
     let toward_zero = match rc {
         rounding::ZERO => true,
@@ -74,7 +86,11 @@ fn magnitude(value: f64, fraction: i32, least: i32, infinity: u64, rc: u32) -> u
         rounding::UP => sign != 0,
         _ => false,
     };
-    (if magnitude >= infinity { infinity - u64::from(toward_zero) } else { magnitude }) as u16
+    (if magnitude >= infinity {
+        infinity - u64::from(toward_zero)
+    } else {
+        magnitude
+    }) as u16
 }
 
 /// An 8-bit float, `e4m3` or `e5m2`, saturating to the largest finite value.
@@ -87,7 +103,11 @@ fn narrow_8(value: f64, e5m2: bool, relu: bool) -> u32 {
         return 0;
     }
     // e4m3 has no infinity: everything from 0x7F on is beyond its largest, 0x7E.
-    let size = if e5m2 { magnitude(value, 2, -14, 0x7C, 0).min(0x7B) } else { magnitude(value, 3, -6, 0x7F, 0).min(0x7E) };
+    let size = if e5m2 {
+        magnitude(value, 2, -14, 0x7C, 0).min(0x7B)
+    } else {
+        magnitude(value, 3, -6, 0x7F, 0).min(0x7E)
+    };
     sign << 7 | u32::from(size)
 }
 
@@ -107,7 +127,11 @@ pub extern "C" fn unpack_8(pair: u32, flags: u32) -> u32 {
             return u32::from(NAN);
         } else {
             let (exponent, fraction) = (byte >> 3, f64::from(byte & 7));
-            let value = if exponent == 0 { fraction / 512.0 } else { (1.0 + fraction / 8.0) * 2f64.powi(exponent as i32 - 7) };
+            let value = if exponent == 0 {
+                fraction / 512.0
+            } else {
+                (1.0 + fraction / 8.0) * 2f64.powi(exponent as i32 - 7)
+            };
             u32::from(narrow(value, false, 0))
         };
         if bits > 0x7C00 {
@@ -126,8 +150,16 @@ fn is_nan(bits: u16, bf16: bool) -> bool {
 }
 
 fn flush(bits: u16, flags: u32) -> u16 {
-    let infinity = if flags & op::BF16 != 0 { 0x7F80 } else { 0x7C00 };
-    if flags & op::FTZ != 0 && bits & infinity == 0 { bits & 0x8000 } else { bits }
+    let infinity = if flags & op::BF16 != 0 {
+        0x7F80
+    } else {
+        0x7C00
+    };
+    if flags & op::FTZ != 0 && bits & infinity == 0 {
+        bits & 0x8000
+    } else {
+        bits
+    }
 }
 
 /// a * b + c with one rounding to odd at f64's precision, so that a later rounding is exact.
@@ -182,7 +214,11 @@ pub fn finish(out: u16, flags: u32) -> u16 {
     if flags & (op::SAT | op::RELU) != 0 && out & 0x8000 != 0 {
         return 0;
     }
-    if flags & op::SAT != 0 && out > one { one } else { out }
+    if flags & op::SAT != 0 && out > one {
+        one
+    } else {
+        out
+    }
 }
 
 fn extreme(min: bool, flags: u32, a: u16, b: u16) -> u16 {
@@ -195,11 +231,25 @@ fn extreme(min: bool, flags: u32, a: u16, b: u16) -> u16 {
         return if an { b } else { a };
     }
     let sign = (a ^ b) & 0x8000;
-    let (a, b) = if flags & op::XORSIGN != 0 { (a & 0x7FFF, b & 0x7FFF) } else { (a, b) };
+    let (a, b) = if flags & op::XORSIGN != 0 {
+        (a & 0x7FFF, b & 0x7FFF)
+    } else {
+        (a, b)
+    };
     // Sign and magnitude to an ordered integer; -0 is below +0.
-    let order = |v: u16| if v & 0x8000 != 0 { -i32::from(v & 0x7FFF) - 1 } else { i32::from(v) };
+    let order = |v: u16| {
+        if v & 0x8000 != 0 {
+            -i32::from(v & 0x7FFF) - 1
+        } else {
+            i32::from(v)
+        }
+    };
     let out = if (order(a) < order(b)) == min { a } else { b };
-    if flags & op::XORSIGN != 0 { out | sign } else { out }
+    if flags & op::XORSIGN != 0 {
+        out | sign
+    } else {
+        out
+    }
 }
 
 /// Any operation of [`op`], on one value or on two packed ones.
@@ -229,7 +279,11 @@ fn odd(value: i128) -> f64 {
     let kept = size >> shift;
     let kept = kept | u128::from(kept << shift != size);
     // 54 bits with the lowest one sticky: make them 53, keeping it.
-    let kept = if kept >> 53 != 0 { (kept >> 1 | kept & 1) << 1 } else { kept };
+    let kept = if kept >> 53 != 0 {
+        (kept >> 1 | kept & 1) << 1
+    } else {
+        kept
+    };
     let out = kept as f64 * 2f64.powi(shift as i32);
     if value < 0 { -out } else { out }
 }
@@ -286,8 +340,16 @@ mod tests {
             x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let v = f32::from_bits(x);
             if !v.is_nan() {
-                assert_eq!(narrow(f64::from(v), false, 0), half::f16::from_f32(v).to_bits(), "{v:e}");
-                assert_eq!(narrow(f64::from(v), true, 0), half::bf16::from_f32(v).to_bits(), "{v:e}");
+                assert_eq!(
+                    narrow(f64::from(v), false, 0),
+                    half::f16::from_f32(v).to_bits(),
+                    "{v:e}"
+                );
+                assert_eq!(
+                    narrow(f64::from(v), true, 0),
+                    half::bf16::from_f32(v).to_bits(),
+                    "{v:e}"
+                );
             }
         }
     }

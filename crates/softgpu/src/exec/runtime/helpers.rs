@@ -2,6 +2,7 @@
 //!
 //! None of these may panic, and none may touch a kernel's memory: a fault there would not be ours.
 
+use super::barrier::Others;
 use super::block::Block;
 use super::context::{Context, FUEL, Pause, Stop};
 use crate::exec::{WINDOW_BASE, WINDOW_END};
@@ -36,7 +37,11 @@ pub unsafe extern "C" fn access(context: *mut Context, address: u64, size: u64) 
     }
     let inside = (WINDOW_BASE..WINDOW_END).contains(&address) && bytes <= WINDOW_END - address;
     // SAFETY: as above.
-    let allowed = inside || unsafe { block(context) }.grid().host.accessible(address, bytes, write);
+    let allowed = inside
+        || unsafe { block(context) }
+            .grid()
+            .host
+            .accessible(address, bytes, write);
     if !allowed {
         context_ref.stop(Stop::Address(address));
     }
@@ -87,14 +92,34 @@ pub unsafe extern "C" fn exit(context: *mut Context) {
 }
 
 /// `bar` and `barrier`; `expected` in threads, 0 for all.
-pub unsafe extern "C" fn barrier(context: *mut Context, id: u64, expected: u64, mode: u64, truth: u64) -> u64 {
+pub unsafe extern "C" fn barrier(
+    context: *mut Context,
+    id: u64,
+    expected: u64,
+    mode: u64,
+    truth: u64,
+) -> u64 {
     // SAFETY: called by compiled code with its own context; the reference to the block ends before
     // the fiber pauses.
     unsafe {
         (*context).barrier_mode = mode as u32;
         let waits = {
-            let Block { barriers, live, contexts, ready, .. } = block(context);
-            barriers.arrive(id as usize, expected as u32, truth & 1 == 1, *live, &mut *context, contexts, ready)
+            let Block {
+                barriers,
+                live,
+                contexts,
+                ready,
+                ..
+            } = block(context);
+            let others = &mut Others { contexts, ready };
+            barriers.arrive(
+                id as usize,
+                expected as u32,
+                truth & 1 == 1,
+                *live,
+                &mut *context,
+                others,
+            )
         };
         if waits {
             (*context).pause(Pause::Waiting);
@@ -104,12 +129,30 @@ pub unsafe extern "C" fn barrier(context: *mut Context, id: u64, expected: u64, 
 }
 
 /// An operation among lanes; `kind` is one of [`super::warp::kind`]. The second result is in `flag`.
-pub unsafe extern "C" fn warp(context: *mut Context, kind: u64, mask: u64, value: u64, other: u64) -> u64 {
+pub unsafe extern "C" fn warp(
+    context: *mut Context,
+    kind: u64,
+    mask: u64,
+    value: u64,
+    other: u64,
+) -> u64 {
     // SAFETY: as in `barrier`.
     unsafe {
         let waits = {
-            let Block { warps, contexts, ready, .. } = block(context);
-            warps.arrive(&mut *context, kind as u32, mask as u32, value, other, contexts, ready)
+            let Block {
+                warps,
+                contexts,
+                ready,
+                ..
+            } = block(context);
+            warps.arrive(
+                &mut *context,
+                kind as u32,
+                mask as u32,
+                value,
+                other,
+                &mut Others { contexts, ready },
+            )
         };
         if waits {
             (*context).pause(Pause::Waiting);
@@ -130,9 +173,18 @@ pub unsafe extern "C" fn activemask(context: *mut Context, site: u64) -> u64 {
 
 /// Nanoseconds of a clock that never goes back.
 pub unsafe extern "C" fn clock(wall: u64) -> u64 {
-    let id = if wall != 0 { libc::CLOCK_REALTIME } else { libc::CLOCK_MONOTONIC };
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let id = if wall != 0 {
+        libc::CLOCK_REALTIME
+    } else {
+        libc::CLOCK_MONOTONIC
+    };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a valid out pointer.
     unsafe { libc::clock_gettime(id, &mut now) };
-    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
 }

@@ -157,7 +157,11 @@ pub extern "C" fn tanh(a: f32) -> f32 {
 /// `fns.b32`: the position of the n-th set bit from `base` on.
 pub extern "C" fn fns(mask: u32, base: u32, offset: i32) -> u32 {
     if offset == 0 {
-        return if base < 32 && mask >> base & 1 == 1 { base } else { u32::MAX };
+        return if base < 32 && mask >> base & 1 == 1 {
+            base
+        } else {
+            u32::MAX
+        };
     }
     let mut left = offset.unsigned_abs();
     let mut at = i64::from(base);
@@ -180,7 +184,13 @@ pub extern "C" fn prmt(a: u32, b: u32, selector: u32, mode: u32) -> u32 {
     let s = selector & 3;
     let out = match mode {
         1 => [s, s + 1, s + 2, s + 3].map(pick),
-        2 => [s, s.wrapping_sub(1) & 7, s.wrapping_sub(2) & 7, s.wrapping_sub(3) & 7].map(pick),
+        2 => [
+            s,
+            s.wrapping_sub(1) & 7,
+            s.wrapping_sub(2) & 7,
+            s.wrapping_sub(3) & 7,
+        ]
+        .map(pick),
         3 => [s; 4].map(pick),
         4 => [s, s.max(1), s.max(2), 3].map(pick),
         5 => [0, s.min(1), s.min(2), s].map(pick),
@@ -188,7 +198,11 @@ pub extern "C" fn prmt(a: u32, b: u32, selector: u32, mode: u32) -> u32 {
         _ => std::array::from_fn(|i| {
             let nibble = selector >> (4 * i);
             let byte = pick(nibble & 7);
-            if nibble & 8 != 0 { if byte & 0x80 != 0 { 0xFF } else { 0 } } else { byte }
+            if nibble & 8 != 0 {
+                if byte & 0x80 != 0 { 0xFF } else { 0 }
+            } else {
+                byte
+            }
         }),
     };
     u32::from_le_bytes(out)

@@ -42,7 +42,12 @@ struct State {
 }
 
 static POOL: Pool = Pool {
-    jobs: Mutex::new(State { list: Vec::new(), threads: 0, idle: 0, pid: 0 }),
+    jobs: Mutex::new(State {
+        list: Vec::new(),
+        threads: 0,
+        idle: 0,
+        pid: 0,
+    }),
     work: Condvar::new(),
     left: Condvar::new(),
 };
@@ -63,11 +68,22 @@ pub fn run(grid: &Grid<'_>) {
         let mut state = POOL.jobs.lock();
         // After a fork the threads are gone.
         if state.pid != std::process::id() {
-            *state = State { list: Vec::new(), threads: 0, idle: 0, pid: std::process::id() };
+            *state = State {
+                list: Vec::new(),
+                threads: 0,
+                idle: 0,
+                pid: std::process::id(),
+            };
         }
-        state.list.push(Job { grid: pointer, wanted: helpers, active: 0 });
+        state.list.push(Job {
+            grid: pointer,
+            wanted: helpers,
+            active: 0,
+        });
         while state.idle < helpers && state.threads < limit() {
-            let started = std::thread::Builder::new().name("softgpu".into()).spawn(worker);
+            let started = std::thread::Builder::new()
+                .name("softgpu".into())
+                .spawn(worker);
             if started.is_err() {
                 break;
             }
@@ -116,13 +132,24 @@ fn worker() {
 fn run_blocks(grid: &Grid<'_>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         with_engine(|engine| {
-            if let Err(error) = engine.slot.size_shared(grid.shared_bytes() + RESERVED_SHARED) {
-                grid.fail(Stop::Illegal(format!("cannot give the block shared memory: {error}")));
+            if let Err(error) = engine
+                .slot
+                .size_shared(grid.shared_bytes() + RESERVED_SHARED)
+            {
+                grid.fail(Stop::Illegal(format!(
+                    "cannot give the block shared memory: {error}"
+                )));
                 return;
             }
             let bytes = grid.params.len().min(window::PARAMS);
             // SAFETY: the slot maps PARAMS bytes there, and no compiled code of this thread runs now.
-            unsafe { std::ptr::copy_nonoverlapping(grid.params.as_ptr(), engine.slot.params() as *mut u8, bytes) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    grid.params.as_ptr(),
+                    engine.slot.params() as *mut u8,
+                    bytes,
+                )
+            };
             let mut block = Block::new(grid);
             while let Some(number) = grid.take() {
                 let result = match grid.interrupted() {
@@ -139,6 +166,8 @@ fn run_blocks(grid: &Grid<'_>) {
     match outcome {
         Ok(Ok(())) => {}
         Ok(Err(error)) => grid.fail(Stop::Illegal(format!("cannot run blocks: {error}"))),
-        Err(_) => grid.fail(Stop::Illegal("an internal error of the software GPU".to_owned())),
+        Err(_) => grid.fail(Stop::Illegal(
+            "an internal error of the software GPU".to_owned(),
+        )),
     }
 }

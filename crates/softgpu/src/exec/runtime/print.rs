@@ -13,8 +13,14 @@ const LONGEST: usize = 64 << 10;
 
 /// Copies `buffer.len()` bytes; how many could be read.
 fn copy(address: u64, buffer: &mut [u8]) -> usize {
-    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let remote = libc::iovec { iov_base: address as *mut _, iov_len: buffer.len() };
+    let local = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: buffer.len(),
+    };
     // SAFETY: the local range is the buffer; a bad remote range is an error, not a fault.
     let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     usize::try_from(got).unwrap_or(0)
@@ -77,7 +83,14 @@ fn conversion(format: &[u8], arguments: &mut Arguments) -> Result<Option<Convers
             b'*' => spec.extend((arguments.next(4)? as u32 as i32).to_string().bytes()),
             b'l' | b'j' | b'z' | b't' | b'L' => long = true,
             b'h' => {}
-            _ => return Ok(Some(Conversion { spec, long, letter: byte, length: at })),
+            _ => {
+                return Ok(Some(Conversion {
+                    spec,
+                    long,
+                    letter: byte,
+                    length: at,
+                }));
+            }
         }
         if spec.len() > 64 {
             return Ok(None);
@@ -91,7 +104,9 @@ fn with_c(spec: &[u8], length: &str, letter: u8, value: Value) -> Vec<u8> {
     let mut text = spec.to_vec();
     text.extend(length.bytes());
     text.push(letter);
-    let Ok(format) = CString::new(text) else { return Vec::new() };
+    let Ok(format) = CString::new(text) else {
+        return Vec::new();
+    };
     let mut buffer = vec![0u8; 512];
     loop {
         let (pointer, size) = (buffer.as_mut_ptr().cast(), buffer.len());
@@ -118,10 +133,19 @@ enum Value {
 
 fn string(spec: &[u8], bytes: Vec<u8>) -> Vec<u8> {
     // `snprintf` with the text itself, cut at its first zero byte.
-    let (Ok(format), Ok(text)) = (CString::new([spec, b"s"].concat()), CString::new(bytes)) else { return Vec::new() };
+    let (Ok(format), Ok(text)) = (CString::new([spec, b"s"].concat()), CString::new(bytes)) else {
+        return Vec::new();
+    };
     let mut buffer = vec![0u8; text.as_bytes().len() + 512];
     // SAFETY: one `%s` conversion and one terminated text.
-    let n = unsafe { libc::snprintf(buffer.as_mut_ptr().cast(), buffer.len(), format.as_ptr(), text.as_ptr()) };
+    let n = unsafe {
+        libc::snprintf(
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            format.as_ptr(),
+            text.as_ptr(),
+        )
+    };
     buffer.truncate(usize::try_from(n).unwrap_or(0).min(buffer.len() - 1));
     buffer
 }
@@ -149,7 +173,11 @@ fn format(format: u64, arguments: u64) -> Result<(Vec<u8>, u32), Stop> {
                 count -= 1;
             }
             b'd' | b'i' => {
-                let v = if c.long { arguments.next(8)? } else { arguments.next(4)? as u32 as i32 as i64 as u64 };
+                let v = if c.long {
+                    arguments.next(8)?
+                } else {
+                    arguments.next(4)? as u32 as i32 as i64 as u64
+                };
                 out.extend(with_c(&c.spec, "ll", c.letter, Value::Word(v)));
             }
             b'u' | b'o' | b'x' | b'X' => {
@@ -166,7 +194,11 @@ fn format(format: u64, arguments: u64) -> Result<(Vec<u8>, u32), Stop> {
             }
             b's' => {
                 let address = arguments.next(8)?;
-                let bytes = if address == 0 { b"(null)".to_vec() } else { text(address)? };
+                let bytes = if address == 0 {
+                    b"(null)".to_vec()
+                } else {
+                    text(address)?
+                };
                 out.extend(string(&c.spec, bytes));
             }
             b'f' | b'F' | b'e' | b'E' | b'g' | b'G' | b'a' | b'A' => {
@@ -211,10 +243,20 @@ pub extern "C" fn vprintf(context: *mut Context, template: u64, arguments: u64) 
 }
 
 /// `__assertfail(message, file, line, function, character size)`; does not return.
-pub extern "C" fn assertfail(context: *mut Context, message: u64, file: u64, line: u64, function: u64) {
+pub extern "C" fn assertfail(
+    context: *mut Context,
+    message: u64,
+    file: u64,
+    line: u64,
+    function: u64,
+) {
     contained(context, |context| {
         let [message, file, function] = [message, file, function].map(|a| {
-            if a == 0 { String::new() } else { String::from_utf8_lossy(&text(a).unwrap_or_default()).into_owned() }
+            if a == 0 {
+                String::new()
+            } else {
+                String::from_utf8_lossy(&text(a).unwrap_or_default()).into_owned()
+            }
         });
         let ([bx, by, bz], [tx, ty, tz], line) = (context.ctaid, context.tid, line as u32);
         let line = format!(

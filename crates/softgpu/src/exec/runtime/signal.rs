@@ -37,14 +37,24 @@ impl CodeRange {
         while !at.is_null() {
             // SAFETY: nodes are leaked, so every pointer in the list stays valid.
             let range: &'static Range = unsafe { &*at };
-            if range.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if range
+                .start
+                .compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
                 range.len.store(len, Ordering::Release);
                 return Self(range);
             }
             at = range.next.cast_mut();
         }
-        let fresh = Box::leak(Box::new(Range { start: start.into(), len: len.into(), next: head }));
-        while let Err(seen) = RANGES.compare_exchange_weak(head, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        let fresh = Box::leak(Box::new(Range {
+            start: start.into(),
+            len: len.into(),
+            next: head,
+        }));
+        while let Err(seen) =
+            RANGES.compare_exchange_weak(head, fresh, Ordering::AcqRel, Ordering::Acquire)
+        {
             head = seen;
             fresh.next = head;
         }
@@ -65,7 +75,8 @@ fn is_compiled_code(ip: usize) -> bool {
     while !at.is_null() {
         // SAFETY: nodes are leaked.
         let range = unsafe { &*at };
-        if ip.wrapping_sub(range.start.load(Ordering::Acquire)) < range.len.load(Ordering::Acquire) {
+        if ip.wrapping_sub(range.start.load(Ordering::Acquire)) < range.len.load(Ordering::Acquire)
+        {
             return true;
         }
         at = range.next;
@@ -93,7 +104,9 @@ struct Previous(std::cell::UnsafeCell<[std::mem::MaybeUninit<libc::sigaction>; S
 // SAFETY: written only inside `Once`, read only by handlers that are installed afterwards.
 unsafe impl Sync for Previous {}
 
-static PREVIOUS: Previous = Previous(std::cell::UnsafeCell::new([std::mem::MaybeUninit::uninit(); SIGNALS.len()]));
+static PREVIOUS: Previous = Previous(std::cell::UnsafeCell::new(
+    [std::mem::MaybeUninit::uninit(); SIGNALS.len()],
+));
 
 fn install() {
     static ONCE: Once = Once::new();
@@ -144,7 +157,9 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
 /// # Safety
 /// Only from a handler, with its arguments.
 unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let Some(index) = SIGNALS.iter().position(|&s| s == signal) else { return };
+    let Some(index) = SIGNALS.iter().position(|&s| s == signal) else {
+        return;
+    };
     // SAFETY: `install` wrote the entry before it installed this handler.
     unsafe {
         let previous = (*PREVIOUS.0.get())[index].assume_init_ref();
@@ -154,7 +169,8 @@ unsafe fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c
                 libc::signal(signal, libc::SIG_DFL);
             }
             address if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-                let call: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = std::mem::transmute(address);
+                let call: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+                    std::mem::transmute(address);
                 call(signal, info, context);
             }
             address => {

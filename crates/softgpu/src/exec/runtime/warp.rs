@@ -3,8 +3,7 @@
 //! A lane that names a mask waits until every lane of the mask has arrived at an operation of the same
 //! kind with the same mask, or has ended. The last one computes the answers of all.
 
-use std::collections::VecDeque;
-
+use super::barrier::Others;
 use super::context::Context;
 
 /// Kinds of operation; part of the generated code.
@@ -39,7 +38,7 @@ struct Meeting {
     mask: u32,
     arrived: u32,
     values: [u64; 32],
-    others: [u64; 32],
+    operands: [u64; 32],
     fibers: [u32; 32],
 }
 
@@ -72,7 +71,7 @@ impl Warps {
         let count = threads.div_ceil(32) as usize;
         self.list.resize_with(count, Warp::default);
         self.list.iter_mut().for_each(|w| w.exited = 0);
-        if threads % 32 != 0 {
+        if !threads.is_multiple_of(32) {
             self.list[count - 1].exited = u32::MAX << (threads % 32);
         }
     }
@@ -91,23 +90,32 @@ impl Warps {
         kind: u32,
         mask: u32,
         value: u64,
-        other: u64,
-        contexts: &[*mut Context],
-        ready: &mut VecDeque<u32>,
+        operand: u64,
+        others: &mut Others<'_>,
     ) -> bool {
         let lane = context.lane as usize;
         let mask = mask | 1 << lane;
         let warp = &mut self.list[context.warp as usize];
-        let open = warp.meetings.iter().position(|m| m.kind == kind && m.mask == mask && m.arrived >> lane & 1 == 0);
+        let open = warp
+            .meetings
+            .iter()
+            .position(|m| m.kind == kind && m.mask == mask && m.arrived >> lane & 1 == 0);
         let index = open.unwrap_or_else(|| {
-            let (values, others, fibers) = ([0; 32], [0; 32], [0; 32]);
-            warp.meetings.push(Meeting { kind, mask, arrived: 0, values, others, fibers });
+            let (values, operands, fibers) = ([0; 32], [0; 32], [0; 32]);
+            warp.meetings.push(Meeting {
+                kind,
+                mask,
+                arrived: 0,
+                values,
+                operands,
+                fibers,
+            });
             warp.meetings.len() - 1
         });
         let meeting = &mut warp.meetings[index];
         meeting.arrived |= 1 << lane;
         meeting.values[lane] = value;
-        meeting.others[lane] = other;
+        meeting.operands[lane] = operand;
         meeting.fibers[lane] = context.fiber;
         if (meeting.arrived | warp.exited) & mask != mask {
             self.waiting += 1;
@@ -115,28 +123,37 @@ impl Warps {
         }
         let meeting = warp.meetings.swap_remove(index);
         self.waiting -= meeting.arrived.count_ones() - 1;
-        complete(&meeting, Some(context.fiber), contexts, ready);
+        complete(&meeting, Some(context.fiber), others);
         false
     }
 
     /// A lane has ended.
-    pub fn exited(&mut self, warp: u32, lane: u32, contexts: &[*mut Context], ready: &mut VecDeque<u32>) {
+    pub fn exited(&mut self, warp: u32, lane: u32, others: &mut Others<'_>) {
         let warp = &mut self.list[warp as usize];
         warp.exited |= 1 << lane;
         if self.waiting == 0 {
             return;
         }
         let exited = warp.exited;
-        while let Some(index) = warp.meetings.iter().position(|m| (m.arrived | exited) & m.mask == m.mask) {
+        while let Some(index) = warp
+            .meetings
+            .iter()
+            .position(|m| (m.arrived | exited) & m.mask == m.mask)
+        {
             let meeting = warp.meetings.swap_remove(index);
             self.waiting -= meeting.arrived.count_ones();
-            complete(&meeting, None, contexts, ready);
+            complete(&meeting, None, others);
         }
     }
 
     /// The thread of `context` asks at `site` which lanes run together with it, and waits.
     pub fn ask(&mut self, context: &Context, site: u64) {
-        self.askers.push(Asker { fiber: context.fiber, warp: context.warp, lane: context.lane, site });
+        self.askers.push(Asker {
+            fiber: context.fiber,
+            warp: context.warp,
+            lane: context.lane,
+            site,
+        });
     }
 
     /// Whether any thread has asked.
@@ -146,21 +163,23 @@ impl Warps {
 
     /// Answers all that have asked: those of one warp at one site run together. Called when no other
     /// thread can get any further. Returns whether there were any.
-    pub fn converge(&mut self, contexts: &[*mut Context], ready: &mut VecDeque<u32>) -> bool {
+    pub fn converge(&mut self, others: &mut Others<'_>) -> bool {
         let askers = std::mem::take(&mut self.askers);
         for asker in &askers {
-            let together = askers.iter().filter(|o| o.warp == asker.warp && o.site == asker.site);
+            let together = askers
+                .iter()
+                .filter(|o| o.warp == asker.warp && o.site == asker.site);
             let mask = together.fold(0u32, |m, o| m | 1 << o.lane);
             // SAFETY: contexts of waiting fibers are valid, and their fibers do not run now.
-            unsafe { (*contexts[asker.fiber as usize]).result = u64::from(mask) };
-            ready.push_back(asker.fiber);
+            unsafe { (*others.contexts[asker.fiber as usize]).result = u64::from(mask) };
+            others.ready.push_back(asker.fiber);
         }
         !askers.is_empty()
     }
 }
 
 /// Gives every arrived lane its answer; all but `running` become ready.
-fn complete(meeting: &Meeting, running: Option<u32>, contexts: &[*mut Context], ready: &mut VecDeque<u32>) {
+fn complete(meeting: &Meeting, running: Option<u32>, others: &mut Others<'_>) {
     let lanes = (0..32).filter(|lane| meeting.arrived >> lane & 1 == 1);
     let common = common_answer(meeting, lanes.clone());
     for lane in lanes {
@@ -169,12 +188,12 @@ fn complete(meeting: &Meeting, running: Option<u32>, contexts: &[*mut Context], 
         // SAFETY: contexts are valid while the block runs; waiting fibers do not run now, and the
         // running one is inside a helper that reads its answer afterwards.
         unsafe {
-            let context = contexts[fiber as usize];
+            let context = others.contexts[fiber as usize];
             (*context).result = result;
             (*context).flag = u64::from(flag);
         }
         if running != Some(fiber) {
-            ready.push_back(fiber);
+            others.ready.push_back(fiber);
         }
     }
 }
@@ -193,11 +212,22 @@ fn common_answer(m: &Meeting, lanes: impl Iterator<Item = usize> + Clone) -> Opt
         kind::VOTE_ALL => bit(all),
         kind::VOTE_ANY => bit(any),
         kind::VOTE_UNI => bit(all || !any),
-        kind::VOTE_BALLOT => number(lanes.filter(|&l| m.values[l] != 0).fold(0, |b, l| b | 1 << l)),
+        kind::VOTE_BALLOT => number(
+            lanes
+                .filter(|&l| m.values[l] != 0)
+                .fold(0, |b, l| b | 1 << l),
+        ),
         kind::MATCH_ALL => {
             let first = values.clone().next();
             let same = values.clone().all(|v| Some(v) == first);
-            (if same { u64::from(m.arrived & m.mask) } else { 0 }, same)
+            (
+                if same {
+                    u64::from(m.arrived & m.mask)
+                } else {
+                    0
+                },
+                same,
+            )
         }
         kind::REDUX_ADD => number(words.fold(0, u32::wrapping_add)),
         kind::REDUX_MIN_U => number(words.min().unwrap_or(0)),
@@ -215,7 +245,8 @@ fn common_answer(m: &Meeting, lanes: impl Iterator<Item = usize> + Clone) -> Opt
 fn own_answer(m: &Meeting, lane: usize) -> (u64, bool) {
     match m.kind {
         kind::MATCH_ANY => {
-            let same = (0..32).filter(|&l| m.arrived >> l & 1 == 1 && m.values[l] == m.values[lane]);
+            let same =
+                (0..32).filter(|&l| m.arrived >> l & 1 == 1 && m.values[l] == m.values[lane]);
             (same.fold(0, |b, l| b | 1 << l), true)
         }
         kind::ELECT => {
@@ -226,10 +257,10 @@ fn own_answer(m: &Meeting, lane: usize) -> (u64, bool) {
     }
 }
 
-/// Source lane and value of a shuffle; `others` holds lane operand and clamp operand (high half).
+/// Source lane and value of a shuffle; `operands` holds lane operand and clamp operand (high half).
 fn shuffle(m: &Meeting, lane: usize) -> (u64, bool) {
-    let operand = (m.others[lane] as u32 & 31) as i32;
-    let clamp = (m.others[lane] >> 32) as u32;
+    let operand = (m.operands[lane] as u32 & 31) as i32;
+    let clamp = (m.operands[lane] >> 32) as u32;
     let segment = clamp >> 8 & 31;
     let me = lane as u32;
     let last = ((me & segment) | (clamp & 31 & !segment)) as i32;
@@ -245,6 +276,10 @@ fn shuffle(m: &Meeting, lane: usize) -> (u64, bool) {
     };
     let source = if valid { source as usize & 31 } else { lane };
     // The value of a lane that takes no part is undefined; the own one is as good as any.
-    let source = if m.arrived >> source & 1 == 1 { source } else { lane };
+    let source = if m.arrived >> source & 1 == 1 {
+        source
+    } else {
+        lane
+    };
     (m.values[source], valid)
 }

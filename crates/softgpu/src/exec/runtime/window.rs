@@ -59,7 +59,10 @@ impl Slot {
                     base as *mut _,
                     SLOT as usize,
                     libc::PROT_NONE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+                    libc::MAP_PRIVATE
+                        | libc::MAP_ANONYMOUS
+                        | libc::MAP_NORESERVE
+                        | libc::MAP_FIXED_NOREPLACE,
                     -1,
                     0,
                 )
@@ -77,7 +80,11 @@ impl Slot {
     }
 
     fn protect(&self, address: u64, bytes: u64, open: bool) -> io::Result<()> {
-        let access = if open { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+        let access = if open {
+            libc::PROT_READ | libc::PROT_WRITE
+        } else {
+            libc::PROT_NONE
+        };
         // SAFETY: a range of this slot, which is mapped, and used only by kernels of this host thread.
         match unsafe { libc::mprotect(address as *mut _, bytes as usize, access) } {
             0 => Ok(()),

@@ -19,16 +19,25 @@ impl<'a> Translator<'a, '_> {
     pub(super) fn atomic(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>) -> Step {
         let returns = &*i.opcode == "atom";
         let space = Self::space(m);
-        m.skip(&["relaxed", "acquire", "release", "acq_rel", "seq_cst"], &[]);
+        m.skip(
+            &["relaxed", "acquire", "release", "acq_rel", "seq_cst"],
+            &[],
+        );
         m.skip(&HINTS, &HINT_PREFIXES);
-        let operation = m.one_of(&["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"]);
+        let operation = m.one_of(&[
+            "add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec",
+        ]);
         let operation = operation.ok_or(Refused::Unsupported)?;
         let ty = m.ty()?;
         m.done()?;
         let first = usize::from(returns);
         let target = self.target(self.operand(i, first)?, space, ty.bytes())?;
         let b = self.value(i, first + 1, ty)?;
-        let swap = if operation == "cas" { Some(self.value(i, first + 2, ty)?) } else { None };
+        let swap = if operation == "cas" {
+            Some(self.value(i, first + 2, ty)?)
+        } else {
+            None
+        };
         let pointer = self.pointer(target, ty.bytes(), true);
         self.burn();
         let old = if target.private {
@@ -40,10 +49,21 @@ impl<'a> Translator<'a, '_> {
         } else {
             self.global_atomic(operation, ty, pointer, b, swap)?
         };
-        if returns { self.result(i, 0, old, ty.is_signed()) } else { Ok(()) }
+        if returns {
+            self.result(i, 0, old, ty.is_signed())
+        } else {
+            Ok(())
+        }
     }
 
-    fn global_atomic(&mut self, operation: &str, ty: Type, pointer: Value, b: Value, swap: Option<Value>) -> Step<Value> {
+    fn global_atomic(
+        &mut self,
+        operation: &str,
+        ty: Type,
+        pointer: Value,
+        b: Value,
+        swap: Option<Value>,
+    ) -> Step<Value> {
         let clif = natural(ty)?;
         let flags = MemFlagsData::new();
         if let Some(new) = swap {
@@ -88,14 +108,23 @@ impl<'a> Translator<'a, '_> {
         let new = self.fit(new, integer, false)?;
         let found = self.b.ins().atomic_cas(flags, pointer, seen, new);
         let same = self.b.ins().icmp(IntCC::Equal, found, seen);
-        self.b.ins().brif(same, done, &[], again, &[BlockArg::Value(found)]);
+        self.b
+            .ins()
+            .brif(same, done, &[], again, &[BlockArg::Value(found)]);
         self.b.seal_block(again);
         self.go_on_in(done);
         Ok(old)
     }
 
     /// What the operation makes of `old`.
-    fn changed(&mut self, operation: &str, ty: Type, old: Value, b: Value, swap: Option<Value>) -> Step<Value> {
+    fn changed(
+        &mut self,
+        operation: &str,
+        ty: Type,
+        old: Value,
+        b: Value,
+        swap: Option<Value>,
+    ) -> Step<Value> {
         let packed = matches!(ty, Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2);
         Ok(match (operation, ty) {
             ("add", Type::F32 | Type::F64) => self.b.ins().fadd(old, b),

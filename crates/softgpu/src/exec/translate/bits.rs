@@ -24,8 +24,16 @@ impl<'a> Translator<'a, '_> {
             _ => {
                 let ty = m.ty()?;
                 m.done()?;
-                let (a, b, c) = (self.value(i, 1, ty)?, self.value(i, 2, ty)?, self.value(i, 3, ty)?);
-                let value = self.call_plain(math::fns as *const () as usize, &[a, b, c], Some(types::I32));
+                let (a, b, c) = (
+                    self.value(i, 1, ty)?,
+                    self.value(i, 2, ty)?,
+                    self.value(i, 3, ty)?,
+                );
+                let value = self.call_plain(
+                    math::fns as *const () as usize,
+                    &[a, b, c],
+                    Some(types::I32),
+                );
                 self.result(i, 0, value.ok_or(Refused::Unsupported)?, false)
             }
         }
@@ -95,9 +103,15 @@ impl<'a> Translator<'a, '_> {
     fn lop3(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>) -> Step {
         m.flag("b32");
         m.done()?;
-        let Operand::Int(table) = self.operand(i, 4)? else { return Err(Refused::Unsupported) };
+        let Operand::Int(table) = self.operand(i, 4)? else {
+            return Err(Refused::Unsupported);
+        };
         let table = *table as u8;
-        let (a, b, c) = (self.value(i, 1, Type::B32)?, self.value(i, 2, Type::B32)?, self.value(i, 3, Type::B32)?);
+        let (a, b, c) = (
+            self.value(i, 1, Type::B32)?,
+            self.value(i, 2, Type::B32)?,
+            self.value(i, 3, Type::B32)?,
+        );
         let low = self.two_inputs(table, b, c);
         let change = (table ^ table >> 4) & 15;
         let value = if change == 0 {
@@ -129,9 +143,14 @@ impl<'a> Translator<'a, '_> {
 
     /// The amount if it is a constant within the width.
     fn known(&self, value: Value, amount: Value) -> bool {
-        let ir::ValueDef::Result(inst, _) = self.b.func.dfg.value_def(amount) else { return false };
+        let ir::ValueDef::Result(inst, _) = self.b.func.dfg.value_def(amount) else {
+            return false;
+        };
         match self.b.func.dfg.insts[inst] {
-            ir::InstructionData::UnaryImm { opcode: ir::Opcode::Iconst, imm } => (0..self.width(value)).contains(&imm.bits()),
+            ir::InstructionData::UnaryImm {
+                opcode: ir::Opcode::Iconst,
+                imm,
+            } => (0..self.width(value)).contains(&imm.bits()),
             _ => false,
         }
     }
@@ -151,7 +170,10 @@ impl<'a> Translator<'a, '_> {
             return shifted;
         }
         let (width, ty) = (self.width(a), self.b.func.dfg.value_type(a));
-        let within = self.b.ins().icmp_imm_s(IntCC::UnsignedLessThan, amount, width);
+        let within = self
+            .b
+            .ins()
+            .icmp_imm_s(IntCC::UnsignedLessThan, amount, width);
         let zero = self.b.ins().iconst(ty, 0);
         self.b.ins().select(within, shifted, zero)
     }
@@ -172,14 +194,21 @@ impl<'a> Translator<'a, '_> {
         let wrap = m.one_of(&["clamp", "wrap"]) == Some("wrap");
         m.flag("b32");
         m.done()?;
-        let (low, high, n) = (self.value(i, 1, Type::B32)?, self.value(i, 2, Type::B32)?, self.value(i, 3, Type::U32)?);
+        let (low, high, n) = (
+            self.value(i, 1, Type::B32)?,
+            self.value(i, 2, Type::B32)?,
+            self.value(i, 3, Type::U32)?,
+        );
         let n = if wrap {
             self.b.ins().band_imm_u(n, 31)
         } else {
             let most = self.b.ins().iconst(types::I32, 32);
             self.b.ins().umin(n, most)
         };
-        let (low, high) = (self.b.ins().uextend(types::I64, low), self.b.ins().uextend(types::I64, high));
+        let (low, high) = (
+            self.b.ins().uextend(types::I64, low),
+            self.b.ins().uextend(types::I64, high),
+        );
         let high = self.b.ins().ishl_imm_u(high, 32);
         let both = self.b.ins().bor(low, high);
         let shifted = if left {
@@ -221,7 +250,11 @@ impl<'a> Translator<'a, '_> {
                 self.b.ins().select(none, ones, value)
             }
         };
-        let value = if &*i.opcode == "brev" { value } else { self.fit(value, types::I32, false)? };
+        let value = if &*i.opcode == "brev" {
+            value
+        } else {
+            self.fit(value, types::I32, false)?
+        };
         self.result(i, 0, value, false)
     }
 
@@ -283,9 +316,17 @@ impl<'a> Translator<'a, '_> {
         let ty = m.ty()?;
         m.done()?;
         let (a, b) = (self.value(i, 1, Type::B32)?, self.value(i, 2, Type::U32)?);
-        let b = if wrap { self.b.ins().band_imm_u(b, 31) } else { b };
+        let b = if wrap {
+            self.b.ins().band_imm_u(b, 31)
+        } else {
+            b
+        };
         let value = if &*i.opcode == "bmsk" {
-            let a = if wrap { self.b.ins().band_imm_u(a, 31) } else { a };
+            let a = if wrap {
+                self.b.ins().band_imm_u(a, 31)
+            } else {
+                a
+            };
             let mask = self.low_mask(b, a);
             self.shift_left(mask, a)
         } else if ty.is_signed() {
@@ -311,11 +352,17 @@ impl<'a> Translator<'a, '_> {
         m.done()?;
         let (a, b) = (self.value(i, 1, Type::B32)?, self.value(i, 2, Type::B32)?);
         let value = match self.operand(i, 3)? {
-            Operand::Int(selector) if mode == 0 && selector & 0x8888 == 0 => self.fixed_permute(a, b, *selector as u32),
+            Operand::Int(selector) if mode == 0 && selector & 0x8888 == 0 => {
+                self.fixed_permute(a, b, *selector as u32)
+            }
             selector => {
                 let selector = self.read(selector, Type::B32)?;
                 let mode = self.b.ins().iconst(types::I32, mode);
-                let call = self.call_plain(math::prmt as *const () as usize, &[a, b, selector, mode], Some(types::I32));
+                let call = self.call_plain(
+                    math::prmt as *const () as usize,
+                    &[a, b, selector, mode],
+                    Some(types::I32),
+                );
                 call.ok_or(Refused::Unsupported)?
             }
         };
@@ -330,7 +377,10 @@ impl<'a> Translator<'a, '_> {
             let first = selector >> (4 * at) & 7;
             // Bytes that follow one another in one source move together.
             let mut run = 1;
-            while at + run < 4 && first % 4 + run < 4 && selector >> (4 * (at + run)) & 7 == first + run {
+            while at + run < 4
+                && first % 4 + run < 4
+                && selector >> (4 * (at + run)) & 7 == first + run
+            {
                 run += 1;
             }
             let source = if first < 4 { a } else { b };

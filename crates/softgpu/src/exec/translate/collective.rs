@@ -75,12 +75,22 @@ impl<'a> Translator<'a, '_> {
         let count = self.thread_count(if last == 3 { i.operands.get(2) } else { None })?;
         let truth = self.value(i, last, Type::Pred)?;
         let value = self.at_barrier(id, count, mode, Some(truth))?;
-        let ty = if mode == mode::POPC { types::I32 } else { types::I8 };
+        let ty = if mode == mode::POPC {
+            types::I32
+        } else {
+            types::I8
+        };
         let value = self.b.ins().ireduce(ty, value);
         self.result(i, 0, value, false)
     }
 
-    fn at_barrier(&mut self, id: Value, count: Value, mode: u32, truth: Option<Value>) -> Step<Value> {
+    fn at_barrier(
+        &mut self,
+        id: Value,
+        count: Value,
+        mode: u32,
+        truth: Option<Value>,
+    ) -> Step<Value> {
         let (id, count) = (self.widen(id, types::I64), self.widen(count, types::I64));
         let mode = self.b.ins().iconst(types::I64, i64::from(mode));
         let truth = match truth {
@@ -88,16 +98,25 @@ impl<'a> Translator<'a, '_> {
             None => self.b.ins().iconst(types::I64, 0),
         };
         let helper = helpers::barrier as *const () as usize;
-        self.call_helper(helper, &[id, count, mode, truth], Some(types::I64)).ok_or(Refused::Unsupported)
+        self.call_helper(helper, &[id, count, mode, truth], Some(types::I64))
+            .ok_or(Refused::Unsupported)
     }
 
     /// An operation of the lanes of `mask`; the first result.
-    fn among_lanes(&mut self, kind: u32, mask: Value, value: Option<Value>, other: Option<Value>) -> Step<Value> {
+    fn among_lanes(
+        &mut self,
+        kind: u32,
+        mask: Value,
+        value: Option<Value>,
+        other: Option<Value>,
+    ) -> Step<Value> {
         let zero = self.b.ins().iconst(types::I64, 0);
         let kind = self.b.ins().iconst(types::I64, i64::from(kind));
-        let [mask, value, other] = [Some(mask), value, other].map(|v| v.map_or(zero, |v| self.widen(v, types::I64)));
+        let [mask, value, other] =
+            [Some(mask), value, other].map(|v| v.map_or(zero, |v| self.widen(v, types::I64)));
         let helper = helpers::warp as *const () as usize;
-        self.call_helper(helper, &[kind, mask, value, other], Some(types::I64)).ok_or(Refused::Unsupported)
+        self.call_helper(helper, &[kind, mask, value, other], Some(types::I64))
+            .ok_or(Refused::Unsupported)
     }
 
     /// The second result of the last operation, as a predicate.
@@ -123,7 +142,9 @@ impl<'a> Translator<'a, '_> {
             m.done()?;
             let site = self.b.ins().iconst(types::I64, i64::from(i.span.start) + 1);
             let helper = helpers::activemask as *const () as usize;
-            let value = self.call_helper(helper, &[site], Some(types::I64)).ok_or(Refused::Unsupported)?;
+            let value = self
+                .call_helper(helper, &[site], Some(types::I64))
+                .ok_or(Refused::Unsupported)?;
             let value = self.b.ins().ireduce(types::I32, value);
             return self.result(i, 0, value, false);
         }
@@ -179,7 +200,11 @@ impl<'a> Translator<'a, '_> {
         m.flag("b32");
         m.done()?;
         let value = self.value(i, 1, Type::B32)?;
-        let (lane, clamp, mask) = (self.value(i, 2, Type::U32)?, self.value(i, 3, Type::U32)?, self.value(i, 4, Type::U32)?);
+        let (lane, clamp, mask) = (
+            self.value(i, 2, Type::U32)?,
+            self.value(i, 3, Type::U32)?,
+            self.value(i, 4, Type::U32)?,
+        );
         let (lane, clamp) = (self.widen(lane, types::I64), self.widen(clamp, types::I64));
         let clamp = self.b.ins().ishl_imm_u(clamp, 32);
         let lane = self.b.ins().band_imm_u(lane, 0xFFFF_FFFF);
@@ -202,7 +227,11 @@ impl<'a> Translator<'a, '_> {
         };
         let (truth, mask) = (self.value(i, 1, Type::Pred)?, self.value(i, 2, Type::U32)?);
         let value = self.among_lanes(kind, mask, Some(truth), None)?;
-        let ty = if word == "ballot" { types::I32 } else { types::I8 };
+        let ty = if word == "ballot" {
+            types::I32
+        } else {
+            types::I8
+        };
         let value = self.b.ins().ireduce(ty, value);
         self.result(i, 0, value, false)
     }

@@ -51,10 +51,16 @@ impl<'a> Translator<'a, '_> {
             _ => (a, b),
         };
         if ty.is_float() {
-            let (_, condition) = FLOAT.iter().find(|(w, _)| *w == word).ok_or(Refused::Unsupported)?;
+            let (_, condition) = FLOAT
+                .iter()
+                .find(|(w, _)| *w == word)
+                .ok_or(Refused::Unsupported)?;
             return Ok(self.b.ins().fcmp(*condition, a, b));
         }
-        Ok(self.b.ins().icmp(integer_condition(word, ty.is_signed())?, a, b))
+        Ok(self
+            .b
+            .ins()
+            .icmp(integer_condition(word, ty.is_signed())?, a, b))
     }
 
     /// Joins a comparison with a further predicate.
@@ -69,7 +75,10 @@ impl<'a> Translator<'a, '_> {
     }
 
     fn third_predicate(&mut self, i: &'a Instruction) -> Step<Option<Value>> {
-        i.operands.get(3).map(|o| self.read(o, Type::Pred)).transpose()
+        i.operands
+            .get(3)
+            .map(|o| self.read(o, Type::Pred))
+            .transpose()
     }
 
     pub(super) fn setp(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>) -> Step {
@@ -83,8 +92,14 @@ impl<'a> Translator<'a, '_> {
         match (ty, self.operand(i, 0)?) {
             (Type::F16x2 | Type::Bf16x2, Operand::Pair(p, q)) => {
                 for (operand, at) in [(p, 0), (q, 16)] {
-                    let one = if ty == Type::F16x2 { Type::F16 } else { Type::Bf16 };
-                    let [x, y] = [a, b].map(|v| self.b.ins().ushr_imm_u(v, at)).map(|v| self.b.ins().ireduce(types::I16, v));
+                    let one = if ty == Type::F16x2 {
+                        Type::F16
+                    } else {
+                        Type::Bf16
+                    };
+                    let [x, y] = [a, b]
+                        .map(|v| self.b.ins().ushr_imm_u(v, at))
+                        .map(|v| self.b.ins().ireduce(types::I16, v));
                     let value = self.compare(word, flush, one, x, y)?;
                     let value = self.combine(join, value, with)?;
                     self.write(operand, value, false)?;
@@ -117,10 +132,16 @@ impl<'a> Translator<'a, '_> {
         let (a, b) = (self.value(i, 1, from)?, self.value(i, 2, from)?);
         let with = self.third_predicate(i)?;
         if matches!(from, Type::F16x2 | Type::Bf16x2) {
-            let half = if from == Type::F16x2 { Type::F16 } else { Type::Bf16 };
+            let half = if from == Type::F16x2 {
+                Type::F16
+            } else {
+                Type::Bf16
+            };
             let mut whole = self.b.ins().iconst(types::I32, 0);
             for at in [0, 16] {
-                let [x, y] = [a, b].map(|v| self.b.ins().ushr_imm_u(v, at)).map(|v| self.b.ins().ireduce(types::I16, v));
+                let [x, y] = [a, b]
+                    .map(|v| self.b.ins().ushr_imm_u(v, at))
+                    .map(|v| self.b.ins().ireduce(types::I16, v));
                 let truth = self.compare(word, flush, half, x, y)?;
                 let truth = self.combine(join, truth, with)?;
                 let truth = self.b.ins().uextend(types::I32, truth);
@@ -147,7 +168,10 @@ impl<'a> Translator<'a, '_> {
             _ if integer == types::I32 => 0xFFFF_FFFF,
             _ => -1,
         };
-        let (yes, no) = (self.b.ins().iconst(integer, yes), self.b.ins().iconst(integer, 0));
+        let (yes, no) = (
+            self.b.ins().iconst(integer, yes),
+            self.b.ins().iconst(integer, 0),
+        );
         let value = self.b.ins().select(truth, yes, no);
         let value = self.fit(value, clif, false)?;
         self.result(i, 0, value, to.is_signed())
@@ -171,7 +195,11 @@ impl<'a> Translator<'a, '_> {
         let ty = m.ty()?;
         m.done()?;
         let constant = |o: &Operand| matches!(o, Operand::Int(_));
-        let ty = if i.operands.iter().any(constant) && !ty.is_float() { ty } else { self.as_destination(self.operand(i, 0)?, ty) };
+        let ty = if i.operands.iter().any(constant) && !ty.is_float() {
+            ty
+        } else {
+            self.as_destination(self.operand(i, 0)?, ty)
+        };
         let (a, b) = (self.value(i, 1, ty)?, self.value(i, 2, ty)?);
         let condition = self.value(i, 3, Type::Pred)?;
         let value = self.b.ins().select(condition, a, b);
@@ -182,13 +210,19 @@ impl<'a> Translator<'a, '_> {
         let flush = m.flag("ftz");
         let (ty, by) = (m.ty()?, m.ty()?);
         m.done()?;
-        let (a, b, c) = (self.value(i, 1, ty)?, self.value(i, 2, ty)?, self.value(i, 3, by)?);
+        let (a, b, c) = (
+            self.value(i, 1, ty)?,
+            self.value(i, 2, ty)?,
+            self.value(i, 3, by)?,
+        );
         let condition = if by == Type::F32 {
             let c = if flush { self.flush(c) } else { c };
             let zero = self.b.ins().f32const(0.0);
             self.b.ins().fcmp(FloatCC::GreaterThanOrEqual, c, zero)
         } else {
-            self.b.ins().icmp_imm_s(IntCC::SignedGreaterThanOrEqual, c, 0)
+            self.b
+                .ins()
+                .icmp_imm_s(IntCC::SignedGreaterThanOrEqual, c, 0)
         };
         let value = self.b.ins().select(condition, a, b);
         self.result(i, 0, value, ty.is_signed())

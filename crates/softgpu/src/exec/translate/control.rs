@@ -3,7 +3,9 @@
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{AbiParam, Block, InstBuilder, JumpTableData, MemFlagsData, Signature, TrapCode, Value, types};
+use cranelift_codegen::ir::{
+    AbiParam, Block, InstBuilder, JumpTableData, MemFlagsData, Signature, TrapCode, Value, types,
+};
 use cranelift_codegen::isa::CallConv;
 use fermata_ptx::ast::{Instruction, Name, Operand, Type};
 
@@ -15,17 +17,31 @@ use crate::exec::runtime::{helpers, print, quiet};
 
 /// How many operands the lists of a call hold.
 pub(super) fn operands(i: &Instruction) -> usize {
-    i.operands.iter().map(|o| if let Operand::List(list) = o { list.len() } else { 0 }).sum()
+    i.operands
+        .iter()
+        .map(|o| {
+            if let Operand::List(list) = o {
+                list.len()
+            } else {
+                0
+            }
+        })
+        .sum()
 }
 
 impl<'a> Translator<'a, '_> {
     fn label(&mut self, name: &Name) -> Step<Block> {
-        self.labels.get(name).copied().ok_or_else(|| Refused::Undefined(name.clone()))
+        self.labels
+            .get(name)
+            .copied()
+            .ok_or_else(|| Refused::Undefined(name.clone()))
     }
 
     /// `bra`, under a condition or always.
     pub(super) fn branch(&mut self, i: &'a Instruction, condition: Option<(Value, bool)>) -> Step {
-        let Operand::Name(name) = self.operand(i, 0)? else { return Err(Refused::Unsupported) };
+        let Operand::Name(name) = self.operand(i, 0)? else {
+            return Err(Refused::Unsupported);
+        };
         let target = self.label(name)?;
         let back = self.placed.contains(name);
         let Some((condition, negated)) = condition else {
@@ -38,7 +54,11 @@ impl<'a> Translator<'a, '_> {
         };
         let next = self.b.create_block();
         let taken = if back { self.b.create_block() } else { target };
-        let (yes, no) = if negated { (next, taken) } else { (taken, next) };
+        let (yes, no) = if negated {
+            (next, taken)
+        } else {
+            (taken, next)
+        };
         self.b.ins().brif(condition, yes, &[], no, &[]);
         if back {
             self.go_on_in(taken);
@@ -71,7 +91,9 @@ impl<'a> Translator<'a, '_> {
         let left = self.b.ins().iadd_imm_s(fuel, -1);
         self.set_field(left, offset_of!(Context, fuel));
         let empty = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
-        self.if_rarely(empty, |t| t.call_quietly(quiet::refuel as *const () as usize, &[]));
+        self.if_rarely(empty, |t| {
+            t.call_quietly(quiet::refuel as *const () as usize, &[])
+        });
     }
 
     pub(super) fn check_stack(&mut self) {
@@ -85,7 +107,9 @@ impl<'a> Translator<'a, '_> {
     pub(super) fn leave(&mut self) {
         for (register, pointer) in self.scopes[0].returned.clone() {
             let value = self.b.use_var(register.var);
-            self.b.ins().store(MemFlagsData::trusted(), value, pointer, 0);
+            self.b
+                .ins()
+                .store(MemFlagsData::trusted(), value, pointer, 0);
         }
         if self.frame_bytes > 0 {
             let frame = self.frame;
@@ -109,17 +133,33 @@ impl<'a> Translator<'a, '_> {
         m.skip(&["idx", "uni"], &[]);
         m.done()?;
         let index = self.value(i, 0, Type::U32)?;
-        let Operand::Name(list) = self.operand(i, 1)? else { return Err(Refused::Unsupported) };
-        let Place::Targets { targets, calls: false } = self.lookup(list)? else { return Err(Refused::Unsupported) };
+        let Operand::Name(list) = self.operand(i, 1)? else {
+            return Err(Refused::Unsupported);
+        };
+        let Place::Targets {
+            targets,
+            calls: false,
+        } = self.lookup(list)?
+        else {
+            return Err(Refused::Unsupported);
+        };
         if targets.iter().any(|t| self.placed.contains(t)) {
             self.spend();
         }
         let wrong = self.b.create_block();
-        let blocks = targets.iter().map(|t| self.label(t)).collect::<Step<Vec<_>>>()?;
+        let blocks = targets
+            .iter()
+            .map(|t| self.label(t))
+            .collect::<Step<Vec<_>>>()?;
         let pool = &mut self.b.func.dfg.value_lists;
         let default = cranelift_codegen::ir::BlockCall::new(wrong, [], pool);
-        let calls: Vec<_> = blocks.iter().map(|&b| cranelift_codegen::ir::BlockCall::new(b, [], pool)).collect();
-        let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
+        let calls: Vec<_> = blocks
+            .iter()
+            .map(|&b| cranelift_codegen::ir::BlockCall::new(b, [], pool))
+            .collect();
+        let table = self
+            .b
+            .create_jump_table(JumpTableData::new(default, &calls));
         self.b.ins().br_table(index, table);
         self.go_on_in(wrong);
         self.illegal(helpers::reason::TARGET);
@@ -141,7 +181,9 @@ impl<'a> Translator<'a, '_> {
             }
             _ => &[],
         };
-        let [Operand::Name(callee), tail @ ..] = rest else { return Err(Refused::Unsupported) };
+        let [Operand::Name(callee), tail @ ..] = rest else {
+            return Err(Refused::Unsupported);
+        };
         let (params, prototype): (&[Operand], _) = match tail {
             [Operand::List(list)] => (list, None),
             [Operand::List(list), Operand::Name(prototype)] => (list, Some(prototype)),
@@ -152,11 +194,19 @@ impl<'a> Translator<'a, '_> {
         match self.lookup(callee) {
             Ok(Place::Function { index }) => {
                 let function = self.unit.ast.items.get(index);
-                let Some(fermata_ptx::ast::Item::Function(function)) = function else { return Err(Refused::Unsupported) };
-                if function.entry || function.returns.len() != returns.len() || function.params.len() != params.len() {
+                let Some(fermata_ptx::ast::Item::Function(function)) = function else {
+                    return Err(Refused::Unsupported);
+                };
+                if function.entry
+                    || function.returns.len() != returns.len()
+                    || function.params.len() != params.len()
+                {
                     return Err(Refused::Unsupported);
                 }
-                let address = self.b.ins().iconst(types::I64, self.unit.descriptor(index) as i64);
+                let address = self
+                    .b
+                    .ins()
+                    .iconst(types::I64, self.unit.descriptor(index) as i64);
                 let flags = MemFlagsData::trusted().with_readonly().with_can_move();
                 let code = self.b.ins().load(types::I64, flags, address, 0);
                 self.call_code(code, returns, params, room)
@@ -164,7 +214,10 @@ impl<'a> Translator<'a, '_> {
             Ok(Place::Register(register)) => {
                 if let Some(prototype) = prototype {
                     match self.lookup(prototype)? {
-                        Place::Prototype { returns: r, params: p } if r == returns.len() && p == params.len() => {}
+                        Place::Prototype {
+                            returns: r,
+                            params: p,
+                        } if r == returns.len() && p == params.len() => {}
                         Place::Targets { calls: true, .. } => {}
                         _ => return Err(Refused::Unsupported),
                     }
@@ -182,14 +235,27 @@ impl<'a> Translator<'a, '_> {
 
     /// Code of the function whose descriptor `pointer` points to, if it does and the shape fits.
     fn function_behind(&mut self, pointer: Value, returns: usize, params: usize) -> Value {
-        let distance = self.b.ins().iadd_imm_s(pointer, (self.unit.descriptors as i64).wrapping_neg());
-        let index = self.b.ins().rotr_imm_u(distance, i64::from(descriptor::SIZE.trailing_zeros()));
+        let distance = self
+            .b
+            .ins()
+            .iadd_imm_s(pointer, (self.unit.descriptors as i64).wrapping_neg());
+        let index = self
+            .b
+            .ins()
+            .rotr_imm_u(distance, i64::from(descriptor::SIZE.trailing_zeros()));
         let count = self.unit.ast.items.len() as i64;
-        let wild = self.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, index, count);
+        let wild = self
+            .b
+            .ins()
+            .icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, index, count);
         self.fault_if(wild, |t| t.illegal(helpers::reason::CALL));
         let flags = MemFlagsData::trusted();
         let shape = self.b.ins().load(types::I64, flags, pointer, 8);
-        let other = self.b.ins().icmp_imm_s(IntCC::NotEqual, shape, descriptor::shape(returns, params) as i64);
+        let other = self.b.ins().icmp_imm_s(
+            IntCC::NotEqual,
+            shape,
+            descriptor::shape(returns, params) as i64,
+        );
         let code = self.b.ins().load(types::I64, flags, pointer, 0);
         let missing = self.b.ins().icmp_imm_s(IntCC::Equal, code, 0);
         let bad = self.b.ins().bor(other, missing);
@@ -198,7 +264,13 @@ impl<'a> Translator<'a, '_> {
     }
 
     /// Calls compiled code; parameters go by address.
-    fn call_code(&mut self, code: Value, returns: &[Operand], params: &[Operand], room: u32) -> Step {
+    fn call_code(
+        &mut self,
+        code: Value,
+        returns: &[Operand],
+        params: &[Operand],
+        room: u32,
+    ) -> Step {
         let mut arguments = vec![self.context];
         let mut results = Vec::new();
         for (index, operand) in returns.iter().chain(params).enumerate() {
@@ -208,14 +280,18 @@ impl<'a> Translator<'a, '_> {
                 _ => None,
             };
             let address = match place {
-                Some(place @ (Place::Frame { .. } | Place::Pointer { .. })) => self.place_address(&place)?,
+                Some(place @ (Place::Frame { .. } | Place::Pointer { .. })) => {
+                    self.place_address(&place)?
+                }
                 Some(Place::Register(register)) => {
                     let address = self.b.ins().iadd_imm_s(self.frame, spare);
                     if index < returns.len() {
                         results.push((register, address));
                     } else {
                         let value = self.b.use_var(register.var);
-                        self.b.ins().store(MemFlagsData::trusted(), value, address, 0);
+                        self.b
+                            .ins()
+                            .store(MemFlagsData::trusted(), value, address, 0);
                     }
                     address
                 }
@@ -223,18 +299,25 @@ impl<'a> Translator<'a, '_> {
                 None => {
                     let value = self.read(operand, Type::B64)?;
                     let address = self.b.ins().iadd_imm_s(self.frame, spare);
-                    self.b.ins().store(MemFlagsData::trusted(), value, address, 0);
+                    self.b
+                        .ins()
+                        .store(MemFlagsData::trusted(), value, address, 0);
                     address
                 }
             };
             arguments.push(address);
         }
         let mut signature = Signature::new(CallConv::SystemV);
-        signature.params.resize(arguments.len(), AbiParam::new(types::I64));
+        signature
+            .params
+            .resize(arguments.len(), AbiParam::new(types::I64));
         let signature = self.b.import_signature(signature);
         self.b.ins().call_indirect(signature, code, &arguments);
         for (register, address) in results {
-            let value = self.b.ins().load(register.ty, MemFlagsData::trusted(), address, 0);
+            let value = self
+                .b
+                .ins()
+                .load(register.ty, MemFlagsData::trusted(), address, 0);
             self.b.def_var(register.var, value);
         }
         Ok(())
@@ -244,13 +327,22 @@ impl<'a> Translator<'a, '_> {
     fn builtin(&mut self, name: &Name, returns: &[Operand], params: &[Operand]) -> Step {
         match &**name {
             "vprintf" => {
-                let arguments = [self.parameter(params, 0, Type::B64)?, self.parameter(params, 1, Type::B64)?];
-                let count = self.call_helper(print::vprintf as *const () as usize, &arguments, Some(types::I64));
+                let arguments = [
+                    self.parameter(params, 0, Type::B64)?,
+                    self.parameter(params, 1, Type::B64)?,
+                ];
+                let count = self.call_helper(
+                    print::vprintf as *const () as usize,
+                    &arguments,
+                    Some(types::I64),
+                );
                 if let (Some(count), Some(Operand::Name(name))) = (count, returns.first()) {
                     let place = self.lookup(name)?;
                     let address = self.place_address(&place)?;
                     let count = self.b.ins().ireduce(types::I32, count);
-                    self.b.ins().store(MemFlagsData::trusted(), count, address, 0);
+                    self.b
+                        .ins()
+                        .store(MemFlagsData::trusted(), count, address, 0);
                 }
                 Ok(())
             }

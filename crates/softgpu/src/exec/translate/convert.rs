@@ -48,20 +48,33 @@ impl<'a> Translator<'a, '_> {
         let (to, from) = (m.ty()?, m.ty()?);
         m.done()?;
         if matches!(to, Type::F16x2 | Type::Bf16x2) && from == Type::F32 && i.operands.len() == 3 {
-            let one = if to == Type::F16x2 { Type::F16 } else { Type::Bf16 };
+            let one = if to == Type::F16x2 {
+                Type::F16
+            } else {
+                Type::Bf16
+            };
             let (high, low) = (self.value(i, 1, from)?, self.value(i, 2, from)?);
-            let (high, low) = (self.to_float(one, from, high, &how)?, self.to_float(one, from, low, &how)?);
-            let (high, low) = (self.b.ins().uextend(types::I32, high), self.b.ins().uextend(types::I32, low));
+            let (high, low) = (
+                self.float_to_float(one, from, high, &how)?,
+                self.float_to_float(one, from, low, &how)?,
+            );
+            let (high, low) = (
+                self.b.ins().uextend(types::I32, high),
+                self.b.ins().uextend(types::I32, low),
+            );
             let high = self.b.ins().ishl_imm_u(high, 16);
             let value = self.b.ins().bor(high, low);
             return self.result(i, 0, value, false);
         }
-        if [to, from].iter().any(|t| matches!(t, Type::F16x2 | Type::Bf16x2 | Type::Pred)) {
+        if [to, from]
+            .iter()
+            .any(|t| matches!(t, Type::F16x2 | Type::Bf16x2 | Type::Pred))
+        {
             return Err(Refused::Unsupported);
         }
         let a = self.value(i, 1, from)?;
         let value = match (to.is_float(), from.is_float()) {
-            (true, true) => self.to_float(to, from, a, &how)?,
+            (true, true) => self.float_to_float(to, from, a, &how)?,
             (true, false) => self.integer_to_float(to, from, a, &how)?,
             (false, true) => self.float_to_integer(to, from, a, &how)?,
             (false, false) => self.integer_to_integer(to, from, a, how.saturate)?,
@@ -80,8 +93,12 @@ impl<'a> Translator<'a, '_> {
     }
 
     /// Float to float.
-    fn to_float(&mut self, to: Type, from: Type, a: Value, how: &Convert<'_>) -> Step<Value> {
-        let mut value = if is_half(from) { self.half_to_f32(a, from)? } else { a };
+    fn float_to_float(&mut self, to: Type, from: Type, a: Value, how: &Convert<'_>) -> Step<Value> {
+        let mut value = if is_half(from) {
+            self.half_to_f32(a, from)?
+        } else {
+            a
+        };
         let wide = from == Type::F64;
         if how.flush && from == Type::F32 {
             value = self.flush(value);
@@ -94,7 +111,11 @@ impl<'a> Translator<'a, '_> {
                 value = self.b.ins().fpromote(types::F64, value);
             }
             let mut flags = type_flags(to) | how.rc;
-            for (set, flag) in [(how.saturate, op::SAT), (how.relu, op::RELU), (how.finite, op::SATFINITE)] {
+            for (set, flag) in [
+                (how.saturate, op::SAT),
+                (how.relu, op::RELU),
+                (how.finite, op::SATFINITE),
+            ] {
                 flags |= if set { flag } else { 0 };
             }
             return self.half_from_f64(value, flags);
@@ -104,19 +125,39 @@ impl<'a> Translator<'a, '_> {
         }
         let value = match (to, wide) {
             (Type::F64, false) => self.b.ins().fpromote(types::F64, value),
-            (Type::F32, true) if how.rc == rounding::NEAREST => self.b.ins().fdemote(types::F32, value),
+            (Type::F32, true) if how.rc == rounding::NEAREST => {
+                self.b.ins().fdemote(types::F32, value)
+            }
             (Type::F32, true) => {
                 let rc = self.b.ins().iconst(types::I32, i64::from(how.rc));
-                let call = self.call_plain(math::demote as *const () as usize, &[value, rc], Some(types::F32));
+                let call = self.call_plain(
+                    math::demote as *const () as usize,
+                    &[value, rc],
+                    Some(types::F32),
+                );
                 call.ok_or(Refused::Unsupported)?
             }
             _ => value,
         };
-        let value = if how.flush && to == Type::F32 { self.flush(value) } else { value };
-        Ok(if how.saturate { self.saturate(value, to) } else { value })
+        let value = if how.flush && to == Type::F32 {
+            self.flush(value)
+        } else {
+            value
+        };
+        Ok(if how.saturate {
+            self.saturate(value, to)
+        } else {
+            value
+        })
     }
 
-    fn integer_to_float(&mut self, to: Type, from: Type, a: Value, how: &Convert<'_>) -> Step<Value> {
+    fn integer_to_float(
+        &mut self,
+        to: Type,
+        from: Type,
+        a: Value,
+        how: &Convert<'_>,
+    ) -> Step<Value> {
         let signed = from.is_signed();
         let wide = self.extend_to(types::I64, signed, a);
         let full = from.bytes() == 8 && !signed;
@@ -124,13 +165,23 @@ impl<'a> Translator<'a, '_> {
             let mut flags = type_flags(to) | how.rc;
             flags |= if how.saturate { op::SAT } else { 0 };
             let flags = self.b.ins().iconst(types::I32, i64::from(flags));
-            let helper = if full { half::narrow_u64 as *const () as usize } else { half::narrow_i64 as *const () as usize };
-            let value = self.call_plain(helper, &[wide, flags], Some(types::I32)).ok_or(Refused::Unsupported)?;
+            let helper = if full {
+                half::narrow_u64 as *const () as usize
+            } else {
+                half::narrow_i64 as *const () as usize
+            };
+            let value = self
+                .call_plain(helper, &[wide, flags], Some(types::I32))
+                .ok_or(Refused::Unsupported)?;
             return self.fit(value, types::I16, false);
         }
         let clif = natural(to)?;
         let value = if how.rc == rounding::NEAREST {
-            if full { self.b.ins().fcvt_from_uint(clif, wide) } else { self.b.ins().fcvt_from_sint(clif, wide) }
+            if full {
+                self.b.ins().fcvt_from_uint(clif, wide)
+            } else {
+                self.b.ins().fcvt_from_sint(clif, wide)
+            }
         } else {
             let helper = match (to, full) {
                 (Type::F32, false) => math::i64_to_f32 as *const () as usize,
@@ -139,17 +190,40 @@ impl<'a> Translator<'a, '_> {
                 (_, true) => math::u64_to_f64 as *const () as usize,
             };
             let rc = self.b.ins().iconst(types::I32, i64::from(how.rc));
-            self.call_plain(helper, &[wide, rc], Some(clif)).ok_or(Refused::Unsupported)?
+            self.call_plain(helper, &[wide, rc], Some(clif))
+                .ok_or(Refused::Unsupported)?
         };
-        Ok(if how.saturate { self.saturate(value, to) } else { value })
+        Ok(if how.saturate {
+            self.saturate(value, to)
+        } else {
+            value
+        })
     }
 
-    fn float_to_integer(&mut self, to: Type, from: Type, a: Value, how: &Convert<'_>) -> Step<Value> {
-        let value = if is_half(from) { self.half_to_f32(a, from)? } else { a };
-        let value = if how.flush && from == Type::F32 { self.flush(value) } else { value };
+    fn float_to_integer(
+        &mut self,
+        to: Type,
+        from: Type,
+        a: Value,
+        how: &Convert<'_>,
+    ) -> Step<Value> {
+        let value = if is_half(from) {
+            self.half_to_f32(a, from)?
+        } else {
+            a
+        };
+        let value = if how.flush && from == Type::F32 {
+            self.flush(value)
+        } else {
+            value
+        };
         let value = self.integral(how.integral.ok_or(Refused::Unsupported)?, value);
         let clif = natural(to)?;
-        let wide = if to.bytes() == 8 { types::I64 } else { types::I32 };
+        let wide = if to.bytes() == 8 {
+            types::I64
+        } else {
+            types::I32
+        };
         let mut out = if to.is_signed() {
             self.b.ins().fcvt_to_sint_sat(wide, value)
         } else {
@@ -158,7 +232,12 @@ impl<'a> Translator<'a, '_> {
         if to.bytes() < 4 {
             let bits = to.bytes() * 8;
             out = if to.is_signed() {
-                let (low, high) = (self.b.ins().iconst(wide, -(1i64 << (bits - 1)) & 0xFFFF_FFFF), self.b.ins().iconst(wide, (1 << (bits - 1)) - 1));
+                let (low, high) = (
+                    self.b
+                        .ins()
+                        .iconst(wide, -(1i64 << (bits - 1)) & 0xFFFF_FFFF),
+                    self.b.ins().iconst(wide, (1 << (bits - 1)) - 1),
+                );
                 let out = self.b.ins().smax(out, low);
                 self.b.ins().smin(out, high)
             } else {
@@ -177,7 +256,13 @@ impl<'a> Translator<'a, '_> {
         Ok(out)
     }
 
-    fn integer_to_integer(&mut self, to: Type, from: Type, a: Value, saturate: bool) -> Step<Value> {
+    fn integer_to_integer(
+        &mut self,
+        to: Type,
+        from: Type,
+        a: Value,
+        saturate: bool,
+    ) -> Step<Value> {
         let (to_bits, from_signed) = (to.bytes() * 8, from.is_signed());
         let clif = natural(to)?;
         let wide = self.extend_to(types::I64, from_signed, a);
@@ -186,7 +271,10 @@ impl<'a> Translator<'a, '_> {
         }
         let value = match (from_signed, to.is_signed()) {
             (true, true) if to_bits < 64 => {
-                let (low, high) = (self.b.ins().iconst(types::I64, -(1i64 << (to_bits - 1))), self.b.ins().iconst(types::I64, (1i64 << (to_bits - 1)) - 1));
+                let (low, high) = (
+                    self.b.ins().iconst(types::I64, -(1i64 << (to_bits - 1))),
+                    self.b.ins().iconst(types::I64, (1i64 << (to_bits - 1)) - 1),
+                );
                 let value = self.b.ins().smax(wide, low);
                 self.b.ins().smin(value, high)
             }
@@ -220,8 +308,14 @@ impl<'a> Translator<'a, '_> {
         m.done()?;
         let bits = i64::from(to.bytes() * 8);
         let (a, b) = (self.value(i, 1, from)?, self.value(i, 2, from)?);
-        let (a, b) = (self.integer_to_integer(to, from, a, true)?, self.integer_to_integer(to, from, b, true)?);
-        let (a, b) = (self.b.ins().uextend(types::I32, a), self.b.ins().uextend(types::I32, b));
+        let (a, b) = (
+            self.integer_to_integer(to, from, a, true)?,
+            self.integer_to_integer(to, from, b, true)?,
+        );
+        let (a, b) = (
+            self.b.ins().uextend(types::I32, a),
+            self.b.ins().uextend(types::I32, b),
+        );
         let a = self.b.ins().ishl_imm_u(a, bits);
         let mut value = self.b.ins().bor(a, b);
         if i.operands.len() == 4 {
@@ -249,19 +343,30 @@ impl<'a> Translator<'a, '_> {
                 let pair = self.value(i, 1, ty)?;
                 let high = self.b.ins().ushr_imm_u(pair, 16);
                 let low = self.b.ins().band_imm_u(pair, 0xFFFF);
-                let (high, low) = (self.half_to_f32(high, Type::F16)?, self.half_to_f32(low, Type::F16)?);
+                let (high, low) = (
+                    self.half_to_f32(high, Type::F16)?,
+                    self.half_to_f32(low, Type::F16)?,
+                );
                 [high, low].map(|v| self.b.ins().fpromote(types::F64, v))
             }
             (false, Type::F16x2) => {
                 let pair = self.value(i, 1, Type::B16)?;
                 let pair = self.b.ins().uextend(types::I32, pair);
-                let value = self.call_plain(half::unpack_8 as *const () as usize, &[pair, flags], Some(types::I32));
+                let value = self.call_plain(
+                    half::unpack_8 as *const () as usize,
+                    &[pair, flags],
+                    Some(types::I32),
+                );
                 return self.result(i, 0, value.ok_or(Refused::Unsupported)?, false);
             }
             _ => return Err(Refused::Unsupported),
         };
         let arguments = [value[0], value[1], flags];
-        let value = self.call_plain(half::pack_8 as *const () as usize, &arguments, Some(types::I32));
+        let value = self.call_plain(
+            half::pack_8 as *const () as usize,
+            &arguments,
+            Some(types::I32),
+        );
         let value = self.fit(value.ok_or(Refused::Unsupported)?, types::I16, false)?;
         self.result(i, 0, value, false)
     }

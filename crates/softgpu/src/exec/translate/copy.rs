@@ -12,13 +12,17 @@ impl<'a> Translator<'a, '_> {
         if !m.flag("async") {
             return Err(Refused::Unsupported);
         }
-        if m.one_of(&["commit_group", "wait_group", "wait_all"]).is_some() {
+        if m.one_of(&["commit_group", "wait_group", "wait_all"])
+            .is_some()
+        {
             return m.done();
         }
         m.one_of(&["ca", "cg"]).ok_or(Refused::Unsupported)?;
         m.skip(&["shared", "shared::cta", "global"], &["L2::"]);
         m.done()?;
-        let Operand::Int(size @ (4 | 8 | 16)) = self.operand(i, 2)? else { return Err(Refused::Unsupported) };
+        let Operand::Int(size @ (4 | 8 | 16)) = self.operand(i, 2)? else {
+            return Err(Refused::Unsupported);
+        };
         let size = *size as u32;
         let to = self.target(self.operand(i, 0)?, "shared", size)?;
         let to = self.pointer(to, size, true);
@@ -26,10 +30,16 @@ impl<'a> Translator<'a, '_> {
         match i.operands.get(3) {
             None => {
                 let from = self.pointer(from, size, false);
-                let (step, ty) = if size == 4 { (4, types::I32) } else { (8, types::I64) };
+                let (step, ty) = if size == 4 {
+                    (4, types::I32)
+                } else {
+                    (8, types::I64)
+                };
                 for at in (0..size).step_by(step) {
                     let value = self.b.ins().load(ty, MemFlagsData::new(), from, at as i32);
-                    self.b.ins().store(MemFlagsData::new(), value, to, at as i32);
+                    self.b
+                        .ins()
+                        .store(MemFlagsData::new(), value, to, at as i32);
                 }
                 Ok(())
             }
@@ -48,12 +58,20 @@ impl<'a> Translator<'a, '_> {
                 let from = self.pointer(from, 1, false);
                 self.verified = verified;
                 for at in 0..size {
-                    let wanted = self.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThan, bytes, i64::from(at));
+                    let wanted =
+                        self.b
+                            .ins()
+                            .icmp_imm_s(IntCC::UnsignedGreaterThan, bytes, i64::from(at));
                     let copy = self.b.create_block();
                     self.b.ins().brif(wanted, copy, &[], after, &[]);
                     self.go_on_in(copy);
-                    let value = self.b.ins().load(types::I8, MemFlagsData::new(), from, at as i32);
-                    self.b.ins().store(MemFlagsData::new(), value, to, at as i32);
+                    let value = self
+                        .b
+                        .ins()
+                        .load(types::I8, MemFlagsData::new(), from, at as i32);
+                    self.b
+                        .ins()
+                        .store(MemFlagsData::new(), value, to, at as i32);
                 }
                 self.b.ins().jump(after, &[]);
                 self.go_on_in(after);

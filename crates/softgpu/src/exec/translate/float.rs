@@ -11,7 +11,12 @@ use crate::exec::runtime::half::op;
 use crate::exec::runtime::math::{self, rounding};
 
 impl<'a> Translator<'a, '_> {
-    pub(super) fn float_arithmetic(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>, ty: Type) -> Step {
+    pub(super) fn float_arithmetic(
+        &mut self,
+        i: &'a Instruction,
+        m: &mut Modifiers<'a>,
+        ty: Type,
+    ) -> Step {
         let rc = m.rounding().unwrap_or(rounding::NEAREST);
         let flush = m.flag("ftz") && ty == Type::F32;
         let saturate = m.flag("sat");
@@ -29,19 +34,29 @@ impl<'a> Translator<'a, '_> {
                 m.flag("abs");
                 self.float_extreme(&*i.opcode == "min", nan, xor, ty, a, b)
             }
-            ("div", &[a, b]) if approximate == Some("approx") && ty == Type::F32 => self.approximate_division(a, b),
+            ("div", &[a, b]) if approximate == Some("approx") && ty == Type::F32 => {
+                self.approximate_division(a, b)
+            }
             ("add" | "sub" | "mul" | "div", &[a, b]) => self.binary(&i.opcode, rc, ty, a, b)?,
             ("fma" | "mad", &[a, b, c]) => self.fused(rc, ty, a, b, c)?,
             _ => return Err(Refused::Unsupported),
         };
         m.done()?;
         let value = if flush { self.flush(value) } else { value };
-        let value = if saturate { self.saturate(value, ty) } else { value };
+        let value = if saturate {
+            self.saturate(value, ty)
+        } else {
+            value
+        };
         self.result(i, 0, value, false)
     }
 
     fn float_constant(&mut self, ty: Type, value: f64) -> Value {
-        if ty == Type::F64 { self.b.ins().f64const(value) } else { self.b.ins().f32const(value as f32) }
+        if ty == Type::F64 {
+            self.b.ins().f64const(value)
+        } else {
+            self.b.ins().f32const(value as f32)
+        }
     }
 
     /// Subnormal f32 to zero of the same sign.
@@ -85,16 +100,22 @@ impl<'a> Translator<'a, '_> {
             _ => math::sqrt_f64 as *const () as usize,
         };
         let rc = self.b.ins().iconst(types::I32, i64::from(rc));
-        self.call_plain(helper, &[a, b, rc], Some(natural(ty)?)).ok_or(Refused::Unsupported)
+        self.call_plain(helper, &[a, b, rc], Some(natural(ty)?))
+            .ok_or(Refused::Unsupported)
     }
 
     fn fused(&mut self, rc: u32, ty: Type, a: Value, b: Value, c: Value) -> Step<Value> {
         if rc == rounding::NEAREST {
             return Ok(self.b.ins().fma(a, b, c));
         }
-        let helper = if ty == Type::F32 { math::fma_f32 as *const () as usize } else { math::fma_f64 as *const () as usize };
+        let helper = if ty == Type::F32 {
+            math::fma_f32 as *const () as usize
+        } else {
+            math::fma_f64 as *const () as usize
+        };
         let rc = self.b.ins().iconst(types::I32, i64::from(rc));
-        self.call_plain(helper, &[a, b, c, rc], Some(natural(ty)?)).ok_or(Refused::Unsupported)
+        self.call_plain(helper, &[a, b, c, rc], Some(natural(ty)?))
+            .ok_or(Refused::Unsupported)
     }
 
     /// `div.approx`: 0 for divisors above 2^126, as documented; infinite dividends give NaN there.
@@ -112,9 +133,25 @@ impl<'a> Translator<'a, '_> {
     }
 
     /// `min` and `max`: a number wins over NaN unless `.NaN`; -0 is below +0.
-    fn float_extreme(&mut self, min: bool, nan: bool, xor: bool, ty: Type, a: Value, b: Value) -> Value {
-        let (x, y) = if xor { (self.b.ins().fabs(a), self.b.ins().fabs(b)) } else { (a, b) };
-        let mut value = if min { self.b.ins().fmin(x, y) } else { self.b.ins().fmax(x, y) };
+    fn float_extreme(
+        &mut self,
+        min: bool,
+        nan: bool,
+        xor: bool,
+        ty: Type,
+        a: Value,
+        b: Value,
+    ) -> Value {
+        let (x, y) = if xor {
+            (self.b.ins().fabs(a), self.b.ins().fabs(b))
+        } else {
+            (a, b)
+        };
+        let mut value = if min {
+            self.b.ins().fmin(x, y)
+        } else {
+            self.b.ins().fmax(x, y)
+        };
         let a_nan = self.b.ins().fcmp(FloatCC::Unordered, x, x);
         let b_nan = self.b.ins().fcmp(FloatCC::Unordered, y, y);
         let canonical = match ty {
@@ -131,7 +168,10 @@ impl<'a> Translator<'a, '_> {
         if xor {
             let float = self.b.func.dfg.value_type(a);
             let integer = super::operand::integer_of(float);
-            let (p, q) = (self.b.ins().bitcast(integer, MemFlagsData::new(), a), self.b.ins().bitcast(integer, MemFlagsData::new(), b));
+            let (p, q) = (
+                self.b.ins().bitcast(integer, MemFlagsData::new(), a),
+                self.b.ins().bitcast(integer, MemFlagsData::new(), b),
+            );
             let sign = self.b.ins().bxor(p, q);
             let sign = self.b.ins().bitcast(float, MemFlagsData::new(), sign);
             value = self.b.ins().fcopysign(value, sign);
@@ -141,7 +181,14 @@ impl<'a> Translator<'a, '_> {
 
     /// Functions of one argument, `copysign` and `testp`.
     pub(super) fn float_unary(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>) -> Step {
-        let test = m.one_of(&["finite", "infinite", "number", "notanumber", "normal", "subnormal"]);
+        let test = m.one_of(&[
+            "finite",
+            "infinite",
+            "number",
+            "notanumber",
+            "normal",
+            "subnormal",
+        ]);
         let ty = m.ty()?;
         if !matches!(ty, Type::F32 | Type::F64) {
             return match &*i.opcode {
@@ -155,7 +202,11 @@ impl<'a> Translator<'a, '_> {
         let flush = m.flag("ftz");
         m.done()?;
         let a = self.value(i, 1, ty)?;
-        let a = if flush && ty == Type::F32 { self.flush(a) } else { a };
+        let a = if flush && ty == Type::F32 {
+            self.flush(a)
+        } else {
+            a
+        };
         if let Some(test) = test {
             let value = self.test(test, ty, a);
             return self.result(i, 0, value, false);
@@ -168,7 +219,11 @@ impl<'a> Translator<'a, '_> {
             "rcp" => {
                 let one = self.float_constant(ty, 1.0);
                 let value = self.binary("div", rc, ty, one, a)?;
-                if ty == Type::F64 && approximate { self.upper_half(value, flush) } else { value }
+                if ty == Type::F64 && approximate {
+                    self.upper_half(value, flush)
+                } else {
+                    value
+                }
             }
             "sqrt" if rc == rounding::NEAREST => self.b.ins().sqrt(a),
             "sqrt" => self.binary("sqrt", rc, ty, a, a)?,
@@ -176,7 +231,11 @@ impl<'a> Translator<'a, '_> {
                 let root = self.b.ins().sqrt(a);
                 let one = self.float_constant(ty, 1.0);
                 let value = self.b.ins().fdiv(one, root);
-                if ty == Type::F64 && flush { self.upper_half(value, true) } else { value }
+                if ty == Type::F64 && flush {
+                    self.upper_half(value, true)
+                } else {
+                    value
+                }
             }
             name if ty == Type::F32 => {
                 let helper = match name {
@@ -186,11 +245,16 @@ impl<'a> Translator<'a, '_> {
                     "lg2" => math::lg2 as *const () as usize,
                     _ => math::tanh as *const () as usize,
                 };
-                self.call_plain(helper, &[a], Some(types::F32)).ok_or(Refused::Unsupported)?
+                self.call_plain(helper, &[a], Some(types::F32))
+                    .ok_or(Refused::Unsupported)?
             }
             _ => return Err(Refused::Unsupported),
         };
-        let value = if flush && ty == Type::F32 { self.flush(value) } else { value };
+        let value = if flush && ty == Type::F32 {
+            self.flush(value)
+        } else {
+            value
+        };
         self.result(i, 0, value, false)
     }
 
@@ -207,7 +271,11 @@ impl<'a> Translator<'a, '_> {
     fn test(&mut self, test: &str, ty: Type, a: Value) -> Value {
         let size = self.b.ins().fabs(a);
         let infinity = self.float_constant(ty, f64::INFINITY);
-        let least = if ty == Type::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
+        let least = if ty == Type::F64 {
+            f64::MIN_POSITIVE
+        } else {
+            f64::from(f32::MIN_POSITIVE)
+        };
         let least = self.float_constant(ty, least);
         match test {
             "finite" => self.b.ins().fcmp(FloatCC::LessThan, size, infinity),

@@ -21,7 +21,12 @@ pub(super) fn type_flags(ty: Type) -> u32 {
 
 impl<'a> Translator<'a, '_> {
     /// Instructions that exist for all floats, on 16-bit ones.
-    pub(super) fn half_arithmetic(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>, ty: Type) -> Step {
+    pub(super) fn half_arithmetic(
+        &mut self,
+        i: &'a Instruction,
+        m: &mut Modifiers<'a>,
+        ty: Type,
+    ) -> Step {
         let code = match &*i.opcode {
             "add" => op::ADD,
             "sub" => op::SUB,
@@ -39,9 +44,21 @@ impl<'a> Translator<'a, '_> {
     }
 
     /// An operation of the helper, with all operands there are.
-    pub(super) fn half_function(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>, ty: Type, code: u32) -> Step {
+    pub(super) fn half_function(
+        &mut self,
+        i: &'a Instruction,
+        m: &mut Modifiers<'a>,
+        ty: Type,
+        code: u32,
+    ) -> Step {
         let mut flags = code | type_flags(ty);
-        for (word, flag) in [("ftz", op::FTZ), ("sat", op::SAT), ("relu", op::RELU), ("NaN", op::NAN), ("xorsign", op::XORSIGN)] {
+        for (word, flag) in [
+            ("ftz", op::FTZ),
+            ("sat", op::SAT),
+            ("relu", op::RELU),
+            ("NaN", op::NAN),
+            ("xorsign", op::XORSIGN),
+        ] {
             if m.flag(word) {
                 flags |= flag;
             }
@@ -66,7 +83,11 @@ impl<'a> Translator<'a, '_> {
             };
             arguments.push(value);
         }
-        let value = self.call_plain(half::half as *const () as usize, &arguments, Some(types::I32));
+        let value = self.call_plain(
+            half::half as *const () as usize,
+            &arguments,
+            Some(types::I32),
+        );
         self.fit(value.ok_or(Refused::Unsupported)?, natural(ty)?, false)
     }
 
@@ -74,7 +95,11 @@ impl<'a> Translator<'a, '_> {
         m.flag("ftz");
         m.done()?;
         let a = self.value(i, 1, ty)?;
-        let sign: i64 = if matches!(ty, Type::F16 | Type::Bf16) { 0x8000 } else { 0x8000_8000 };
+        let sign: i64 = if matches!(ty, Type::F16 | Type::Bf16) {
+            0x8000
+        } else {
+            0x8000_8000
+        };
         let value = if &*i.opcode == "neg" {
             self.b.ins().bxor_imm_u(a, sign)
         } else {
@@ -91,13 +116,22 @@ impl<'a> Translator<'a, '_> {
             let bits = self.b.ins().ishl_imm_u(wide, 16);
             return self.fit(bits, types::F32, false);
         }
-        self.call_plain(half::f16_to_f32 as *const () as usize, &[wide], Some(types::F32)).ok_or(Refused::Unsupported)
+        self.call_plain(
+            half::f16_to_f32 as *const () as usize,
+            &[wide],
+            Some(types::F32),
+        )
+        .ok_or(Refused::Unsupported)
     }
 
     /// An f64 rounded to a 16-bit float; `flags` as the helper takes them.
     pub(super) fn half_from_f64(&mut self, value: Value, flags: u32) -> Step<Value> {
         let flags = self.b.ins().iconst(types::I32, i64::from(flags));
-        let value = self.call_plain(half::narrow_f64 as *const () as usize, &[value, flags], Some(types::I32));
+        let value = self.call_plain(
+            half::narrow_f64 as *const () as usize,
+            &[value, flags],
+            Some(types::I32),
+        );
         self.fit(value.ok_or(Refused::Unsupported)?, types::I16, false)
     }
 }

@@ -67,8 +67,15 @@ impl<'a> Translator<'a, '_> {
 
     /// `.sat` of s32.
     fn saturating(&mut self, a: Value, b: Value, subtract: bool) -> Value {
-        let (a, b) = (self.b.ins().sextend(types::I64, a), self.b.ins().sextend(types::I64, b));
-        let value = if subtract { self.b.ins().isub(a, b) } else { self.b.ins().iadd(a, b) };
+        let (a, b) = (
+            self.b.ins().sextend(types::I64, a),
+            self.b.ins().sextend(types::I64, b),
+        );
+        let value = if subtract {
+            self.b.ins().isub(a, b)
+        } else {
+            self.b.ins().iadd(a, b)
+        };
         self.clamp_to_i32(value)
     }
 
@@ -81,7 +88,14 @@ impl<'a> Translator<'a, '_> {
     }
 
     /// Division without traps: by 0 all ones, the smallest by -1 wraps, as GPUs do.
-    fn divide(&mut self, divisor: Option<&Operand>, rem: bool, signed: bool, a: Value, b: Value) -> Value {
+    fn divide(
+        &mut self,
+        divisor: Option<&Operand>,
+        rem: bool,
+        signed: bool,
+        a: Value,
+        b: Value,
+    ) -> Value {
         let known = matches!(divisor, Some(Operand::Int(n)) if !matches!(*n, 0 | -1) && *n & 0xFFFF != 0xFFFF && *n & 0xFFFF != 0);
         if known {
             return self.raw_divide(rem, signed, a, b);
@@ -122,7 +136,12 @@ impl<'a> Translator<'a, '_> {
         self.b.ins().bnot(zero)
     }
 
-    pub(super) fn extend_to(&mut self, ty: cranelift_codegen::ir::Type, signed: bool, value: Value) -> Value {
+    pub(super) fn extend_to(
+        &mut self,
+        ty: cranelift_codegen::ir::Type,
+        signed: bool,
+        value: Value,
+    ) -> Value {
         if self.b.func.dfg.value_type(value) == ty {
             value
         } else if signed {
@@ -136,9 +155,16 @@ impl<'a> Translator<'a, '_> {
     fn high(&mut self, signed: bool, a: Value, b: Value) -> Value {
         let ty = self.b.func.dfg.value_type(a);
         if ty == types::I64 {
-            return if signed { self.b.ins().smulhi(a, b) } else { self.b.ins().umulhi(a, b) };
+            return if signed {
+                self.b.ins().smulhi(a, b)
+            } else {
+                self.b.ins().umulhi(a, b)
+            };
         }
-        let (a, b) = (self.extend_to(types::I64, signed, a), self.extend_to(types::I64, signed, b));
+        let (a, b) = (
+            self.extend_to(types::I64, signed, a),
+            self.extend_to(types::I64, signed, b),
+        );
         let product = self.b.ins().imul(a, b);
         let high = self.b.ins().ushr_imm_u(product, i64::from(ty.bits()));
         self.b.ins().ireduce(ty, high)
@@ -159,7 +185,10 @@ impl<'a> Translator<'a, '_> {
                     _ => return Err(Refused::Unsupported),
                 };
                 m.done()?;
-                let (a, b) = (self.extend_to(wide, signed, a), self.extend_to(wide, signed, b));
+                let (a, b) = (
+                    self.extend_to(wide, signed, a),
+                    self.extend_to(wide, signed, b),
+                );
                 let mut value = self.b.ins().imul(a, b);
                 if add {
                     let c = self.value(i, 3, double)?;
@@ -170,10 +199,18 @@ impl<'a> Translator<'a, '_> {
             Some(part) => {
                 let saturate = m.flag("sat");
                 m.done()?;
-                let mut value = if part == "hi" { self.high(signed, a, b) } else { self.b.ins().imul(a, b) };
+                let mut value = if part == "hi" {
+                    self.high(signed, a, b)
+                } else {
+                    self.b.ins().imul(a, b)
+                };
                 if add {
                     let c = self.value(i, 3, ty)?;
-                    value = if saturate { self.saturating(value, c, false) } else { self.b.ins().iadd(value, c) };
+                    value = if saturate {
+                        self.saturating(value, c, false)
+                    } else {
+                        self.b.ins().iadd(value, c)
+                    };
                 }
                 self.result(i, 0, value, signed)
             }
@@ -189,23 +226,43 @@ impl<'a> Translator<'a, '_> {
     }
 
     /// `add.cc`, `sub.cc`, `mad.cc`.
-    fn carrying(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>, ty: Type, takes: bool) -> Step {
+    fn carrying(
+        &mut self,
+        i: &'a Instruction,
+        m: &mut Modifiers<'a>,
+        ty: Type,
+        takes: bool,
+    ) -> Step {
         self.carry_chain(i, m, ty, takes, true)
     }
 
     /// One link of multi-word arithmetic; the carry is 0 or 1, for subtraction the borrow.
-    fn carry_chain(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>, ty: Type, takes: bool, sets: bool) -> Step {
+    fn carry_chain(
+        &mut self,
+        i: &'a Instruction,
+        m: &mut Modifiers<'a>,
+        ty: Type,
+        takes: bool,
+        sets: bool,
+    ) -> Step {
         let (mut a, mut b) = (self.value(i, 1, ty)?, self.value(i, 2, ty)?);
         let subtract = i.opcode.starts_with("sub");
         if i.opcode.starts_with("mad") {
             let high = m.one_of(&["lo", "hi"]).ok_or(Refused::Unsupported)? == "hi";
-            a = if high { self.high(ty.is_signed(), a, b) } else { self.b.ins().imul(a, b) };
+            a = if high {
+                self.high(ty.is_signed(), a, b)
+            } else {
+                self.b.ins().imul(a, b)
+            };
             b = self.value(i, 3, ty)?;
         }
         m.done()?;
         let clif = natural(ty)?;
         let (first, mut over) = if subtract {
-            (self.b.ins().isub(a, b), self.b.ins().icmp(IntCC::UnsignedLessThan, a, b))
+            (
+                self.b.ins().isub(a, b),
+                self.b.ins().icmp(IntCC::UnsignedLessThan, a, b),
+            )
         } else {
             let sum = self.b.ins().iadd(a, b);
             (sum, self.b.ins().icmp(IntCC::UnsignedLessThan, sum, a))
@@ -213,7 +270,11 @@ impl<'a> Translator<'a, '_> {
         let mut value = first;
         if takes {
             let carry = self.b.use_var(self.carry);
-            let carry = if clif == types::I64 { carry } else { self.b.ins().ireduce(clif, carry) };
+            let carry = if clif == types::I64 {
+                carry
+            } else {
+                self.b.ins().ireduce(clif, carry)
+            };
             let again = if subtract {
                 value = self.b.ins().isub(first, carry);
                 self.b.ins().icmp(IntCC::UnsignedLessThan, first, carry)
@@ -236,8 +297,15 @@ impl<'a> Translator<'a, '_> {
             "sad" => {
                 let ty = m.ty()?;
                 m.done()?;
-                let (a, b, c) = (self.value(i, 1, ty)?, self.value(i, 2, ty)?, self.value(i, 3, ty)?);
-                let (low, high) = (self.extreme(true, ty.is_signed(), a, b), self.extreme(false, ty.is_signed(), a, b));
+                let (a, b, c) = (
+                    self.value(i, 1, ty)?,
+                    self.value(i, 2, ty)?,
+                    self.value(i, 3, ty)?,
+                );
+                let (low, high) = (
+                    self.extreme(true, ty.is_signed(), a, b),
+                    self.extreme(false, ty.is_signed(), a, b),
+                );
                 let distance = self.b.ins().isub(high, low);
                 let value = self.b.ins().iadd(c, distance);
                 self.result(i, 0, value, ty.is_signed())
@@ -251,7 +319,11 @@ impl<'a> Translator<'a, '_> {
                 let (a, b) = (self.value(i, 1, ty)?, self.value(i, 2, ty)?);
                 let (a, b) = (self.low_24(a, signed), self.low_24(b, signed));
                 let product = self.b.ins().imul(a, b);
-                let product = if high { self.b.ins().ushr_imm_u(product, 16) } else { product };
+                let product = if high {
+                    self.b.ins().ushr_imm_u(product, 16)
+                } else {
+                    product
+                };
                 let mut value = self.b.ins().ireduce(types::I32, product);
                 if &*i.opcode == "mad24" {
                     let c = self.value(i, 3, ty)?;
@@ -265,13 +337,21 @@ impl<'a> Translator<'a, '_> {
     fn low_24(&mut self, value: Value, signed: bool) -> Value {
         let value = self.b.ins().uextend(types::I64, value);
         let value = self.b.ins().ishl_imm_u(value, 40);
-        if signed { self.b.ins().sshr_imm_u(value, 40) } else { self.b.ins().ushr_imm_u(value, 40) }
+        if signed {
+            self.b.ins().sshr_imm_u(value, 40)
+        } else {
+            self.b.ins().ushr_imm_u(value, 40)
+        }
     }
 
     /// Bits `[at, at + width)` of a 32-bit value, extended.
     fn bits_at(&mut self, value: Value, at: i64, width: i64, signed: bool) -> Value {
         let up = self.b.ins().ishl_imm_u(value, 32 - width - at);
-        if signed { self.b.ins().sshr_imm_u(up, 32 - width) } else { self.b.ins().ushr_imm_u(up, 32 - width) }
+        if signed {
+            self.b.ins().sshr_imm_u(up, 32 - width)
+        } else {
+            self.b.ins().ushr_imm_u(up, 32 - width)
+        }
     }
 
     fn dot(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>) -> Step {
@@ -280,7 +360,11 @@ impl<'a> Translator<'a, '_> {
         m.done()?;
         let (a, b) = (self.value(i, 1, ta)?, self.value(i, 2, tb)?);
         let mut sum = self.value(i, 3, Type::B32)?;
-        let (count, width) = if &*i.opcode == "dp4a" { (4, 8) } else { (2, 16) };
+        let (count, width) = if &*i.opcode == "dp4a" {
+            (4, 8)
+        } else {
+            (2, 16)
+        };
         for lane in 0..count {
             let x = self.bits_at(a, lane * width, width, ta.is_signed());
             let at = if upper { lane * 8 + 16 } else { lane * 8 };
@@ -298,7 +382,10 @@ impl<'a> Translator<'a, '_> {
         let (a, b) = (self.value(i, 1, Type::B32)?, self.value(i, 2, Type::B32)?);
         let mut whole = None;
         for at in [0, 16] {
-            let (x, y) = (self.bits_at(a, at, 16, signed), self.bits_at(b, at, 16, signed));
+            let (x, y) = (
+                self.bits_at(a, at, 16, signed),
+                self.bits_at(b, at, 16, signed),
+            );
             let mut value = match &*i.opcode {
                 "add" => self.b.ins().iadd(x, y),
                 "sub" => self.b.ins().isub(x, y),

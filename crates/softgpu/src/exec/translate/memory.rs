@@ -48,7 +48,8 @@ pub struct Target {
 
 /// Words of memory instructions that change nothing here.
 pub const HINTS: [&str; 16] = [
-    "weak", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "cta", "cluster", "gpu", "sys", "mmio", "unified", "noftz",
+    "weak", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "cta", "cluster", "gpu", "sys", "mmio",
+    "unified", "noftz",
 ];
 pub const HINT_PREFIXES: [&str; 2] = ["L1::", "L2::"];
 
@@ -56,28 +57,59 @@ impl<'a> Translator<'a, '_> {
     /// Takes the state space of an instruction; generic if none.
     pub(super) fn space(m: &mut Modifiers<'a>) -> &'a str {
         let words = [
-            "global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry", "param::func",
+            "global",
+            "shared",
+            "shared::cta",
+            "shared::cluster",
+            "local",
+            "const",
+            "param",
+            "param::entry",
+            "param::func",
         ];
         m.one_of(&words).unwrap_or("generic")
     }
 
     /// An address operand, for an access of `bytes` bytes.
     pub(super) fn target(&mut self, operand: &Operand, space: &str, bytes: u32) -> Step<Target> {
-        let Operand::Address { base, offset, .. } = operand else { return Err(Refused::Unsupported) };
+        let Operand::Address { base, offset, .. } = operand else {
+            return Err(Refused::Unsupported);
+        };
         let shared = space.starts_with("shared");
-        let check = if shared { Check::Shared } else { Check::Pointer };
+        let check = if shared {
+            Check::Shared
+        } else {
+            Check::Pointer
+        };
         let private = shared || space == "local";
         let Some(name) = base else {
             let base = self.b.ins().iconst(types::I64, 0);
-            return Ok(Target { base, offset: *offset, check, private });
+            return Ok(Target {
+                base,
+                offset: *offset,
+                check,
+                private,
+            });
         };
         let place = self.lookup(name)?;
-        let inside = |size: u64| u64::try_from(*offset).is_ok_and(|o| o.checked_add(u64::from(bytes)).is_some_and(|e| e <= size));
-        let mut target = Target { base: self.context, offset: *offset, check, private };
+        let inside = |size: u64| {
+            u64::try_from(*offset)
+                .is_ok_and(|o| o.checked_add(u64::from(bytes)).is_some_and(|e| e <= size))
+        };
+        let mut target = Target {
+            base: self.context,
+            offset: *offset,
+            check,
+            private,
+        };
         match &place {
             Place::Register(register) => {
                 let value = self.b.use_var(register.var);
-                target.base = if shared { self.shared_address(value)? } else { self.fit(value, types::I64, false)? };
+                target.base = if shared {
+                    self.shared_address(value)?
+                } else {
+                    self.fit(value, types::I64, false)?
+                };
             }
             Place::Shared { offset: at, size } if inside(*size) => {
                 target.base = self.constant_field(types::I64, offset_of!(Context, shared_base));
@@ -140,22 +172,36 @@ impl<'a> Translator<'a, '_> {
     /// Whether a check of the same base near by covers this access. Near the window's ends, and around
     /// host memory, it may be off by [`NEAR`]; what is not mapped faults all the same.
     fn is_verified(&self, target: Target, bytes: u32) -> bool {
-        self.verified.get(&target.base).is_some_and(|&(offset, size)| {
-            let distance = target.offset.wrapping_sub(offset);
-            bytes <= size && distance.unsigned_abs() < NEAR && distance % i64::from(bytes) == 0
-        })
+        self.verified
+            .get(&target.base)
+            .is_some_and(|&(offset, size)| {
+                let distance = target.offset.wrapping_sub(offset);
+                bytes <= size && distance.unsigned_abs() < NEAR && distance % i64::from(bytes) == 0
+            })
     }
 
     fn check_pointer(&mut self, target: Target, bytes: u32, write: bool) {
         let shift = i64::from(bytes.trailing_zeros());
-        let distance = self.b.ins().iadd_imm_s(target.base, target.offset.wrapping_sub(WINDOW_BASE as i64));
-        let turned = if shift > 0 { self.b.ins().rotr_imm_u(distance, shift) } else { distance };
+        let distance = self
+            .b
+            .ins()
+            .iadd_imm_s(target.base, target.offset.wrapping_sub(WINDOW_BASE as i64));
+        let turned = if shift > 0 {
+            self.b.ins().rotr_imm_u(distance, shift)
+        } else {
+            distance
+        };
         let limit = ((WINDOW_END - WINDOW_BASE) >> shift) as i64;
-        let bad = self.b.ins().icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, turned, limit);
+        let bad = self
+            .b
+            .ins()
+            .icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, turned, limit);
         self.if_rarely(bad, |t| {
             let address = t.b.ins().iadd_imm_s(target.base, target.offset);
             let write = if write { helpers::WRITE } else { 0 };
-            let size = t.b.ins().iconst(types::I64, (u64::from(bytes) | write) as i64);
+            let size =
+                t.b.ins()
+                    .iconst(types::I64, (u64::from(bytes) | write) as i64);
             t.call_quietly(quiet::access as *const () as usize, &[address, size]);
         });
     }
@@ -163,7 +209,11 @@ impl<'a> Translator<'a, '_> {
     /// Bounds need no check: around shared memory nothing is mapped as far as 32 bits reach.
     fn check_alignment(&mut self, target: Target, bytes: u32) {
         let aligned_offset = target.offset % i64::from(bytes) == 0;
-        let address = if aligned_offset { target.base } else { self.b.ins().iadd_imm_s(target.base, target.offset) };
+        let address = if aligned_offset {
+            target.base
+        } else {
+            self.b.ins().iadd_imm_s(target.base, target.offset)
+        };
         let low = self.b.ins().band_imm_u(address, i64::from(bytes) - 1);
         self.fault_if(low, |t| {
             let address = t.b.ins().iadd_imm_s(target.base, target.offset);
@@ -174,7 +224,11 @@ impl<'a> Translator<'a, '_> {
     /// The checked address as one pointer.
     pub(super) fn pointer(&mut self, target: Target, bytes: u32, write: bool) -> Value {
         let (base, offset) = self.checked(target, bytes, write);
-        if offset == 0 { base } else { self.b.ins().iadd_imm_s(base, i64::from(offset)) }
+        if offset == 0 {
+            base
+        } else {
+            self.b.ins().iadd_imm_s(base, i64::from(offset))
+        }
     }
 
     /// An access on which a loop may be waiting: it brings the next look at other threads nearer.
@@ -186,7 +240,9 @@ impl<'a> Translator<'a, '_> {
 
     /// Takes the words on ordering; whether other threads must see or be seen.
     fn strong(m: &mut Modifiers<'a>) -> bool {
-        let strong = m.one_of(&["volatile", "relaxed", "acquire", "release"]).is_some();
+        let strong = m
+            .one_of(&["volatile", "relaxed", "acquire", "release"])
+            .is_some();
         m.skip(&HINTS, &HINT_PREFIXES);
         strong
     }
@@ -212,14 +268,21 @@ impl<'a> Translator<'a, '_> {
         let parts = Self::parts(self.operand(i, 0)?, count)?;
         let mut values = Vec::with_capacity(count);
         for (index, part) in parts.iter().enumerate() {
-            let ty = if ty == Type::Pred { return Err(Refused::Unsupported) } else { self.as_destination(part, ty) };
+            let ty = if ty == Type::Pred {
+                return Err(Refused::Unsupported);
+            } else {
+                self.as_destination(part, ty)
+            };
             let at = offset + (index as u32 * ty.bytes()) as i32;
             values.push(self.load_one(natural(ty)?, base, at, strong && count == 1));
         }
         if strong {
             self.burn();
         }
-        parts.iter().zip(values).try_for_each(|(part, value)| self.write(part, value, ty.is_signed()))
+        parts
+            .iter()
+            .zip(values)
+            .try_for_each(|(part, value)| self.write(part, value, ty.is_signed()))
     }
 
     fn load_one(&mut self, ty: ir::Type, base: Value, offset: i32, strong: bool) -> Value {
@@ -228,8 +291,15 @@ impl<'a> Translator<'a, '_> {
         }
         let pointer = self.b.ins().iadd_imm_s(base, i64::from(offset));
         let integer = integer_of(ty);
-        let value = self.b.ins().atomic_load(integer, MemFlagsData::new(), pointer);
-        if integer == ty { value } else { self.b.ins().bitcast(ty, MemFlagsData::new(), value) }
+        let value = self
+            .b
+            .ins()
+            .atomic_load(integer, MemFlagsData::new(), pointer);
+        if integer == ty {
+            value
+        } else {
+            self.b.ins().bitcast(ty, MemFlagsData::new(), value)
+        }
     }
 
     pub(super) fn store(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>) -> Step {
@@ -266,7 +336,11 @@ impl<'a> Translator<'a, '_> {
         let mut value = self.value(i, 1, ty)?;
         if space.starts_with("shared") {
             let base = self.constant_field(types::I64, offset_of!(Context, shared_base));
-            value = if to { self.b.ins().isub(value, base) } else { self.b.ins().iadd(value, base) };
+            value = if to {
+                self.b.ins().isub(value, base)
+            } else {
+                self.b.ins().iadd(value, base)
+            };
         }
         self.result(i, 0, value, false)
     }
@@ -297,7 +371,9 @@ impl<'a> Translator<'a, '_> {
 
     fn within(&mut self, a: Value, start: Value, bytes: i64) -> Value {
         let distance = self.b.ins().isub(a, start);
-        self.b.ins().icmp_imm_s(IntCC::UnsignedLessThan, distance, bytes)
+        self.b
+            .ins()
+            .icmp_imm_s(IntCC::UnsignedLessThan, distance, bytes)
     }
 
     fn in_shared(&mut self, a: Value) -> Value {
@@ -313,8 +389,14 @@ impl<'a> Translator<'a, '_> {
     fn in_constants(&mut self, a: Value) -> Value {
         let mut any = self.b.ins().iconst(types::I8, 0);
         let layout = self.unit.layout;
-        for v in layout.variables.iter().filter(|v| v.space == VarSpace::Const) {
-            let Some(address) = (self.unit.address)(&v.name) else { continue };
+        for v in layout
+            .variables
+            .iter()
+            .filter(|v| v.space == VarSpace::Const)
+        {
+            let Some(address) = (self.unit.address)(&v.name) else {
+                continue;
+            };
             let start = self.b.ins().iconst(types::I64, address as i64);
             let inside = self.within(a, start, v.size as i64);
             any = self.b.ins().bor(any, inside);

@@ -25,17 +25,19 @@ mod vote;
 use std::collections::{HashMap, HashSet};
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{self, AbiParam, Block, InstBuilder, MemFlagsData, Signature, TrapCode, Value, types};
+use cranelift_codegen::ir::{
+    self, AbiParam, Block, InstBuilder, MemFlagsData, Signature, TrapCode, Value, types,
+};
 use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use fermata_ptx::ast::{Function, Instruction, Module, Name, Space, Statement};
 
 use self::modifiers::Modifiers;
 use self::scope::{Place, Scope};
+use super::LoadError;
 use super::layout::{Layout, reserve, size_of, walk};
 use super::runtime::context::{Context, FUEL};
 use super::runtime::helpers;
-use super::LoadError;
 
 /// Why an instruction was not translated.
 #[derive(Debug)]
@@ -188,10 +190,12 @@ impl<'a> Translator<'a, '_> {
             Statement::Label(name) => {
                 labels.insert(name.clone(), builder.create_block());
             }
-            Statement::Variable(v) if matches!(v.space, Space::Local | Space::Param) => match reserve(v, &mut used) {
-                Ok(offset) => offsets.push(offset),
-                Err(error) => result = Err(error),
-            },
+            Statement::Variable(v) if matches!(v.space, Space::Local | Space::Param) => {
+                match reserve(v, &mut used) {
+                    Ok(offset) => offsets.push(offset),
+                    Err(error) => result = Err(error),
+                }
+            }
             // Room for registers and constants that a call takes as parameters.
             Statement::Instruction(i) if &*i.opcode == "call" => {
                 offsets.push(used.next_multiple_of(16) as u32);
@@ -221,7 +225,16 @@ impl<'a> Translator<'a, '_> {
             self.fault_if(over, |t| t.illegal(helpers::reason::STACK));
             self.set_field(top, std::mem::offset_of!(Context, local_top));
         }
-        let values = self.b.block_params(self.b.func.layout.entry_block().unwrap_or(Block::from_u32(0))).to_vec();
+        let values = self
+            .b
+            .block_params(
+                self.b
+                    .func
+                    .layout
+                    .entry_block()
+                    .unwrap_or(Block::from_u32(0)),
+            )
+            .to_vec();
         let function = self.function;
         let all = function.returns.iter().chain(&function.params);
         let mut offset = 0u64;
@@ -258,18 +271,34 @@ impl<'a> Translator<'a, '_> {
                     self.statements(inner)?;
                     self.scopes.pop();
                 }
-                Statement::Prototype { name, returns, params } => {
-                    let place = Place::Prototype { returns: returns.len(), params: params.len() };
+                Statement::Prototype {
+                    name,
+                    returns,
+                    params,
+                } => {
+                    let place = Place::Prototype {
+                        returns: returns.len(),
+                        params: params.len(),
+                    };
                     self.insert(name, place);
                 }
-                Statement::Targets { name, targets, calls } => {
-                    let place = Place::Targets { targets: targets.clone(), calls: *calls };
+                Statement::Targets {
+                    name,
+                    targets,
+                    calls,
+                } => {
+                    let place = Place::Targets {
+                        targets: targets.clone(),
+                        calls: *calls,
+                    };
                     self.insert(name, place);
                 }
                 Statement::Instruction(i) => {
                     self.line = i.line;
                     self.guarded(i).map_err(|refused| match refused {
-                        Refused::Undefined(name) => LoadError::Undefined { name: name.to_string() },
+                        Refused::Undefined(name) => LoadError::Undefined {
+                            name: name.to_string(),
+                        },
                         Refused::Unsupported => LoadError::Unsupported {
                             line: i.line,
                             function: self.function.name.to_string(),
@@ -284,13 +313,19 @@ impl<'a> Translator<'a, '_> {
 
     /// An instruction under its guard.
     fn guarded(&mut self, i: &'a Instruction) -> Step {
-        let Some(guard) = &i.guard else { return self.instruction(i) };
+        let Some(guard) = &i.guard else {
+            return self.instruction(i);
+        };
         let condition = self.predicate(&guard.register)?;
         if matches!(&*i.opcode, "bra") {
             return self.branch(i, Some((condition, guard.negated)));
         }
         let (run, after) = (self.b.create_block(), self.b.create_block());
-        let (yes, no) = if guard.negated { (after, run) } else { (run, after) };
+        let (yes, no) = if guard.negated {
+            (after, run)
+        } else {
+            (run, after)
+        };
         self.b.ins().brif(condition, yes, &[], no, &[]);
         self.go_on_in(run);
         let verified = self.verified.clone();
@@ -310,12 +345,16 @@ impl<'a> Translator<'a, '_> {
         }
         match &*i.opcode {
             "mov" => self.mov(i, m),
-            "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "abs" | "neg" | "min" | "max" => self.arithmetic(i, m),
+            "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "abs" | "neg" | "min"
+            | "max" => self.arithmetic(i, m),
             "addc" | "subc" | "madc" => self.with_carry(i, m),
             "mul24" | "mad24" | "sad" | "dp4a" | "dp2a" => self.small_multiply(i, m),
-            "and" | "or" | "xor" | "not" | "cnot" | "lop3" | "shl" | "shr" | "shf" | "popc" | "clz" | "bfind"
-            | "brev" | "bfe" | "bfi" | "fns" | "szext" | "bmsk" | "prmt" => self.bits(i, m),
-            "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" | "copysign" | "testp" => self.float_unary(i, m),
+            "and" | "or" | "xor" | "not" | "cnot" | "lop3" | "shl" | "shr" | "shf" | "popc"
+            | "clz" | "bfind" | "brev" | "bfe" | "bfi" | "fns" | "szext" | "bmsk" | "prmt" => {
+                self.bits(i, m)
+            }
+            "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" | "copysign"
+            | "testp" => self.float_unary(i, m),
             "setp" => self.setp(i, m),
             "set" => self.set(i, m),
             "selp" => self.selp(i, m),
@@ -332,8 +371,8 @@ impl<'a> Translator<'a, '_> {
                 Ok(())
             }
             // Hints: nothing observable happens.
-            "prefetch" | "prefetchu" | "discard" | "applypriority" | "createpolicy" | "griddepcontrol" | "setmaxnreg"
-            | "pmevent" => self.hint(i),
+            "prefetch" | "prefetchu" | "discard" | "applypriority" | "createpolicy"
+            | "griddepcontrol" | "setmaxnreg" | "pmevent" => self.hint(i),
             "cp" => self.cp(i, m),
             "bra" => self.branch(i, None),
             "brx" => self.indexed_branch(i, m),
@@ -362,7 +401,9 @@ impl<'a> Translator<'a, '_> {
 
     /// Reads a context field that may change during the thread.
     fn field(&mut self, ty: ir::Type, offset: usize) -> Value {
-        self.b.ins().load(ty, MemFlagsData::trusted(), self.context, offset as i32)
+        self.b
+            .ins()
+            .load(ty, MemFlagsData::trusted(), self.context, offset as i32)
     }
 
     /// Reads a context field that stays the same for the thread.
@@ -372,21 +413,35 @@ impl<'a> Translator<'a, '_> {
     }
 
     fn set_field(&mut self, value: Value, offset: usize) {
-        self.b.ins().store(MemFlagsData::trusted(), value, self.context, offset as i32);
+        self.b
+            .ins()
+            .store(MemFlagsData::trusted(), value, self.context, offset as i32);
     }
 
     /// Calls a helper at a fixed address: context first, then `arguments`.
-    fn call_helper(&mut self, address: usize, arguments: &[Value], result: Option<ir::Type>) -> Option<Value> {
+    fn call_helper(
+        &mut self,
+        address: usize,
+        arguments: &[Value],
+        result: Option<ir::Type>,
+    ) -> Option<Value> {
         let mut all = vec![self.context];
         all.extend(arguments);
         self.call_plain(address, &all, result)
     }
 
     /// Calls a C function at a fixed address.
-    fn call_plain(&mut self, address: usize, arguments: &[Value], result: Option<ir::Type>) -> Option<Value> {
+    fn call_plain(
+        &mut self,
+        address: usize,
+        arguments: &[Value],
+        result: Option<ir::Type>,
+    ) -> Option<Value> {
         let mut signature = Signature::new(CallConv::SystemV);
         for &argument in arguments {
-            signature.params.push(AbiParam::new(self.b.func.dfg.value_type(argument)));
+            signature
+                .params
+                .push(AbiParam::new(self.b.func.dfg.value_type(argument)));
         }
         signature.returns.extend(result.map(AbiParam::new));
         let signature = self.b.import_signature(signature);
@@ -434,7 +489,9 @@ impl<'a> Translator<'a, '_> {
     /// Calls a helper that preserves all registers: context first, then `arguments`.
     fn call_quietly(&mut self, address: usize, arguments: &[Value]) {
         let mut signature = Signature::new(CallConv::PreserveAll);
-        signature.params.resize(1 + arguments.len(), AbiParam::new(types::I64));
+        signature
+            .params
+            .resize(1 + arguments.len(), AbiParam::new(types::I64));
         let signature = self.b.import_signature(signature);
         let callee = self.b.ins().iconst(types::I64, address as i64);
         let mut all = vec![self.context];

@@ -13,7 +13,9 @@ pub struct Modifiers<'a> {
 impl<'a> Modifiers<'a> {
     /// All words of `instruction`.
     pub fn new(instruction: &'a Instruction) -> Self {
-        Self { left: instruction.modifiers.iter().map(|m| &**m).collect() }
+        Self {
+            left: instruction.modifiers.iter().map(|m| &**m).collect(),
+        }
     }
 
     /// Whether `word` is there.
@@ -35,17 +37,26 @@ impl<'a> Modifiers<'a> {
 
     /// Takes all of `words` that are there, and those that begin with one of `prefixes`.
     pub fn skip(&mut self, words: &[&str], prefixes: &[&str]) {
-        self.left.retain(|w| !words.contains(w) && !prefixes.iter().any(|p| w.starts_with(p)));
+        self.left
+            .retain(|w| !words.contains(w) && !prefixes.iter().any(|p| w.starts_with(p)));
     }
 
     /// Takes the first word.
     pub fn first(&mut self) -> Step<&'a str> {
-        if self.left.is_empty() { Err(Refused::Unsupported) } else { Ok(self.left.remove(0)) }
+        if self.left.is_empty() {
+            Err(Refused::Unsupported)
+        } else {
+            Ok(self.left.remove(0))
+        }
     }
 
     /// Takes the first type.
     pub fn ty(&mut self) -> Step<Type> {
-        let found = self.left.iter().enumerate().find_map(|(i, w)| Some((i, Type::from_name(w)?)));
+        let found = self
+            .left
+            .iter()
+            .enumerate()
+            .find_map(|(i, w)| Some((i, Type::from_name(w)?)));
         let (at, ty) = found.ok_or(Refused::Unsupported)?;
         self.left.remove(at);
         Ok(ty)
@@ -53,12 +64,13 @@ impl<'a> Modifiers<'a> {
 
     /// Takes a rounding of floating-point results, if given.
     pub fn rounding(&mut self) -> Option<u32> {
-        self.one_of(&["rn", "rz", "rm", "rp"]).map(|word| match word {
-            "rn" => rounding::NEAREST,
-            "rz" => rounding::ZERO,
-            "rm" => rounding::DOWN,
-            _ => rounding::UP,
-        })
+        self.one_of(&["rn", "rz", "rm", "rp"])
+            .map(|word| match word {
+                "rn" => rounding::NEAREST,
+                "rz" => rounding::ZERO,
+                "rm" => rounding::DOWN,
+                _ => rounding::UP,
+            })
     }
 
     /// Takes the length of a vector; 1 if none.
@@ -74,6 +86,10 @@ impl<'a> Modifiers<'a> {
     /// # Errors
     /// Words are left.
     pub fn done(&self) -> Step {
-        if self.left.is_empty() { Ok(()) } else { Err(Refused::Unsupported) }
+        if self.left.is_empty() {
+            Ok(())
+        } else {
+            Err(Refused::Unsupported)
+        }
     }
 }

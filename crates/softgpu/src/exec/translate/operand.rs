@@ -85,7 +85,10 @@ impl<'a> Translator<'a, '_> {
             types::I16 => self.b.ins().iconst(types::I16, value & 0xFFFF),
             types::I32 => self.b.ins().iconst(types::I32, value & 0xFFFF_FFFF),
             types::I128 => {
-                let (low, high) = (self.b.ins().iconst(types::I64, value), self.b.ins().iconst(types::I64, value >> 63));
+                let (low, high) = (
+                    self.b.ins().iconst(types::I64, value),
+                    self.b.ins().iconst(types::I64, value >> 63),
+                );
                 self.b.ins().iconcat(low, high)
             }
             ty => self.b.ins().iconst(ty, value),
@@ -119,11 +122,21 @@ impl<'a> Translator<'a, '_> {
         } else {
             self.b.ins().uextend(integer, value)
         };
-        Ok(if integer == want { value } else { self.b.ins().bitcast(want, MemFlagsData::new(), value) })
+        Ok(if integer == want {
+            value
+        } else {
+            self.b.ins().bitcast(want, MemFlagsData::new(), value)
+        })
     }
 
     /// Writes operand `index`; extended if its register is wider.
-    pub(super) fn result(&mut self, i: &'a Instruction, index: usize, value: Value, signed: bool) -> Step {
+    pub(super) fn result(
+        &mut self,
+        i: &'a Instruction,
+        index: usize,
+        value: Value,
+        signed: bool,
+    ) -> Step {
         let operand = self.operand(i, index)?;
         self.write(operand, value, signed)
     }
@@ -182,9 +195,14 @@ impl<'a> Translator<'a, '_> {
             }
             Place::Pointer { value, .. } => *value,
             Place::Shared { offset, .. } => self.b.ins().iconst(types::I64, i64::from(*offset)),
-            Place::Dynamic => self.constant_field(types::I64, std::mem::offset_of!(Context, dynamic_shared)),
+            Place::Dynamic => {
+                self.constant_field(types::I64, std::mem::offset_of!(Context, dynamic_shared))
+            }
             Place::Fixed { address, .. } => self.b.ins().iconst(types::I64, *address as i64),
-            Place::Function { index } => self.b.ins().iconst(types::I64, self.unit.descriptor(*index) as i64),
+            Place::Function { index } => self
+                .b
+                .ins()
+                .iconst(types::I64, self.unit.descriptor(*index) as i64),
             _ => return Err(Refused::Unsupported),
         })
     }
@@ -195,9 +213,14 @@ impl<'a> Translator<'a, '_> {
         let ty = m.ty()?;
         m.done()?;
         match (self.operand(i, 0)?, self.operand(i, 1)?) {
-            (Operand::Vector(to), Operand::Vector(from)) if to.len() == from.len() && vector > 1 => {
-                let values: Vec<Value> = from.iter().map(|o| self.read(o, ty)).collect::<Step<_>>()?;
-                to.iter().zip(values).try_for_each(|(o, v)| self.write(o, v, false))
+            (Operand::Vector(to), Operand::Vector(from))
+                if to.len() == from.len() && vector > 1 =>
+            {
+                let values: Vec<Value> =
+                    from.iter().map(|o| self.read(o, ty)).collect::<Step<_>>()?;
+                to.iter()
+                    .zip(values)
+                    .try_for_each(|(o, v)| self.write(o, v, false))
             }
             (Operand::Vector(to), from) => {
                 let whole = self.read(from, ty)?;
@@ -207,16 +230,18 @@ impl<'a> Translator<'a, '_> {
                 let whole = self.pack(from, natural(ty)?)?;
                 self.write(to, whole, false)
             }
-            (Operand::Name(to), Operand::Name(from)) if vector > 1 => match (self.lookup(to)?, self.lookup(from)?) {
-                (Place::Vector(to), Place::Vector(from)) => {
-                    for (to, from) in to.iter().zip(from) {
-                        let value = self.b.use_var(from.var);
-                        self.b.def_var(to.var, value);
+            (Operand::Name(to), Operand::Name(from)) if vector > 1 => {
+                match (self.lookup(to)?, self.lookup(from)?) {
+                    (Place::Vector(to), Place::Vector(from)) => {
+                        for (to, from) in to.iter().zip(from) {
+                            let value = self.b.use_var(from.var);
+                            self.b.def_var(to.var, value);
+                        }
+                        Ok(())
                     }
-                    Ok(())
+                    _ => Err(Refused::Unsupported),
                 }
-                _ => Err(Refused::Unsupported),
-            },
+            }
             (to, from) => {
                 // A register of the same width is copied as it is, whatever it holds.
                 if let (Operand::Name(a), Operand::Name(b)) = (to, from)
@@ -245,7 +270,10 @@ impl<'a> Translator<'a, '_> {
         for (index, part) in parts.iter().enumerate() {
             let value = self.read(part, part_type)?;
             let value = self.widen(value, integer);
-            let value = self.b.ins().ishl_imm_u(value, i64::from(bits) * index as i64);
+            let value = self
+                .b
+                .ins()
+                .ishl_imm_u(value, i64::from(bits) * index as i64);
             whole = Some(match whole {
                 Some(low) => self.b.ins().bor(low, value),
                 None => value,
@@ -262,7 +290,10 @@ impl<'a> Translator<'a, '_> {
         let part_type = natural(part_type(bits)?)?;
         let whole = self.fit(whole, integer_of(have), false)?;
         for (index, part) in parts.iter().enumerate() {
-            let shifted = self.b.ins().ushr_imm_u(whole, i64::from(bits) * index as i64);
+            let shifted = self
+                .b
+                .ins()
+                .ushr_imm_u(whole, i64::from(bits) * index as i64);
             let value = self.b.ins().ireduce(part_type, shifted);
             self.write(part, value, false)?;
         }
@@ -271,7 +302,11 @@ impl<'a> Translator<'a, '_> {
 
     /// Zero-extends an integer, if it is narrower than `want`.
     pub(super) fn widen(&mut self, value: Value, want: ir::Type) -> Value {
-        if self.b.func.dfg.value_type(value) == want { value } else { self.b.ins().uextend(want, value) }
+        if self.b.func.dfg.value_type(value) == want {
+            value
+        } else {
+            self.b.ins().uextend(want, value)
+        }
     }
 }
 

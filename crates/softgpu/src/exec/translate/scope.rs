@@ -103,7 +103,11 @@ impl<'a> Translator<'a, '_> {
     }
 
     fn refuse(&self, v: &ast::Variable) -> LoadError {
-        LoadError::Unsupported { line: v.line, function: self.function.name.to_string(), instruction: v.to_string() }
+        LoadError::Unsupported {
+            line: v.line,
+            function: self.function.name.to_string(),
+            instruction: v.to_string(),
+        }
     }
 
     fn declare_registers(&mut self, v: &'a ast::Variable) -> Result<(), LoadError> {
@@ -117,7 +121,11 @@ impl<'a> Translator<'a, '_> {
             return Ok(());
         }
         let place = if v.vector > 1 {
-            Place::Vector((0..v.vector).map(|_| self.new_register(v.ty, false)).collect())
+            Place::Vector(
+                (0..v.vector)
+                    .map(|_| self.new_register(v.ty, false))
+                    .collect(),
+            )
         } else {
             let float = self.floats.contains(&v.name);
             Place::Register(self.new_register(v.ty, float))
@@ -134,23 +142,40 @@ impl<'a> Translator<'a, '_> {
             types::I8 if ty != Type::Pred => types::I16,
             other => other,
         };
-        Register { var: self.b.declare_var(ty), ty }
+        Register {
+            var: self.b.declare_var(ty),
+            ty,
+        }
     }
 
     pub(super) fn next_frame_offset(&mut self) -> u32 {
-        let offset = self.frame_offsets.get(self.next_offset).copied().unwrap_or(0);
+        let offset = self
+            .frame_offsets
+            .get(self.next_offset)
+            .copied()
+            .unwrap_or(0);
         self.next_offset += 1;
         offset
     }
 
     /// A `.reg` parameter of a function: read at entry, written back when it leaves.
-    pub(super) fn register_parameter(&mut self, v: &'a ast::Variable, place: Place, returned: bool) {
+    pub(super) fn register_parameter(
+        &mut self,
+        v: &'a ast::Variable,
+        place: Place,
+        returned: bool,
+    ) {
         let register = self.new_register(v.ty, false);
         if let (Place::Pointer { value, .. }, false) = (&place, returned) {
-            let loaded = self.b.ins().load(register.ty, MemFlagsData::trusted(), *value, 0);
+            let loaded = self
+                .b
+                .ins()
+                .load(register.ty, MemFlagsData::trusted(), *value, 0);
             self.b.def_var(register.var, loaded);
         }
-        self.scopes[0].places.insert(v.name.clone(), Place::Register(register));
+        self.scopes[0]
+            .places
+            .insert(v.name.clone(), Place::Register(register));
         if returned && let Place::Pointer { value, .. } = place {
             self.scopes[0].returned.push((register, value));
         }
@@ -165,11 +190,14 @@ impl<'a> Translator<'a, '_> {
             if let Some(ty) = self.scopes[depth].ranged(name) {
                 let float = self.floats.contains(name);
                 let place = Place::Register(self.new_register(ty, float));
-                self.scopes[depth].places.insert(name.clone(), place.clone());
+                self.scopes[depth]
+                    .places
+                    .insert(name.clone(), place.clone());
                 return Ok(place);
             }
         }
-        self.module_place(name).ok_or_else(|| Refused::Undefined(name.clone()))
+        self.module_place(name)
+            .ok_or_else(|| Refused::Undefined(name.clone()))
     }
 
     fn module_place(&self, name: &Name) -> Option<Place> {

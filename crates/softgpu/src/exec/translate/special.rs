@@ -42,11 +42,15 @@ impl Translator<'_, '_> {
             "smid" => Some(self.constant_field(types::I32, offset_of!(Context, sm))),
             "nsmid" => Some(self.constant_field(types::I32, offset_of!(Context, sms))),
             "gridid" => Some(self.constant_field(types::I64, offset_of!(Context, grid_id))),
-            "dynamic_smem_size" => Some(self.constant_field(types::I32, offset_of!(Context, dynamic_bytes))),
+            "dynamic_smem_size" => {
+                Some(self.constant_field(types::I32, offset_of!(Context, dynamic_bytes)))
+            }
             "total_smem_size" | "aggr_smem_size" => {
                 Some(self.constant_field(types::I32, offset_of!(Context, shared_size)))
             }
-            "lanemask_eq" | "lanemask_le" | "lanemask_lt" | "lanemask_ge" | "lanemask_gt" => Some(self.lane_mask(name)),
+            "lanemask_eq" | "lanemask_le" | "lanemask_lt" | "lanemask_ge" | "lanemask_gt" => {
+                Some(self.lane_mask(name))
+            }
             "clock" => {
                 let now = self.clock(0);
                 Some(self.b.ins().ireduce(types::I32, now))
@@ -72,10 +76,17 @@ impl Translator<'_, '_> {
             "cluster_nctarank" => constant(self, 1),
             "reserved_smem_offset_begin" | "reserved_smem_offset_0" => Some(self.reserved(0)),
             "reserved_smem_offset_1" => Some(self.reserved(RESERVED_SHARED as i64 / 2)),
-            "reserved_smem_offset_end" | "reserved_smem_offset_cap" => Some(self.reserved(RESERVED_SHARED as i64)),
+            "reserved_smem_offset_end" | "reserved_smem_offset_cap" => {
+                Some(self.reserved(RESERVED_SHARED as i64))
+            }
             _ => {
-                let number = name.strip_prefix("envreg").or_else(|| name.strip_prefix("pm"))?;
-                number.bytes().all(|b| b.is_ascii_digit()).then(|| self.b.ins().iconst(types::I32, 0))
+                let number = name
+                    .strip_prefix("envreg")
+                    .or_else(|| name.strip_prefix("pm"))?;
+                number
+                    .bytes()
+                    .all(|b| b.is_ascii_digit())
+                    .then(|| self.b.ins().iconst(types::I32, 0))
             }
         }
     }
@@ -109,7 +120,11 @@ impl Translator<'_, '_> {
 
     fn clock(&mut self, wall: i64) -> Value {
         let wall = self.b.ins().iconst(types::I64, wall);
-        let value = self.call_plain(helpers::clock as *const () as usize, &[wall], Some(types::I64));
+        let value = self.call_plain(
+            helpers::clock as *const () as usize,
+            &[wall],
+            Some(types::I64),
+        );
         value.unwrap_or(wall)
     }
 }

@@ -16,18 +16,28 @@ pub fn floats(body: &[Statement]) -> HashSet<Name> {
     walk(body, &mut |s| match s {
         Statement::Instruction(i) => count(i, &mut votes),
         // Integer-typed and half-typed ranges cannot be told from names here; they never vote float.
-        Statement::Variable(v) if v.space == Space::Reg && matches!(v.ty, Type::F32 | Type::F64) => {
+        Statement::Variable(v)
+            if v.space == Space::Reg && matches!(v.ty, Type::F32 | Type::F64) =>
+        {
             declared.insert(v.name.clone());
         }
         _ => {}
     });
-    votes.into_iter().filter(|(_, n)| *n > 0).map(|(name, _)| name).chain(declared).collect()
+    votes
+        .into_iter()
+        .filter(|(_, n)| *n > 0)
+        .map(|(name, _)| name)
+        .chain(declared)
+        .collect()
 }
 
 fn count(i: &Instruction, votes: &mut HashMap<Name, i32>) {
     let mut types = i.modifiers.iter().filter_map(|m| Type::from_name(m));
     let (first, second) = (types.next(), types.next());
-    let neutral = matches!(&*i.opcode, "mov" | "ld" | "ldu" | "st" | "selp" | "shfl" | "call" | "atom" | "red");
+    let neutral = matches!(
+        &*i.opcode,
+        "mov" | "ld" | "ldu" | "st" | "selp" | "shfl" | "call" | "atom" | "red"
+    );
     for (index, operand) in i.operands.iter().enumerate() {
         let ty = match (&*i.opcode, index) {
             ("cvt" | "set", 1..) => second,
@@ -53,7 +63,9 @@ fn count(i: &Instruction, votes: &mut HashMap<Name, i32>) {
                     vote(name);
                 }
             }),
-            Operand::Address { base: Some(base), .. } => *votes.entry(base.clone()).or_default() -= 1,
+            Operand::Address {
+                base: Some(base), ..
+            } => *votes.entry(base.clone()).or_default() -= 1,
             _ => {}
         }
     }

@@ -74,6 +74,8 @@ ours() {
     name=$2
     export FERMATA_IMAGE_DIR="$images"
     mkdir -p "$images"
+    # Memory is set aside beforehand, as a daemon's cache would be; a disk is taken as it is.
+    [ "$name" != memory ] || "$fermata" images prepare "$((gib + 1))" >&2
     "$fermata" -q run --detach --name "$name" -- "$tree/bench/hold" --gib "$gib" --until "$work/go-$name" > /dev/null 2> "$work/err" || cat "$work/err" >&2
     for _ in $(seq 1200); do
         "$fermata" logs "$name" 2>/dev/null | grep -q ready && break

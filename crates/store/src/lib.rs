@@ -18,6 +18,7 @@ pub mod image;
 mod index;
 mod lock;
 mod reader;
+mod ready;
 mod store;
 mod sync;
 mod writer;
@@ -28,6 +29,7 @@ pub use format::{IndexFile, IndexRecord, PackHeader, PackId};
 pub use gc::{GcOptions, GcReport, gc};
 pub use id::ChunkId;
 pub use reader::ChunkReader;
+pub use ready::READY_BYTES;
 pub use store::Store;
 pub use writer::{PackWriter, Put, Totals, WriteOptions};
 

@@ -75,6 +75,8 @@ struct OpenPack {
     file: Arc<File>,
     next: u64,
     allocated: u64,
+    /// Bytes after which another pack follows.
+    limit: u64,
     records: Vec<IndexRecord>,
 }
 
@@ -239,7 +241,7 @@ impl PackWriter {
         if known.is_some() || !state.new.insert(*id) {
             return Ok(None);
         }
-        let full = |p: &OpenPack| p.next + blocks(length) > self.options.pack_bytes;
+        let full = |p: &OpenPack| p.next + blocks(length) > p.limit;
         if state.packs.last().is_none_or(full) {
             let pack = self.open_pack()?;
             state.packs.push(pack);
@@ -263,7 +265,11 @@ impl PackWriter {
     fn open_pack(&self) -> Result<OpenPack> {
         let id = PackId(sync::unique()?);
         let path = index::pack_path(&self.store.tmp_dir(), id);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let ready = self.store.take_ready(&path);
+        let flags = match ready {
+            Some(_) => OFlags::WRONLY,
+            None => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+        };
         let file = Arc::new(direct::open(&path, flags, "create pack")?);
         let tmpfs = rustix::fs::fstatfs(&*file).is_ok_and(|s| s.f_type == TMPFS_MAGIC);
         let mut pack = OpenPack {
@@ -271,7 +277,8 @@ impl PackWriter {
             path,
             file,
             next: BLOCK as u64,
-            allocated: if tmpfs { u64::MAX } else { 0 },
+            allocated: if tmpfs { u64::MAX } else { ready.unwrap_or(0) },
+            limit: ready.unwrap_or(self.options.pack_bytes),
             records: Vec::new(),
         };
         let written = allocate(&mut pack, BLOCK as u64).and_then(|()| {

@@ -275,3 +275,36 @@ fn a_damaged_image_stops_the_collection() {
     assert!(gc(&p.images, &p.store, &GcOptions::default()).is_err());
     assert_eq!(files(&p.store.dir().join("packs")).len(), 1);
 }
+
+#[test]
+fn space_made_ready_is_used_and_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("store"), true).unwrap();
+    let ready = match store.prepare(fermata_store::READY_BYTES) {
+        // A disk with less than a GiB free has shown that the refusal names the reason.
+        Err(e) => return assert!(matches!(e, fermata_store::StoreError::Full { .. }), "{e}"),
+        Ok(ready) => ready,
+    };
+    assert_eq!(ready, fermata_store::READY_BYTES);
+    let writer = store.begin().unwrap();
+    let bytes = content(7, 100_000);
+    let id = ChunkId::of(&bytes);
+    writer.put(&id, &bytes).unwrap();
+    assert_eq!(store.prepare(0).unwrap(), 0, "the writer has taken it");
+    writer.finish().unwrap();
+    let pack = files(&dir.path().join("store/packs"))
+        .into_iter()
+        .next()
+        .unwrap();
+    assert!(
+        std::fs::metadata(&pack).unwrap().len() < 1 << 20,
+        "the rest was given back"
+    );
+    let mut back = vec![0; bytes.len()];
+    store
+        .reader()
+        .unwrap()
+        .read_verified(&id, &mut back)
+        .unwrap();
+    assert_eq!(back, bytes);
+}

@@ -4,6 +4,7 @@ mod diff;
 mod gc;
 mod inspect;
 mod ls;
+mod prepare;
 mod rm;
 mod verify;
 
@@ -41,6 +42,8 @@ enum Verb {
     Rm(rm::Args),
     /// Remove chunks that no image refers to.
     Gc(gc::Args),
+    /// Set space aside, so that checkpoints need not wait for it.
+    Prepare(prepare::Args),
 }
 
 /// Does it.
@@ -52,5 +55,6 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         Verb::Diff(args) => diff::call(args, printer),
         Verb::Rm(args) => rm::call(args, printer),
         Verb::Gc(args) => gc::call(args, printer),
+        Verb::Prepare(args) => prepare::call(&args, printer),
     }
 }

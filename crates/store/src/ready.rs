@@ -1,0 +1,72 @@
+//! Packs made ready ahead of time: files whose space is there already, so that writing a pack costs
+//! neither allocation nor, in memory (tmpfs), the first touch of a page.
+//!
+//! ```text
+//!  prepare ─► ready/ID.pack ── rename ─► tmp/ID'.pack ─► written, cut to length, published as any pack
+//! ```
+//! A ready file holds nothing that is read; it may be removed at any time.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+
+use crate::format::PackId;
+use crate::{Result, Store, StoreError, index, sync};
+
+/// Bytes of a ready file.
+pub const READY_BYTES: u64 = 1 << 30;
+
+impl Store {
+    /// Makes packs ready until at least `bytes` are; returns the bytes that are ready then. `0` only
+    /// counts them.
+    ///
+    /// # Errors
+    /// `Full` when the file system has less room; what was made ready so far stays.
+    pub fn prepare(&self, bytes: u64) -> Result<u64> {
+        let folder = self.ready_dir();
+        sync::make_folder(&folder)?;
+        let mut ready = 0;
+        for id in index::list(&folder, "pack")? {
+            ready += std::fs::metadata(index::pack_path(&folder, id)).map_or(0, |m| m.len());
+        }
+        while ready < bytes {
+            let id = PackId(sync::unique()?);
+            // Under its final name only once its space is there.
+            let temporary = index::pack_path(&self.tmp_dir(), id);
+            if let Err(e) = allocate(&temporary) {
+                // The first error is the one to report.
+                let _ = sync::remove_file(&temporary);
+                return Err(e);
+            }
+            sync::rename(&temporary, &index::pack_path(&folder, id))?;
+            ready += READY_BYTES;
+        }
+        Ok(ready)
+    }
+
+    /// Moves a ready file to `to`; its length, or `None` if there is none.
+    pub(crate) fn take_ready(&self, to: &Path) -> Option<u64> {
+        let folder = self.ready_dir();
+        let candidates = index::list(&folder, "pack").ok()?;
+        // Another writer may be faster with each of them.
+        let taken = candidates
+            .into_iter()
+            .find(|id| std::fs::rename(index::pack_path(&folder, *id), to).is_ok());
+        taken
+            .and_then(|_| std::fs::metadata(to).ok())
+            .map(|m| m.len())
+    }
+
+    fn ready_dir(&self) -> PathBuf {
+        self.dir().join("ready")
+    }
+}
+
+fn allocate(path: &Path) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let io = |op| move |e| StoreError::io(op, path, READY_BYTES, e);
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(io("create pack"))?;
+    rustix::fs::fallocate(File::from(file), FallocateFlags::empty(), 0, READY_BYTES)
+        .map_err(io("allocate"))
+}

@@ -43,7 +43,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon in existing folders, which takes over the sessions that it finds there.
+    /// A daemon in existing folders, without sessions.
     pub fn new(paths: Paths, executable: PathBuf, log: Arc<Log>) -> Arc<Self> {
         let pool = Pool::new(&paths.home, paths.runtime.join("workers.log"), log.clone());
         let daemon = Arc::new(Self {
@@ -54,7 +54,6 @@ impl Daemon {
             sessions: Mutex::default(),
             started: unix_now(),
         });
-        daemon.adopt();
         let own: Vec<(String, std::ffi::OsString)> = std::env::vars_os()
             .filter_map(|(n, v)| Some((n.into_string().ok()?, v)))
             .collect();
@@ -195,8 +194,8 @@ impl Daemon {
         }
     }
 
-    /// Takes over sessions of a daemon that has ended.
-    fn adopt(self: &Arc<Self>) {
+    /// Takes over sessions of a daemon that has ended. Agents must be able to connect by now.
+    pub fn adopt(self: &Arc<Self>) {
         let Ok(entries) = fs::read_dir(session::folder(&self.paths.runtime)) else {
             return;
         };
@@ -214,14 +213,15 @@ impl Daemon {
                 self.log
                     .line(&format!("found session `{}`, still running", session.name));
                 let watched = session.clone();
-                let daemon = self.clone();
                 // Unwatched it is only reported as running for too long.
                 let _ = std::thread::Builder::new()
                     .name("orphan-watch".into())
-                    .spawn(move || {
-                        daemon.release(&watched);
-                        watch(&watched);
-                    });
+                    .spawn(move || watch(&watched));
+                let (daemon, left) = (self.clone(), session.clone());
+                // Unreleased it stays parked until it is killed.
+                let _ = std::thread::Builder::new()
+                    .name("orphan-release".into())
+                    .spawn(move || daemon.release(&left));
             } else {
                 session.ended(None);
             }

@@ -50,6 +50,7 @@ pub fn serve() -> anyhow::Result<()> {
             }
         }
     })?;
+    daemon.adopt();
     accept(users, "users", {
         let daemon = daemon.clone();
         move |socket| {

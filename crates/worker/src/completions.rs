@@ -5,7 +5,7 @@
 //! ```
 //! The decode loop goes on meanwhile: nothing here blocks.
 
-use fermata_abi::op::{Address, Handle, ReplyBody, StreamRef};
+use fermata_abi::op::{Address, Handle, ReplyBody, STREAM_LEGACY, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, EventHandle, PinnedBuffer};
 use fermata_wire::Ticket;
@@ -13,13 +13,15 @@ use fermata_wire::Ticket;
 use crate::errors::OpError;
 use crate::serve::Server;
 
-/// An event of ours that tells when all work of a stream up to a count is done.
+/// The end of a stream's work up to a count.
+///
+/// While nothing more is issued to the stream, the stream itself is asked; before something is, an event
+/// is recorded, which costs as much as a launch does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     pub stream: StreamRef,
-    pub context: Handle,
     pub count: u64,
-    pub event: EventHandle,
+    pub event: Option<EventHandle>,
 }
 
 /// What is done when the wait is over.
@@ -73,20 +75,23 @@ enum Check {
 }
 
 impl Server {
-    /// Records an event in each stream; the answer waits for all.
+    /// Marks the end of each busy stream's work; the answer waits for all.
     pub(crate) fn mark(&mut self, streams: &[StreamRef]) -> Result<Vec<Mark>, DriverError> {
+        let alone = streams.len() == 1;
         let mut marks = Vec::with_capacity(streams.len());
         for stream in streams {
             let Some(count) = self.queues.busy(*stream) else { continue };
-            let recorded = self.record_mark(*stream, count);
-            match recorded {
-                Ok(mark) => marks.push(mark),
+            if alone {
+                self.light += 1;
+                marks.push(Mark { stream: *stream, count, event: None });
+                continue;
+            }
+            match self.record_mark(*stream) {
+                Ok(event) => marks.push(Mark { stream: *stream, count, event: Some(event) }),
                 // A dead context has nothing running any more; its error is told by what waits.
                 Err(error) if self.faults.fatal(stream.context).is_some() => drop(error),
                 Err(error) => {
-                    for Mark { context, event, .. } in marks {
-                        self.events.put(context, event);
-                    }
+                    marks.into_iter().for_each(|mark| self.unmark(mark));
                     return Err(error);
                 }
             }
@@ -94,12 +99,39 @@ impl Server {
         Ok(marks)
     }
 
-    fn record_mark(&mut self, stream: StreamRef, count: u64) -> Result<Mark, DriverError> {
+    fn unmark(&mut self, mark: Mark) {
+        match mark.event {
+            Some(event) => self.events.put(mark.stream.context, event),
+            None => self.light -= 1,
+        }
+    }
+
+    fn record_mark(&mut self, stream: StreamRef) -> Result<EventHandle, DriverError> {
         let handle = self.site.live.stream(stream)?;
         let driver = &self.site.live.driver;
         let event = self.events.take(driver, stream.context)?;
         driver.record_event(event, handle, 0)?;
-        Ok(Mark { stream, context: stream.context, count, event })
+        Ok(event)
+    }
+
+    /// Work is about to be issued to `stream`, or it is about to go: marks that ask the stream get their
+    /// events first. The default stream's do so for every stream of the context, for it waits for all.
+    pub(crate) fn firm_up(&mut self, stream: StreamRef) -> Result<(), DriverError> {
+        if self.light == 0 {
+            return Ok(());
+        }
+        let concerned = |mark: &Mark| {
+            let same = mark.stream == stream;
+            mark.event.is_none() && (same || mark.stream.stream == STREAM_LEGACY && mark.stream.context == stream.context)
+        };
+        for index in 0..self.waiting.len() {
+            let Some(at) = self.waiting[index].marks.iter().position(concerned) else { continue };
+            let marked = self.waiting[index].marks[at].stream;
+            let event = self.record_mark(marked)?;
+            self.waiting[index].marks[at].event = Some(event);
+            self.light -= 1;
+        }
+        Ok(())
     }
 
     /// Looks at every wait once; whether any is over.
@@ -120,20 +152,23 @@ impl Server {
     }
 
     fn check(&mut self, index: usize) -> Check {
-        let waiting = &mut self.waiting[index];
-        while let Some(mark) = waiting.marks.last().copied() {
-            let entered = self.site.live.enter(mark.context);
-            match entered.and_then(|_| self.site.live.driver.query_event(mark.event)) {
+        while let Some(mark) = self.waiting[index].marks.last().copied() {
+            let live = &mut self.site.live;
+            let asked = match mark.event {
+                Some(event) => live.enter(mark.stream.context).and_then(|_| live.driver.query_event(event)),
+                None => live.stream(mark.stream).and_then(|handle| live.driver.query_stream(handle)),
+            };
+            match asked {
                 Ok(()) => {
-                    waiting.marks.pop();
+                    self.waiting[index].marks.pop();
                     self.queues.complete(mark.stream, mark.count);
-                    self.events.put(mark.context, mark.event);
+                    self.unmark(mark);
                 }
                 Err(error) if error.code == cu::CUDA_ERROR_NOT_READY => return Check::NotYet,
                 Err(error) => return Check::Over(Err(error)),
             }
         }
-        if let Some((event, context)) = waiting.event {
+        if let Some((event, context)) = self.waiting[index].event {
             let live = &mut self.site.live;
             match live.enter(context).and_then(|_| live.driver.query_event(event)) {
                 Ok(()) => {}
@@ -160,17 +195,16 @@ impl Server {
         }
         let failure = outcome.err().map(OpError::from);
         if let (Some(error), Some(mark)) = (&failure, marks.last()) {
-            self.faults.observe(mark.context, error);
+            let context = mark.stream.context;
+            self.faults.observe(context, error);
             if crate::errors::is_fatal(error.code) {
                 // Nothing of a dead context runs any more.
-                for stream in self.queues.busy_streams(Some(mark.context)) {
+                for stream in self.queues.busy_streams(Some(context)) {
                     self.queues.complete(stream, u64::MAX);
                 }
             }
         }
-        for mark in marks {
-            self.events.put(mark.context, mark.event);
-        }
+        marks.into_iter().for_each(|mark| self.unmark(mark));
         if reports {
             self.flush_output(context);
         }

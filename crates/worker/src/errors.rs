@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use fermata_abi::op::{Handle, Op};
+use fermata_abi::op::{Handle, Op, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, MemoryError, ModuleRefused};
 use fermata_state::{Session, StateError};
@@ -178,6 +178,27 @@ pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<Handle> {
         Op::MemFree { address } => session.allocations.get(*address).ok().map(|it| it.context),
         Op::EventSync { event } | Op::EventQuery { event } | Op::EventElapsed { start: event, .. } => of_event(event),
         Op::GraphUpdate { exec, .. } => session.executables.get(*exec).ok().map(|it| it.context),
+        _ => None,
+    }
+}
+
+/// The stream that an operation issues work to, or destroys.
+pub(crate) fn stream_changed(op: &Op<'_>, session: &Session) -> Option<StreamRef> {
+    match op {
+        Op::Copy { stream, .. }
+        | Op::Copy3d { stream, .. }
+        | Op::Fill { stream, .. }
+        | Op::StreamWait { stream, .. }
+        | Op::EventRecord { stream, .. }
+        | Op::HostCall { stream, .. }
+        | Op::WriteValue { stream, .. }
+        | Op::WaitValue { stream, .. }
+        | Op::Launch { stream, .. }
+        | Op::GraphLaunch { stream, .. } => Some(*stream),
+        Op::StreamDestroy { stream } => {
+            let context = session.streams.get(*stream).ok()?.context;
+            Some(StreamRef { context, stream: *stream })
+        }
         _ => None,
     }
 }

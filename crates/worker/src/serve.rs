@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::callbacks::Callbacks;
 use crate::completions::Waiting;
 use crate::dispatch::Reaction;
-use crate::errors::{Faults, OpError, context_of, reports};
+use crate::errors::{Faults, OpError, context_of, reports, stream_changed};
 use crate::queues::Queues;
 use crate::scratch::{EventPool, Scratch, Staging};
 
@@ -56,6 +56,8 @@ pub(crate) struct Server {
     /// Events that are gone for the program and still waited for.
     pub retired: Vec<EventHandle>,
     pub waiting: Vec<Waiting>,
+    /// Marks among them that have no event.
+    pub light: usize,
     pub queues: Queues,
     pub faults: Faults,
     pub callbacks: Arc<Callbacks>,
@@ -86,6 +88,7 @@ impl Server {
             events: EventPool::default(),
             retired: Vec::new(),
             waiting: Vec::new(),
+            light: 0,
             queues: Queues::default(),
             faults,
             callbacks,
@@ -126,6 +129,7 @@ impl Server {
     /// Takes back what belongs to the attachment.
     fn leave(&mut self) {
         self.waiting.clear();
+        self.light = 0;
         if self.site.live.enter_any().is_ok() {
             let Server { events, site, staging, .. } = self;
             // A dead context cannot give anything back, and ends with the process.
@@ -213,6 +217,13 @@ impl Server {
                 let error = fatal.clone();
                 self.answer(ticket, None, false, Err(error));
             }
+            return;
+        }
+        if self.light > 0
+            && let Some(stream) = stream_changed(op, &self.site.session)
+            && let Err(error) = self.firm_up(stream)
+        {
+            self.answer(ticket, context, reports, Err(error.into()));
             return;
         }
         match self.dispatch(op, ticket) {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use common::{Answer, CONTEXT, LEGACY, Worker};
 use fermata_abi::op::{Op, StreamRef};
+use fermata_device::{AddressSpace, Driver, Grid, KernelLaunch, PinnedPool};
 use fermata_control::worker::{FromWorker, ToWorker};
 
 const STREAM: StreamRef = StreamRef { context: CONTEXT, stream: 0x200 };
@@ -58,6 +59,62 @@ fn calls() {
     ] {
         println!("{name}: {:.2} us", seconds * 1e6);
     }
+}
+
+/// The same without a worker, with each way to learn that a stream is done.
+#[test]
+#[ignore = "a measurement"]
+fn native() {
+    let driver = Driver::load(&common::driver()).unwrap();
+    driver.primary_context(0, 0).and_then(|context| driver.set_current(context)).unwrap();
+    let mut space = AddressSpace::new(&driver).unwrap();
+    let device = space.allocate(&driver, 0, 4096).unwrap();
+    let module = driver.load_module(common::PTX).unwrap();
+    let function = driver.function(module, "add").unwrap();
+    let stream = driver.create_stream(1, 0).unwrap();
+    let event = driver.create_event(2).unwrap();
+    let pinned = PinnedPool::new(&driver, 1, 4096).unwrap().try_take().unwrap();
+    let word = pinned.as_ptr().cast::<u32>();
+    let mut params = device.to_le_bytes().to_vec();
+    params.extend_from_slice(&[1, 0, 0, 0, 16, 0, 0, 0]);
+    let size = Grid { grid: [1; 3], block: [64, 1, 1], shared: 0 };
+    let launch = || {
+        let launch = KernelLaunch { function, size, params: &params, attributes: &[] };
+        driver.launch(&launch, stream).unwrap();
+    };
+    let down = || driver.copy(pinned.address() + 64, device, 4, stream).unwrap();
+    let query = || while driver.query_stream(stream).is_err() {};
+    let by_event = || {
+        driver.record_event(event, stream, 0).unwrap();
+        while driver.query_event(event).is_err() {}
+    };
+    let counter = std::cell::Cell::new(0u32);
+    let by_word = || {
+        counter.set(counter.get() + 1);
+        driver.write_value(stream, pinned.address(), u64::from(counter.get()), 0, false).unwrap();
+        // SAFETY: the word is pinned memory of this process that the device writes.
+        while unsafe { word.read_volatile() } != counter.get() {}
+    };
+    let sync = || driver.synchronize_stream(stream).unwrap();
+    let ways: [(&str, &dyn Fn()); 4] = [("sync", &sync), ("query", &query), ("event", &by_event), ("word", &by_word)];
+    for (name, wait) in ways {
+        let launched = median(1000, || {
+            launch();
+            wait();
+        });
+        let copied = median(1000, || {
+            down();
+            wait();
+        });
+        println!("native {name}: launch {:.2} us, 4 bytes down {:.2} us", launched * 1e6, copied * 1e6);
+    }
+    let through = median(1, || {
+        (0..2000).for_each(|_| launch());
+        sync();
+    });
+    println!("native launch, throughput: {:.2} us", through / 2000.0 * 1e6);
+    let one = median(1000, || drop(driver.query_stream(stream)));
+    println!("query of an idle stream {:.2} us", one * 1e6);
 }
 
 #[test]

@@ -209,18 +209,23 @@ fn a_synchronisation_waits_for_the_record_it_saw() {
     program.post(&Op::EventCreate { event: 0x300, context: CONTEXT, flags: 2 });
     program.post(&Op::StreamCreate { stream: 0x201, context: CONTEXT, flags: 1, priority: 0 });
     let other = StreamRef { context: CONTEXT, stream: 0x201 };
-    program.post(&Op::HostCall { stream: STREAM, id: 1 });
+    let word = program.alloc(8);
+    done(&program, &fill(word, 0, 2, true));
+    let wait = |stream, address| Op::WaitValue { stream, address, value: 1, flags: cu::CU_STREAM_WAIT_VALUE_EQ, wide: false };
+    program.post(&wait(STREAM, word));
     program.post(&Op::EventRecord { event: 0x300, stream: STREAM, flags: 0 });
     let waiting = program.producer.request(&Op::EventSync { event: 0x300 }, None).unwrap();
-    program.post(&Op::HostCall { stream: other, id: 2 });
+    program.post(&wait(other, word + 4));
     program.post(&Op::EventRecord { event: 0x300, stream: other, flags: 0 });
-    assert_eq!([program.callback(), program.callback()].iter().sum::<u64>(), 3);
     assert!(!waiting.wait_for(Duration::from_millis(20)).unwrap());
-    program.post(&Op::CallbackDone { id: 1 });
+    program.post(&Op::StreamCreate { stream: 0x202, context: CONTEXT, flags: 1, priority: 0 });
+    let third = StreamRef { context: CONTEXT, stream: 0x202 };
+    let write = |address| Op::WriteValue { stream: third, address, value: 1, flags: 0, wide: false };
+    program.post(&write(word));
     assert!(waiting.wait_for(Duration::from_secs(10)).unwrap());
     assert!(matches!(program.ask(&Op::EventQuery { event: 0x300 }), Answer::Error(600, _)));
     program.post(&Op::EventDestroy { event: 0x300 });
-    program.post(&Op::CallbackDone { id: 2 });
+    program.post(&write(word + 4));
     done(&program, &Op::ContextSync { context: CONTEXT });
     drop(waiting);
 }

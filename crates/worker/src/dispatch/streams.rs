@@ -36,6 +36,7 @@ impl Server {
             let then = Then::Orphan;
             let context = Some(context);
             self.waiting.push(Waiting { ticket: None, context, wide: false, reports: false, marks, event: None, then });
+            self.firm_up(key)?;
         }
         self.site.session.streams.remove(stream)?;
         let live = &mut self.site.live;

@@ -34,6 +34,8 @@ use crate::persist::SessionMeta;
 use crate::proc::{self, ProcessId};
 use crate::worker::{Variables, Worker};
 
+/// How long processes may take to go once they are killed.
+const END_TIME: Duration = Duration::from_secs(5);
 /// Name of the log in a session's folder.
 const LOG: &str = "log";
 /// Name of the file in which the library in the program leaves messages for the user.
@@ -295,7 +297,8 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Ends every process that was started with this session's environment and still runs here.
+    /// Ends every process that was started with this session's environment and still runs here, and
+    /// waits until they are gone.
     fn kill_marked(&self, token: &str) {
         if self.image.is_some() {
             // Restored processes carry the token of the session that was checkpointed, which may
@@ -303,13 +306,18 @@ impl Session {
             return;
         }
         let own = fs::read_link("/proc/self/ns/pid").ok();
-        for pid in proc::marked(ENV_TOKEN, token) {
-            let there = fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
-            if there == own
-                && let Some(process) = ProcessId::of(pid)
-            {
-                process.signal(Signal::KILL);
+        let until = Instant::now() + END_TIME;
+        loop {
+            let mut left: Vec<ProcessId> = Vec::new();
+            for pid in proc::marked(ENV_TOKEN, token) {
+                let there = fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+                left.extend(ProcessId::of(pid).filter(|_| there == own));
             }
+            if left.is_empty() || Instant::now() > until {
+                return;
+            }
+            left.iter().for_each(|process| process.signal(Signal::KILL));
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 

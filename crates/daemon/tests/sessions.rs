@@ -1,0 +1,332 @@
+//! The daemon as a process: sessions of programs that use no GPU, its socket, its end.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fermata_control::Connection;
+use fermata_control::user::{
+    DeviceChoice, ENV_HOME, ENV_IMAGE_DIR, ENV_RUNTIME_DIR, FailureKind, FromDaemon, Request, Run,
+    SOCKET, Session, SessionState, Text, Verb,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A daemon in folders of its own, with an installation that has no worker.
+struct Daemon {
+    folder: tempfile::TempDir,
+    process: Child,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("fd-")
+            .tempdir_in("/tmp")
+            .expect("a folder");
+        let soft = folder.path().join("home/lib/softgpu");
+        fs::create_dir_all(&soft).expect("made");
+        // Nobody loads it: these programs use no GPU.
+        fs::write(soft.join("libcuda.so.1"), "").expect("written");
+        let process = Self::spawn(folder.path());
+        Self { folder, process }
+    }
+
+    fn spawn(folder: &Path) -> Child {
+        let mut child = Self::command(folder).spawn().expect("started");
+        let until = Instant::now() + LIMIT;
+        while UnixStream::connect(folder.join("run").join(SOCKET)).is_err() {
+            assert!(
+                child.try_wait().expect("asked").is_none(),
+                "the daemon has ended"
+            );
+            assert!(Instant::now() < until, "the daemon does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child
+    }
+
+    fn command(folder: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fermatad"));
+        command
+            .env(ENV_RUNTIME_DIR, folder.join("run"))
+            .env(ENV_IMAGE_DIR, folder.join("images"))
+            .env(ENV_HOME, folder.join("home"))
+            .env("FERMATA_SPARE_WORKERS", "0")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn ask(&self, verb: Verb) -> FromDaemon {
+        let socket = self.path().join("run").join(SOCKET);
+        let daemon =
+            Connection::<FromDaemon, Request>::connect(&socket, "daemon").expect("connected");
+        daemon.send(&Request::new(verb), &[]).expect("sent");
+        loop {
+            match daemon.recv(LIMIT).expect("answered").0 {
+                FromDaemon::Progress(_) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    fn run(&self, name: &str, script: &str) -> FromDaemon {
+        self.ask(Verb::Run(Run {
+            argv: ["/bin/sh", "-c", script].map(Text::from).into(),
+            cwd: self.path().into(),
+            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            name: Some(name.into()),
+            device: DeviceChoice::Soft,
+        }))
+    }
+
+    fn wait(&self, name: &str) -> Session {
+        session(self.ask(Verb::Wait { name: name.into() }))
+    }
+
+    /// Ends the daemon as a service manager does.
+    fn end(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("told");
+        let until = Instant::now() + LIMIT;
+        while self.process.try_wait().expect("asked").is_none() {
+            assert!(Instant::now() < until, "the daemon does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn session(answer: FromDaemon) -> Session {
+    match answer {
+        FromDaemon::Session(session) => session,
+        other => panic!("no session: {other:?}"),
+    }
+}
+
+fn failure(answer: FromDaemon) -> (FailureKind, String) {
+    match answer {
+        FromDaemon::Failed(failure) => (failure.kind, failure.message),
+        other => panic!("no failure: {other:?}"),
+    }
+}
+
+/// What the session has printed, without what the loader says of the missing library.
+fn printed(log: &PathBuf) -> String {
+    let text = fs::read_to_string(log).expect("read");
+    let lines = text.lines().filter(|line| !line.contains("LD_PRELOAD"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+fn alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}/exe")).exists()
+}
+
+#[test]
+fn a_program_keeps_its_output_and_its_status() {
+    let daemon = Daemon::start();
+    session(daemon.run("one", "pwd; echo oops >&2; cat; exit 3"));
+    let ended = daemon.wait("one");
+    assert_eq!(
+        (ended.state, ended.exit_status),
+        (SessionState::Exited, Some(3))
+    );
+    assert_eq!(
+        printed(&ended.log),
+        format!("{}\noops\n", daemon.path().display())
+    );
+    session(daemon.run("two", "kill -TERM $$"));
+    assert_eq!(daemon.wait("two").exit_status, Some(128 + 15));
+    daemon.end();
+}
+
+#[test]
+fn killing_a_session_ends_its_children_too() {
+    let daemon = Daemon::start();
+    let script = "sleep 300 & setsid sleep 300 & (sleep 300 & echo $!) & wait";
+    let pid = session(daemon.run("tree", script)).pid.expect("it runs");
+    let log = session(daemon.ask(Verb::Session {
+        name: "tree".into(),
+    }))
+    .log;
+    let until = Instant::now() + LIMIT;
+    while printed(&log).is_empty() {
+        assert!(Instant::now() < until, "it prints nothing");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let grandchild: u32 = printed(&log).trim().parse().expect("a number");
+    assert!(alive(pid) && alive(grandchild));
+    let (kind, _) = failure(daemon.run("tree", "true"));
+    assert_eq!(kind, FailureKind::User, "the name is taken");
+    assert_eq!(
+        daemon.ask(Verb::Kill {
+            name: "tree".into(),
+            signal: 9
+        }),
+        FromDaemon::Done
+    );
+    assert!(!alive(pid) && !alive(grandchild));
+    assert_eq!(daemon.wait("tree").exit_status, Some(137));
+    session(daemon.run("tree", "true"));
+    assert_eq!(
+        daemon.wait("tree").exit_status,
+        Some(0),
+        "the name is free again"
+    );
+    daemon.end();
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_a_stale_socket_replaced() {
+    let mut daemon = Daemon::start();
+    let second = Daemon::command(daemon.path()).output().expect("ran");
+    assert!(!second.status.success());
+    assert!(String::from_utf8_lossy(&second.stderr).contains("another daemon runs"));
+    let mode = |name: &str| {
+        let path = daemon.path().join("run").join(name);
+        fs::metadata(path).expect("there").permissions().mode() & 0o777
+    };
+    assert_eq!(
+        (mode(""), mode(SOCKET), mode("agent.sock")),
+        (0o700, 0o600, 0o600)
+    );
+    daemon.process.kill().expect("killed");
+    daemon.process.wait().expect("waited");
+    daemon.process = Daemon::spawn(daemon.path());
+    assert_eq!(daemon.ask(Verb::Ps), FromDaemon::Sessions(Vec::new()));
+    daemon.end();
+}
+
+#[test]
+fn a_new_daemon_finds_the_sessions_of_a_killed_one() {
+    let mut daemon = Daemon::start();
+    session(daemon.run("done", "exit 5"));
+    assert_eq!(daemon.wait("done").exit_status, Some(5));
+    let pid = session(daemon.run("stays", "sleep 300"))
+        .pid
+        .expect("it runs");
+    daemon.process.kill().expect("killed");
+    daemon.process.wait().expect("waited");
+    daemon.process = Daemon::spawn(daemon.path());
+    let done = session(daemon.ask(Verb::Session {
+        name: "done".into(),
+    }));
+    assert_eq!(
+        (done.state, done.exit_status),
+        (SessionState::Exited, Some(5))
+    );
+    let stays = session(daemon.ask(Verb::Session {
+        name: "stays".into(),
+    }));
+    assert_eq!(
+        (stays.state, stays.pid),
+        (SessionState::Orphaned, Some(pid))
+    );
+    let checkpoint = Verb::Checkpoint(fermata_control::user::Checkpoint {
+        session: "stays".into(),
+        output: None,
+        mode: fermata_control::user::Mode::Auto,
+        then: fermata_control::user::Then::Run,
+    });
+    assert_eq!(
+        failure(daemon.ask(checkpoint)).0,
+        FailureKind::NotCheckpointable
+    );
+    assert_eq!(
+        daemon.ask(Verb::Kill {
+            name: "stays".into(),
+            signal: 9
+        }),
+        FromDaemon::Done
+    );
+    assert!(!alive(pid));
+    daemon.end();
+}
+
+#[test]
+fn hostile_bytes_end_only_their_own_connection() {
+    let daemon = Daemon::start();
+    for name in [SOCKET, "agent.sock"] {
+        for bytes in [
+            &b"\xff\xff\xff\xff"[..],
+            b"\x02\0\0\0{}",
+            b"\x03\0\0\0nul",
+            b"\x10",
+            b"",
+        ] {
+            let mut stream =
+                UnixStream::connect(daemon.path().join("run").join(name)).expect("connected");
+            stream.write_all(bytes).expect("written");
+        }
+    }
+    let token = fermata_control::agent::FromAgent::Hello {
+        protocol: fermata_control::PROTOCOL,
+        pid: 1,
+        token: "guessed".into(),
+        wake_block: 0,
+        reattach: false,
+    };
+    let socket = daemon.path().join("run/agent.sock");
+    let link = Connection::<fermata_control::agent::ToAgent, _>::connect(&socket, "daemon")
+        .expect("connected");
+    link.send(&token, &[]).expect("sent");
+    let answer = link.recv(LIMIT).expect("answered").0;
+    assert!(
+        matches!(answer, fermata_control::agent::ToAgent::Reject { .. }),
+        "{answer:?}"
+    );
+    let (kind, message) = failure(daemon.ask(Verb::Session {
+        name: "../x".into(),
+    }));
+    assert_eq!(kind, FailureKind::NotFound, "{message}");
+    assert_eq!(failure(daemon.run("../x", "true")).0, FailureKind::User);
+    let mut other = Request::new(Verb::Ps);
+    other.protocol += 1;
+    let socket = daemon.path().join("run").join(SOCKET);
+    let user = Connection::<FromDaemon, Request>::connect(&socket, "daemon").expect("connected");
+    user.send(&other, &[]).expect("sent");
+    assert!(
+        failure(user.recv(LIMIT).expect("answered").0)
+            .1
+            .contains("protocol")
+    );
+    daemon.end();
+}
+
+#[test]
+fn a_shutdown_spares_running_sessions_unless_forced() {
+    let daemon = Daemon::start();
+    let pid = session(daemon.run("works", "sleep 300"))
+        .pid
+        .expect("it runs");
+    let (kind, message) = failure(daemon.ask(Verb::Shutdown { force: false }));
+    assert!(
+        kind == FailureKind::User && message.contains("works"),
+        "{message}"
+    );
+    assert!(alive(pid));
+    assert_eq!(daemon.ask(Verb::Shutdown { force: true }), FromDaemon::Done);
+    let mut daemon = daemon;
+    let until = Instant::now() + LIMIT;
+    while daemon.process.try_wait().expect("asked").is_none() {
+        assert!(Instant::now() < until, "the daemon does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!alive(pid));
+    assert!(!daemon.path().join("run").join(SOCKET).exists());
+}

@@ -180,7 +180,17 @@ impl Captures {
         self.last += 1;
         let streams = BTreeMap::from([(stream.id, (stream, dependencies.to_vec()))]);
         let origin = stream.id;
-        self.captures.insert(self.last, Capture { graph, origin, mode, thread, valid: true, streams });
+        self.captures.insert(
+            self.last,
+            Capture {
+                graph,
+                origin,
+                mode,
+                thread,
+                valid: true,
+                streams,
+            },
+        );
         Ok(self.last)
     }
 
@@ -203,7 +213,11 @@ impl Captures {
             return Err(CaptureError::Invalidated);
         }
         let dependencies = capture.streams.get(&stream).map(|(_, nodes)| nodes.clone());
-        Ok(CaptureInfo { id, graph: capture.graph, dependencies: dependencies.unwrap_or_default() })
+        Ok(CaptureInfo {
+            id,
+            graph: capture.graph,
+            dependencies: dependencies.unwrap_or_default(),
+        })
     }
 
     /// A node was added for the stream: what follows depends on it alone.
@@ -288,7 +302,10 @@ impl Captures {
         if !capture.valid {
             return Err(CaptureError::Invalidated);
         }
-        let (_, tails) = capture.streams.entry(stream.id).or_insert((stream, Vec::new()));
+        let (_, tails) = capture
+            .streams
+            .entry(stream.id)
+            .or_insert((stream, Vec::new()));
         merge(tails, &nodes);
         Ok(Waited::Captured)
     }
@@ -298,12 +315,7 @@ impl Captures {
     /// # Errors
     /// The stream is not the origin, or the thread is another than the one that began (nothing changes
     /// then); the capture has failed, or a stream was not joined (it is over then, without a graph).
-    pub fn end(
-        &mut self,
-        stream: u64,
-        thread: u64,
-        graph: &Graph,
-    ) -> Result<u64, CaptureError> {
+    pub fn end(&mut self, stream: u64, thread: u64, graph: &Graph) -> Result<u64, CaptureError> {
         let (id, capture) = self.of(stream).ok_or(CaptureError::NotCapturing)?;
         if capture.origin != stream {
             return Err(CaptureError::Unmatched);
@@ -312,8 +324,15 @@ impl Captures {
             return Err(CaptureError::WrongThread);
         }
         let (valid, name) = (capture.valid, capture.graph);
-        let tails = capture.streams.get(&stream).map(|(_, nodes)| nodes.clone()).unwrap_or_default();
-        let joined = capture.streams.values().all(|(_, nodes)| graph.reaches(&tails, nodes));
+        let tails = capture
+            .streams
+            .get(&stream)
+            .map(|(_, nodes)| nodes.clone())
+            .unwrap_or_default();
+        let joined = capture
+            .streams
+            .values()
+            .all(|(_, nodes)| graph.reaches(&tails, nodes));
         self.captures.remove(&id);
         match (valid, joined) {
             (false, _) => Err(CaptureError::Invalidated),
@@ -357,7 +376,10 @@ impl Captures {
 
     /// The capture in which the event was last recorded has failed.
     pub fn invalidate_event(&mut self, event: u64) {
-        let capture = self.events.get(&event).and_then(|(id, _)| self.captures.get_mut(id));
+        let capture = self
+            .events
+            .get(&event)
+            .and_then(|(id, _)| self.captures.get_mut(id));
         if let Some(capture) = capture {
             capture.valid = false;
         }
@@ -369,7 +391,9 @@ impl Captures {
     /// # Errors
     /// It was.
     pub fn forbid_captured(&mut self, event: u64) -> Result<(), CaptureError> {
-        let Some((id, _)) = self.events.get(&event) else { return Ok(()) };
+        let Some((id, _)) = self.events.get(&event) else {
+            return Ok(());
+        };
         match self.captures.get_mut(id) {
             Some(capture) => {
                 capture.valid = false;
@@ -407,7 +431,11 @@ impl Captures {
                 refused = true;
             }
         }
-        if refused { Err(CaptureError::Implicit) } else { Ok(()) }
+        if refused {
+            Err(CaptureError::Implicit)
+        } else {
+            Ok(())
+        }
     }
 
     /// Refuses potentially unsafe calls to a thread in mode `own` where a capture forbids them.
@@ -432,16 +460,25 @@ impl Captures {
                 refused = true;
             }
         }
-        if refused { Err(CaptureError::Unsupported) } else { Ok(()) }
+        if refused {
+            Err(CaptureError::Unsupported)
+        } else {
+            Ok(())
+        }
     }
 
     fn of(&self, stream: u64) -> Option<(u64, &Capture)> {
-        let found = self.captures.iter().find(|(_, capture)| capture.streams.contains_key(&stream));
+        let found = self
+            .captures
+            .iter()
+            .find(|(_, capture)| capture.streams.contains_key(&stream));
         found.map(|(id, capture)| (*id, capture))
     }
 
     fn of_mut(&mut self, stream: u64) -> Option<&mut Capture> {
-        self.captures.values_mut().find(|capture| capture.streams.contains_key(&stream))
+        self.captures
+            .values_mut()
+            .find(|capture| capture.streams.contains_key(&stream))
     }
 }
 
@@ -458,8 +495,16 @@ mod tests {
     use super::*;
     use crate::{EdgeData, NodeKind};
 
-    const A: StreamKey = StreamKey { id: 1, context: 1, blocking: true };
-    const B: StreamKey = StreamKey { id: 2, context: 1, blocking: false };
+    const A: StreamKey = StreamKey {
+        id: 1,
+        context: 1,
+        blocking: true,
+    };
+    const B: StreamKey = StreamKey {
+        id: 2,
+        context: 1,
+        blocking: false,
+    };
     const EVENT: u64 = 10;
     const OTHER: u64 = 11;
 
@@ -472,13 +517,19 @@ mod tests {
         fn capturing() -> Self {
             let mut captures = Captures::default();
             captures.begin(A, CaptureMode::Global, 7, 100, &[]).unwrap();
-            Self { captures, graph: Graph::new() }
+            Self {
+                captures,
+                graph: Graph::new(),
+            }
         }
 
         fn work(&mut self, stream: StreamKey) -> NodeId {
             let info = self.captures.info(stream.id).unwrap();
-            let after: Vec<_> =
-                info.dependencies.iter().map(|node| (*node, EdgeData::default())).collect();
+            let after: Vec<_> = info
+                .dependencies
+                .iter()
+                .map(|node| (*node, EdgeData::default()))
+                .collect();
             let node = self.graph.add(NodeKind::Empty, &after).unwrap();
             self.captures.advance(stream.id, node);
             node
@@ -506,24 +557,45 @@ mod tests {
         world.captures.record(B.id, OTHER).unwrap();
         world.captures.wait(A, OTHER, false).unwrap();
         assert_eq!(world.captures.info(A.id).unwrap().dependencies.len(), 2);
-        assert_eq!(world.captures.end(B.id, 7, &world.graph), Err(CaptureError::Unmatched));
-        assert_eq!(world.captures.end(A.id, 8, &world.graph), Err(CaptureError::WrongThread));
+        assert_eq!(
+            world.captures.end(B.id, 7, &world.graph),
+            Err(CaptureError::Unmatched)
+        );
+        assert_eq!(
+            world.captures.end(A.id, 8, &world.graph),
+            Err(CaptureError::WrongThread)
+        );
         assert_eq!(world.captures.end(A.id, 7, &world.graph), Ok(100));
     }
 
     #[test]
     fn captures_are_isolated_from_outside_work_and_each_other() {
         let mut world = World::capturing();
-        assert_eq!(world.captures.wait(A, OTHER, true), Err(CaptureError::Isolation));
+        assert_eq!(
+            world.captures.wait(A, OTHER, true),
+            Err(CaptureError::Isolation)
+        );
         assert_eq!(world.captures.status(A.id), CaptureStatus::Invalidated);
-        assert_eq!(world.captures.record(A.id, EVENT), Err(CaptureError::Invalidated));
-        assert_eq!(world.captures.end(A.id, 7, &world.graph), Err(CaptureError::Invalidated));
+        assert_eq!(
+            world.captures.record(A.id, EVENT),
+            Err(CaptureError::Invalidated)
+        );
+        assert_eq!(
+            world.captures.end(A.id, 7, &world.graph),
+            Err(CaptureError::Invalidated)
+        );
         assert_eq!(world.captures.status(A.id), CaptureStatus::None);
 
         let mut world = World::capturing();
-        world.captures.begin(B, CaptureMode::Relaxed, 7, 101, &[]).unwrap();
+        world
+            .captures
+            .begin(B, CaptureMode::Relaxed, 7, 101, &[])
+            .unwrap();
         world.captures.record(A.id, EVENT).unwrap();
-        assert_eq!(world.captures.wait(B, EVENT, false), Err(CaptureError::Merge));
+        assert_eq!(
+            world.captures.wait(B, EVENT, false),
+            Err(CaptureError::Merge)
+        );
         assert_eq!(world.captures.status(A.id), CaptureStatus::Invalidated);
         assert_eq!(world.captures.status(B.id), CaptureStatus::Invalidated);
     }
@@ -547,11 +619,20 @@ mod tests {
         let mut world = World::capturing();
         world.captures.record(A.id, EVENT).unwrap();
         let mut looked = world.captures.clone();
-        assert_eq!(looked.forbid_captured(EVENT), Err(CaptureError::CapturedEvent));
+        assert_eq!(
+            looked.forbid_captured(EVENT),
+            Err(CaptureError::CapturedEvent)
+        );
         assert_eq!(looked.status(A.id), CaptureStatus::Invalidated);
         world.captures.end(A.id, 7, &world.graph).unwrap();
-        assert_eq!(world.captures.forbid_captured(EVENT), Err(CaptureError::Ended));
-        assert_eq!(world.captures.wait(B, EVENT, false), Err(CaptureError::Ended));
+        assert_eq!(
+            world.captures.forbid_captured(EVENT),
+            Err(CaptureError::Ended)
+        );
+        assert_eq!(
+            world.captures.wait(B, EVENT, false),
+            Err(CaptureError::Ended)
+        );
         assert_eq!(world.captures.record(B.id, EVENT), Ok(false));
         assert_eq!(world.captures.wait(B, EVENT, true), Ok(Waited::Outside));
     }

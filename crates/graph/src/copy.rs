@@ -47,7 +47,16 @@ pub struct CopyEnd {
 impl CopyEnd {
     /// The start of plain memory at `address`.
     pub fn linear(place: Place, address: u64) -> Self {
-        Self { place, address, context: 0, x_bytes: 0, y: 0, z: 0, pitch: 0, height: 0 }
+        Self {
+            place,
+            address,
+            context: 0,
+            x_bytes: 0,
+            y: 0,
+            z: 0,
+            pitch: 0,
+            height: 0,
+        }
     }
 
     /// Byte offset from `address` of row `row` in slice `slice` of the box, or `None` on overflow.
@@ -76,12 +85,20 @@ pub struct Copy {
 impl Copy {
     /// `bytes` from one address to another.
     pub fn linear(dst: CopyEnd, src: CopyEnd, bytes: u64) -> Self {
-        Self { src, dst, width_bytes: bytes, height: 1, depth: 1 }
+        Self {
+            src,
+            dst,
+            width_bytes: bytes,
+            height: 1,
+            depth: 1,
+        }
     }
 
     /// Bytes moved altogether, or `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
-        self.width_bytes.checked_mul(self.height)?.checked_mul(self.depth)
+        self.width_bytes
+            .checked_mul(self.height)?
+            .checked_mul(self.depth)
     }
 
     /// Whether it is a single run of bytes.
@@ -92,13 +109,21 @@ impl Copy {
     /// Whether pitches and heights leave room for the box and nothing overflows. Ends that are arrays
     /// must have had their pitch and height filled in.
     pub fn is_well_formed(&self) -> bool {
-        let Some(bytes) = self.bytes() else { return false };
+        let Some(bytes) = self.bytes() else {
+            return false;
+        };
         if bytes == 0 {
             return true;
         }
         [&self.src, &self.dst].into_iter().all(|end| {
-            let row_fits = end.x_bytes.checked_add(self.width_bytes).is_some_and(|w| w <= end.pitch);
-            let slice_fits = end.y.checked_add(self.height).is_some_and(|h| h <= end.height);
+            let row_fits = end
+                .x_bytes
+                .checked_add(self.width_bytes)
+                .is_some_and(|w| w <= end.pitch);
+            let slice_fits = end
+                .y
+                .checked_add(self.height)
+                .is_some_and(|h| h <= end.height);
             (self.height == 1 && self.depth == 1 || row_fits)
                 && (self.depth == 1 || slice_fits)
                 && self.span(end).is_some()
@@ -120,26 +145,68 @@ mod tests {
     use super::*;
 
     fn end(pitch: u64, height: u64) -> CopyEnd {
-        CopyEnd { pitch, height, ..CopyEnd::linear(Place::Device, 0x1000) }
+        CopyEnd {
+            pitch,
+            height,
+            ..CopyEnd::linear(Place::Device, 0x1000)
+        }
     }
 
     #[test]
     fn a_row_wider_than_the_pitch_is_refused() {
-        let copy = Copy { src: end(16, 4), dst: end(8, 4), width_bytes: 12, height: 2, depth: 1 };
+        let copy = Copy {
+            src: end(16, 4),
+            dst: end(8, 4),
+            width_bytes: 12,
+            height: 2,
+            depth: 1,
+        };
         assert!(!copy.is_well_formed());
-        assert!(Copy { dst: end(12, 4), ..copy }.is_well_formed());
+        assert!(
+            Copy {
+                dst: end(12, 4),
+                ..copy
+            }
+            .is_well_formed()
+        );
     }
 
     #[test]
     fn span_covers_the_last_row_only_to_its_width() {
-        let copy = Copy { src: end(16, 4), dst: end(16, 4), width_bytes: 4, height: 2, depth: 2 };
-        let src = CopyEnd { x_bytes: 8, y: 1, z: 1, ..copy.src };
-        assert_eq!(copy.span(&src), Some(((4 + 1) * 16 + 8, (2 * 4 + 2) * 16 + 8 + 4)));
+        let copy = Copy {
+            src: end(16, 4),
+            dst: end(16, 4),
+            width_bytes: 4,
+            height: 2,
+            depth: 2,
+        };
+        let src = CopyEnd {
+            x_bytes: 8,
+            y: 1,
+            z: 1,
+            ..copy.src
+        };
+        assert_eq!(
+            copy.span(&src),
+            Some(((4 + 1) * 16 + 8, (2 * 4 + 2) * 16 + 8 + 4))
+        );
     }
 
     #[test]
     fn overflow_is_not_well_formed() {
-        let far = CopyEnd { z: u64::MAX, ..end(16, 4) };
-        assert!(!Copy { src: far, dst: end(16, 4), width_bytes: 4, height: 1, depth: 2 }.is_well_formed());
+        let far = CopyEnd {
+            z: u64::MAX,
+            ..end(16, 4)
+        };
+        assert!(
+            !Copy {
+                src: far,
+                dst: end(16, 4),
+                width_bytes: 4,
+                height: 1,
+                depth: 2
+            }
+            .is_well_formed()
+        );
     }
 }

@@ -29,7 +29,10 @@ fn body(graph: &Graph, prefix: &str, verbose: bool, text: &mut String) {
     }
     for edge in graph.edges() {
         let (from, to) = (edge.from.0, edge.to.0);
-        let _ = writeln!(text, "  \"{prefix}_node_{from}\" -> \"{prefix}_node_{to}\";");
+        let _ = writeln!(
+            text,
+            "  \"{prefix}_node_{from}\" -> \"{prefix}_node_{to}\";"
+        );
     }
 }
 
@@ -37,17 +40,28 @@ fn details(kind: &NodeKind) -> String {
     match kind {
         NodeKind::Kernel(node) => {
             let ([x, y, z], [a, b, c]) = (node.grid, node.block);
-            format!("\\nfunction {:#x}\\n<<<({x},{y},{z}), ({a},{b},{c}), {}>>>", node.function, node.shared_bytes)
+            format!(
+                "\\nfunction {:#x}\\n<<<({x},{y},{z}), ({a},{b},{c}), {}>>>",
+                node.function, node.shared_bytes
+            )
         }
         NodeKind::Memcpy(copy) => {
             let (src, dst) = (copy.src.address, copy.dst.address);
-            format!("\\n{src:#x} to {dst:#x}\\n{} x {} x {}", copy.width_bytes, copy.height, copy.depth)
+            format!(
+                "\\n{src:#x} to {dst:#x}\\n{} x {} x {}",
+                copy.width_bytes, copy.height, copy.depth
+            )
         }
-        NodeKind::Memset(set) => format!("\\n{:#x} = {}\\n{} x {}", set.dst, set.value, set.width, set.height),
+        NodeKind::Memset(set) => format!(
+            "\\n{:#x} = {}\\n{} x {}",
+            set.dst, set.value, set.width, set.height
+        ),
         NodeKind::EventRecord(event) | NodeKind::EventWait(event) => format!("\\nevent {event:#x}"),
         NodeKind::MemAlloc(node) => format!("\\n{} bytes at {:#x}", node.bytes, node.address),
         NodeKind::MemFree(address) => format!("\\n{address:#x}"),
-        NodeKind::Host(_) | NodeKind::ChildGraph(_) | NodeKind::Empty | NodeKind::BatchMemOp(_) => String::new(),
+        NodeKind::Host(_) | NodeKind::ChildGraph(_) | NodeKind::Empty | NodeKind::BatchMemOp(_) => {
+            String::new()
+        }
     }
 }
 
@@ -61,8 +75,12 @@ mod tests {
         let mut inner = Graph::new();
         inner.add(NodeKind::Empty, &[]).unwrap();
         let mut graph = Graph::new();
-        let first = graph.add(NodeKind::ChildGraph(Box::new(inner)), &[]).unwrap();
-        graph.add(NodeKind::EventWait(0x20), &[(first, EdgeData::default())]).unwrap();
+        let first = graph
+            .add(NodeKind::ChildGraph(Box::new(inner)), &[])
+            .unwrap();
+        graph
+            .add(NodeKind::EventWait(0x20), &[(first, EdgeData::default())])
+            .unwrap();
         let text = print(&graph, true);
         assert!(text.contains("\"graph_node_1\" -> \"graph_node_2\""));
         assert!(text.contains("\"graph_node_1_node_1\""));

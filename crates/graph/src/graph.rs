@@ -85,7 +85,13 @@ impl Graph {
             }
         }
         self.next += 1;
-        self.nodes.insert(id, Node { kind, dependencies: dependencies.to_vec() });
+        self.nodes.insert(
+            id,
+            Node {
+                kind,
+                dependencies: dependencies.to_vec(),
+            },
+        );
         Ok(id)
     }
 
@@ -114,7 +120,10 @@ impl Graph {
     /// # Errors
     /// No such node.
     pub fn kind_mut(&mut self, id: NodeId) -> Result<&mut NodeKind, GraphError> {
-        self.nodes.get_mut(&id).map(|node| &mut node.kind).ok_or(GraphError::UnknownNode(id))
+        self.nodes
+            .get_mut(&id)
+            .map(|node| &mut node.kind)
+            .ok_or(GraphError::UnknownNode(id))
     }
 
     /// Replaces the parameters of a node.
@@ -124,7 +133,11 @@ impl Graph {
     pub fn set(&mut self, id: NodeId, kind: NodeKind) -> Result<(), GraphError> {
         let old = self.kind_mut(id)?;
         if !old.same_kind(&kind) {
-            return Err(GraphError::WrongKind { node: id, found: old.name(), expected: kind.name() });
+            return Err(GraphError::WrongKind {
+                node: id,
+                found: old.name(),
+                expected: kind.name(),
+            });
         }
         *old = kind;
         Ok(())
@@ -137,19 +150,28 @@ impl Graph {
 
     /// Nodes without dependencies, in the order they were made.
     pub fn roots(&self) -> impl Iterator<Item = NodeId> {
-        self.nodes().filter(|(_, node)| node.dependencies.is_empty()).map(|(id, _)| id)
+        self.nodes()
+            .filter(|(_, node)| node.dependencies.is_empty())
+            .map(|(id, _)| id)
     }
 
     /// All edges, by the node they enter.
     pub fn edges(&self) -> impl Iterator<Item = Edge> {
         self.nodes().flat_map(|(to, node)| {
-            node.dependencies.iter().map(move |(from, data)| Edge { from: *from, to, data: *data })
+            node.dependencies.iter().map(move |(from, data)| Edge {
+                from: *from,
+                to,
+                data: *data,
+            })
         })
     }
 
     /// Nodes that depend on `id` directly.
     pub fn dependents(&self, id: NodeId) -> Vec<(NodeId, EdgeData)> {
-        self.edges().filter(|edge| edge.from == id).map(|edge| (edge.to, edge.data)).collect()
+        self.edges()
+            .filter(|edge| edge.from == id)
+            .map(|edge| (edge.to, edge.data))
+            .collect()
     }
 
     /// Adds edges, all or none.
@@ -164,7 +186,9 @@ impl Graph {
                 return Err(GraphError::SelfEdge(edge.from));
             }
             let same = |other: &Edge| (other.from, other.to) == (edge.from, edge.to);
-            if node.dependencies.iter().any(|(from, _)| *from == edge.from) || edges[..index].iter().any(same) {
+            if node.dependencies.iter().any(|(from, _)| *from == edge.from)
+                || edges[..index].iter().any(same)
+            {
                 return Err(GraphError::DuplicateEdge(edge.from, edge.to));
             }
         }
@@ -183,13 +207,18 @@ impl Graph {
     pub fn remove_edges(&mut self, edges: &[Edge]) -> Result<(), GraphError> {
         for edge in edges {
             self.node(edge.from)?;
-            if !self.node(edge.to)?.dependencies.contains(&(edge.from, edge.data)) {
+            if !self
+                .node(edge.to)?
+                .dependencies
+                .contains(&(edge.from, edge.data))
+            {
                 return Err(GraphError::MissingEdge(edge.from, edge.to));
             }
         }
         for edge in edges {
             if let Some(node) = self.nodes.get_mut(&edge.to) {
-                node.dependencies.retain(|dependency| *dependency != (edge.from, edge.data));
+                node.dependencies
+                    .retain(|dependency| *dependency != (edge.from, edge.data));
             }
         }
         Ok(())
@@ -200,8 +229,10 @@ impl Graph {
     /// # Errors
     /// The edges form a cycle.
     pub fn order(&self) -> Result<Vec<NodeId>, GraphError> {
-        let mut missing: BTreeMap<NodeId, usize> =
-            self.nodes().map(|(id, node)| (id, node.dependencies.len())).collect();
+        let mut missing: BTreeMap<NodeId, usize> = self
+            .nodes()
+            .map(|(id, node)| (id, node.dependencies.len()))
+            .collect();
         let mut dependents: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
         for edge in self.edges() {
             dependents.entry(edge.from).or_default().push(edge.to);
@@ -253,7 +284,9 @@ impl Graph {
     /// # Errors
     /// A node of the path is unknown or not a child graph.
     pub fn inner(&self, path: &[NodeId]) -> Result<&Graph, GraphError> {
-        let Some((first, rest)) = path.split_first() else { return Ok(self) };
+        let Some((first, rest)) = path.split_first() else {
+            return Ok(self);
+        };
         match &self.node(*first)?.kind {
             NodeKind::ChildGraph(child) => child.inner(rest),
             kind => Err(not_a_child(*first, kind)),
@@ -265,7 +298,9 @@ impl Graph {
     /// # Errors
     /// As there.
     pub fn inner_mut(&mut self, path: &[NodeId]) -> Result<&mut Graph, GraphError> {
-        let Some((first, rest)) = path.split_first() else { return Ok(self) };
+        let Some((first, rest)) = path.split_first() else {
+            return Ok(self);
+        };
         match self.kind_mut(*first)? {
             NodeKind::ChildGraph(child) => child.inner_mut(rest),
             kind => Err(not_a_child(*first, kind)),
@@ -274,7 +309,11 @@ impl Graph {
 }
 
 fn not_a_child(node: NodeId, kind: &NodeKind) -> GraphError {
-    GraphError::WrongKind { node, found: kind.name(), expected: "child graph" }
+    GraphError::WrongKind {
+        node,
+        found: kind.name(),
+        expected: "child graph",
+    }
 }
 
 #[cfg(test)]
@@ -282,10 +321,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PLAIN: EdgeData = EdgeData { from_port: 0, to_port: 0, kind: 0 };
+    const PLAIN: EdgeData = EdgeData {
+        from_port: 0,
+        to_port: 0,
+        kind: 0,
+    };
 
     fn edge(from: NodeId, to: NodeId) -> Edge {
-        Edge { from, to, data: PLAIN }
+        Edge {
+            from,
+            to,
+            data: PLAIN,
+        }
     }
 
     #[test]
@@ -305,8 +352,14 @@ mod tests {
         let b = graph.add(NodeKind::Empty, &[]).unwrap();
         let before = graph.clone();
         let twice = [edge(a, b), edge(a, b)];
-        assert_eq!(graph.add_edges(&twice), Err(GraphError::DuplicateEdge(a, b)));
-        assert_eq!(graph.add_edges(&[edge(a, b), edge(a, a)]), Err(GraphError::SelfEdge(a)));
+        assert_eq!(
+            graph.add_edges(&twice),
+            Err(GraphError::DuplicateEdge(a, b))
+        );
+        assert_eq!(
+            graph.add_edges(&[edge(a, b), edge(a, a)]),
+            Err(GraphError::SelfEdge(a))
+        );
         assert_eq!(graph, before);
     }
 

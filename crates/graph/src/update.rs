@@ -56,12 +56,19 @@ impl Reason {
 /// # Errors
 /// The update is not possible; nothing has changed.
 pub fn updated(old: &Graph, new: &Graph) -> Result<Graph, UpdateError> {
-    let topology = |node| UpdateError { reason: Reason::Topology, node, from: None };
+    let topology = |node| UpdateError {
+        reason: Reason::Topology,
+        node,
+        from: None,
+    };
     if old.len() != new.len() {
         return Err(topology(None));
     }
-    let to_old: BTreeMap<NodeId, NodeId> =
-        new.nodes().map(|(id, _)| id).zip(old.nodes().map(|(id, _)| id)).collect();
+    let to_old: BTreeMap<NodeId, NodeId> = new
+        .nodes()
+        .map(|(id, _)| id)
+        .zip(old.nodes().map(|(id, _)| id))
+        .collect();
     let mut result = old.clone();
     for ((old_id, before), (new_id, after)) in old.nodes().zip(new.nodes()) {
         if before.dependencies.len() != after.dependencies.len() {
@@ -70,10 +77,17 @@ pub fn updated(old: &Graph, new: &Graph) -> Result<Graph, UpdateError> {
         for (from, data) in &after.dependencies {
             let mapped = to_old.get(from).ok_or(topology(Some(new_id)))?;
             if !before.dependencies.contains(&(*mapped, *data)) {
-                return Err(UpdateError { from: Some(*from), ..topology(Some(new_id)) });
+                return Err(UpdateError {
+                    from: Some(*from),
+                    ..topology(Some(new_id))
+                });
             }
         }
-        let at = |reason| UpdateError { reason, node: Some(new_id), from: None };
+        let at = |reason| UpdateError {
+            reason,
+            node: Some(new_id),
+            from: None,
+        };
         let kind = replaced(&before.kind, &after.kind).map_err(at)?;
         result.set(old_id, kind).map_err(|_| at(Reason::Kind))?;
     }
@@ -94,12 +108,20 @@ pub fn replaced(before: &NodeKind, after: &NodeKind) -> Result<NodeKind, Reason>
             return Ok(NodeKind::ChildGraph(Box::new(child)));
         }
         (NodeKind::MemAlloc(_) | NodeKind::MemFree(_), _) if before.same_kind(after) => {
-            return if before == after { Ok(after.clone()) } else { Err(Reason::NotSupported) };
+            return if before == after {
+                Ok(after.clone())
+            } else {
+                Err(Reason::NotSupported)
+            };
         }
         _ if before.same_kind(after) => true,
         _ => return Err(Reason::Kind),
     };
-    if possible { Ok(after.clone()) } else { Err(Reason::Parameters) }
+    if possible {
+        Ok(after.clone())
+    } else {
+        Err(Reason::Parameters)
+    }
 }
 
 /// A kernel node may get another function of its context.
@@ -109,7 +131,8 @@ fn kernel(before: &KernelNode, after: &KernelNode) -> bool {
 
 /// The kinds of memory and their contexts must stay.
 fn copy(before: &Copy, after: &Copy) -> bool {
-    let same = |a: &crate::CopyEnd, b: &crate::CopyEnd| (a.place, a.context) == (b.place, b.context);
+    let same =
+        |a: &crate::CopyEnd, b: &crate::CopyEnd| (a.place, a.context) == (b.place, b.context);
     same(&before.src, &after.src) && same(&before.dst, &after.dst)
 }
 
@@ -123,11 +146,22 @@ mod tests {
     use super::*;
     use crate::{CopyEnd, EdgeData, Place};
 
-    const PLAIN: EdgeData = EdgeData { from_port: 0, to_port: 0, kind: 0 };
+    const PLAIN: EdgeData = EdgeData {
+        from_port: 0,
+        to_port: 0,
+        kind: 0,
+    };
 
     fn memset_node(value: u32, height: u64) -> NodeKind {
         let dst = 0x1000;
-        NodeKind::Memset(MemsetNode { dst, pitch: 64, value, element_size: 4, width: 4, height })
+        NodeKind::Memset(MemsetNode {
+            dst,
+            pitch: 64,
+            value,
+            element_size: 4,
+            width: 4,
+            height,
+        })
     }
 
     fn chain(kinds: Vec<NodeKind>, skip: usize) -> Graph {
@@ -158,8 +192,14 @@ mod tests {
         let old = chain(vec![NodeKind::Empty, memset_node(1, 1)], 0);
         let reason = |new: &Graph| updated(&old, new).unwrap_err().reason;
         assert_eq!(reason(&chain(vec![NodeKind::Empty], 0)), Reason::Topology);
-        assert_eq!(reason(&chain(vec![NodeKind::Empty, NodeKind::Empty], 0)), Reason::Kind);
-        assert_eq!(reason(&chain(vec![NodeKind::Empty, memset_node(1, 2)], 0)), Reason::Parameters);
+        assert_eq!(
+            reason(&chain(vec![NodeKind::Empty, NodeKind::Empty], 0)),
+            Reason::Kind
+        );
+        assert_eq!(
+            reason(&chain(vec![NodeKind::Empty, memset_node(1, 2)], 0)),
+            Reason::Parameters
+        );
         let mut apart = Graph::new();
         apart.add(NodeKind::Empty, &[]).unwrap();
         apart.add(memset_node(1, 1), &[]).unwrap();
@@ -172,6 +212,9 @@ mod tests {
         let node = |src, dst| NodeKind::Memcpy(Copy::linear(end(dst), end(src), 8));
         let before = node(Place::Host, Place::Device);
         assert!(replaced(&before, &node(Place::Host, Place::Device)).is_ok());
-        assert_eq!(replaced(&before, &node(Place::Device, Place::Device)), Err(Reason::Parameters));
+        assert_eq!(
+            replaced(&before, &node(Place::Device, Place::Device)),
+            Err(Reason::Parameters)
+        );
     }
 }

@@ -33,7 +33,10 @@ pub struct Array {
 
 impl std::fmt::Debug for Array {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Array").field("handle", &self.handle).field("base", &self.base).finish()
+        f.debug_struct("Array")
+            .field("handle", &self.handle)
+            .field("base", &self.base)
+            .finish()
     }
 }
 
@@ -41,8 +44,12 @@ impl std::fmt::Debug for Array {
 fn channel_bytes(format: cu::CUarray_format) -> Option<u64> {
     match format {
         cu::CU_AD_FORMAT_UNSIGNED_INT8 | cu::CU_AD_FORMAT_SIGNED_INT8 => Some(1),
-        cu::CU_AD_FORMAT_UNSIGNED_INT16 | cu::CU_AD_FORMAT_SIGNED_INT16 | cu::CU_AD_FORMAT_HALF => Some(2),
-        cu::CU_AD_FORMAT_UNSIGNED_INT32 | cu::CU_AD_FORMAT_SIGNED_INT32 | cu::CU_AD_FORMAT_FLOAT => Some(4),
+        cu::CU_AD_FORMAT_UNSIGNED_INT16 | cu::CU_AD_FORMAT_SIGNED_INT16 | cu::CU_AD_FORMAT_HALF => {
+            Some(2)
+        }
+        cu::CU_AD_FORMAT_UNSIGNED_INT32
+        | cu::CU_AD_FORMAT_SIGNED_INT32
+        | cu::CU_AD_FORMAT_FLOAT => Some(4),
         _ => None,
     }
 }
@@ -62,13 +69,23 @@ impl Array {
             return Err(INVALID_VALUE);
         }
         let width = descriptor.Width as u64;
-        let width_bytes =
-            width.checked_mul(channel * u64::from(descriptor.NumChannels)).ok_or(INVALID_VALUE)?;
-        let (height, depth) = (descriptor.Height.max(1) as u64, descriptor.Depth.max(1) as u64);
-        let pitch = width_bytes.checked_next_multiple_of(PITCH).ok_or(INVALID_VALUE)?;
-        let bytes =
-            pitch.checked_mul(height).and_then(|slice| slice.checked_mul(depth)).ok_or(INVALID_VALUE)?;
-        let base = driver.memory.allocate(&context.device, context.handle, bytes, Kind::Device)?;
+        let width_bytes = width
+            .checked_mul(channel * u64::from(descriptor.NumChannels))
+            .ok_or(INVALID_VALUE)?;
+        let (height, depth) = (
+            descriptor.Height.max(1) as u64,
+            descriptor.Depth.max(1) as u64,
+        );
+        let pitch = width_bytes
+            .checked_next_multiple_of(PITCH)
+            .ok_or(INVALID_VALUE)?;
+        let bytes = pitch
+            .checked_mul(height)
+            .and_then(|slice| slice.checked_mul(depth))
+            .ok_or(INVALID_VALUE)?;
+        let base = driver
+            .memory
+            .allocate(&context.device, context.handle, bytes, Kind::Device)?;
         let array = Arc::new(Self {
             handle: handle::fresh(Tag::Array),
             context: context.handle,

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fermata_abi::sys::driver as cu;
 use fermata_graph::capture::CaptureInfo;
 use fermata_graph::{
-    CaptureError, CaptureMode, CaptureStatus, Captures, EdgeData, Graph, NodeId, NodeKind, StreamKey, Waited,
+    CaptureError, CaptureMode, CaptureStatus, Captures, EdgeData, Graph, NodeId, NodeKind,
+    StreamKey, Waited,
 };
 use parking_lot::Mutex;
 
@@ -45,11 +46,18 @@ fn refused(error: CaptureError) -> CuError {
 }
 
 fn key(stream: &Stream) -> StreamKey {
-    StreamKey { id: stream.id, context: stream.context.id, blocking: stream.kind != Kind::NonBlocking }
+    StreamKey {
+        id: stream.id,
+        context: stream.context.id,
+        blocking: stream.kind != Kind::NonBlocking,
+    }
 }
 
 /// Applies a rule, if anything has ever been captured.
-fn rule<T>(otherwise: T, apply: impl FnOnce(&mut Captures) -> Result<T, CaptureError>) -> Result<T> {
+fn rule<T>(
+    otherwise: T,
+    apply: impl FnOnce(&mut Captures) -> Result<T, CaptureError>,
+) -> Result<T> {
     match &mut *CAPTURES.lock() {
         Some(captures) if !captures.is_idle() => apply(captures).map_err(refused),
         _ => Ok(otherwise),
@@ -112,7 +120,10 @@ pub fn is_capturing(stream: &Stream) -> bool {
 
 /// How the stream stands.
 pub fn status(stream: &Stream) -> CaptureStatus {
-    CAPTURES.lock().as_ref().map_or(CaptureStatus::None, |captures| captures.status(stream.id))
+    CAPTURES
+        .lock()
+        .as_ref()
+        .map_or(CaptureStatus::None, |captures| captures.status(stream.id))
 }
 
 /// The capture that the stream takes part in.
@@ -121,7 +132,9 @@ pub fn status(stream: &Stream) -> CaptureStatus {
 /// It has failed, or there is none.
 pub fn info(stream: &Stream) -> Result<CaptureInfo> {
     let captures = CAPTURES.lock();
-    let captures = captures.as_ref().ok_or(refused(CaptureError::NotCapturing))?;
+    let captures = captures
+        .as_ref()
+        .ok_or(refused(CaptureError::NotCapturing))?;
     captures.info(stream.id).map_err(refused)
 }
 
@@ -149,7 +162,10 @@ pub fn begin(stream: &Stream, mode: CaptureMode, graph: &GraphObject, after: &[N
     }
     let mut captures = CAPTURES.lock();
     let captures = captures.get_or_insert_default();
-    captures.begin(key(stream), mode, thread(), graph.handle, after).map(drop).map_err(refused)
+    captures
+        .begin(key(stream), mode, thread(), graph.handle, after)
+        .map(drop)
+        .map_err(refused)
 }
 
 /// Ends the capture begun in a stream and gives the graph captured into.
@@ -159,12 +175,19 @@ pub fn begin(stream: &Stream, mode: CaptureMode, graph: &GraphObject, after: &[N
 /// that was made for it is gone then.
 pub fn end(driver: &Driver, stream: &Stream) -> Result<Arc<GraphObject>> {
     let mut captures = CAPTURES.lock();
-    let captures = captures.as_mut().ok_or(refused(CaptureError::NotCapturing))?;
-    let handle = captures.graph_of(stream.id).ok_or(refused(CaptureError::NotCapturing))?;
+    let captures = captures
+        .as_mut()
+        .ok_or(refused(CaptureError::NotCapturing))?;
+    let handle = captures
+        .graph_of(stream.id)
+        .ok_or(refused(CaptureError::NotCapturing))?;
     let object = driver.graphs.get(handle).ok_or(INVALID_VALUE)?;
     let graph = object.with(|graph| Ok(graph.clone()))?;
     let ended = captures.end(stream.id, thread(), &graph);
-    if matches!(ended, Err(CaptureError::Unmatched | CaptureError::WrongThread)) {
+    if matches!(
+        ended,
+        Err(CaptureError::Unmatched | CaptureError::WrongThread)
+    ) {
         return ended.map(|_| object).map_err(refused);
     }
     let made = MADE.lock().remove(&handle);
@@ -180,8 +203,12 @@ pub fn end(driver: &Driver, stream: &Stream) -> Result<Arc<GraphObject>> {
 /// It is not being captured.
 pub fn set_dependencies(stream: &Stream, nodes: &[NodeId], replace: bool) -> Result {
     let mut captures = CAPTURES.lock();
-    let captures = captures.as_mut().ok_or(refused(CaptureError::NotCapturing))?;
-    captures.set_dependencies(stream.id, nodes, replace).map_err(refused)
+    let captures = captures
+        .as_mut()
+        .ok_or(refused(CaptureError::NotCapturing))?;
+    captures
+        .set_dependencies(stream.id, nodes, replace)
+        .map_err(refused)
 }
 
 /// A stream goes away.
@@ -210,14 +237,20 @@ pub fn submit(stream: &Arc<Stream>, kind: NodeKind) -> Result {
         return add_node(driver, stream, kind);
     }
     forbid_on(stream)?;
-    stream.submit(Work::build(driver, &stream.context, &kind)?).map(drop)
+    stream
+        .submit(Work::build(driver, &stream.context, &kind)?)
+        .map(drop)
 }
 
 /// Adds a node to the graph that a stream is captured into.
 fn add_node(driver: &Driver, stream: &Stream, kind: NodeKind) -> Result {
     let info = info(stream)?;
     let graph = GraphObject::resolve(driver, info.graph)?;
-    let after: Vec<_> = info.dependencies.iter().map(|node| (*node, EdgeData::default())).collect();
+    let after: Vec<_> = info
+        .dependencies
+        .iter()
+        .map(|node| (*node, EdgeData::default()))
+        .collect();
     let node = graph.with_mut(|graph| graph.add(kind, &after))?;
     if let Some(captures) = &mut *CAPTURES.lock() {
         captures.advance(stream.id, node);

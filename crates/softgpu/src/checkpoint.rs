@@ -90,7 +90,11 @@ pub fn lock(driver: &Driver, timeout: Option<Duration>) -> Result {
     let late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     SHUT.store(true, Ordering::SeqCst);
     let drained = || {
-        let points = driver.contexts.all().into_iter().flat_map(|context| context.streams.lock().ends());
+        let points = driver
+            .contexts
+            .all()
+            .into_iter()
+            .flat_map(|context| context.streams.lock().ends());
         ACTIVE.load(Ordering::SeqCst) == 0 && points.into_iter().all(|point| point.reached())
     };
     while !drained() {
@@ -127,7 +131,9 @@ pub fn checkpoint(driver: &Driver) -> Result {
 /// The process is not checkpointed, or there is no memory.
 pub fn restore(driver: &Driver) -> Result {
     let mut state = STATE.lock();
-    let State::Checkpointed(saved) = &*state else { return Err(illegal_state()) };
+    let State::Checkpointed(saved) = &*state else {
+        return Err(illegal_state());
+    };
     driver.memory.bring_back(saved)?;
     *state = State::Locked;
     Ok(())

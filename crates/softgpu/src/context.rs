@@ -6,8 +6,8 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::Mutex;
@@ -76,7 +76,12 @@ struct OwnStreams(RefCell<Vec<Weak<Stream>>>);
 
 impl Drop for OwnStreams {
     fn drop(&mut self) {
-        for stream in self.0.get_mut().drain(..).filter_map(|stream| stream.upgrade()) {
+        for stream in self
+            .0
+            .get_mut()
+            .drain(..)
+            .filter_map(|stream| stream.upgrade())
+        {
             stream.destroy();
         }
     }
@@ -132,14 +137,18 @@ impl Context {
 
     /// Kills it: from now on everything fails with `error`, work that waits is dropped.
     pub fn fail(&self, error: CuError) {
-        let _ = self.fault.compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self
+            .fault
+            .compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
         self.stop.store(true, Ordering::Relaxed);
     }
 
     /// The legacy default stream.
     pub fn legacy_stream(self: &Arc<Self>) -> Arc<Stream> {
         let mut streams = self.streams.lock();
-        let legacy = streams.legacy.get_or_insert_with(|| Stream::new(self, Kind::Legacy, 0, 0));
+        let legacy = streams
+            .legacy
+            .get_or_insert_with(|| Stream::new(self, Kind::Legacy, 0, 0));
         Arc::clone(legacy)
     }
 
@@ -184,7 +193,12 @@ impl Context {
     /// All its streams.
     pub fn all_streams(&self) -> Vec<Arc<Stream>> {
         let streams = self.streams.lock();
-        streams.legacy.iter().chain(&streams.others).cloned().collect()
+        streams
+            .legacy
+            .iter()
+            .chain(&streams.others)
+            .cloned()
+            .collect()
     }
 
     /// Takes bytes that a kernel printed. They are written when the program synchronises, or when there
@@ -221,10 +235,19 @@ impl Context {
         let _ = self.synchronize();
         self.stop.store(true, Ordering::Relaxed);
         let handle = self.handle;
-        driver.streams.remove_unless(|stream| stream.context.id != self.id);
-        driver.events.remove_unless(|event| event.context.id != self.id);
-        driver.functions.remove_unless(|function| function.module.context.id != self.id);
-        for module in driver.modules.remove_unless(|module| module.context.id != self.id) {
+        driver
+            .streams
+            .remove_unless(|stream| stream.context.id != self.id);
+        driver
+            .events
+            .remove_unless(|event| event.context.id != self.id);
+        driver
+            .functions
+            .remove_unless(|function| function.module.context.id != self.id);
+        for module in driver
+            .modules
+            .remove_unless(|module| module.context.id != self.id)
+        {
             module.forget_functions();
         }
         driver.arrays.remove_unless(|array| array.context != handle);
@@ -243,7 +266,15 @@ impl Context {
     /// # Errors
     /// There is no such context, or it is primary.
     pub fn destroy(driver: &Driver, handle: u64) -> Result {
-        let context = driver.contexts.get(handle).ok_or(INVALID_CONTEXT)?;
+        let destroyed = CuError(cu::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        let unknown = || {
+            if handle::is_of(Tag::Context, handle) {
+                destroyed
+            } else {
+                INVALID_CONTEXT
+            }
+        };
+        let context = driver.contexts.get(handle).ok_or_else(unknown)?;
         if context.primary {
             return Err(INVALID_CONTEXT);
         }
@@ -257,7 +288,11 @@ impl Context {
 impl Streams {
     /// Where all streams stand now.
     pub fn ends(&self) -> Vec<Point> {
-        self.legacy.iter().chain(&self.others).map(|stream| stream.end()).collect()
+        self.legacy
+            .iter()
+            .chain(&self.others)
+            .map(|stream| stream.end())
+            .collect()
     }
 
     /// The legacy default stream, if it was ever used.
@@ -298,7 +333,11 @@ impl Primary {
     pub fn release(driver: &Driver, device: &Arc<Device>) -> Result {
         let mut primary = device.primary.lock();
         primary.holders = primary.holders.checked_sub(1).ok_or(INVALID_CONTEXT)?;
-        let context = if primary.holders == 0 { primary.context.take() } else { None };
+        let context = if primary.holders == 0 {
+            primary.context.take()
+        } else {
+            None
+        };
         drop(primary);
         if let Some(context) = context {
             driver.contexts.remove(context.handle);
@@ -380,7 +419,10 @@ pub fn current_any() -> Result<Arc<Context>> {
     let driver = driver::get()?;
     match current_handle() {
         0 => Err(INVALID_CONTEXT),
-        handle => driver.contexts.get(handle).ok_or(CuError(cu::CUDA_ERROR_CONTEXT_IS_DESTROYED)),
+        handle => driver
+            .contexts
+            .get(handle)
+            .ok_or(CuError(cu::CUDA_ERROR_CONTEXT_IS_DESTROYED)),
     }
 }
 
@@ -412,7 +454,12 @@ pub fn named(handle: u64) -> Result<Arc<Context>> {
 /// # Errors
 /// They are not.
 pub fn check_flags(flags: u32) -> Result {
-    let schedules = [0, cu::CU_CTX_SCHED_SPIN, cu::CU_CTX_SCHED_YIELD, cu::CU_CTX_SCHED_BLOCKING_SYNC];
+    let schedules = [
+        0,
+        cu::CU_CTX_SCHED_SPIN,
+        cu::CU_CTX_SCHED_YIELD,
+        cu::CU_CTX_SCHED_BLOCKING_SYNC,
+    ];
     let known = cu::CU_CTX_FLAGS_MASK;
     if flags & !known != 0 || !schedules.contains(&(flags & cu::CU_CTX_SCHED_MASK)) {
         return Err(INVALID_VALUE);

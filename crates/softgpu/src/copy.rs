@@ -74,7 +74,10 @@ impl Plan {
             rate,
             staged: None,
             touches_host: src.device == HOST || dst.device == HOST,
-            pageable: Pageable { src: src.pageable, dst: dst.pageable },
+            pageable: Pageable {
+                src: src.pageable,
+                dst: dst.pageable,
+            },
         })
     }
 
@@ -86,7 +89,10 @@ impl Plan {
             return Ok(false);
         }
         let mut bytes = vec![0u8; len as usize];
-        let to = Side { address: bytes.as_mut_ptr().expose_provenance() as u64, checked: false };
+        let to = Side {
+            address: bytes.as_mut_ptr().expose_provenance() as u64,
+            checked: false,
+        };
         driver.memory.copy(to, self.src, len)?;
         self.staged = Some(bytes);
         Ok(true)
@@ -135,12 +141,19 @@ fn start(side: Side, end: &CopyEnd, row: u64, slice: u64) -> Result<Side> {
 }
 
 /// Turns an array's handle into the address, pitch and height of its bytes.
-fn resolve_array(driver: &Driver, end: &mut CopyEnd, width: u64, height: u64, depth: u64) -> Result {
+fn resolve_array(
+    driver: &Driver,
+    end: &mut CopyEnd,
+    width: u64,
+    height: u64,
+    depth: u64,
+) -> Result {
     if end.place != Place::Array {
         return Ok(());
     }
     let array = driver.arrays.get(end.address).ok_or(INVALID_HANDLE)?;
-    let within = |first: u64, len: u64, all: u64| first.checked_add(len).is_some_and(|end| end <= all);
+    let within =
+        |first: u64, len: u64, all: u64| first.checked_add(len).is_some_and(|end| end <= all);
     if !within(end.x_bytes, width, array.width_bytes)
         || !within(end.y, height, array.height)
         || !within(end.z, depth, array.depth)
@@ -154,8 +167,15 @@ fn resolve_array(driver: &Driver, end: &mut CopyEnd, width: u64, height: u64, de
 
 fn find(driver: &Driver, copy: &Copy, end: &CopyEnd, needed: Protection) -> Result<Found> {
     if copy.bytes() == Some(0) {
-        let side = Side { address: end.address, checked: false };
-        return Ok(Found { side, device: HOST, pageable: false });
+        let side = Side {
+            address: end.address,
+            checked: false,
+        };
+        return Ok(Found {
+            side,
+            device: HOST,
+            pageable: false,
+        });
     }
     let (first, past) = copy.span(end).ok_or(INVALID_VALUE)?;
     let address = end.address.checked_add(first).ok_or(INVALID_VALUE)?;
@@ -164,14 +184,28 @@ fn find(driver: &Driver, copy: &Copy, end: &CopyEnd, needed: Protection) -> Resu
     if let Some(range) = &range
         && driver.memory.covers(address, len, needed)
     {
-        let side = Side { address, checked: true };
-        return Ok(Found { side, device: device_of(range), pageable: false });
+        let side = Side {
+            address,
+            checked: true,
+        };
+        return Ok(Found {
+            side,
+            device: device_of(range),
+            pageable: false,
+        });
     }
     let in_window = (WINDOW_BASE..WINDOW_END).contains(&address);
     if end.place == Place::Device || in_window || address < 4096 {
         return Err(INVALID_VALUE);
     }
-    Ok(Found { side: Side { address, checked: false }, device: HOST, pageable: range.is_none() })
+    Ok(Found {
+        side: Side {
+            address,
+            checked: false,
+        },
+        device: HOST,
+        pageable: range.is_none(),
+    })
 }
 
 fn device_of(range: &Range) -> i32 {

@@ -93,11 +93,17 @@ impl Device {
     /// # Errors
     /// It has not that much left.
     pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge> {
-        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.settings.memory);
+        let fits = |used: u64| {
+            used.checked_add(bytes)
+                .filter(|sum| *sum <= self.settings.memory)
+        };
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
             .map_err(|_| OUT_OF_MEMORY)?;
-        Ok(Charge { device: Arc::clone(self), bytes })
+        Ok(Charge {
+            device: Arc::clone(self),
+            bytes,
+        })
     }
 
     /// Bytes in use.
@@ -112,7 +118,11 @@ impl Device {
     pub fn count_allocation(&self) -> Result {
         self.check()?;
         let number = self.allocations.fetch_add(1, Ordering::Relaxed) + 1;
-        if number == self.settings.fail_alloc { Err(OUT_OF_MEMORY) } else { Ok(()) }
+        if number == self.settings.fail_alloc {
+            Err(OUT_OF_MEMORY)
+        } else {
+            Ok(())
+        }
     }
 
     /// Counts a copy, for the setting that makes one fail.
@@ -161,7 +171,10 @@ mod tests {
 
     #[test]
     fn memory_comes_back_when_the_charge_is_dropped() {
-        let device = device(Settings { memory: 100, ..Settings::default() });
+        let device = device(Settings {
+            memory: 100,
+            ..Settings::default()
+        });
         let charge = device.charge(60).unwrap();
         assert!(device.charge(41).is_err());
         drop(charge);
@@ -170,7 +183,11 @@ mod tests {
 
     #[test]
     fn faults_happen_at_the_number_asked_for() {
-        let device = device(Settings { fail_alloc: 2, lose_device: 2, ..Settings::default() });
+        let device = device(Settings {
+            fail_alloc: 2,
+            lose_device: 2,
+            ..Settings::default()
+        });
         assert!(device.count_allocation().is_ok());
         assert_eq!(device.count_allocation(), Err(OUT_OF_MEMORY));
         assert!(device.count_allocation().is_ok());

@@ -91,10 +91,19 @@ pub fn init() -> Result {
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         // Asking the system at every launch would cost more than a small kernel.
         let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
-        exec::set_threads(if settings.threads == 0 { cores() } else { settings.threads });
+        exec::set_threads(if settings.threads == 0 {
+            cores()
+        } else {
+            settings.threads
+        });
         let ordinals = 0..settings.devices as i32;
-        let devices = ordinals.map(|ordinal| Device::new(ordinal, Arc::clone(&settings))).collect();
-        Driver { devices, ..Driver::default() }
+        let devices = ordinals
+            .map(|ordinal| Device::new(ordinal, Arc::clone(&settings)))
+            .collect();
+        Driver {
+            devices,
+            ..Driver::default()
+        }
     });
     Ok(())
 }
@@ -139,6 +148,9 @@ impl Driver {
     /// # Errors
     /// There is none.
     pub fn device(&self, ordinal: cu::CUdevice) -> Result<&Arc<Device>> {
-        usize::try_from(ordinal).ok().and_then(|index| self.devices.get(index)).ok_or(INVALID_DEVICE)
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|index| self.devices.get(index))
+            .ok_or(INVALID_DEVICE)
     }
 }

@@ -62,7 +62,9 @@ impl Event {
             flags,
             mark: Mutex::default(),
         });
-        driver::get()?.events.insert(event.handle, Arc::clone(&event));
+        driver::get()?
+            .events
+            .insert(event.handle, Arc::clone(&event));
         Ok(event)
     }
 
@@ -71,7 +73,10 @@ impl Event {
     /// # Errors
     /// There is none.
     pub fn resolve(handle: cu::CUevent) -> Result<Arc<Self>> {
-        driver::get()?.events.get(handle.addr() as u64).ok_or(INVALID_HANDLE)
+        driver::get()?
+            .events
+            .get(handle.addr() as u64)
+            .ok_or(INVALID_HANDLE)
     }
 
     /// Begins a recording, which replaces earlier ones.
@@ -112,7 +117,10 @@ impl Event {
         if !timed(start) || !timed(end) || start.context.id != end.context.id {
             return Err(INVALID_HANDLE);
         }
-        let (start, end) = (start.mark().ok_or(INVALID_HANDLE)?, end.mark().ok_or(INVALID_HANDLE)?);
+        let (start, end) = (
+            start.mark().ok_or(INVALID_HANDLE)?,
+            end.mark().ok_or(INVALID_HANDLE)?,
+        );
         let (start, end) = (start.time().ok_or(NOT_READY)?, end.time().ok_or(NOT_READY)?);
         let forward = end.saturating_duration_since(start).as_secs_f64();
         let backward = start.saturating_duration_since(end).as_secs_f64();
@@ -124,7 +132,8 @@ impl Event {
     /// # Errors
     /// They are not, or ask for an event between processes, which there is not.
     pub fn check_flags(flags: u32) -> Result {
-        let known = cu::CU_EVENT_BLOCKING_SYNC | cu::CU_EVENT_DISABLE_TIMING | cu::CU_EVENT_INTERPROCESS;
+        let known =
+            cu::CU_EVENT_BLOCKING_SYNC | cu::CU_EVENT_DISABLE_TIMING | cu::CU_EVENT_INTERPROCESS;
         // Between processes, events keep no time.
         let untimed = flags & cu::CU_EVENT_DISABLE_TIMING != 0;
         if flags & !known != 0 || flags & cu::CU_EVENT_INTERPROCESS != 0 && !untimed {

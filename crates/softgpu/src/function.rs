@@ -22,7 +22,11 @@ pub struct Attributes {
 
 impl Default for Attributes {
     fn default() -> Self {
-        Self { max_dynamic_shared: None, carveout: -1, cache_config: 0 }
+        Self {
+            max_dynamic_shared: None,
+            carveout: -1,
+            cache_config: 0,
+        }
     }
 }
 
@@ -34,14 +38,20 @@ impl Attributes {
 
     /// Most dynamic shared memory a launch may ask for.
     pub fn dynamic_limit(&self, info: &KernelInfo) -> u32 {
-        self.max_dynamic_shared.unwrap_or(SHARED_PER_BLOCK.saturating_sub(info.static_shared))
+        self.max_dynamic_shared
+            .unwrap_or(SHARED_PER_BLOCK.saturating_sub(info.static_shared))
     }
 
     /// Answers `cuFuncGetAttribute`. `sm` is the device's compute capability as 10 * major + minor.
     ///
     /// # Errors
     /// There is no such attribute.
-    pub fn get(&self, info: &KernelInfo, attribute: cu::CUfunction_attribute, sm: u32) -> Result<i32> {
+    pub fn get(
+        &self,
+        info: &KernelInfo,
+        attribute: cu::CUfunction_attribute,
+        sm: u32,
+    ) -> Result<i32> {
         Ok(match attribute {
             cu::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => max_threads(info) as i32,
             cu::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => info.static_shared as i32,
@@ -61,7 +71,12 @@ impl Attributes {
     ///
     /// # Errors
     /// The attribute cannot be set, or not to this.
-    pub fn set(&mut self, info: &KernelInfo, attribute: cu::CUfunction_attribute, value: i32) -> Result {
+    pub fn set(
+        &mut self,
+        info: &KernelInfo,
+        attribute: cu::CUfunction_attribute,
+        value: i32,
+    ) -> Result {
         match attribute {
             cu::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                 let bytes = u32::try_from(value).map_err(|_| INVALID_VALUE)?;

@@ -52,6 +52,11 @@ pub fn fresh(tag: Tag) -> u64 {
     (tag as u64) << 40 | NEXT.fetch_add(1, Ordering::Relaxed) << 4
 }
 
+/// Whether a handle is, or was, one of a kind.
+pub fn is_of(tag: Tag, handle: u64) -> bool {
+    handle >> 40 == tag as u64
+}
+
 /// The living objects of one kind, by handle.
 #[derive(Debug)]
 pub struct Table<T> {
@@ -60,7 +65,9 @@ pub struct Table<T> {
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { map: RwLock::default() }
+        Self {
+            map: RwLock::default(),
+        }
     }
 }
 
@@ -83,8 +90,14 @@ impl<T> Table<T> {
     /// All objects for which `keep` is false, forgotten.
     pub fn remove_unless(&self, keep: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut map = self.map.write();
-        let gone: Vec<u64> = map.iter().filter(|(_, v)| !keep(v)).map(|(k, _)| *k).collect();
-        gone.iter().filter_map(|handle| map.remove(handle)).collect()
+        let gone: Vec<u64> = map
+            .iter()
+            .filter(|(_, v)| !keep(v))
+            .map(|(k, _)| *k)
+            .collect();
+        gone.iter()
+            .filter_map(|handle| map.remove(handle))
+            .collect()
     }
 
     /// All living objects.

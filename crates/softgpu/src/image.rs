@@ -10,6 +10,9 @@ use crate::log;
 
 const NO_BINARY: CuError = CuError(cu::CUDA_ERROR_NO_BINARY_FOR_GPU);
 const INVALID_IMAGE: CuError = CuError(cu::CUDA_ERROR_INVALID_IMAGE);
+const INVALID_PTX: CuError = CuError(cu::CUDA_ERROR_INVALID_PTX);
+/// Newest PTX version of the CUDA version this driver is of.
+const NEWEST: (u32, u32) = (9, 0);
 const ELF: [u8; 4] = *b"\x7fELF";
 
 /// The PTX in an image whose length only the image tells, for compute capability `sm` (10 * major + minor).
@@ -41,7 +44,7 @@ pub unsafe fn from_pointer(image: *const c_void, sm: u32) -> Result<String> {
         return unsafe { container(bytes, sm) };
     }
     // SAFETY: everything else is NUL-terminated text.
-    text(unsafe { CStr::from_ptr(image.cast()) }.to_bytes())
+    text(unsafe { CStr::from_ptr(image.cast()) }.to_bytes(), sm)
 }
 
 /// # Safety
@@ -68,24 +71,62 @@ pub fn from_bytes(bytes: &[u8], sm: u32) -> Result<String> {
     if bytes.starts_with(&fatbin::MAGIC.to_le_bytes()) {
         return from_container(bytes, sm);
     }
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    text(&bytes[..end])
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
+    text(&bytes[..end], sm)
 }
 
 fn from_container(bytes: &[u8], sm: u32) -> Result<String> {
     let entries = fatbin::entries(bytes).map_err(refuse)?;
     let Some(entry) = fatbin::best_ptx(&entries, sm) else {
-        log::note(format!("the fat binary holds no PTX for compute capability {sm} or lower"));
+        log::note(format!(
+            "the fat binary holds no PTX for compute capability {sm} or lower"
+        ));
         return Err(NO_BINARY);
     };
-    text(&entry.contents().map_err(refuse)?)
+    text(&entry.contents().map_err(refuse)?, sm)
 }
 
-fn text(bytes: &[u8]) -> Result<String> {
-    if bytes.iter().all(u8::is_ascii_whitespace) {
+/// PTX text of a version and for an architecture that this device knows.
+fn text(bytes: &[u8], sm: u32) -> Result<String> {
+    let text = String::from_utf8(bytes.to_vec()).map_err(|_| INVALID_IMAGE)?;
+    let Some(version) = directive(&text, ".version") else {
         return Err(INVALID_IMAGE);
+    };
+    let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
+    let (Ok(major), Ok(minor)) = (major.parse::<u32>(), minor.parse::<u32>()) else {
+        return Err(INVALID_PTX);
+    };
+    if (major, minor) > NEWEST {
+        log::note(format!(
+            "PTX version {version} is newer than this driver knows"
+        ));
+        return Err(CuError(cu::CUDA_ERROR_UNSUPPORTED_PTX_VERSION));
     }
-    String::from_utf8(bytes.to_vec()).map_err(|_| INVALID_IMAGE)
+    let target = directive(&text, ".target").and_then(|target| target.strip_prefix("sm_"));
+    let digits = target.map(|target| target.trim_end_matches(|c: char| !c.is_ascii_digit()));
+    if digits
+        .and_then(|digits| digits.parse::<u32>().ok())
+        .is_some_and(|target| target > sm)
+    {
+        log::note(format!(
+            "the PTX is for compute capability {}, the device's is {sm}",
+            digits.unwrap_or("")
+        ));
+        return Err(INVALID_PTX);
+    }
+    Ok(text)
+}
+
+/// The first word after a directive that stands at the start of a line.
+fn directive<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let rest = text
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix(name))?;
+    rest.split([' ', '\t', ',', ';', '/'])
+        .find(|word| !word.is_empty())
 }
 
 fn refuse(error: fatbin::FatbinError) -> CuError {
@@ -101,9 +142,24 @@ mod tests {
     fn images_without_ptx_are_told_apart_from_damaged_ones() {
         assert_eq!(from_bytes(b"\x7fELF\x02", 90), Err(NO_BINARY));
         assert_eq!(from_bytes(b"", 90), Err(INVALID_IMAGE));
-        assert_eq!(from_bytes(&fatbin::MAGIC.to_le_bytes(), 90), Err(INVALID_IMAGE));
-        assert_eq!(from_bytes(b".version 7.0\0rest", 90), Ok(".version 7.0".to_owned()));
+        assert_eq!(
+            from_bytes(&fatbin::MAGIC.to_le_bytes(), 90),
+            Err(INVALID_IMAGE)
+        );
+        assert_eq!(from_bytes(b"garbage", 90), Err(INVALID_IMAGE));
+        assert_eq!(
+            from_bytes(b".version 7.0\0rest", 90),
+            Ok(".version 7.0".to_owned())
+        );
+        let newer = from_bytes(b"// text\n.version 9.1\n.target sm_75", 90);
+        assert_eq!(newer, Err(CuError(cu::CUDA_ERROR_UNSUPPORTED_PTX_VERSION)));
+        assert_eq!(
+            from_bytes(b".version 8.0\n.target sm_90a, debug", 80),
+            Err(INVALID_PTX)
+        );
+        assert!(from_bytes(b".version 8.0\n.target sm_90a, debug", 90).is_ok());
         // SAFETY: a short NUL-terminated text is a valid image.
-        assert_eq!(unsafe { from_pointer(c"\x7f".as_ptr().cast(), 90) }, Ok("\x7f".to_owned()));
+        let short = unsafe { from_pointer(c"\x7f".as_ptr().cast(), 90) };
+        assert_eq!(short, Err(INVALID_IMAGE));
     }
 }

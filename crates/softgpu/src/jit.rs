@@ -54,9 +54,11 @@ impl JitOptions {
             }
         }
         let error = match (at, size) {
-            (Some(at), Some((size, filled))) if !at.is_null() => {
-                Some(Buffer { at, size: size as u32 as usize, filled })
-            }
+            (Some(at), Some((size, filled))) if !at.is_null() => Some(Buffer {
+                at,
+                size: size as u32 as usize,
+                filled,
+            }),
             _ => None,
         };
         Ok(Self { error })
@@ -85,8 +87,14 @@ mod tests {
     #[test]
     fn a_message_is_cut_to_the_buffer_and_terminated() {
         let mut buffer = [0xffu8; 8];
-        let options = [cu::CU_JIT_ERROR_LOG_BUFFER, cu::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        let mut values = [buffer.as_mut_ptr().cast(), std::ptr::without_provenance_mut(6)];
+        let options = [
+            cu::CU_JIT_ERROR_LOG_BUFFER,
+            cu::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        let mut values = [
+            buffer.as_mut_ptr().cast(),
+            std::ptr::without_provenance_mut(6),
+        ];
         // SAFETY: two options with two values, the buffer has at least 6 bytes.
         let jit = unsafe { JitOptions::read(2, options.as_ptr(), values.as_mut_ptr()) }.unwrap();
         jit.report("something long");

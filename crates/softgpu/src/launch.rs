@@ -39,7 +39,10 @@ pub fn check(driver: &Driver, context: &Context, node: &KernelNode) -> Result<Ke
 
 fn check_shape(function: &Arc<Function>, node: &KernelNode) -> Result {
     let within = |sizes: [u32; 3], most: [u32; 3]| {
-        sizes.iter().zip(most).all(|(size, most)| (1..=most).contains(size))
+        sizes
+            .iter()
+            .zip(most)
+            .all(|(size, most)| (1..=most).contains(size))
     };
     if !within(node.grid, MAX_GRID) || !within(node.block, MAX_BLOCK) {
         return Err(INVALID_VALUE);
@@ -74,5 +77,8 @@ fn check_attributes(node: &KernelNode) -> Result {
 }
 
 fn word(bytes: &[u8]) -> u32 {
-    bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u32::from(*byte))
 }

@@ -51,7 +51,10 @@ pub struct Kernel {
 
 impl fmt::Debug for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Library").field("handle", &self.handle).field("kernels", &self.kernels).finish()
+        f.debug_struct("Library")
+            .field("handle", &self.handle)
+            .field("kernels", &self.kernels)
+            .finish()
     }
 }
 
@@ -75,9 +78,19 @@ impl Library {
             kernel
         });
         let kernels = kernels.collect();
-        let loaded = Mutex::new(Loaded { spare: Some(code), modules: HashMap::new() });
-        let library = Arc::new(Self { handle: library, ptx, kernels, loaded });
-        driver.libraries.insert(library.handle, Arc::clone(&library));
+        let loaded = Mutex::new(Loaded {
+            spare: Some(code),
+            modules: HashMap::new(),
+        });
+        let library = Arc::new(Self {
+            handle: library,
+            ptx,
+            kernels,
+            loaded,
+        });
+        driver
+            .libraries
+            .insert(library.handle, Arc::clone(&library));
         Ok(library)
     }
 
@@ -109,7 +122,11 @@ impl Library {
     /// # Errors
     /// There is none.
     pub fn kernel(&self, name: &str) -> Result<Arc<Kernel>> {
-        self.kernels.iter().find(|kernel| kernel.info.name == name).cloned().ok_or(NOT_FOUND)
+        self.kernels
+            .iter()
+            .find(|kernel| kernel.info.name == name)
+            .cloned()
+            .ok_or(NOT_FOUND)
     }
 
     /// Throws away what belongs to a context that is going.

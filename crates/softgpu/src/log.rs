@@ -18,7 +18,10 @@ struct Log {
     first: u32,
 }
 
-static LOG: Mutex<Log> = Mutex::new(Log { messages: VecDeque::new(), first: 0 });
+static LOG: Mutex<Log> = Mutex::new(Log {
+    messages: VecDeque::new(),
+    first: 0,
+});
 
 /// Adds a message.
 pub fn note(message: String) {

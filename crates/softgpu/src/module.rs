@@ -61,7 +61,10 @@ pub struct Function {
 
 impl fmt::Debug for Module {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Module").field("handle", &self.handle).field("variables", &self.variables).finish()
+        f.debug_struct("Module")
+            .field("handle", &self.handle)
+            .field("variables", &self.variables)
+            .finish()
     }
 }
 
@@ -96,11 +99,14 @@ impl Module {
         let declared = module.variables().to_vec();
         let variables = place(driver, context, &declared)?;
         let address_of = |name: &str| variables.iter().find(|v| v.name == name).map(|v| v.address);
-        let linked = module.link(&address_of).map_err(|error| refuse(&error, jit)).and_then(|code| {
-            let address = |name: &str| address_of(name).or_else(|| code.function_address(name));
-            initialise(driver, &declared, &variables, &address, jit)?;
-            Ok(code)
-        });
+        let linked = module
+            .link(&address_of)
+            .map_err(|error| refuse(&error, jit))
+            .and_then(|code| {
+                let address = |name: &str| address_of(name).or_else(|| code.function_address(name));
+                initialise(driver, &declared, &variables, &address, jit)?;
+                Ok(code)
+            });
         let code = match linked {
             Ok(code) => code,
             Err(error) => {
@@ -124,7 +130,9 @@ impl Module {
                 attributes: attributes(&info.name),
                 info,
             });
-            driver.functions.insert(function.handle, Arc::clone(&function));
+            driver
+                .functions
+                .insert(function.handle, Arc::clone(&function));
             function
         });
         *module.functions.lock() = functions.collect();
@@ -142,7 +150,12 @@ impl Module {
     /// # Errors
     /// There is none.
     pub fn function(&self, name: &str) -> Result<Arc<Function>> {
-        self.functions.lock().iter().find(|f| f.info.name == name).cloned().ok_or(NOT_FOUND)
+        self.functions
+            .lock()
+            .iter()
+            .find(|f| f.info.name == name)
+            .cloned()
+            .ok_or(NOT_FOUND)
     }
 
     /// The variable with this name.
@@ -150,7 +163,10 @@ impl Module {
     /// # Errors
     /// There is none.
     pub fn variable(&self, name: &str) -> Result<&Variable> {
-        self.variables.iter().find(|variable| variable.name == name).ok_or(NOT_FOUND)
+        self.variables
+            .iter()
+            .find(|variable| variable.name == name)
+            .ok_or(NOT_FOUND)
     }
 
     /// Lets go of the functions. They hold their module: without this neither would ever go away.
@@ -190,10 +206,16 @@ fn place(driver: &Driver, context: &Context, declared: &[GlobalVar]) -> Result<V
     for variable in declared {
         let size = variable.size.max(1) as u64;
         let address = if variable.managed {
-            let kind = Kind::Managed { attach: cu::CU_MEM_ATTACH_GLOBAL };
-            driver.memory.allocate_host(context.device.ordinal, context.handle, size, kind)
+            let kind = Kind::Managed {
+                attach: cu::CU_MEM_ATTACH_GLOBAL,
+            };
+            driver
+                .memory
+                .allocate_host(context.device.ordinal, context.handle, size, kind)
         } else {
-            driver.memory.allocate(&context.device, context.handle, size, Kind::Device)
+            driver
+                .memory
+                .allocate(&context.device, context.handle, size, Kind::Device)
         };
         let address = address.inspect_err(|_| release(driver, &variables))?;
         variables.push(Variable {
@@ -218,11 +240,15 @@ fn initialise(
         let mut bytes = declaration.init.clone();
         bytes.resize(declaration.size, 0);
         for relocation in &declaration.relocations {
-            let undefined = LoadError::Undefined { name: relocation.symbol.clone() };
+            let undefined = LoadError::Undefined {
+                name: relocation.symbol.clone(),
+            };
             let target = address(&relocation.symbol).ok_or_else(|| refuse(&undefined, jit))?;
             let value = target.wrapping_add_signed(relocation.addend).to_le_bytes();
             let place = relocation.offset..relocation.offset + relocation.size.min(8);
-            let word = bytes.get_mut(place).ok_or_else(|| refuse(&undefined, jit))?;
+            let word = bytes
+                .get_mut(place)
+                .ok_or_else(|| refuse(&undefined, jit))?;
             let len = word.len();
             word.copy_from_slice(&value[..len]);
         }

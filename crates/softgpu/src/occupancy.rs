@@ -4,8 +4,8 @@
 //! what the system takes of each block.
 
 use crate::attributes::{
-    MAX_BLOCKS_PER_MULTIPROCESSOR, MAX_THREADS_PER_MULTIPROCESSOR, REGISTERS, SHARED_PER_BLOCK_OPTIN,
-    SHARED_PER_MULTIPROCESSOR, SHARED_RESERVED, WARP,
+    MAX_BLOCKS_PER_MULTIPROCESSOR, MAX_THREADS_PER_MULTIPROCESSOR, REGISTERS,
+    SHARED_PER_BLOCK_OPTIN, SHARED_PER_MULTIPROCESSOR, SHARED_RESERVED, WARP,
 };
 use crate::exec::KernelInfo;
 use crate::function::{allocated_registers, max_threads};
@@ -31,8 +31,12 @@ impl Need {
         Self {
             warps: threads.div_ceil(WARP),
             registers_per_warp: (allocated_registers(info) * WARP).next_multiple_of(REGISTER_UNIT),
-            shared: shared.saturating_add(SHARED_RESERVED).checked_next_multiple_of(SHARED_UNIT).unwrap_or(u32::MAX),
-            possible: (1..=max_threads(info)).contains(&threads) && shared <= SHARED_PER_BLOCK_OPTIN,
+            shared: shared
+                .saturating_add(SHARED_RESERVED)
+                .checked_next_multiple_of(SHARED_UNIT)
+                .unwrap_or(u32::MAX),
+            possible: (1..=max_threads(info)).contains(&threads)
+                && shared <= SHARED_PER_BLOCK_OPTIN,
         }
     }
 }
@@ -46,25 +50,42 @@ pub fn active_blocks(need: &Need) -> u32 {
     let warps_by_registers = REGISTERS / QUARTERS / need.registers_per_warp * QUARTERS;
     let by_registers = warps_by_registers / need.warps;
     let by_shared = SHARED_PER_MULTIPROCESSOR / need.shared;
-    by_warps.min(by_registers).min(by_shared).min(MAX_BLOCKS_PER_MULTIPROCESSOR)
+    by_warps
+        .min(by_registers)
+        .min(by_shared)
+        .min(MAX_BLOCKS_PER_MULTIPROCESSOR)
 }
 
 /// Shared memory each of `blocks` blocks can have.
 pub fn available_shared(blocks: u32) -> u32 {
     let share = SHARED_PER_MULTIPROCESSOR / blocks / SHARED_UNIT * SHARED_UNIT;
-    share.saturating_sub(SHARED_RESERVED).min(SHARED_PER_BLOCK_OPTIN)
+    share
+        .saturating_sub(SHARED_RESERVED)
+        .min(SHARED_PER_BLOCK_OPTIN)
 }
 
 /// The block size up to `most` that keeps most threads busy (the largest of equals), and how many blocks
 /// of it a multiprocessor holds.
 pub fn best_block(most: u32, need: impl Fn(u32) -> Need) -> (u32, u32) {
-    let first = if most < WARP { most } else { most / WARP * WARP };
+    let first = if most < WARP {
+        most
+    } else {
+        most / WARP * WARP
+    };
     let mut sizes: Vec<u32> = (1..=first / WARP).rev().map(|warps| warps * WARP).collect();
     if sizes.is_empty() {
         sizes.push(first);
     }
-    let rated = sizes.into_iter().map(|block| (block, active_blocks(&need(block))));
-    let best = rated.reduce(|best, next| if next.0 * next.1 > best.0 * best.1 { next } else { best });
+    let rated = sizes
+        .into_iter()
+        .map(|block| (block, active_blocks(&need(block))));
+    let best = rated.reduce(|best, next| {
+        if next.0 * next.1 > best.0 * best.1 {
+            next
+        } else {
+            best
+        }
+    });
     best.unwrap_or((0, 0))
 }
 
@@ -89,7 +110,9 @@ mod tests {
 
     #[test]
     fn threads_registers_and_shared_memory_each_limit() {
-        let blocks = |registers, threads, shared| active_blocks(&Need::new(&kernel(registers, 0), threads, shared));
+        let blocks = |registers, threads, shared| {
+            active_blocks(&Need::new(&kernel(registers, 0), threads, shared))
+        };
         assert_eq!(blocks(16, 256, 0), 8);
         assert_eq!(blocks(16, 32, 0), 32);
         assert_eq!(blocks(64, 256, 0), 4);
@@ -102,7 +125,13 @@ mod tests {
     #[test]
     fn the_best_block_fills_the_multiprocessor() {
         let info = kernel(32, 0);
-        assert_eq!(best_block(1024, |block| Need::new(&info, block, 0)), (1024, 2));
-        assert_eq!(best_block(768, |block| Need::new(&info, block, 0)), (512, 4));
+        assert_eq!(
+            best_block(1024, |block| Need::new(&info, block, 0)),
+            (1024, 2)
+        );
+        assert_eq!(
+            best_block(768, |block| Need::new(&info, block, 0)),
+            (512, 4)
+        );
     }
 }

@@ -69,7 +69,10 @@ impl Pool {
     /// The pool that allocations on this device without a pool come from.
     pub fn current_of(driver: &Driver, device: &Arc<Device>) -> Arc<Self> {
         let current = device.pools.lock().current;
-        driver.pools.get(current).unwrap_or_else(|| Self::default_of(driver, device))
+        driver
+            .pools
+            .get(current)
+            .unwrap_or_else(|| Self::default_of(driver, device))
     }
 
     /// The pool behind a handle.
@@ -105,13 +108,19 @@ impl Pool {
     /// # Errors
     /// Nothing was allocated at this address, or it is freed already.
     pub fn free(driver: &Driver, stream: &Arc<Stream>, address: u64) -> Result {
-        let range = driver.memory.find(address).filter(|r| r.base == address).ok_or(INVALID_VALUE)?;
+        let range = driver
+            .memory
+            .find(address)
+            .filter(|r| r.base == address)
+            .ok_or(INVALID_VALUE)?;
         // Memory of a graph stays for its next launch.
         if matches!(range.kind, Kind::Graph) {
             return Ok(());
         }
         stream.context.check()?;
-        driver.memory.retire(address, |r| matches!(r.kind, Kind::Pool { .. } | Kind::Device))?;
+        driver.memory.retire(address, |r| {
+            matches!(r.kind, Kind::Pool { .. } | Kind::Device)
+        })?;
         stream.submit(Work::Free(address))?;
         if let Kind::Pool { pool } = range.kind
             && let Some(pool) = driver.pools.get(pool)

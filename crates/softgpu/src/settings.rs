@@ -75,7 +75,9 @@ impl Settings {
     fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let mut settings = Self::default();
         let number = |name: &str, slot: &mut u64| match get(name) {
-            Some(text) => parse_size(&text).map(|value| *slot = value).ok_or(INVALID_VALUE),
+            Some(text) => parse_size(&text)
+                .map(|value| *slot = value)
+                .ok_or(INVALID_VALUE),
             None => Ok(()),
         };
         let (mut devices, mut threads) = (settings.devices as u64, settings.threads as u64);
@@ -88,8 +90,14 @@ impl Settings {
         number("FAIL_ALLOC", &mut settings.fail_alloc)?;
         number("FAIL_COPY", &mut settings.fail_copy)?;
         number("LOSE_DEVICE", &mut settings.lose_device)?;
-        settings.devices = usize::try_from(devices).ok().filter(|n| *n <= 64).ok_or(INVALID_VALUE)?;
-        settings.threads = usize::try_from(threads).ok().filter(|n| *n <= 1024).ok_or(INVALID_VALUE)?;
+        settings.devices = usize::try_from(devices)
+            .ok()
+            .filter(|n| *n <= 64)
+            .ok_or(INVALID_VALUE)?;
+        settings.threads = usize::try_from(threads)
+            .ok()
+            .filter(|n| *n <= 1024)
+            .ok_or(INVALID_VALUE)?;
         if let Some(name) = get("NAME") {
             settings.name = name;
         }
@@ -112,7 +120,11 @@ fn parse_size(text: &str) -> Option<u64> {
         'T' => 40,
         _ => 0,
     };
-    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
+    let digits = if shift == 0 {
+        text
+    } else {
+        &text[..text.len() - 1]
+    };
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
@@ -137,6 +149,11 @@ mod tests {
         assert_eq!(with("MEMORY", "lots"), Err(INVALID_VALUE));
         assert_eq!(with("COMPUTE_CAPABILITY", "9"), Err(INVALID_VALUE));
         assert_eq!(with("DEVICES", "2").unwrap().devices, 2);
-        assert_eq!(with("COMPUTE_CAPABILITY", "8.6").unwrap().compute_capability, (8, 6));
+        assert_eq!(
+            with("COMPUTE_CAPABILITY", "8.6")
+                .unwrap()
+                .compute_capability,
+            (8, 6)
+        );
     }
 }

@@ -115,13 +115,20 @@ impl Stream {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let created = matches!(kind, Kind::Blocking | Kind::NonBlocking);
         Arc::new(Self {
-            handle: if created { handle::fresh(Tag::Stream) } else { 0 },
+            handle: if created {
+                handle::fresh(Tag::Stream)
+            } else {
+                0
+            },
             context: Arc::clone(context),
             kind,
             flags,
             priority: AtomicI32::new(priority),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            queue: Arc::new(Queue { state: Mutex::default(), changed: Condvar::new() }),
+            queue: Arc::new(Queue {
+                state: Mutex::default(),
+                changed: Condvar::new(),
+            }),
             destroyed: AtomicBool::new(false),
         })
     }
@@ -132,9 +139,15 @@ impl Stream {
     /// The driver is not running.
     pub fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Result<Arc<Self>> {
         let non_blocking = flags & cu::CU_STREAM_NON_BLOCKING != 0;
-        let kind = if non_blocking { Kind::NonBlocking } else { Kind::Blocking };
+        let kind = if non_blocking {
+            Kind::NonBlocking
+        } else {
+            Kind::Blocking
+        };
         let stream = Self::new(context, kind, flags, priority);
-        driver::get()?.streams.insert(stream.handle, Arc::clone(&stream));
+        driver::get()?
+            .streams
+            .insert(stream.handle, Arc::clone(&stream));
         context.streams.lock().others.push(Arc::clone(&stream));
         Ok(stream)
     }
@@ -158,7 +171,10 @@ impl Stream {
         match handle.addr() {
             0 | 1 => Ok(context::current_any()?.legacy_stream()),
             2 => Ok(context::current_any()?.per_thread_stream()),
-            other => driver::get()?.streams.get(other as u64).ok_or(INVALID_HANDLE),
+            other => driver::get()?
+                .streams
+                .get(other as u64)
+                .ok_or(INVALID_HANDLE),
         }
     }
 
@@ -183,13 +199,19 @@ impl Stream {
             start(&self.queue, &self.context)?;
             state.running = true;
         }
-        state.jobs.push_back(Job { after: points, work });
+        state.jobs.push_back(Job {
+            after: points,
+            work,
+        });
         state.submitted += 1;
         let number = state.submitted;
         drop(state);
         drop(streams);
         self.queue.changed.notify_all();
-        Ok(Point { queue: Arc::clone(&self.queue), number })
+        Ok(Point {
+            queue: Arc::clone(&self.queue),
+            number,
+        })
     }
 
     /// Points that the rules of default streams make the next job wait for.
@@ -198,12 +220,18 @@ impl Stream {
         match self.kind {
             Kind::NonBlocking => Vec::new(),
             Kind::Legacy => {
-                let blocking = streams.others.iter().filter(|stream| stream.kind != Kind::NonBlocking);
+                let blocking = streams
+                    .others
+                    .iter()
+                    .filter(|stream| stream.kind != Kind::NonBlocking);
                 blocking.map(|stream| stream.end()).filter(open).collect()
             }
-            Kind::Blocking | Kind::PerThread(_) => {
-                streams.legacy().map(|stream| stream.end()).filter(open).into_iter().collect()
-            }
+            Kind::Blocking | Kind::PerThread(_) => streams
+                .legacy()
+                .map(|stream| stream.end())
+                .filter(open)
+                .into_iter()
+                .collect(),
         }
     }
 
@@ -245,7 +273,10 @@ impl Stream {
     /// The end of the queue as it is now.
     pub fn end(&self) -> Point {
         let number = self.queue.state.lock().submitted;
-        Point { queue: Arc::clone(&self.queue), number }
+        Point {
+            queue: Arc::clone(&self.queue),
+            number,
+        }
     }
 
     /// Points that a synchronisation with this stream waits for: for the legacy default stream, those of
@@ -255,8 +286,14 @@ impl Stream {
             return vec![self.end()];
         }
         let streams = self.context.streams.lock();
-        let blocking = streams.others.iter().filter(|stream| stream.kind != Kind::NonBlocking);
-        blocking.map(|stream| stream.end()).chain([self.end()]).collect()
+        let blocking = streams
+            .others
+            .iter()
+            .filter(|stream| stream.kind != Kind::NonBlocking);
+        blocking
+            .map(|stream| stream.end())
+            .chain([self.end()])
+            .collect()
     }
 
     /// Waits for all work submitted so far.
@@ -341,7 +378,13 @@ impl SignalsBlocked {
             let mut all: libc::sigset_t = std::mem::zeroed();
             let mut old: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&mut all);
-            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            for fault in [
+                libc::SIGSEGV,
+                libc::SIGBUS,
+                libc::SIGFPE,
+                libc::SIGILL,
+                libc::SIGTRAP,
+            ] {
                 libc::sigdelset(&mut all, fault);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);

@@ -94,9 +94,9 @@ impl Work {
             NodeKind::Host(call) => Self::Host(*call),
             NodeKind::Empty | NodeKind::MemAlloc(_) => Self::Nothing,
             NodeKind::EventRecord(event) => Self::Record(event_of(driver, *event)?.begin()),
-            NodeKind::EventWait(event) => {
-                event_of(driver, *event)?.mark().map_or(Self::Nothing, Self::Wait)
-            }
+            NodeKind::EventWait(event) => event_of(driver, *event)?
+                .mark()
+                .map_or(Self::Nothing, Self::Wait),
             // Memory of a graph stays for its next launch.
             NodeKind::MemFree(address) if is_graph_memory(driver, *address) => Self::Nothing,
             NodeKind::MemFree(address) => Self::Free(*address),
@@ -156,7 +156,9 @@ impl Work {
                 mark.wait();
                 Ok(())
             }
-            Self::MemOps(ops) => ops.iter().try_for_each(|op| run_mem_op(driver, context, op)),
+            Self::MemOps(ops) => ops
+                .iter()
+                .try_for_each(|op| run_mem_op(driver, context, op)),
             Self::Graph(run) => run.execute(context),
             Self::Nothing => Ok(()),
         }
@@ -164,7 +166,10 @@ impl Work {
 }
 
 fn is_graph_memory(driver: &Driver, address: u64) -> bool {
-    driver.memory.find(address).is_some_and(|range| matches!(range.kind, Kind::Graph))
+    driver
+        .memory
+        .find(address)
+        .is_some_and(|range| matches!(range.kind, Kind::Graph))
 }
 
 fn event_of(driver: &Driver, handle: u64) -> Result<Arc<Event>> {
@@ -182,7 +187,10 @@ fn check_memset(driver: &Driver, memset: MemsetNode) -> Result<MemsetNode> {
     if row == 0 || memset.height == 0 {
         return Ok(memset);
     }
-    let rows = memset.pitch.checked_mul(memset.height - 1).ok_or(INVALID_VALUE)?;
+    let rows = memset
+        .pitch
+        .checked_mul(memset.height - 1)
+        .ok_or(INVALID_VALUE)?;
     let len = rows.checked_add(row).ok_or(INVALID_VALUE)?;
     if !driver.memory.covers(memset.dst, len, Protection::ReadWrite) {
         return Err(INVALID_VALUE);
@@ -217,7 +225,9 @@ fn call_host(call: HostCall) {
 fn fill(driver: &Driver, memset: &MemsetNode) -> Result {
     for row in 0..memset.height {
         let at = memset.dst + row * memset.pitch;
-        driver.memory.fill(at, memset.value, memset.element_size, memset.width)?;
+        driver
+            .memory
+            .fill(at, memset.value, memset.element_size, memset.width)?;
     }
     Ok(())
 }
@@ -240,7 +250,11 @@ fn run_mem_op(driver: &Driver, context: &Context, op: &MemOp) -> Result {
 
 /// Whether the word's value ends the wait.
 fn wait_is_over(op: &MemOp, found: u64) -> bool {
-    let mask = if op.wide { u64::MAX } else { u64::from(u32::MAX) };
+    let mask = if op.wide {
+        u64::MAX
+    } else {
+        u64::from(u32::MAX)
+    };
     let value = op.value & mask;
     match op.flags & 3 {
         cu::CU_STREAM_WAIT_VALUE_EQ => found == value,
@@ -270,12 +284,15 @@ impl KernelWork {
             host: Arc::new(Surroundings(Arc::clone(context))),
         };
         let module = &self.function.module;
-        module.code.launch(&self.function.info.name, &launch).map_err(|fault| {
-            if !context.stop.load(Ordering::Relaxed) {
-                log::note(fault.to_string());
-            }
-            CuError(code(&fault))
-        })
+        module
+            .code
+            .launch(&self.function.info.name, &launch)
+            .map_err(|fault| {
+                if !context.stop.load(Ordering::Relaxed) {
+                    log::note(fault.to_string());
+                }
+                CuError(code(&fault))
+            })
     }
 }
 
@@ -310,13 +327,31 @@ mod tests {
 
     #[test]
     fn waits_compare_as_asked() {
-        let op = |flags, value, wide| MemOp { kind: MemOpKind::Wait, address: 0, value, flags, wide };
+        let op = |flags, value, wide| MemOp {
+            kind: MemOpKind::Wait,
+            address: 0,
+            value,
+            flags,
+            wide,
+        };
         assert!(wait_is_over(&op(cu::CU_STREAM_WAIT_VALUE_GEQ, 5, false), 5));
-        assert!(!wait_is_over(&op(cu::CU_STREAM_WAIT_VALUE_GEQ, 6, false), 5));
+        assert!(!wait_is_over(
+            &op(cu::CU_STREAM_WAIT_VALUE_GEQ, 6, false),
+            5
+        ));
         // Cyclic: a counter that wrapped is ahead of one that is about to.
-        assert!(wait_is_over(&op(cu::CU_STREAM_WAIT_VALUE_GEQ, u64::from(u32::MAX), false), 0));
-        assert!(!wait_is_over(&op(cu::CU_STREAM_WAIT_VALUE_EQ, 1 << 32, true), 0));
+        assert!(wait_is_over(
+            &op(cu::CU_STREAM_WAIT_VALUE_GEQ, u64::from(u32::MAX), false),
+            0
+        ));
+        assert!(!wait_is_over(
+            &op(cu::CU_STREAM_WAIT_VALUE_EQ, 1 << 32, true),
+            0
+        ));
         assert!(wait_is_over(&op(cu::CU_STREAM_WAIT_VALUE_AND, 6, false), 4));
-        assert!(!wait_is_over(&op(cu::CU_STREAM_WAIT_VALUE_NOR, 0, false), u64::from(u32::MAX)));
+        assert!(!wait_is_over(
+            &op(cu::CU_STREAM_WAIT_VALUE_NOR, 0, false),
+            u64::from(u32::MAX)
+        ));
     }
 }

@@ -23,17 +23,29 @@ fn scenario(name: &str, settings: &[(&str, &str)]) -> String {
     }
     let output = command.output().expect("the test program starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}"
+    );
     text
 }
 
 #[test]
 fn settings_make_devices_and_faults() {
     scenario("the_second_allocation_fails", &[("FAIL_ALLOC", "2")]);
-    scenario("the_second_copy_fails_and_kills_the_context", &[("FAIL_COPY", "2")]);
-    scenario("the_device_is_lost_at_the_second_launch", &[("LOSE_DEVICE", "2")]);
+    scenario(
+        "the_second_copy_fails_and_kills_the_context",
+        &[("FAIL_COPY", "2")],
+    );
+    scenario(
+        "the_device_is_lost_at_the_second_launch",
+        &[("LOSE_DEVICE", "2")],
+    );
     scenario("copies_take_the_time_of_the_link", &[("HOST_LINK", "20M")]);
-    scenario("memory_is_as_large_as_set", &[("MEMORY", "16M"), ("DEVICES", "2")]);
+    scenario(
+        "memory_is_as_large_as_set",
+        &[("MEMORY", "16M"), ("DEVICES", "2")],
+    );
     scenario("an_endless_kernel_is_stopped", &[("KERNEL_LIMIT", "1")]);
     scenario("nonsense_is_refused", &[("MEMORY", "plenty")]);
     scenario("a_fork_cannot_use_the_driver", &[]);
@@ -44,7 +56,10 @@ fn settings_make_devices_and_faults() {
 
 fn allocate(bytes: usize) -> (cu::CUresult, u64) {
     let mut address = 0;
-    (cuda!(memory::cuMemAlloc_v2(Out::from(&mut address), bytes)), address)
+    (
+        cuda!(memory::cuMemAlloc_v2(Out::from(&mut address), bytes)),
+        address,
+    )
 }
 
 #[test]
@@ -65,7 +80,10 @@ fn the_second_copy_fails_and_kills_the_context() {
     let to: Out<c_void> = Out::from_raw((&raw mut word).cast());
     let failed = cuda!(copy::cuMemcpyDtoH_v2(to, words, 4));
     assert_eq!(failed, cu::CUDA_ERROR_ECC_UNCORRECTABLE);
-    assert_eq!(cuda!(context::cuCtxSynchronize()), cu::CUDA_ERROR_ECC_UNCORRECTABLE);
+    assert_eq!(
+        cuda!(context::cuCtxSynchronize()),
+        cu::CUDA_ERROR_ECC_UNCORRECTABLE
+    );
 }
 
 #[test]
@@ -74,12 +92,19 @@ fn the_device_is_lost_at_the_second_launch() {
     let context = Context::new();
     let kernel = context.load(common::COUNT).function(c"count");
     let words = context.upload(&[0u32; 32]);
-    let params: [&[u8]; 4] =
-        [&words.to_ne_bytes(), &32u32.to_ne_bytes(), &1u32.to_ne_bytes(), &1u32.to_ne_bytes()];
+    let params: [&[u8]; 4] = [
+        &words.to_ne_bytes(),
+        &32u32.to_ne_bytes(),
+        &1u32.to_ne_bytes(),
+        &1u32.to_ne_bytes(),
+    ];
     kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
     check(cuda!(context::cuCtxSynchronize()));
     kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
-    assert_eq!(cuda!(context::cuCtxSynchronize()), cu::CUDA_ERROR_DEVICE_UNAVAILABLE);
+    assert_eq!(
+        cuda!(context::cuCtxSynchronize()),
+        cu::CUDA_ERROR_DEVICE_UNAVAILABLE
+    );
     assert_eq!(allocate(4).0, cu::CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 
@@ -94,7 +119,10 @@ fn copies_take_the_time_of_the_link() {
     let other = context.allocate(2 << 20);
     check(cuda!(copy::cuMemcpyDtoD_v2(other, address, 2 << 20)));
     check(cuda!(stream::cuStreamSynchronize(null_mut())));
-    assert!(begun.elapsed() < Duration::from_millis(100), "copies inside a device do not use the link");
+    assert!(
+        begun.elapsed() < Duration::from_millis(100),
+        "copies inside a device do not use the link"
+    );
 }
 
 #[test]
@@ -108,7 +136,10 @@ fn memory_is_as_large_as_set() {
     let (code, address) = allocate(12 << 20);
     check(code);
     let (mut free, mut total) = (0, 0);
-    check(cuda!(memory::cuMemGetInfo_v2(Out::from(&mut free), Out::from(&mut total))));
+    check(cuda!(memory::cuMemGetInfo_v2(
+        Out::from(&mut free),
+        Out::from(&mut total)
+    )));
     assert_eq!((free, total), (4 << 20, 16 << 20));
     assert_eq!(allocate(6 << 20).0, cu::CUDA_ERROR_OUT_OF_MEMORY);
     check(cuda!(memory::cuMemFree_v2(address)));
@@ -121,13 +152,20 @@ fn an_endless_kernel_is_stopped() {
     let context = Context::new();
     let kernel = context.load(common::COUNT).function(c"count");
     let words = context.upload(&[0u32; 32]);
-    let params: [&[u8]; 4] =
-        [&words.to_ne_bytes(), &1u32.to_ne_bytes(), &u32::MAX.to_ne_bytes(), &1u32.to_ne_bytes()];
+    let params: [&[u8]; 4] = [
+        &words.to_ne_bytes(),
+        &1u32.to_ne_bytes(),
+        &u32::MAX.to_ne_bytes(),
+        &1u32.to_ne_bytes(),
+    ];
     for _ in 0..4 {
         kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
     }
     let begun = Instant::now();
-    assert_eq!(cuda!(context::cuCtxSynchronize()), cu::CUDA_ERROR_LAUNCH_TIMEOUT);
+    assert_eq!(
+        cuda!(context::cuCtxSynchronize()),
+        cu::CUDA_ERROR_LAUNCH_TIMEOUT
+    );
     assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
@@ -151,7 +189,9 @@ fn a_fork_cannot_use_the_driver() {
         let mut count = 0;
         let refused = cuda!(device::cuDeviceGetCount(Out::from(&mut count)));
         let started = cuda!(init::cuInit(0));
-        let both = [refused, started].iter().all(|code| *code == cu::CUDA_ERROR_NOT_INITIALIZED);
+        let both = [refused, started]
+            .iter()
+            .all(|code| *code == cu::CUDA_ERROR_NOT_INITIALIZED);
         // SAFETY: leaves without running what belongs to the parent.
         unsafe { libc::_exit(if both { 0 } else { 1 }) };
     }
@@ -172,7 +212,10 @@ fn calls_wait_while_the_process_is_checkpointed() {
     check(cuda!(checkpoint::cuCheckpointProcessLock(pid, In::null())));
     let state = || {
         let mut state = 0;
-        check(cuda!(checkpoint::cuCheckpointProcessGetState(pid, Out::from(&mut state))));
+        check(cuda!(checkpoint::cuCheckpointProcessGetState(
+            pid,
+            Out::from(&mut state)
+        )));
         state
     };
     assert_eq!(state(), cu::CU_PROCESS_STATE_LOCKED);
@@ -183,12 +226,21 @@ fn calls_wait_while_the_process_is_checkpointed() {
         begun.elapsed()
     });
     std::thread::sleep(Duration::from_millis(50));
-    check(cuda!(checkpoint::cuCheckpointProcessCheckpoint(pid, In::null())));
+    check(cuda!(checkpoint::cuCheckpointProcessCheckpoint(
+        pid,
+        In::null()
+    )));
     assert_eq!(state(), cu::CU_PROCESS_STATE_CHECKPOINTED);
     let early = cuda!(checkpoint::cuCheckpointProcessUnlock(pid, In::null()));
     assert_eq!(early, cu::CUDA_ERROR_ILLEGAL_STATE);
-    check(cuda!(checkpoint::cuCheckpointProcessRestore(pid, In::null())));
-    check(cuda!(checkpoint::cuCheckpointProcessUnlock(pid, In::null())));
+    check(cuda!(checkpoint::cuCheckpointProcessRestore(
+        pid,
+        In::null()
+    )));
+    check(cuda!(checkpoint::cuCheckpointProcessUnlock(
+        pid,
+        In::null()
+    )));
     assert!(waiting.join().expect("the thread ends") >= Duration::from_millis(50));
     assert_eq!(context.download::<u32>(words, 2), [5, 6]);
     assert_eq!(context.download::<u8>(large, 5 << 20), vec![7u8; 5 << 20]);

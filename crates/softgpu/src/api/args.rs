@@ -145,7 +145,10 @@ impl Out<c_void> {
     /// The pointer is null.
     pub fn set_bytes(self, bytes: &[u8]) -> Result {
         let out: Out<u8> = self.cast();
-        bytes.iter().enumerate().try_for_each(|(index, byte)| out.set_at(index, *byte))
+        bytes
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, byte)| out.set_at(index, *byte))
     }
 }
 
@@ -155,7 +158,10 @@ impl Out<c_char> {
     /// # Errors
     /// The pointer is null or `len` is not positive.
     pub fn set_text(self, text: &str, len: i32) -> Result {
-        let room = usize::try_from(len).ok().and_then(|len| len.checked_sub(1)).ok_or(INVALID_VALUE)?;
+        let room = usize::try_from(len)
+            .ok()
+            .and_then(|len| len.checked_sub(1))
+            .ok_or(INVALID_VALUE)?;
         let cut = &text.as_bytes()[..text.len().min(room)];
         for (index, byte) in cut.iter().chain([&0]).enumerate() {
             self.set_at(index, *byte as c_char)?;
@@ -238,6 +244,8 @@ impl Name {
             return Err(INVALID_VALUE);
         }
         // SAFETY: not null, so a NUL-terminated string that outlives the call; see the module's text.
-        unsafe { CStr::from_ptr(self.0) }.to_str().map_err(|_| INVALID_VALUE)
+        unsafe { CStr::from_ptr(self.0) }
+            .to_str()
+            .map_err(|_| INVALID_VALUE)
     }
 }

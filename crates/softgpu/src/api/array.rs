@@ -19,11 +19,16 @@ fn create(out: Out<cu::CUarray>, descriptor: cu::CUDA_ARRAY3D_DESCRIPTOR) -> Res
         return Err(NOT_SUPPORTED);
     }
     context.device.count_allocation()?;
-    out.set(to_pointer(Array::create(driver()?, &context, descriptor)?.handle))
+    out.set(to_pointer(
+        Array::create(driver()?, &context, descriptor)?.handle,
+    ))
 }
 
 fn resolve(handle: cu::CUarray) -> Result<std::sync::Arc<Array>> {
-    driver()?.arrays.get(to_handle(handle)).ok_or(INVALID_HANDLE)
+    driver()?
+        .arrays
+        .get(to_handle(handle))
+        .ok_or(INVALID_HANDLE)
 }
 
 api! {

@@ -58,7 +58,11 @@ fn info(stream: cu::CUstream, out_status: Out<cu::CUstreamCaptureStatus>, out: I
     out.graph.set_if_wanted(to_pointer(info.graph));
     out.count.set_if_wanted(info.dependencies.len());
     let driver = driver()?;
-    let handles = info.dependencies.iter().map(|id| graph.node_handle(driver, *id) as usize).collect();
+    let handles = info
+        .dependencies
+        .iter()
+        .map(|id| graph.node_handle(driver, *id) as usize)
+        .collect();
     let data = vec![cu::CUgraphEdgeData::default(); info.dependencies.len()];
     let mut shown = SHOWN.lock();
     let shown = shown.get_or_insert_default();

@@ -12,7 +12,11 @@ use crate::error::{NOT_SUPPORTED, Result};
 
 /// Refuses other processes.
 fn own(pid: c_int) -> Result {
-    if u32::try_from(pid) == Ok(std::process::id()) { Ok(()) } else { Err(NOT_SUPPORTED) }
+    if u32::try_from(pid) == Ok(std::process::id()) {
+        Ok(())
+    } else {
+        Err(NOT_SUPPORTED)
+    }
 }
 
 api! {

@@ -268,5 +268,8 @@ fn any(handle: cu::CUcontext) -> Result<std::sync::Arc<Context>> {
     if handle.is_null() {
         return context::current_any();
     }
-    driver()?.contexts.get(to_handle(handle)).ok_or(INVALID_CONTEXT)
+    driver()?
+        .contexts
+        .get(to_handle(handle))
+        .ok_or(INVALID_CONTEXT)
 }

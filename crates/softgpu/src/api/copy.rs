@@ -17,7 +17,11 @@ use crate::work::Work;
 
 /// A linear copy.
 fn linear(dst: (Place, u64), src: (Place, u64), bytes: usize) -> Copy {
-    Copy::linear(CopyEnd::linear(dst.0, dst.1), CopyEnd::linear(src.0, src.1), bytes as u64)
+    Copy::linear(
+        CopyEnd::linear(dst.0, dst.1),
+        CopyEnd::linear(src.0, src.1),
+        bytes as u64,
+    )
 }
 
 fn host<T>(pointer: In<T>) -> (Place, u64) {
@@ -25,7 +29,10 @@ fn host<T>(pointer: In<T>) -> (Place, u64) {
 }
 
 fn array(handle: cu::CUarray, offset: usize, bytes: usize) -> (CopyEnd, u64) {
-    let end = CopyEnd { x_bytes: offset as u64, ..CopyEnd::linear(Place::Array, to_handle(handle)) };
+    let end = CopyEnd {
+        x_bytes: offset as u64,
+        ..CopyEnd::linear(Place::Array, to_handle(handle))
+    };
     (end, bytes as u64)
 }
 
@@ -90,7 +97,13 @@ impl CEnd {
             _ => return Err(INVALID_VALUE),
         };
         // A pitch or height of 0 means that rows or slices follow one another without a gap.
-        let or = |value: usize, tight: usize| if value == 0 { tight as u64 } else { value as u64 };
+        let or = |value: usize, tight: usize| {
+            if value == 0 {
+                tight as u64
+            } else {
+                value as u64
+            }
+        };
         Ok(CopyEnd {
             place,
             address,
@@ -132,7 +145,13 @@ pub fn from_2d(c: &cu::CUDA_MEMCPY2D) -> Result<Copy> {
     };
     let (width, rows) = (c.WidthInBytes, c.Height);
     let (src, dst) = (src.end(width, rows)?, dst.end(width, rows)?);
-    Ok(Copy { src, dst, width_bytes: width as u64, height: rows as u64, depth: 1 })
+    Ok(Copy {
+        src,
+        dst,
+        width_bytes: width as u64,
+        height: rows as u64,
+        depth: 1,
+    })
 }
 
 /// Reads a 3D copy.
@@ -163,7 +182,13 @@ pub fn from_3d(c: &cu::CUDA_MEMCPY3D) -> Result<Copy> {
     };
     let (width, rows) = (c.WidthInBytes, c.Height);
     let (src, dst) = (src.end(width, rows)?, dst.end(width, rows)?);
-    Ok(Copy { src, dst, width_bytes: width as u64, height: rows as u64, depth: c.Depth as u64 })
+    Ok(Copy {
+        src,
+        dst,
+        width_bytes: width as u64,
+        height: rows as u64,
+        depth: c.Depth as u64,
+    })
 }
 
 /// Reads a 3D copy between contexts.
@@ -439,7 +464,11 @@ fn batch(
     if count == 0 || attribute_count > count || attribute_count > 0 && attributes.is_null() {
         return Err(INVALID_VALUE);
     }
-    if indices.list(attribute_count)?.first().is_some_and(|first| *first != 0) {
+    if indices
+        .list(attribute_count)?
+        .first()
+        .is_some_and(|first| *first != 0)
+    {
         return Err(INVALID_VALUE);
     }
     // The default streams take no batches.
@@ -449,7 +478,11 @@ fn batch(
     let stream = Stream::resolve(stream)?;
     for index in 0..count {
         let (dst, src) = (dsts.get_at(index)?, srcs.get_at(index)?);
-        let copy = linear((Place::Unified, dst), (Place::Unified, src), sizes.get_at(index)?);
+        let copy = linear(
+            (Place::Unified, dst),
+            (Place::Unified, src),
+            sizes.get_at(index)?,
+        );
         copy_async(copy, &stream).inspect_err(|_| failed.set_if_wanted(index))?;
     }
     Ok(())

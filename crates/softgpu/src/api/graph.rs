@@ -26,7 +26,11 @@ pub fn node(handle: cu::CUgraphNode) -> Result<Arc<NodeRef>> {
 }
 
 fn edge_data(data: cu::CUgraphEdgeData) -> EdgeData {
-    EdgeData { from_port: data.from_port, to_port: data.to_port, kind: data.type_ }
+    EdgeData {
+        from_port: data.from_port,
+        to_port: data.to_port,
+        kind: data.type_,
+    }
 }
 
 fn to_c(data: EdgeData) -> cu::CUgraphEdgeData {
@@ -62,7 +66,11 @@ fn edges(
 ) -> Result<Vec<Edge>> {
     let to = node_ids(graph, &to.list(count)?)?;
     let from = dependencies(graph, from, data, count)?;
-    Ok(from.into_iter().zip(to).map(|((from, data), to)| Edge { from, to, data }).collect())
+    Ok(from
+        .into_iter()
+        .zip(to)
+        .map(|((from, data), to)| Edge { from, to, data })
+        .collect())
 }
 
 /// Answers a query for a list: its length, or its elements as far as there is room, what is left of the
@@ -91,11 +99,18 @@ fn list_with_data(
     if data.is_null() && !nodes.is_null() && !plain {
         return Err(crate::error::CuError(cu::CUDA_ERROR_LOSSY_QUERY));
     }
-    let room = if nodes.is_null() || data.is_null() { 0 } else { count.get()? };
+    let room = if nodes.is_null() || data.is_null() {
+        0
+    } else {
+        count.get()?
+    };
     for (index, (_, edge)) in found.iter().take(room).enumerate() {
         data.set_at(index, to_c(*edge))?;
     }
-    let handles: Vec<u64> = found.iter().map(|(id, _)| graph.node_handle(driver, *id)).collect();
+    let handles: Vec<u64> = found
+        .iter()
+        .map(|(id, _)| graph.node_handle(driver, *id))
+        .collect();
     list(nodes, count, &handles)
 }
 
@@ -112,7 +127,10 @@ fn list_edges(
         return Err(INVALID_VALUE);
     }
     let starts: Vec<_> = edges.iter().map(|edge| (edge.from, edge.data)).collect();
-    let ends: Vec<_> = edges.iter().map(|edge| (edge.to, EdgeData::default())).collect();
+    let ends: Vec<_> = edges
+        .iter()
+        .map(|edge| (edge.to, EdgeData::default()))
+        .collect();
     let mut room = if from.is_null() { 0 } else { count.get()? };
     list_with_data(&graph, from, data, count, &starts)?;
     if !to.is_null() {
@@ -131,7 +149,11 @@ fn list_neighbours(
     let node = node(handle)?;
     let found = node.graph.with(|graph| {
         let own = graph.node(node.id)?;
-        Ok(if dependents { graph.dependents(node.id) } else { own.dependencies.clone() })
+        Ok(if dependents {
+            graph.dependents(node.id)
+        } else {
+            own.dependencies.clone()
+        })
     })?;
     list_with_data(&node.graph, nodes, data, count, &found)
 }

@@ -241,15 +241,23 @@ api! {
 }
 
 /// Updates an executable graph and tells where that failed.
-fn update(exec: &Exec, graph: &Arc<GraphObject>) -> Result<(cu::CUgraphExecUpdateResultInfo, Result)> {
+fn update(
+    exec: &Exec,
+    graph: &Arc<GraphObject>,
+) -> Result<(cu::CUgraphExecUpdateResultInfo, Result)> {
     let driver = driver()?;
     let mut answer = cu::CUgraphExecUpdateResultInfo::default();
-    let Err(error) = exec.update(graph) else { return Ok((answer, Ok(()))) };
+    let Err(error) = exec.update(graph) else {
+        return Ok((answer, Ok(())));
+    };
     let shown = |id: Option<NodeId>| match id {
         Some(id) => to_pointer(graph.node_handle(driver, id)),
         None => std::ptr::null_mut(),
     };
     answer.result = error.reason.cuda_result();
     (answer.errorNode, answer.errorFromNode) = (shown(error.node), shown(error.from));
-    Ok((answer, Err(CuError(cu::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE))))
+    Ok((
+        answer,
+        Err(CuError(cu::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)),
+    ))
 }

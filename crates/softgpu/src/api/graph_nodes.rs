@@ -15,9 +15,20 @@ use crate::work::Work;
 
 type Nodes = In<cu::CUgraphNode>;
 
-fn add_kind(out: Out<cu::CUgraphNode>, handle: cu::CUgraph, after: Nodes, count: usize, kind: NodeKind) -> Result {
+fn add_kind(
+    out: Out<cu::CUgraphNode>,
+    handle: cu::CUgraph,
+    after: Nodes,
+    count: usize,
+    kind: NodeKind,
+) -> Result {
     let graph = graph(handle)?;
-    add(out, &graph, &dependencies(&graph, after, In::null(), count)?, kind)
+    add(
+        out,
+        &graph,
+        &dependencies(&graph, after, In::null(), count)?,
+        kind,
+    )
 }
 
 /// Replaces a node's parameters by others of its kind.

@@ -17,12 +17,19 @@ use crate::module::Function;
 
 /// Reads a kernel's parameters.
 pub fn kernel(params: &cu::CUDA_KERNEL_NODE_PARAMS_v2) -> Result<NodeKind> {
-    let handle = if params.func.is_null() { params.kern.cast() } else { params.func };
+    let handle = if params.func.is_null() {
+        params.kern.cast()
+    } else {
+        params.func
+    };
     let context = to_handle(params.ctx);
     let function = match driver()?.contexts.get(context) {
         // A kernel of a library has a function in each context.
         Some(context) if params.func.is_null() => {
-            let kernel = driver()?.kernels.get(to_handle(params.kern)).ok_or(INVALID_VALUE)?;
+            let kernel = driver()?
+                .kernels
+                .get(to_handle(params.kern))
+                .ok_or(INVALID_VALUE)?;
             kernel.function(driver()?, &context)?
         }
         _ => function(handle)?,
@@ -34,7 +41,11 @@ pub fn kernel(params: &cu::CUDA_KERNEL_NODE_PARAMS_v2) -> Result<NodeKind> {
         grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
         block: [params.blockDimX, params.blockDimY, params.blockDimZ],
         shared_bytes: params.sharedMemBytes,
-        params: pack_params(&function.info, list(params.kernelParams), list(params.extra))?,
+        params: pack_params(
+            &function.info,
+            list(params.kernelParams),
+            list(params.extra),
+        )?,
         attributes: Vec::new(),
     }))
 }
@@ -58,9 +69,16 @@ pub fn kernel_v1(params: &cu::CUDA_KERNEL_NODE_PARAMS_v1) -> Result<NodeKind> {
 
 /// Shows a kernel node's parameters. What they point to stays until they are asked for again.
 pub fn show_kernel(node: &NodeRef) -> Result<cu::CUDA_KERNEL_NODE_PARAMS_v2> {
-    let NodeKind::Kernel(kernel) = node.kind()? else { return Err(INVALID_VALUE) };
+    let NodeKind::Kernel(kernel) = node.kind()? else {
+        return Err(INVALID_VALUE);
+    };
     let function = Function::resolve(driver()?, kernel.function)?;
-    let offsets: Vec<usize> = function.info.params.iter().map(|param| param.offset).collect();
+    let offsets: Vec<usize> = function
+        .info
+        .params
+        .iter()
+        .map(|param| param.offset)
+        .collect();
     Ok(cu::CUDA_KERNEL_NODE_PARAMS_v2 {
         func: to_pointer(kernel.function),
         gridDimX: kernel.grid[0],
@@ -70,7 +88,9 @@ pub fn show_kernel(node: &NodeRef) -> Result<cu::CUDA_KERNEL_NODE_PARAMS_v2> {
         blockDimY: kernel.block[1],
         blockDimZ: kernel.block[2],
         sharedMemBytes: kernel.shared_bytes,
-        kernelParams: node.graph.show_params(node.handle, &kernel.params, &offsets),
+        kernelParams: node
+            .graph
+            .show_params(node.handle, &kernel.params, &offsets),
         extra: std::ptr::null_mut(),
         kern: std::ptr::null_mut(),
         ctx: to_pointer(kernel.context),
@@ -91,7 +111,9 @@ pub fn memset(params: &cu::CUDA_MEMSET_NODE_PARAMS) -> NodeKind {
 
 /// Shows a memset's parameters.
 pub fn show_memset(kind: &NodeKind) -> Result<cu::CUDA_MEMSET_NODE_PARAMS> {
-    let NodeKind::Memset(memset) = kind else { return Err(INVALID_VALUE) };
+    let NodeKind::Memset(memset) = kind else {
+        return Err(INVALID_VALUE);
+    };
     Ok(cu::CUDA_MEMSET_NODE_PARAMS {
         dst: memset.dst,
         pitch: memset.pitch as usize,
@@ -105,12 +127,17 @@ pub fn show_memset(kind: &NodeKind) -> Result<cu::CUDA_MEMSET_NODE_PARAMS> {
 /// Reads a host call.
 pub fn host(function: cu::CUhostFn, user_data: *mut c_void) -> Result<NodeKind> {
     let function = function.ok_or(INVALID_VALUE)? as usize as u64;
-    Ok(NodeKind::Host(HostCall { function, user_data: user_data.expose_provenance() as u64 }))
+    Ok(NodeKind::Host(HostCall {
+        function,
+        user_data: user_data.expose_provenance() as u64,
+    }))
 }
 
 /// Shows a host call.
 pub fn show_host(kind: &NodeKind) -> Result<cu::CUDA_HOST_NODE_PARAMS> {
-    let NodeKind::Host(call) = kind else { return Err(INVALID_VALUE) };
+    let NodeKind::Host(call) = kind else {
+        return Err(INVALID_VALUE);
+    };
     let function = std::ptr::with_exposed_provenance::<c_void>(call.function as usize);
     Ok(cu::CUDA_HOST_NODE_PARAMS {
         // SAFETY: the address came from a `CUhostFn` of the program, and null is `None`.
@@ -120,7 +147,11 @@ pub fn show_host(kind: &NodeKind) -> Result<cu::CUDA_HOST_NODE_PARAMS> {
 }
 
 /// Reads an allocation and makes it: its address is fixed from now on.
-pub fn allocation(graph: &GraphObject, pool: &cu::CUmemPoolProps, bytes: usize) -> Result<MemAllocNode> {
+pub fn allocation(
+    graph: &GraphObject,
+    pool: &cu::CUmemPoolProps,
+    bytes: usize,
+) -> Result<MemAllocNode> {
     if pool.allocType != cu::CU_MEM_ALLOCATION_TYPE_PINNED || bytes == 0 {
         return Err(INVALID_VALUE);
     }
@@ -129,26 +160,39 @@ pub fn allocation(graph: &GraphObject, pool: &cu::CUmemPoolProps, bytes: usize) 
     }
     let (device, bytes) = (pool.location.id, bytes as u64);
     let address = graph.allocate(driver()?, device, bytes)?;
-    Ok(MemAllocNode { device, bytes, address })
+    Ok(MemAllocNode {
+        device,
+        bytes,
+        address,
+    })
 }
 
 /// Shows an allocation's pool.
 pub fn show_pool(node: &MemAllocNode) -> cu::CUmemPoolProps {
     cu::CUmemPoolProps {
         allocType: cu::CU_MEM_ALLOCATION_TYPE_PINNED,
-        location: cu::CUmemLocation { type_: cu::CU_MEM_LOCATION_TYPE_DEVICE, id: node.device },
+        location: cu::CUmemLocation {
+            type_: cu::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: node.device,
+        },
         ..Default::default()
     }
 }
 
 /// Reads memory operations.
 pub fn mem_ops(count: c_uint, params: *mut cu::CUstreamBatchMemOpParams) -> Result<NodeKind> {
-    Ok(NodeKind::BatchMemOp(read_ops(count, Out::from_raw(params).to_in())?))
+    Ok(NodeKind::BatchMemOp(read_ops(
+        count,
+        Out::from_raw(params).to_in(),
+    )?))
 }
 
 /// Reads parameters of any kind. An allocation is made for `graph`, whose address goes back to the
 /// program; without a graph it cannot be.
-pub fn generic(params: Out<cu::CUgraphNodeParams>, graph: Option<&GraphObject>) -> Result<NodeKind> {
+pub fn generic(
+    params: Out<cu::CUgraphNodeParams>,
+    graph: Option<&GraphObject>,
+) -> Result<NodeKind> {
     let mut all = params.get()?;
     let body = &mut all.__bindgen_anon_1;
     // SAFETY of each arm: the type says which member of the union the program has filled in.
@@ -242,11 +286,19 @@ pub fn child_graph(child: &GraphObject) -> Result<NodeKind> {
 }
 
 /// The nodes behind handles, which must all be of this graph.
-pub fn node_ids(graph: &GraphObject, handles: &[cu::CUgraphNode]) -> Result<Vec<fermata_graph::NodeId>> {
+pub fn node_ids(
+    graph: &GraphObject,
+    handles: &[cu::CUgraphNode],
+) -> Result<Vec<fermata_graph::NodeId>> {
     let ids = handles.iter().map(|handle| {
         let node = NodeRef::resolve(driver()?, to_handle(*handle)).map_err(|_| INVALID_VALUE)?;
-        let same = std::sync::Arc::ptr_eq(&node.graph.root, &graph.root) && node.graph.path == graph.path;
-        if same { Ok(node.id) } else { Err(INVALID_VALUE) }
+        let same =
+            std::sync::Arc::ptr_eq(&node.graph.root, &graph.root) && node.graph.path == graph.path;
+        if same {
+            Ok(node.id)
+        } else {
+            Err(INVALID_VALUE)
+        }
     });
     ids.collect()
 }

@@ -8,7 +8,7 @@ use fermata_graph::{HostCall, KernelNode, LaunchAttribute, NodeKind};
 use super::args::{In, Out};
 use super::function::function;
 use crate::capture;
-use crate::error::{INVALID_VALUE, NOT_SUPPORTED, Result};
+use crate::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, Result};
 use crate::exec::KernelInfo;
 use crate::stream::Stream;
 
@@ -16,12 +16,21 @@ use crate::stream::Stream;
 const MAX_PARAMS: usize = 32764;
 
 /// Copies a launch's parameters together: from one pointer per parameter, or from a buffer.
-pub fn pack_params(info: &KernelInfo, params: In<*mut c_void>, extra: In<*mut c_void>) -> Result<Vec<u8>> {
+pub fn pack_params(
+    info: &KernelInfo,
+    params: In<*mut c_void>,
+    extra: In<*mut c_void>,
+) -> Result<Vec<u8>> {
     if !extra.is_null() {
         if !params.is_null() {
             return Err(INVALID_VALUE);
         }
-        return extra_params(extra);
+        let mut block = extra_params(extra)?;
+        if block.len() > info.param_bytes {
+            return Err(CuError(cu::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES));
+        }
+        block.resize(info.param_bytes, 0);
+        return Ok(block);
     }
     let mut block = vec![0u8; info.param_bytes];
     for (index, param) in info.params.iter().enumerate() {
@@ -52,7 +61,9 @@ fn extra_params(extra: In<*mut c_void>) -> Result<Vec<u8>> {
         }
         index += 2;
     }
-    let (Some(buffer), Some(size)) = (buffer, size) else { return Err(INVALID_VALUE) };
+    let (Some(buffer), Some(size)) = (buffer, size) else {
+        return Err(INVALID_VALUE);
+    };
     if size > MAX_PARAMS {
         return Err(INVALID_VALUE);
     }
@@ -60,12 +71,17 @@ fn extra_params(extra: In<*mut c_void>) -> Result<Vec<u8>> {
 }
 
 /// Reads launch attributes.
-pub fn read_attributes(attributes: In<cu::CUlaunchAttribute>, count: c_uint) -> Result<Vec<LaunchAttribute>> {
+pub fn read_attributes(
+    attributes: In<cu::CUlaunchAttribute>,
+    count: c_uint,
+) -> Result<Vec<LaunchAttribute>> {
     let attributes = attributes.list(count as usize)?;
     let read = attributes.iter().map(|attribute| LaunchAttribute {
         id: attribute.id,
         // SAFETY: the value is a union of 64 bytes of which every one may be read as a byte.
-        value: unsafe { attribute.value.pad }.map(|byte| byte as u8).to_vec(),
+        value: unsafe { attribute.value.pad }
+            .map(|byte| byte as u8)
+            .to_vec(),
     });
     Ok(read.collect())
 }

@@ -16,11 +16,17 @@ use crate::jit::JitOptions;
 use crate::library::{Kernel, Library};
 
 fn library(handle: cu::CUlibrary) -> Result<Arc<Library>> {
-    driver()?.libraries.get(to_handle(handle)).ok_or(INVALID_HANDLE)
+    driver()?
+        .libraries
+        .get(to_handle(handle))
+        .ok_or(INVALID_HANDLE)
 }
 
 fn kernel(handle: cu::CUkernel) -> Result<Arc<Kernel>> {
-    driver()?.kernels.get(to_handle(handle)).ok_or(INVALID_HANDLE)
+    driver()?
+        .kernels
+        .get(to_handle(handle))
+        .ok_or(INVALID_HANDLE)
 }
 
 fn load(out: Out<cu::CUlibrary>, ptx: String, jit: &JitOptions) -> Result {

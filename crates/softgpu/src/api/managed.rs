@@ -18,7 +18,9 @@ const CPU: c_int = -1;
 
 fn check_managed(address: u64, len: usize) -> Result {
     let range = driver()?.memory.find(address).ok_or(INVALID_VALUE)?;
-    let within = address.checked_add(len as u64).is_some_and(|end| end <= range.base + range.size);
+    let within = address
+        .checked_add(len as u64)
+        .is_some_and(|end| end <= range.base + range.size);
     if len == 0 || !within || !matches!(range.kind, Kind::Managed { .. }) {
         return Err(INVALID_VALUE);
     }
@@ -29,7 +31,9 @@ fn prefetch(address: u64, len: usize, device: c_int, stream: cu::CUstream) -> Re
     let stream = Stream::resolve(stream)?;
     check_managed(address, len)?;
     capture::forbid_on(&stream)?;
-    driver()?.memory.advise(address, |advice| advice.prefetched = Some(device))?;
+    driver()?
+        .memory
+        .advise(address, |advice| advice.prefetched = Some(device))?;
     capture::submit(&stream, NodeKind::Empty)
 }
 
@@ -70,8 +74,12 @@ fn attribute(advice: &Advice, kind: cu::CUmem_range_attribute, words: usize) -> 
             all.chain(std::iter::repeat(NOWHERE)).take(words).collect()
         }
         cu::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE => vec![location_type(advice.preferred)],
-        cu::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID => vec![advice.preferred.unwrap_or(0).max(0)],
-        cu::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE => vec![location_type(advice.prefetched)],
+        cu::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID => {
+            vec![advice.preferred.unwrap_or(0).max(0)]
+        }
+        cu::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE => {
+            vec![location_type(advice.prefetched)]
+        }
         cu::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID => {
             vec![advice.prefetched.unwrap_or(0).max(0)]
         }

@@ -21,7 +21,11 @@ fn check_flags(op: &MemOp) -> Result {
         MemOpKind::Write => cu::CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER,
         MemOpKind::Barrier => return Ok(()),
     };
-    if op.flags & !known != 0 { Err(INVALID_VALUE) } else { Ok(()) }
+    if op.flags & !known != 0 {
+        Err(INVALID_VALUE)
+    } else {
+        Ok(())
+    }
 }
 
 /// Reads a list of operations.
@@ -36,7 +40,13 @@ pub fn read_ops(count: c_uint, params: In<cu::CUstreamBatchMemOpParams>) -> Resu
                 let wide = operation == cu::CU_STREAM_MEM_OP_WAIT_VALUE_64;
                 // SAFETY: both values overlay each other and every bit pattern is a number.
                 let value = unsafe { wait.__bindgen_anon_1.value64 };
-                MemOp { kind: MemOpKind::Wait, address: wait.address, value, flags: wait.flags, wide }
+                MemOp {
+                    kind: MemOpKind::Wait,
+                    address: wait.address,
+                    value,
+                    flags: wait.flags,
+                    wide,
+                }
             }
             cu::CU_STREAM_MEM_OP_WRITE_VALUE_32 | cu::CU_STREAM_MEM_OP_WRITE_VALUE_64 => {
                 // SAFETY: the operation says that the union holds a write.
@@ -44,15 +54,32 @@ pub fn read_ops(count: c_uint, params: In<cu::CUstreamBatchMemOpParams>) -> Resu
                 let wide = operation == cu::CU_STREAM_MEM_OP_WRITE_VALUE_64;
                 // SAFETY: both values overlay each other and every bit pattern is a number.
                 let value = unsafe { write.__bindgen_anon_1.value64 };
-                MemOp { kind: MemOpKind::Write, address: write.address, value, flags: write.flags, wide }
+                MemOp {
+                    kind: MemOpKind::Write,
+                    address: write.address,
+                    value,
+                    flags: write.flags,
+                    wide,
+                }
             }
-            cu::CU_STREAM_MEM_OP_BARRIER | cu::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => {
-                MemOp { kind: MemOpKind::Barrier, address: 0, value: 0, flags: 0, wide: false }
-            }
+            cu::CU_STREAM_MEM_OP_BARRIER | cu::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => MemOp {
+                kind: MemOpKind::Barrier,
+                address: 0,
+                value: 0,
+                flags: 0,
+                wide: false,
+            },
             _ => return Err(INVALID_VALUE),
         };
         check_flags(&op)?;
-        Ok(if op.wide { op } else { MemOp { value: op.value & u64::from(u32::MAX), ..op } })
+        Ok(if op.wide {
+            op
+        } else {
+            MemOp {
+                value: op.value & u64::from(u32::MAX),
+                ..op
+            }
+        })
     });
     ops.collect()
 }

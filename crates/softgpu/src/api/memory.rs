@@ -20,7 +20,9 @@ fn allocate(bytes: u64) -> Result<u64> {
         return Err(INVALID_VALUE);
     }
     context.device.count_allocation()?;
-    driver()?.memory.allocate(&context.device, context.handle, bytes, Kind::Device)
+    driver()?
+        .memory
+        .allocate(&context.device, context.handle, bytes, Kind::Device)
 }
 
 fn allocate_host(out: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Result {
@@ -36,7 +38,9 @@ fn allocate_host(out: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Result {
         return out.set(std::ptr::null_mut());
     }
     let (device, kind) = (context.device.ordinal, Kind::Host { flags });
-    let address = driver()?.memory.allocate_host(device, context.handle, bytes as u64, kind)?;
+    let address = driver()?
+        .memory
+        .allocate_host(device, context.handle, bytes as u64, kind)?;
     out.set(std::ptr::with_exposed_provenance_mut(address as usize))
 }
 
@@ -45,7 +49,11 @@ fn free(address: u64, may: impl Fn(&Range) -> bool) -> Result<Range> {
     let driver = driver()?;
     capture::forbid_unsafe()?;
     let fits = |range: &Range| range.base == address && !range.retired && may(range);
-    let range = driver.memory.find(address).filter(fits).ok_or(INVALID_VALUE)?;
+    let range = driver
+        .memory
+        .find(address)
+        .filter(fits)
+        .ok_or(INVALID_VALUE)?;
     // Work that may still use it comes first. A context that is dead has none.
     match driver.contexts.get(range.context) {
         Some(owner) => drop(owner.synchronize()),

@@ -30,12 +30,26 @@ fn set_sync(node: MemsetNode) -> Result {
 }
 
 fn row(dst: u64, value: u32, element_size: u32, count: usize) -> MemsetNode {
-    MemsetNode { dst, pitch: 0, value, element_size, width: count as u64, height: 1 }
+    MemsetNode {
+        dst,
+        pitch: 0,
+        value,
+        element_size,
+        width: count as u64,
+        height: 1,
+    }
 }
 
 fn rows(dst: u64, pitch: usize, value: u32, element_size: u32, size: (usize, usize)) -> MemsetNode {
     let (width, height) = (size.0 as u64, size.1 as u64);
-    MemsetNode { dst, pitch: pitch as u64, value, element_size, width, height }
+    MemsetNode {
+        dst,
+        pitch: pitch as u64,
+        value,
+        element_size,
+        width,
+        height,
+    }
 }
 
 api! {

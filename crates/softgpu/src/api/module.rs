@@ -27,7 +27,9 @@ fn load(out: Out<cu::CUmodule>, ptx: &str, jit: &JitOptions) -> Result {
     let context = context::current()?;
     let code = module::compile(ptx, jit)?;
     let attributes = |_: &str| Attributes::shared();
-    out.set(to_pointer(Module::load(driver()?, &context, code, jit, &attributes)?.handle))
+    out.set(to_pointer(
+        Module::load(driver()?, &context, code, jit, &attributes)?.handle,
+    ))
 }
 
 fn load_data(out: Out<cu::CUmodule>, image: In<c_void>, jit: &JitOptions) -> Result {
@@ -43,7 +45,10 @@ pub fn read_file(path: Name) -> Result<Vec<u8>> {
 }
 
 fn resolve(handle: cu::CUmodule) -> Result<std::sync::Arc<Module>> {
-    driver()?.modules.get(to_handle(handle)).ok_or(INVALID_HANDLE)
+    driver()?
+        .modules
+        .get(to_handle(handle))
+        .ok_or(INVALID_HANDLE)
 }
 
 api! {
@@ -105,6 +110,9 @@ api! {
     ) {
         let module = resolve(handle)?;
         let variable = module.variable(name.text()?)?;
+        if address.is_null() && bytes.is_null() {
+            return Err(INVALID_VALUE);
+        }
         address.set_if_wanted(variable.address);
         bytes.set_if_wanted(variable.size as usize);
         Ok(())

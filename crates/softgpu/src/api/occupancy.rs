@@ -12,13 +12,24 @@ use crate::module::Function;
 use crate::occupancy::{Need, active_blocks, available_shared, best_block};
 
 fn need(function: &Function, block: u32, shared: usize) -> Need {
-    let shared = u32::try_from(shared).unwrap_or(u32::MAX).saturating_add(function.info.static_shared);
+    let shared = u32::try_from(shared)
+        .unwrap_or(u32::MAX)
+        .saturating_add(function.info.static_shared);
     Need::new(&function.info, block, shared)
 }
 
-fn blocks(out: Out<c_int>, handle: cu::CUfunction, block: c_int, shared: usize, flags: c_uint) -> Result {
+fn blocks(
+    out: Out<c_int>,
+    handle: cu::CUfunction,
+    block: c_int,
+    shared: usize,
+    flags: c_uint,
+) -> Result {
     let function = function(handle)?;
-    let block = u32::try_from(block).ok().filter(|block| *block > 0).ok_or(INVALID_VALUE)?;
+    let block = u32::try_from(block)
+        .ok()
+        .filter(|block| *block > 0)
+        .ok_or(INVALID_VALUE)?;
     if flags > cu::CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE {
         return Err(INVALID_VALUE);
     }
@@ -41,8 +52,10 @@ fn best(
     };
     let most = crate::function::max_threads(&function.info);
     let most = if limit == 0 { most } else { most.min(limit) };
-    let (block, per_multiprocessor) = best_block(most, |block| need(&function, block, shared_for(block)));
-    outs.0.set((per_multiprocessor * MULTIPROCESSORS) as c_int)?;
+    let (block, per_multiprocessor) =
+        best_block(most, |block| need(&function, block, shared_for(block)));
+    outs.0
+        .set((per_multiprocessor * MULTIPROCESSORS) as c_int)?;
     outs.1.set(block as c_int)
 }
 

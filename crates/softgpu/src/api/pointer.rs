@@ -12,12 +12,19 @@ use crate::error::{INVALID_VALUE, Result};
 use crate::memory::{Kind, Protection, Range};
 
 /// Writes an attribute of known memory.
-fn answer(out: Out<c_void>, attribute: cu::CUpointer_attribute, address: u64, range: &Range) -> Result {
+fn answer(
+    out: Out<c_void>,
+    attribute: cu::CUpointer_attribute,
+    address: u64,
+    range: &Range,
+) -> Result {
     match attribute {
         cu::CU_POINTER_ATTRIBUTE_CONTEXT => out.cast().set(owner(range)),
-        cu::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {
-            out.cast().set(if range.is_device() { cu::CU_MEMORYTYPE_DEVICE } else { cu::CU_MEMORYTYPE_HOST })
-        }
+        cu::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => out.cast().set(if range.is_device() {
+            cu::CU_MEMORYTYPE_DEVICE
+        } else {
+            cu::CU_MEMORYTYPE_HOST
+        }),
         cu::CU_POINTER_ATTRIBUTE_DEVICE_POINTER => out.cast().set(address),
         cu::CU_POINTER_ATTRIBUTE_HOST_POINTER => match range.visible_to_host() {
             true => out.cast().set(address),
@@ -25,9 +32,9 @@ fn answer(out: Out<c_void>, attribute: cu::CUpointer_attribute, address: u64, ra
         },
         cu::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => out.cast().set(c_uint::from(range.sync_memops)),
         cu::CU_POINTER_ATTRIBUTE_BUFFER_ID => out.cast().set(range.id),
-        cu::CU_POINTER_ATTRIBUTE_IS_MANAGED => {
-            out.cast().set(c_uint::from(matches!(range.kind, Kind::Managed { .. })))
-        }
+        cu::CU_POINTER_ATTRIBUTE_IS_MANAGED => out
+            .cast()
+            .set(c_uint::from(matches!(range.kind, Kind::Managed { .. }))),
         cu::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => out.cast().set(range.device as c_int),
         cu::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => out.cast().set(0 as c_uint),
         cu::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => out.cast().set(range.base),

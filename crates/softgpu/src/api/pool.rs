@@ -16,7 +16,12 @@ use crate::memory::Protection;
 use crate::pool::Pool;
 use crate::stream::Stream;
 
-fn allocate(out: Out<cu::CUdeviceptr>, bytes: usize, pool: Option<Arc<Pool>>, stream: &Arc<Stream>) -> Result {
+fn allocate(
+    out: Out<cu::CUdeviceptr>,
+    bytes: usize,
+    pool: Option<Arc<Pool>>,
+    stream: &Arc<Stream>,
+) -> Result {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -31,7 +36,14 @@ fn allocate(out: Out<cu::CUdeviceptr>, bytes: usize, pool: Option<Arc<Pool>>, st
         let device = pool.device.ordinal;
         let graph = GraphObject::resolve(driver, capture::info(stream)?.graph)?;
         let address = graph.allocate(driver, device, bytes)?;
-        capture::submit(stream, NodeKind::MemAlloc(MemAllocNode { device, bytes, address }))?;
+        capture::submit(
+            stream,
+            NodeKind::MemAlloc(MemAllocNode {
+                device,
+                bytes,
+                address,
+            }),
+        )?;
         return out.set(address);
     }
     out.set(pool.allocate(driver, &stream.context, bytes)?)

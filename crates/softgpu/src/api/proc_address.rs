@@ -30,10 +30,14 @@ fn find(
     let address = found.map(proc_table::address);
     let (pointer, result) = match address {
         Ok(Some(function)) => (function as *mut c_void, cu::CU_GET_PROC_ADDRESS_SUCCESS),
-        Err(Missing::VersionTooOld) => {
-            (std::ptr::null_mut(), cu::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
-        }
-        _ => (std::ptr::null_mut(), cu::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
+        Err(Missing::VersionTooOld) => (
+            std::ptr::null_mut(),
+            cu::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
+        ),
+        _ => (
+            std::ptr::null_mut(),
+            cu::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
+        ),
     };
     out.set(pointer)?;
     status.set_if_wanted(result);

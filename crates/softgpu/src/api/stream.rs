@@ -21,7 +21,9 @@ fn create(out: Out<cu::CUstream>, flags: c_uint, priority: c_int) -> Result {
         return Err(INVALID_VALUE);
     }
     let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
-    out.set(to_pointer(Stream::create(&context::current()?, flags, priority)?.handle))
+    out.set(to_pointer(
+        Stream::create(&context::current()?, flags, priority)?.handle,
+    ))
 }
 
 api! {

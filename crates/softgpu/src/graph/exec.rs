@@ -48,12 +48,17 @@ impl Exec {
         source: &GraphObject,
         flags: u64,
     ) -> Result<Arc<Self>, (CuError, Option<NodeId>)> {
-        let graph = source.with(|graph| Ok(graph.clone())).map_err(|error| (error, None))?;
+        let graph = source
+            .with(|graph| Ok(graph.clone()))
+            .map_err(|error| (error, None))?;
         check(driver, context, &graph)?;
         let exec = Arc::new(Self {
             handle: handle::fresh(Tag::Exec),
             flags,
-            state: Mutex::new(State { graph, disabled: HashSet::new() }),
+            state: Mutex::new(State {
+                graph,
+                disabled: HashSet::new(),
+            }),
             last: Mutex::default(),
             root: Arc::clone(&source.root),
         });
@@ -76,12 +81,19 @@ impl Exec {
     pub fn launch(&self, driver: &Driver, stream: &Arc<Stream>) -> Result {
         let state = self.state.lock();
         let mut steps = Vec::new();
-        let made = state.collect(driver, &stream.context, &state.graph, &mut Vec::new(), &mut steps);
+        let made = state.collect(
+            driver,
+            &stream.context,
+            &state.graph,
+            &mut Vec::new(),
+            &mut steps,
+        );
         drop(state);
         let run = Arc::new(Run::new(steps));
         let mut last = self.last.lock();
         let before = last.iter().cloned().collect();
-        let submitted = made.and_then(|()| stream.submit_after(Work::Graph(Arc::clone(&run)), before));
+        let submitted =
+            made.and_then(|()| stream.submit_after(Work::Graph(Arc::clone(&run)), before));
         *last = Some(submitted.inspect_err(|_| run.abandon())?);
         Ok(())
     }
@@ -93,7 +105,10 @@ impl Exec {
     pub fn set_params(&self, node: &NodeRef, kind: &NodeKind) -> Result {
         self.owns(node)?;
         let mut state = self.state.lock();
-        let graph = state.graph.inner_mut(&node.graph.path).map_err(|error| code(&error))?;
+        let graph = state
+            .graph
+            .inner_mut(&node.graph.path)
+            .map_err(|error| code(&error))?;
         let slot = graph.kind_mut(node.id).map_err(|error| code(&error))?;
         *slot = update::replaced(slot, kind).map_err(|_| INVALID_VALUE)?;
         Ok(())
@@ -101,7 +116,11 @@ impl Exec {
 
     /// Refuses nodes of other graphs.
     fn owns(&self, node: &NodeRef) -> Result {
-        if Arc::ptr_eq(&self.root, &node.graph.root) { Ok(()) } else { Err(INVALID_VALUE) }
+        if Arc::ptr_eq(&self.root, &node.graph.root) {
+            Ok(())
+        } else {
+            Err(INVALID_VALUE)
+        }
     }
 
     /// What a node does here.
@@ -111,8 +130,14 @@ impl Exec {
     pub fn kind(&self, node: &NodeRef) -> Result<NodeKind> {
         self.owns(node)?;
         let state = self.state.lock();
-        let graph = state.graph.inner(&node.graph.path).map_err(|error| code(&error))?;
-        graph.node(node.id).map(|node| node.kind.clone()).map_err(|error| code(&error))
+        let graph = state
+            .graph
+            .inner(&node.graph.path)
+            .map_err(|error| code(&error))?;
+        graph
+            .node(node.id)
+            .map(|node| node.kind.clone())
+            .map_err(|error| code(&error))
     }
 
     /// Takes over the parameters of another graph of the same shape.
@@ -120,8 +145,11 @@ impl Exec {
     /// # Errors
     /// It is of another shape, or a parameter cannot change.
     pub fn update(&self, new: &GraphObject) -> Result<(), update::UpdateError> {
-        let topology =
-            update::UpdateError { reason: update::Reason::Topology, node: None, from: None };
+        let topology = update::UpdateError {
+            reason: update::Reason::Topology,
+            node: None,
+            from: None,
+        };
         let new = new.with(|graph| Ok(graph.clone())).map_err(|_| topology)?;
         let mut state = self.state.lock();
         state.graph = update::updated(&state.graph, &new)?;
@@ -133,7 +161,10 @@ impl Exec {
     /// # Errors
     /// There is no such node here, or it is of a kind that always runs.
     pub fn set_enabled(&self, node: &NodeRef, enabled: bool) -> Result {
-        if !matches!(self.kind(node)?, NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_)) {
+        if !matches!(
+            self.kind(node)?,
+            NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_)
+        ) {
             return Err(INVALID_VALUE);
         }
         let place = (node.graph.path.clone(), node.id);
@@ -151,10 +182,17 @@ impl Exec {
     /// # Errors
     /// There is no such node here, or it is of a kind that always runs.
     pub fn is_enabled(&self, node: &NodeRef) -> Result<bool> {
-        if !matches!(self.kind(node)?, NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_)) {
+        if !matches!(
+            self.kind(node)?,
+            NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_)
+        ) {
             return Err(INVALID_VALUE);
         }
-        Ok(!self.state.lock().disabled.contains(&(node.graph.path.clone(), node.id)))
+        Ok(!self
+            .state
+            .lock()
+            .disabled
+            .contains(&(node.graph.path.clone(), node.id)))
     }
 }
 
@@ -194,7 +232,9 @@ fn check(
     for id in graph.order().map_err(|error| (code(&error), None))? {
         let node = graph.node(id).map_err(|error| (code(&error), None))?;
         match &node.kind {
-            NodeKind::ChildGraph(child) => check(driver, context, child).map_err(|(e, _)| (e, Some(id)))?,
+            NodeKind::ChildGraph(child) => {
+                check(driver, context, child).map_err(|(e, _)| (e, Some(id)))?
+            }
             kind => Work::check(driver, context, kind).map_err(|error| (error, Some(id)))?,
         }
     }

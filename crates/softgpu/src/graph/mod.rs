@@ -109,7 +109,11 @@ impl GraphObject {
     }
 
     fn publish(driver: &Driver, root: Arc<Root>, path: Vec<NodeId>) -> Arc<Self> {
-        let object = Arc::new(Self { handle: handle::fresh(Tag::Graph), root, path });
+        let object = Arc::new(Self {
+            handle: handle::fresh(Tag::Graph),
+            root,
+            path,
+        });
         driver.graphs.insert(object.handle, Arc::clone(&object));
         object
     }
@@ -128,16 +132,23 @@ impl GraphObject {
     /// What `look` says, or the graph's child node is gone.
     pub fn with<T>(&self, look: impl FnOnce(&Graph) -> Result<T, GraphError>) -> Result<T> {
         let root = self.root.graph.lock();
-        root.inner(&self.path).and_then(look).map_err(|error| code(&error))
+        root.inner(&self.path)
+            .and_then(look)
+            .map_err(|error| code(&error))
     }
 
     /// Changes the graph.
     ///
     /// # Errors
     /// What `change` says, or the graph's child node is gone.
-    pub fn with_mut<T>(&self, change: impl FnOnce(&mut Graph) -> Result<T, GraphError>) -> Result<T> {
+    pub fn with_mut<T>(
+        &self,
+        change: impl FnOnce(&mut Graph) -> Result<T, GraphError>,
+    ) -> Result<T> {
         let mut root = self.root.graph.lock();
-        root.inner_mut(&self.path).and_then(change).map_err(|error| code(&error))
+        root.inner_mut(&self.path)
+            .and_then(change)
+            .map_err(|error| code(&error))
     }
 
     /// The handle of a node.
@@ -145,7 +156,14 @@ impl GraphObject {
         let mut nodes = self.root.nodes.lock();
         *nodes.entry((self.path.clone(), id)).or_insert_with(|| {
             let handle = handle::fresh(Tag::Node);
-            driver.nodes.insert(handle, Arc::new(NodeRef { handle, graph: Arc::clone(self), id }));
+            driver.nodes.insert(
+                handle,
+                Arc::new(NodeRef {
+                    handle,
+                    graph: Arc::clone(self),
+                    id,
+                }),
+            );
             handle
         })
     }
@@ -159,7 +177,10 @@ impl GraphObject {
         path.push(node);
         self.with(|graph| graph.inner(&[node]).map(drop))?;
         let mut inner = self.root.inner.lock();
-        if let Some(known) = inner.get(&path).and_then(|handle| driver.graphs.get(*handle)) {
+        if let Some(known) = inner
+            .get(&path)
+            .and_then(|handle| driver.graphs.get(*handle))
+        {
             return Ok(known);
         }
         let child = Self::publish(driver, Arc::clone(&self.root), path.clone());
@@ -215,13 +236,24 @@ impl GraphObject {
 
     /// Addresses of the parameters of a kernel node, valid until they are asked for again or the graph
     /// goes away.
-    pub fn show_params(&self, node: u64, block: &[u8], offsets: &[usize]) -> *mut *mut std::ffi::c_void {
+    pub fn show_params(
+        &self,
+        node: u64,
+        block: &[u8],
+        offsets: &[usize],
+    ) -> *mut *mut std::ffi::c_void {
         let mut block: Box<[u8]> = block.into();
         let base = block.as_mut_ptr();
-        let pointers = offsets.iter().map(|offset| base.wrapping_add(*offset).expose_provenance()).collect();
+        let pointers = offsets
+            .iter()
+            .map(|offset| base.wrapping_add(*offset).expose_provenance())
+            .collect();
         let mut shown = self.root.shown.lock();
         let entry = shown.entry(node).or_default();
-        *entry = ShownParams { _block: block, pointers };
+        *entry = ShownParams {
+            _block: block,
+            pointers,
+        };
         entry.pointers.as_mut_ptr().cast()
     }
 }
@@ -240,6 +272,7 @@ impl NodeRef {
     /// # Errors
     /// It has been taken out of its graph.
     pub fn kind(&self) -> Result<NodeKind> {
-        self.graph.with(|graph| graph.node(self.id).map(|node| node.kind.clone()))
+        self.graph
+            .with(|graph| graph.node(self.id).map(|node| node.kind.clone()))
     }
 }

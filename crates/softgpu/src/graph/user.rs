@@ -33,7 +33,12 @@ impl UserObject {
             return Err(INVALID_VALUE);
         }
         let handle = handle::fresh(Tag::UserObject);
-        let object = Self { handle, destroy, data, count: Mutex::new(count) };
+        let object = Self {
+            handle,
+            destroy,
+            data,
+            count: Mutex::new(count),
+        };
         driver.user_objects.insert(handle, Arc::new(object));
         Ok(handle)
     }
@@ -45,7 +50,10 @@ impl UserObject {
     pub fn retain(driver: &Driver, handle: u64, more: u32) -> Result {
         let object = driver.user_objects.get(handle).ok_or(INVALID_HANDLE)?;
         let mut count = object.count.lock();
-        *count = count.checked_add(more).filter(|_| more > 0).ok_or(INVALID_VALUE)?;
+        *count = count
+            .checked_add(more)
+            .filter(|_| more > 0)
+            .ok_or(INVALID_VALUE)?;
         Ok(())
     }
 
@@ -56,7 +64,10 @@ impl UserObject {
     pub fn release(driver: &Driver, handle: u64, fewer: u32) -> Result {
         let object = driver.user_objects.get(handle).ok_or(INVALID_HANDLE)?;
         let mut count = object.count.lock();
-        *count = count.checked_sub(fewer).filter(|_| fewer > 0).ok_or(INVALID_VALUE)?;
+        *count = count
+            .checked_sub(fewer)
+            .filter(|_| fewer > 0)
+            .ok_or(INVALID_VALUE)?;
         if *count > 0 {
             return Ok(());
         }

@@ -26,7 +26,10 @@ pub struct Side {
 impl Side {
     /// The side `bytes` further on.
     pub fn add(self, bytes: u64) -> Self {
-        Self { address: self.address.wrapping_add(bytes), ..self }
+        Self {
+            address: self.address.wrapping_add(bytes),
+            ..self
+        }
     }
 }
 
@@ -66,7 +69,13 @@ impl Memory {
     /// # Errors
     /// It is not accessible.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result {
-        self.write_side(Side { address, checked: true }, bytes)
+        self.write_side(
+            Side {
+                address,
+                checked: true,
+            },
+            bytes,
+        )
     }
 
     /// Copies bytes to either kind of side.
@@ -74,7 +83,10 @@ impl Memory {
     /// # Errors
     /// It is not accessible.
     pub fn write_side(&self, dst: Side, bytes: &[u8]) -> Result {
-        let from = Side { address: bytes.as_ptr().expose_provenance() as u64, checked: false };
+        let from = Side {
+            address: bytes.as_ptr().expose_provenance() as u64,
+            checked: false,
+        };
         self.copy(dst, from, bytes.len() as u64)
     }
 
@@ -93,7 +105,12 @@ impl Memory {
             _ => return Err(INVALID_VALUE),
         };
         let len = count.checked_mul(u64::from(size)).ok_or(INVALID_VALUE)?;
-        let stamp: Vec<u8> = pattern.iter().copied().cycle().take(len.min(1 << 16) as usize).collect();
+        let stamp: Vec<u8> = pattern
+            .iter()
+            .copied()
+            .cycle()
+            .take(len.min(1 << 16) as usize)
+            .collect();
         let mut done = 0;
         while done < len {
             let piece = (len - done).min(stamp.len() as u64);
@@ -117,7 +134,10 @@ impl Memory {
             if wide {
                 (*with_exposed_provenance::<AtomicU64>(address as usize)).load(Ordering::SeqCst)
             } else {
-                u64::from((*with_exposed_provenance::<AtomicU32>(address as usize)).load(Ordering::SeqCst))
+                u64::from(
+                    (*with_exposed_provenance::<AtomicU32>(address as usize))
+                        .load(Ordering::SeqCst),
+                )
             }
         })
     }
@@ -130,14 +150,16 @@ impl Memory {
         use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
         let size = if wide { 8 } else { 4 };
         let inner = self.inner.read();
-        if !address.is_multiple_of(size) || !inner.map.covers(address, size, Protection::ReadWrite) {
+        if !address.is_multiple_of(size) || !inner.map.covers(address, size, Protection::ReadWrite)
+        {
             return Err(INVALID_VALUE);
         }
         // SAFETY: mapped and writable while the map is locked, aligned, and shared only through atomics
         // or plain accesses of the program.
         unsafe {
             if wide {
-                (*with_exposed_provenance::<AtomicU64>(address as usize)).store(value, Ordering::SeqCst);
+                (*with_exposed_provenance::<AtomicU64>(address as usize))
+                    .store(value, Ordering::SeqCst);
             } else {
                 let word = with_exposed_provenance::<AtomicU32>(address as usize);
                 (*word).store(value as u32, Ordering::SeqCst);

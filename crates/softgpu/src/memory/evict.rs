@@ -21,7 +21,11 @@ pub struct Saved {
 impl Memory {
     /// Whether there is managed memory.
     pub fn has_managed(&self) -> bool {
-        self.inner.read().map.iter().any(|range| matches!(range.kind, Kind::Managed { .. }))
+        self.inner
+            .read()
+            .map
+            .iter()
+            .any(|range| matches!(range.kind, Kind::Managed { .. }))
     }
 
     /// Takes the contents of all device memory that is not mapped by the program itself, and leaves its
@@ -37,10 +41,18 @@ impl Memory {
             // SAFETY: every charge is a mapping of this length that stays while the map is locked, and
             // nothing writes to device memory now.
             let bytes = unsafe {
-                std::slice::from_raw_parts(with_exposed_provenance::<u8>(base as usize), len as usize)
+                std::slice::from_raw_parts(
+                    with_exposed_provenance::<u8>(base as usize),
+                    len as usize,
+                )
             };
-            let units = bytes.chunks(UNIT).enumerate().filter(|(_, unit)| unit.iter().any(|b| *b != 0));
-            let units = units.map(|(index, unit)| ((index * UNIT) as u64, unit.into())).collect();
+            let units = bytes
+                .chunks(UNIT)
+                .enumerate()
+                .filter(|(_, unit)| unit.iter().any(|b| *b != 0));
+            let units = units
+                .map(|(index, unit)| ((index * UNIT) as u64, unit.into()))
+                .collect();
             all.push(Saved { base, len, units });
         }
         for saved in &all {
@@ -60,7 +72,10 @@ impl Memory {
                 sys::map_again(mapping.base, mapping.len).map_err(|_| OUT_OF_MEMORY)?;
             }
             for (offset, unit) in &mapping.units {
-                let to = super::Side { address: mapping.base + offset, checked: false };
+                let to = super::Side {
+                    address: mapping.base + offset,
+                    checked: false,
+                };
                 self.write_side(to, unit)?;
             }
         }

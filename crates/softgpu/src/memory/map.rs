@@ -97,23 +97,43 @@ impl Range {
     /// Strongest access that any location has.
     pub fn protection(&self) -> Protection {
         match &self.kind {
-            Kind::Mapped { access, .. } => {
-                access.iter().map(|(_, protection)| *protection).max().unwrap_or(Protection::None)
-            }
+            Kind::Mapped { access, .. } => access
+                .iter()
+                .map(|(_, protection)| *protection)
+                .max()
+                .unwrap_or(Protection::None),
             _ => Protection::ReadWrite,
         }
     }
 
     /// A range that nothing has been said about.
     pub fn new(placed: Placed, kind: Kind, device: i32, context: u64, id: u64) -> Self {
-        let Placed { base, size, footprint } = placed;
+        let Placed {
+            base,
+            size,
+            footprint,
+        } = placed;
         let advice = Advice::default();
-        Self { base, size, footprint, kind, device, context, id, sync_memops: false, retired: false, advice }
+        Self {
+            base,
+            size,
+            footprint,
+            kind,
+            device,
+            context,
+            id,
+            sync_memops: false,
+            retired: false,
+            advice,
+        }
     }
 
     /// Whether the program may use it by its address.
     pub fn visible_to_host(&self) -> bool {
-        matches!(self.kind, Kind::Host { .. } | Kind::Registered { .. } | Kind::Managed { .. })
+        matches!(
+            self.kind,
+            Kind::Host { .. } | Kind::Registered { .. } | Kind::Managed { .. }
+        )
     }
 
     /// Whether it is memory of a device rather than of the host.
@@ -162,12 +182,16 @@ impl Map {
     /// Ranges that overlap `start..start + len`, in order.
     pub fn overlapping(&self, start: u64, len: u64) -> impl Iterator<Item = &Range> {
         let from = self.find(start).map_or(start, |range| range.base);
-        self.ranges.range(from..start.saturating_add(len)).map(|(_, range)| range)
+        self.ranges
+            .range(from..start.saturating_add(len))
+            .map(|(_, range)| range)
     }
 
     /// Whether all of `start..start + len` is known and allows this access.
     pub fn covers(&self, start: u64, len: u64, needed: Protection) -> bool {
-        let Some(end) = start.checked_add(len) else { return false };
+        let Some(end) = start.checked_add(len) else {
+            return false;
+        };
         let mut at = start;
         while at < end {
             match self.find(at) {
@@ -185,7 +209,11 @@ impl Map {
 
     /// Ranges of one context.
     pub fn of_context(&self, context: u64) -> Vec<u64> {
-        self.ranges.values().filter(|r| r.context == context).map(|r| r.base).collect()
+        self.ranges
+            .values()
+            .filter(|r| r.context == context)
+            .map(|r| r.base)
+            .collect()
     }
 }
 
@@ -194,7 +222,17 @@ mod tests {
     use super::*;
 
     fn range(base: u64, size: u64) -> Range {
-        Range::new(Placed { base, size, footprint: size }, Kind::Device, 0, 1, base)
+        Range::new(
+            Placed {
+                base,
+                size,
+                footprint: size,
+            },
+            Kind::Device,
+            0,
+            1,
+            base,
+        )
     }
 
     #[test]

@@ -83,7 +83,10 @@ impl Default for Memory {
             blocks: HashMap::new(),
             charges: HashMap::new(),
         };
-        Self { inner: RwLock::new(inner), next_id: AtomicU64::new(1) }
+        Self {
+            inner: RwLock::new(inner),
+            next_id: AtomicU64::new(1),
+        }
     }
 }
 
@@ -92,7 +95,13 @@ impl Memory {
     ///
     /// # Errors
     /// `size` is 0, or the device has not that much left.
-    pub fn allocate(&self, device: &Arc<Device>, context: u64, size: u64, kind: Kind) -> Result<u64> {
+    pub fn allocate(
+        &self,
+        device: &Arc<Device>,
+        context: u64,
+        size: u64,
+        kind: Kind,
+    ) -> Result<u64> {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
@@ -101,12 +110,24 @@ impl Memory {
             let len = size.next_multiple_of(BLOCK);
             (inner.allocate_block(device, len)?, len)
         } else {
-            let len = size.checked_next_multiple_of(GRANULARITY).ok_or(OUT_OF_MEMORY)?;
+            let len = size
+                .checked_next_multiple_of(GRANULARITY)
+                .ok_or(OUT_OF_MEMORY)?;
             (inner.allocate_mapping(device, len)?, len)
         };
         let id = self.fresh_id();
         let device = device.ordinal;
-        inner.map.insert(Range::new(Placed { base, size, footprint }, kind, device, context, id));
+        inner.map.insert(Range::new(
+            Placed {
+                base,
+                size,
+                footprint,
+            },
+            kind,
+            device,
+            context,
+            id,
+        ));
         Ok(base)
     }
 
@@ -118,13 +139,33 @@ impl Memory {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
-        let area = if matches!(kind, Kind::Managed { .. }) { MANAGED_AREA } else { HOST_AREA };
-        let footprint = size.checked_next_multiple_of(sys::PAGE).ok_or(OUT_OF_MEMORY)?;
+        let area = if matches!(kind, Kind::Managed { .. }) {
+            MANAGED_AREA
+        } else {
+            HOST_AREA
+        };
+        let footprint = size
+            .checked_next_multiple_of(sys::PAGE)
+            .ok_or(OUT_OF_MEMORY)?;
         let mut inner = self.inner.write();
-        let align = if footprint >= GRANULARITY { GRANULARITY } else { sys::PAGE };
+        let align = if footprint >= GRANULARITY {
+            GRANULARITY
+        } else {
+            sys::PAGE
+        };
         let base = inner.map_somewhere(footprint, align, area, Protection::ReadWrite)?;
         let id = self.fresh_id();
-        inner.map.insert(Range::new(Placed { base, size, footprint }, kind, device, context, id));
+        inner.map.insert(Range::new(
+            Placed {
+                base,
+                size,
+                footprint,
+            },
+            kind,
+            device,
+            context,
+            id,
+        ));
         Ok(base)
     }
 
@@ -141,7 +182,17 @@ impl Memory {
             return Err(CuError(cu::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED));
         }
         let (kind, id) = (Kind::Registered { flags }, self.fresh_id());
-        inner.map.insert(Range::new(Placed { base, size, footprint: 0 }, kind, device, context, id));
+        inner.map.insert(Range::new(
+            Placed {
+                base,
+                size,
+                footprint: 0,
+            },
+            kind,
+            device,
+            context,
+            id,
+        ));
         Ok(())
     }
 
@@ -163,7 +214,11 @@ impl Memory {
     /// No such range, `may` does not agree, or it is marked already.
     pub fn retire(&self, base: u64, may: impl FnOnce(&Range) -> bool) -> Result<Range> {
         let mut inner = self.inner.write();
-        let range = inner.map.at_mut(base).filter(|range| !range.retired).ok_or(INVALID_VALUE)?;
+        let range = inner
+            .map
+            .at_mut(base)
+            .filter(|range| !range.retired)
+            .ok_or(INVALID_VALUE)?;
         if !may(range) {
             return Err(INVALID_VALUE);
         }
@@ -182,8 +237,14 @@ impl Memory {
     /// Frees all memory of a device's pools.
     pub fn free_pools(&self, device: i32) {
         let mut inner = self.inner.write();
-        let pooled = |range: &&Range| range.device == device && matches!(range.kind, Kind::Pool { .. });
-        let bases: Vec<u64> = inner.map.iter().filter(pooled).map(|range| range.base).collect();
+        let pooled =
+            |range: &&Range| range.device == device && matches!(range.kind, Kind::Pool { .. });
+        let bases: Vec<u64> = inner
+            .map
+            .iter()
+            .filter(pooled)
+            .map(|range| range.base)
+            .collect();
         for base in bases {
             inner.discard(base);
         }
@@ -221,7 +282,9 @@ impl Memory {
     /// # Errors
     /// The address is unknown.
     pub fn advice(&self, address: u64) -> Result<Advice> {
-        self.find(address).map(|range| range.advice).ok_or(INVALID_VALUE)
+        self.find(address)
+            .map(|range| range.advice)
+            .ok_or(INVALID_VALUE)
     }
 
     /// Whether all of the range is known and allows this access.
@@ -233,13 +296,16 @@ impl Memory {
     pub fn registered(&self, address: u64, len: u64, write: bool) -> bool {
         let inner = self.inner.read();
         let end = address.saturating_add(len);
-        inner.map.find(address).is_some_and(|range| match range.kind {
-            Kind::Registered { flags } => {
-                end <= range.base + range.size
-                    && !(write && flags & cu::CU_MEMHOSTREGISTER_READ_ONLY != 0)
-            }
-            _ => false,
-        })
+        inner
+            .map
+            .find(address)
+            .is_some_and(|range| match range.kind {
+                Kind::Registered { flags } => {
+                    end <= range.base + range.size
+                        && !(write && flags & cu::CU_MEMHOSTREGISTER_READ_ONLY != 0)
+                }
+                _ => false,
+            })
     }
 
     fn fresh_id(&self) -> u64 {
@@ -249,9 +315,18 @@ impl Memory {
 
 impl Inner {
     /// Maps fresh memory at free addresses of `area`.
-    fn map_somewhere(&mut self, len: u64, align: u64, area: Area, protection: Protection) -> Result<u64> {
+    fn map_somewhere(
+        &mut self,
+        len: u64,
+        align: u64,
+        area: Area,
+        protection: Protection,
+    ) -> Result<u64> {
         loop {
-            let base = self.space.allocate(len, align, area.0, area.1).ok_or(OUT_OF_MEMORY)?;
+            let base = self
+                .space
+                .allocate(len, align, area.0, area.1)
+                .ok_or(OUT_OF_MEMORY)?;
             match sys::map_fresh(base, len, protection) {
                 Ok(()) => return Ok(base),
                 // Something of the process lies there: these addresses are lost to us.
@@ -331,7 +406,10 @@ impl Inner {
 /// Whether every page of the range is mapped in this process.
 fn is_mapped(base: u64, size: u64) -> bool {
     let first = base - base % sys::PAGE;
-    let Some(end) = base.checked_add(size).and_then(|end| end.checked_next_multiple_of(sys::PAGE)) else {
+    let Some(end) = base
+        .checked_add(size)
+        .and_then(|end| end.checked_next_multiple_of(sys::PAGE))
+    else {
         return false;
     };
     let mut residency = vec![0u8; 1 << 16];
@@ -349,7 +427,13 @@ mod tests {
     use crate::settings::Settings;
 
     fn device(memory: u64) -> Arc<Device> {
-        Device::new(0, Arc::new(Settings { memory, ..Settings::default() }))
+        Device::new(
+            0,
+            Arc::new(Settings {
+                memory,
+                ..Settings::default()
+            }),
+        )
     }
 
     // The window is the process's: tests share one `Memory`.
@@ -378,11 +462,17 @@ mod tests {
     fn memory_runs_out_for_real_and_comes_back() {
         let (memory, device) = (memory(), device(8 << 20));
         let a = memory.allocate(&device, 1, 6 << 20, Kind::Device).unwrap();
-        assert_eq!(memory.allocate(&device, 1, 4 << 20, Kind::Device), Err(OUT_OF_MEMORY));
+        assert_eq!(
+            memory.allocate(&device, 1, 4 << 20, Kind::Device),
+            Err(OUT_OF_MEMORY)
+        );
         memory.free(a, |_| true).unwrap();
         let a = memory.allocate(&device, 1, 8 << 20, Kind::Device).unwrap();
         memory.free(a, |_| true).unwrap();
-        assert_eq!(memory.allocate(&device, 1, u64::MAX - 5, Kind::Device), Err(OUT_OF_MEMORY));
+        assert_eq!(
+            memory.allocate(&device, 1, u64::MAX - 5, Kind::Device),
+            Err(OUT_OF_MEMORY)
+        );
     }
 
     #[test]
@@ -394,8 +484,14 @@ mod tests {
         assert!(memory.registered(base + 9_990, 10, true));
         assert!(!memory.registered(base + 9_990, 11, true));
         let again = memory.register(0, 1, base + 5, 10, 0);
-        assert_eq!(again, Err(CuError(cu::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)));
+        assert_eq!(
+            again,
+            Err(CuError(cu::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED))
+        );
         memory.free(base, |_| true).unwrap();
-        assert_eq!(memory.register(0, 1, 0x10_0000, 4096, 0), Err(INVALID_VALUE));
+        assert_eq!(
+            memory.register(0, 1, 0x10_0000, 4096, 0),
+            Err(INVALID_VALUE)
+        );
     }
 }

@@ -48,7 +48,13 @@ impl Physical {
     ) -> Result<Arc<Self>> {
         let file = sys::memory_file(&format!("{NAME}{device}-{location}"), size)
             .map_err(|_| OPERATING_SYSTEM)?;
-        Ok(Self::new(file, size, (device, location), handle_types, charge))
+        Ok(Self::new(
+            file,
+            size,
+            (device, location),
+            handle_types,
+            charge,
+        ))
     }
 
     /// Memory that another handle, perhaps in another process, was made for. `file` stays the caller's.
@@ -56,12 +62,21 @@ impl Physical {
     /// # Errors
     /// It is not such a file.
     pub fn import(file: impl AsFd, handle_types: u32) -> Result<Arc<Self>> {
-        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
+        let link = format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&file.as_fd())
+        );
         let target = std::fs::read_link(link).map_err(|_| INVALID_VALUE)?;
         let (device, location) = parse_name(&target.to_string_lossy()).ok_or(INVALID_VALUE)?;
         let size = rustix::fs::fstat(&file).map_err(|_| INVALID_VALUE)?.st_size as u64;
         let file = rustix::io::fcntl_dupfd_cloexec(&file, 3).map_err(|_| OPERATING_SYSTEM)?;
-        Ok(Self::new(file, size, (device, location), handle_types, None))
+        Ok(Self::new(
+            file,
+            size,
+            (device, location),
+            handle_types,
+            None,
+        ))
     }
 
     fn new(
@@ -72,7 +87,16 @@ impl Physical {
         charge: Option<Charge>,
     ) -> Arc<Self> {
         let (handle, holders) = (handle::fresh(Tag::Physical), AtomicU32::new(0));
-        Arc::new(Self { handle, holders, file, size, device, handle_types, location, _charge: charge })
+        Arc::new(Self {
+            handle,
+            holders,
+            file,
+            size,
+            device,
+            handle_types,
+            location,
+            _charge: charge,
+        })
     }
 
     /// The program holds the handle once more.
@@ -82,7 +106,9 @@ impl Physical {
 
     /// The program holds the handle once less; how often it still does.
     pub fn release(&self) -> u32 {
-        self.holders.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
+        self.holders
+            .fetch_sub(1, Ordering::Relaxed)
+            .saturating_sub(1)
     }
 
     /// A descriptor for another process; the caller owns it.
@@ -110,8 +136,14 @@ mod tests {
     fn an_imported_file_tells_its_device() {
         let made = Physical::create(4096, 1, 1, 1, None).unwrap();
         let imported = Physical::import(made.export().unwrap(), 1).unwrap();
-        assert_eq!((imported.device, imported.location, imported.size), (1, 1, 4096));
+        assert_eq!(
+            (imported.device, imported.location, imported.size),
+            (1, 1, 4096)
+        );
         assert!(Physical::import(std::io::stdin(), 1).is_err());
-        assert_eq!(parse_name("/memfd:softgpu-memory--1-2 (deleted)"), Some((-1, 2)));
+        assert_eq!(
+            parse_name("/memfd:softgpu-memory--1-2 (deleted)"),
+            Some((-1, 2))
+        );
     }
 }

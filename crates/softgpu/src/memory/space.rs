@@ -12,7 +12,9 @@ pub struct FreeRanges {
 impl FreeRanges {
     /// One free range.
     pub fn new(start: u64, len: u64) -> Self {
-        Self { free: BTreeMap::from([(start, len)]) }
+        Self {
+            free: BTreeMap::from([(start, len)]),
+        }
     }
 
     /// Takes `len` from the lowest free range that holds it at a multiple of `align` and inside
@@ -29,8 +31,12 @@ impl FreeRanges {
 
     /// Takes exactly this range; false when a part of it is not free.
     pub fn take(&mut self, start: u64, len: u64) -> bool {
-        let Some(end) = start.checked_add(len) else { return false };
-        let Some((&from, &size)) = self.free.range(..=start).next_back() else { return false };
+        let Some(end) = start.checked_add(len) else {
+            return false;
+        };
+        let Some((&from, &size)) = self.free.range(..=start).next_back() else {
+            return false;
+        };
         if end > from + size {
             return false;
         }
@@ -61,7 +67,10 @@ impl FreeRanges {
 
     /// Whether all of this range is free.
     pub fn is_free(&self, start: u64, len: u64) -> bool {
-        self.free.range(..=start).next_back().is_some_and(|(from, size)| start + len <= from + size)
+        self.free
+            .range(..=start)
+            .next_back()
+            .is_some_and(|(from, size)| start + len <= from + size)
     }
 }
 

@@ -37,7 +37,11 @@ fn prot(protection: Protection) -> ProtFlags {
 /// Whether the range lies in the window, is page-aligned and not empty.
 fn in_window(address: u64, len: u64) -> Result<*mut c_void, Errno> {
     let end = address.checked_add(len).ok_or(Errno::INVAL)?;
-    if len == 0 || address < WINDOW_BASE || end > WINDOW_END || !(address | len).is_multiple_of(PAGE) {
+    if len == 0
+        || address < WINDOW_BASE
+        || end > WINDOW_END
+        || !(address | len).is_multiple_of(PAGE)
+    {
         return Err(Errno::INVAL);
     }
     Ok(std::ptr::with_exposed_provenance_mut(address as usize))
@@ -51,7 +55,8 @@ pub fn map_fresh(address: u64, len: u64, protection: Protection) -> Result<(), E
     let pointer = in_window(address, len)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: the range lies in the window and NOREPLACE leaves existing mappings alone.
-    let got = unsafe { rustix::mm::mmap_anonymous(pointer, len as usize, prot(protection), flags) }?;
+    let got =
+        unsafe { rustix::mm::mmap_anonymous(pointer, len as usize, prot(protection), flags) }?;
     if got != pointer {
         // A kernel that does not know NOREPLACE took the address for a hint.
         // SAFETY: the mapping was made just above and nobody knows of it.
@@ -85,7 +90,9 @@ pub fn map_again(address: u64, len: u64) -> Result<(), Errno> {
     let pointer = in_window(address, len)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: only pages of the window are replaced, to which no Rust reference points.
-    unsafe { rustix::mm::mmap_anonymous(pointer, len as usize, prot(Protection::ReadWrite), flags) }?;
+    unsafe {
+        rustix::mm::mmap_anonymous(pointer, len as usize, prot(Protection::ReadWrite), flags)
+    }?;
     Ok(())
 }
 
@@ -103,7 +110,16 @@ pub fn map_file(
     let pointer = in_window(address, len)?;
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: only pages of the window are replaced, to which no Rust reference points.
-    unsafe { rustix::mm::mmap(pointer, len as usize, prot(protection), flags, file.as_fd(), offset) }?;
+    unsafe {
+        rustix::mm::mmap(
+            pointer,
+            len as usize,
+            prot(protection),
+            flags,
+            file.as_fd(),
+            offset,
+        )
+    }?;
     Ok(())
 }
 

@@ -36,7 +36,9 @@ impl Memory {
         }
         let base = inner
             .map_somewhere(size, align, RESERVE_AREA, Protection::None)
-            .or_else(|_| inner.map_somewhere(size, align, (WINDOW_BASE, WINDOW_END), Protection::None))?;
+            .or_else(|_| {
+                inner.map_somewhere(size, align, (WINDOW_BASE, WINDOW_END), Protection::None)
+            })?;
         inner.reserved.insert(base, size);
         Ok(base)
     }
@@ -47,7 +49,9 @@ impl Memory {
     /// It is not one, or something is mapped in it.
     pub fn unreserve(&self, base: u64, size: u64) -> Result {
         let mut inner = self.inner.write();
-        if inner.reserved.get(&base) != Some(&size) || inner.map.overlapping(base, size).next().is_some() {
+        if inner.reserved.get(&base) != Some(&size)
+            || inner.map.overlapping(base, size).next().is_some()
+        {
             return Err(INVALID_VALUE);
         }
         inner.reserved.remove(&base);
@@ -60,13 +64,23 @@ impl Memory {
     /// # Errors
     /// Not reserved, mapped already, misaligned, or larger than the allocation.
     pub fn map(&self, base: u64, size: u64, offset: u64, physical: Arc<Physical>) -> Result {
-        let aligned = (base | size | offset).is_multiple_of(sys::PAGE) && base.is_multiple_of(GRANULARITY);
-        if size == 0 || !aligned || offset.checked_add(size).is_none_or(|end| end > physical.size) {
+        let aligned =
+            (base | size | offset).is_multiple_of(sys::PAGE) && base.is_multiple_of(GRANULARITY);
+        if size == 0
+            || !aligned
+            || offset
+                .checked_add(size)
+                .is_none_or(|end| end > physical.size)
+        {
             return Err(INVALID_VALUE);
         }
         let mut inner = self.inner.write();
-        let (start, len) =
-            inner.reserved.range(..=base).next_back().map(|(s, l)| (*s, *l)).ok_or(INVALID_VALUE)?;
+        let (start, len) = inner
+            .reserved
+            .range(..=base)
+            .next_back()
+            .map(|(s, l)| (*s, *l))
+            .ok_or(INVALID_VALUE)?;
         if base + size > start + len {
             return Err(INVALID_VALUE);
         }
@@ -76,8 +90,16 @@ impl Memory {
         sys::map_file(base, size, &physical.file, offset, Protection::None)
             .map_err(|_| CuError(cu::CUDA_ERROR_MAP_FAILED))?;
         let (device, id) = (physical.device, self.fresh_id());
-        let kind = Kind::Mapped { physical, offset, access: Vec::new() };
-        let placed = Placed { base, size, footprint: size };
+        let kind = Kind::Mapped {
+            physical,
+            offset,
+            access: Vec::new(),
+        };
+        let placed = Placed {
+            base,
+            size,
+            footprint: size,
+        };
         inner.map.insert(Range::new(placed, kind, device, 0, id));
         Ok(())
     }
@@ -89,7 +111,11 @@ impl Memory {
     pub fn unmap(&self, base: u64, size: u64) -> Result {
         let mut inner = self.inner.write();
         let within = |(start, len): (&u64, &u64)| base + size <= start + len;
-        let reserved = inner.reserved.range(..=base).next_back().is_some_and(within);
+        let reserved = inner
+            .reserved
+            .range(..=base)
+            .next_back()
+            .is_some_and(within);
         if reserved && size > 0 && inner.map.overlapping(base, size).next().is_none() {
             return Ok(());
         }
@@ -103,10 +129,18 @@ impl Memory {
     ///
     /// # Errors
     /// A part of the range is not mapped, or a mapping sticks out.
-    pub fn set_access(&self, base: u64, size: u64, location: i32, protection: Protection) -> Result {
+    pub fn set_access(
+        &self,
+        base: u64,
+        size: u64,
+        location: i32,
+        protection: Protection,
+    ) -> Result {
         let mut inner = self.inner.write();
         for start in inner.whole_mappings(base, size)? {
-            let Some(range) = inner.map.at_mut(start) else { continue };
+            let Some(range) = inner.map.at_mut(start) else {
+                continue;
+            };
             if let Kind::Mapped { access, .. } = &mut range.kind {
                 access.retain(|(other, _)| *other != location);
                 access.push((location, protection));
@@ -148,6 +182,10 @@ impl super::Inner {
             starts.push(at);
             at += range.size;
         }
-        if starts.is_empty() { Err(INVALID_VALUE) } else { Ok(starts) }
+        if starts.is_empty() {
+            Err(INVALID_VALUE)
+        } else {
+            Ok(starts)
+        }
     }
 }

@@ -126,14 +126,21 @@ impl Context {
     pub fn on(device: i32) -> Self {
         init();
         let mut handle = null_mut();
-        check(cuda!(context::cuCtxCreate_v2(Out::from(&mut handle), 0, device)));
+        check(cuda!(context::cuCtxCreate_v2(
+            Out::from(&mut handle),
+            0,
+            device
+        )));
         Self(handle)
     }
 
     pub fn load(&self, ptx: &CStr) -> Module {
         let mut handle = null_mut();
         let image: In<c_void> = In::from(ptx.to_bytes_with_nul()).cast();
-        check(cuda!(module::cuModuleLoadData(Out::from(&mut handle), image)));
+        check(cuda!(module::cuModuleLoadData(
+            Out::from(&mut handle),
+            image
+        )));
         Module(handle)
     }
 
@@ -146,14 +153,22 @@ impl Context {
     pub fn upload<T>(&self, values: &[T]) -> u64 {
         let address = self.allocate(size_of_val(values));
         let from: In<c_void> = In::from(values).cast();
-        check(cuda!(copy::cuMemcpyHtoD_v2(address, from, size_of_val(values))));
+        check(cuda!(copy::cuMemcpyHtoD_v2(
+            address,
+            from,
+            size_of_val(values)
+        )));
         address
     }
 
     pub fn download<T: Default + Clone>(&self, address: u64, count: usize) -> Vec<T> {
         let mut values = vec![T::default(); count];
         let to: Out<c_void> = Out::from_raw(values.as_mut_ptr().cast());
-        check(cuda!(copy::cuMemcpyDtoH_v2(to, address, count * size_of::<T>())));
+        check(cuda!(copy::cuMemcpyDtoH_v2(
+            to,
+            address,
+            count * size_of::<T>()
+        )));
         values
     }
 }
@@ -170,7 +185,11 @@ impl Drop for Context {
 impl Module {
     pub fn function(&self, name: &CStr) -> Kernel {
         let mut handle = null_mut();
-        check(cuda!(module::cuModuleGetFunction(Out::from(&mut handle), self.0, name.into())));
+        check(cuda!(module::cuModuleGetFunction(
+            Out::from(&mut handle),
+            self.0,
+            name.into()
+        )));
         Kernel(handle)
     }
 }
@@ -195,9 +214,23 @@ impl Kernel {
         stream: cu::CUstream,
         params: &[&[u8]],
     ) -> cu::CUresult {
-        let pointers: Vec<*mut c_void> =
-            params.iter().map(|bytes| bytes.as_ptr().cast_mut().cast()).collect();
+        let pointers: Vec<*mut c_void> = params
+            .iter()
+            .map(|bytes| bytes.as_ptr().cast_mut().cast())
+            .collect();
         let params: In<*mut c_void> = In::from(&pointers[..]);
-        cuda!(launch::cuLaunchKernel(self.0, gx, gy, gz, bx, by, bz, shared, stream, params, In::null()))
+        cuda!(launch::cuLaunchKernel(
+            self.0,
+            gx,
+            gy,
+            gz,
+            bx,
+            by,
+            bz,
+            shared,
+            stream,
+            params,
+            In::null()
+        ))
     }
 }

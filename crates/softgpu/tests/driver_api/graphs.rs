@@ -4,7 +4,9 @@ use std::ptr::null_mut;
 
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
-use fermata_softgpu::api::{capture, event, graph, graph_exec, graph_nodes, memory, memset, stream};
+use fermata_softgpu::api::{
+    capture, event, graph, graph_exec, graph_nodes, memory, memset, stream,
+};
 
 use crate::common::{Context, check, cuda};
 
@@ -21,10 +23,23 @@ fn new_stream() -> cu::CUstream {
 }
 
 fn memset_params(dst: u64, value: u32, width: usize) -> cu::CUDA_MEMSET_NODE_PARAMS {
-    cu::CUDA_MEMSET_NODE_PARAMS { dst, pitch: 0, value, elementSize: 4, width, height: 1 }
+    cu::CUDA_MEMSET_NODE_PARAMS {
+        dst,
+        pitch: 0,
+        value,
+        elementSize: 4,
+        width,
+        height: 1,
+    }
 }
 
-fn add_memset(graph: cu::CUgraph, after: &[cu::CUgraphNode], dst: u64, value: u32, width: usize) -> cu::CUgraphNode {
+fn add_memset(
+    graph: cu::CUgraph,
+    after: &[cu::CUgraphNode],
+    dst: u64,
+    value: u32,
+    width: usize,
+) -> cu::CUgraphNode {
     let mut node = null_mut();
     let params = memset_params(dst, value, width);
     check(cuda!(graph_nodes::cuGraphAddMemsetNode(
@@ -40,7 +55,11 @@ fn add_memset(graph: cu::CUgraph, after: &[cu::CUgraphNode], dst: u64, value: u3
 
 fn instantiate(graph: cu::CUgraph) -> cu::CUgraphExec {
     let mut exec = null_mut();
-    check(cuda!(graph_exec::cuGraphInstantiateWithFlags(Out::from(&mut exec), graph, 0)));
+    check(cuda!(graph_exec::cuGraphInstantiateWithFlags(
+        Out::from(&mut exec),
+        graph,
+        0
+    )));
     exec
 }
 
@@ -56,12 +75,22 @@ fn nodes_run_in_the_order_of_their_edges_and_can_be_changed() {
     let words = context.upload(&[0u32; 4]);
     let second = add_memset(graph, &[], words, 2, 2);
     let first = add_memset(graph, &[], words, 1, 4);
-    check(cuda!(graph::cuGraphAddDependencies(graph, In::from(&first), In::from(&second), 1)));
+    check(cuda!(graph::cuGraphAddDependencies(
+        graph,
+        In::from(&first),
+        In::from(&second),
+        1
+    )));
     let exec = instantiate(graph);
     launch(exec, stream);
     assert_eq!(context.download::<u32>(words, 4), [2, 2, 1, 1]);
     let changed = memset_params(words, 9, 1);
-    check(cuda!(graph_exec::cuGraphExecMemsetNodeSetParams(exec, second, In::from(&changed), null_mut())));
+    check(cuda!(graph_exec::cuGraphExecMemsetNodeSetParams(
+        exec,
+        second,
+        In::from(&changed),
+        null_mut()
+    )));
     launch(exec, stream);
     assert_eq!(context.download::<u32>(words, 4), [9, 1, 1, 1]);
     check(cuda!(graph_exec::cuGraphNodeSetEnabled(exec, first, 0)));
@@ -71,7 +100,10 @@ fn nodes_run_in_the_order_of_their_edges_and_can_be_changed() {
     check(cuda!(graph::cuGraphDestroy(graph)));
     launch(exec, stream);
     check(cuda!(graph_exec::cuGraphExecDestroy(exec)));
-    assert_eq!(cuda!(graph::cuGraphDestroy(graph)), cu::CUDA_ERROR_INVALID_HANDLE);
+    assert_eq!(
+        cuda!(graph::cuGraphDestroy(graph)),
+        cu::CUDA_ERROR_INVALID_HANDLE
+    );
 }
 
 #[test]
@@ -81,9 +113,18 @@ fn a_cycle_is_refused_at_instantiation() {
     let words = context.upload(&[0u32; 4]);
     let a = add_memset(graph, &[], words, 1, 4);
     let b = add_memset(graph, &[a], words, 2, 4);
-    check(cuda!(graph::cuGraphAddDependencies(graph, In::from(&b), In::from(&a), 1)));
+    check(cuda!(graph::cuGraphAddDependencies(
+        graph,
+        In::from(&b),
+        In::from(&a),
+        1
+    )));
     let mut exec = null_mut();
-    let refused = cuda!(graph_exec::cuGraphInstantiateWithFlags(Out::from(&mut exec), graph, 0));
+    let refused = cuda!(graph_exec::cuGraphInstantiateWithFlags(
+        Out::from(&mut exec),
+        graph,
+        0
+    ));
     assert_eq!(refused, cu::CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -108,14 +149,28 @@ fn captured_work_runs_at_launch_and_forks_must_join() {
             check(cuda!(stream::cuStreamWaitEvent(origin, events[1], 0)));
         }
         let mut graph = null_mut();
-        (cuda!(capture::cuStreamEndCapture(origin, Out::from(&mut graph))), graph)
+        (
+            cuda!(capture::cuStreamEndCapture(origin, Out::from(&mut graph))),
+            graph,
+        )
     };
-    assert_eq!(capture(false), (cu::CUDA_ERROR_STREAM_CAPTURE_UNJOINED, null_mut()));
+    assert_eq!(
+        capture(false),
+        (cu::CUDA_ERROR_STREAM_CAPTURE_UNJOINED, null_mut())
+    );
     let (code, graph) = capture(true);
     check(code);
-    assert_eq!(context.download::<u32>(words, 4), [0; 4], "nothing runs while it is captured");
+    assert_eq!(
+        context.download::<u32>(words, 4),
+        [0; 4],
+        "nothing runs while it is captured"
+    );
     let mut count = 0;
-    check(cuda!(graph::cuGraphGetNodes(graph, Out::null(), Out::from(&mut count))));
+    check(cuda!(graph::cuGraphGetNodes(
+        graph,
+        Out::null(),
+        Out::from(&mut count)
+    )));
     assert_eq!(count, 2);
     launch(instantiate(graph), origin);
     assert_eq!(context.download::<u32>(words, 4), [2, 1, 1, 1]);
@@ -131,7 +186,10 @@ fn a_capture_forbids_unsafe_calls_and_is_invalid_after_one() {
     let refused = cuda!(memory::cuMemAlloc_v2(Out::from(&mut address), 4));
     assert_eq!(refused, cu::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     let mut status = 0;
-    check(cuda!(capture::cuStreamIsCapturing(stream, Out::from(&mut status))));
+    check(cuda!(capture::cuStreamIsCapturing(
+        stream,
+        Out::from(&mut status)
+    )));
     assert_eq!(status, cu::CU_STREAM_CAPTURE_STATUS_INVALIDATED);
     let mut graph = null_mut();
     let ended = cuda!(capture::cuStreamEndCapture(stream, Out::from(&mut graph)));
@@ -151,7 +209,13 @@ fn an_executable_graph_takes_over_parameters_of_the_same_shape_only() {
     add_memset(other, &[first], words, 4, 2);
     let exec = instantiate(old);
     let mut info = cu::CUgraphExecUpdateResultInfo::default();
-    let mut update = |graph| cuda!(graph_exec::cuGraphExecUpdate_v2(exec, graph, Out::from(&mut info)));
+    let mut update = |graph| {
+        cuda!(graph_exec::cuGraphExecUpdate_v2(
+            exec,
+            graph,
+            Out::from(&mut info)
+        ))
+    };
     assert_eq!(update(other), cu::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
     check(update(new));
     assert_eq!(info.result, cu::CU_GRAPH_EXEC_UPDATE_SUCCESS);
@@ -185,17 +249,35 @@ fn kernel_nodes_show_and_take_parameters() {
     };
     let mut node = null_mut();
     let none: In<cu::CUgraphNode> = In::null();
-    let code = cuda!(graph_nodes::cuGraphAddKernelNode_v2(Out::from(&mut node), graph, none, 0, In::from(&params)));
+    let code = cuda!(graph_nodes::cuGraphAddKernelNode_v2(
+        Out::from(&mut node),
+        graph,
+        none,
+        0,
+        In::from(&params)
+    ));
     check(code);
     let mut shown = cu::CUDA_KERNEL_NODE_PARAMS_v2::default();
-    check(cuda!(graph_nodes::cuGraphKernelNodeGetParams_v2(node, Out::from(&mut shown))));
+    check(cuda!(graph_nodes::cuGraphKernelNodeGetParams_v2(
+        node,
+        Out::from(&mut shown)
+    )));
     // SAFETY: the kernel has four parameters, the last of 4 bytes.
-    assert_eq!(unsafe { (*shown.kernelParams.add(3)).cast::<u32>().read_unaligned() }, 5);
+    let last = unsafe { (*shown.kernelParams.add(3)).cast::<u32>().read_unaligned() };
+    assert_eq!(last, 5);
     let exec = instantiate(graph);
     launch(exec, stream);
     let mut other = 7u32;
     pointers[3] = (&raw mut other).cast();
-    check(cuda!(graph_exec::cuGraphExecKernelNodeSetParams_v2(exec, node, In::from(&params))));
+    let params = cu::CUDA_KERNEL_NODE_PARAMS_v2 {
+        kernelParams: pointers.as_mut_ptr(),
+        ..params
+    };
+    check(cuda!(graph_exec::cuGraphExecKernelNodeSetParams_v2(
+        exec,
+        node,
+        In::from(&params)
+    )));
     launch(exec, stream);
     assert_eq!(context.download::<u32>(words, 32), [12; 32]);
 }
@@ -204,7 +286,10 @@ fn kernel_nodes_show_and_take_parameters() {
 fn memory_of_a_graph_keeps_its_address_and_lives_as_long_as_it() {
     let context = Context::new();
     let (graph, stream) = (new_graph(), new_stream());
-    let location = cu::CUmemLocation { type_: cu::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
+    let location = cu::CUmemLocation {
+        type_: cu::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: 0,
+    };
     let mut params = cu::CUDA_MEM_ALLOC_NODE_PARAMS {
         poolProps: cu::CUmemPoolProps {
             allocType: cu::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -226,7 +311,13 @@ fn memory_of_a_graph_keeps_its_address_and_lives_as_long_as_it() {
     let fill = add_memset(graph, &[allocation], params.dptr, 6, 1024);
     let mut free = null_mut();
     let after = In::from(&fill);
-    check(cuda!(graph_nodes::cuGraphAddMemFreeNode(Out::from(&mut free), graph, after, 1, params.dptr)));
+    check(cuda!(graph_nodes::cuGraphAddMemFreeNode(
+        Out::from(&mut free),
+        graph,
+        after,
+        1,
+        params.dptr
+    )));
     let mut clone = null_mut();
     let cloned = cuda!(graph::cuGraphClone(Out::from(&mut clone), graph));
     assert_eq!(cloned, cu::CUDA_ERROR_NOT_SUPPORTED);
@@ -250,9 +341,17 @@ fn user_objects_die_with_the_last_graph_that_holds_them() {
     let counter = AtomicU32::new(0);
     let mut object = null_mut();
     let data = Out::from_raw((&raw const counter).cast_mut().cast());
-    check(cuda!(graph::cuUserObjectCreate(Out::from(&mut object), data, Some(count), 1, 1)));
+    check(cuda!(graph::cuUserObjectCreate(
+        Out::from(&mut object),
+        data,
+        Some(count),
+        1,
+        1
+    )));
     let moved = cu::CU_GRAPH_USER_OBJECT_MOVE;
-    check(cuda!(graph::cuGraphRetainUserObject(graph, object, 1, moved)));
+    check(cuda!(graph::cuGraphRetainUserObject(
+        graph, object, 1, moved
+    )));
     let exec = instantiate(graph);
     check(cuda!(graph::cuGraphDestroy(graph)));
     assert_eq!(counter.load(Ordering::SeqCst), 0);
@@ -268,13 +367,26 @@ fn a_graph_inside_a_graph_runs_in_its_place() {
     add_memset(inner, &[], words, 1, 4);
     let mut child = null_mut();
     let none: In<cu::CUgraphNode> = In::null();
-    check(cuda!(graph_nodes::cuGraphAddChildGraphNode(Out::from(&mut child), outer, none, 0, inner)));
+    check(cuda!(graph_nodes::cuGraphAddChildGraphNode(
+        Out::from(&mut child),
+        outer,
+        none,
+        0,
+        inner
+    )));
     add_memset(outer, &[child], words, 2, 1);
     launch(instantiate(outer), stream);
     assert_eq!(context.download::<u32>(words, 4), [2, 1, 1, 1]);
     let mut embedded = null_mut();
-    check(cuda!(graph_nodes::cuGraphChildGraphNodeGetGraph(child, Out::from(&mut embedded))));
+    check(cuda!(graph_nodes::cuGraphChildGraphNodeGetGraph(
+        child,
+        Out::from(&mut embedded)
+    )));
     let mut count = 0;
-    check(cuda!(graph::cuGraphGetNodes(embedded, Out::null(), Out::from(&mut count))));
+    check(cuda!(graph::cuGraphGetNodes(
+        embedded,
+        Out::null(),
+        Out::from(&mut count)
+    )));
     assert_eq!(count, 1);
 }

@@ -5,6 +5,7 @@ mod common;
 
 mod basics;
 mod graphs;
+mod libraries;
 mod sticky;
 mod streams;
 mod vmm;

@@ -11,8 +11,12 @@ use crate::common::{Context, check, cuda};
 fn fault(context: &Context) -> cu::CUresult {
     let kernel = context.load(crate::common::COUNT).function(c"count");
     let nowhere = 0x17ff_0000_0000u64;
-    let params: [&[u8]; 4] =
-        [&nowhere.to_ne_bytes(), &1u32.to_ne_bytes(), &1u32.to_ne_bytes(), &1u32.to_ne_bytes()];
+    let params: [&[u8]; 4] = [
+        &nowhere.to_ne_bytes(),
+        &1u32.to_ne_bytes(),
+        &1u32.to_ne_bytes(),
+        &1u32.to_ne_bytes(),
+    ];
     kernel.launch([1, 1, 1], [32, 1, 1], 0, null_mut(), &params);
     cuda!(context::cuCtxSynchronize())
 }
@@ -47,14 +51,23 @@ fn common_fault_then(look: impl FnOnce()) {
 fn a_reset_primary_context_is_as_new() {
     let mut handle = null_mut();
     crate::common::init();
-    check(cuda!(context::cuDevicePrimaryCtxRetain(Out::from(&mut handle), 1)));
+    check(cuda!(context::cuDevicePrimaryCtxRetain(
+        Out::from(&mut handle),
+        1
+    )));
     check(cuda!(context::cuCtxSetCurrent(handle)));
     let primary = std::mem::ManuallyDrop::new(Context(handle));
     assert_eq!(fault(&primary), cu::CUDA_ERROR_ILLEGAL_ADDRESS);
     check(cuda!(context::cuDevicePrimaryCtxReset_v2(1)));
-    assert_eq!(cuda!(context::cuCtxSynchronize()), cu::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    assert_eq!(
+        cuda!(context::cuCtxSynchronize()),
+        cu::CUDA_ERROR_CONTEXT_IS_DESTROYED
+    );
     let mut again = null_mut();
-    check(cuda!(context::cuDevicePrimaryCtxRetain(Out::from(&mut again), 1)));
+    check(cuda!(context::cuDevicePrimaryCtxRetain(
+        Out::from(&mut again),
+        1
+    )));
     assert_eq!(again, handle);
     let words = primary.upload(&[3u32]);
     assert_eq!(primary.download::<u32>(words, 1), [3]);

@@ -34,7 +34,11 @@ struct Gate {
 impl Gate {
     fn close(&self, stream: cu::CUstream) {
         let data = Out::from_raw((&raw const *self).cast_mut().cast::<c_void>());
-        check(cuda!(launch::cuLaunchHostFunc(stream, Some(wait_at_gate), data)));
+        check(cuda!(launch::cuLaunchHostFunc(
+            stream,
+            Some(wait_at_gate),
+            data
+        )));
     }
 }
 
@@ -85,7 +89,11 @@ fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
     count_on(free, &counter);
     check(cuda!(stream::cuStreamSynchronize(free)));
     std::thread::sleep(Duration::from_millis(30));
-    assert_eq!(counter.load(Ordering::SeqCst), 1, "only the non-blocking stream may go on");
+    assert_eq!(
+        counter.load(Ordering::SeqCst),
+        1,
+        "only the non-blocking stream may go on"
+    );
     gate.open.store(true, Ordering::SeqCst);
     check(cuda!(stream::cuStreamSynchronize(other)));
     assert_eq!(counter.load(Ordering::SeqCst), 3);
@@ -100,7 +108,9 @@ fn threads_have_default_streams_of_their_own() {
     let handle = context.0.addr();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            check(cuda!(context::cuCtxSetCurrent(std::ptr::without_provenance_mut(handle))));
+            check(cuda!(context::cuCtxSetCurrent(
+                std::ptr::without_provenance_mut(handle)
+            )));
             let own: cu::CUstream = std::ptr::without_provenance_mut(2);
             check(cuda!(stream::cuStreamSynchronize(own)));
         });
@@ -126,7 +136,10 @@ fn events_order_streams_and_measure_time() {
     assert_eq!(cuda!(event::cuEventQuery(end)), cu::CUDA_ERROR_NOT_READY);
     let mut milliseconds = 0.0;
     let elapsed = |out: &mut f32, a, b| cuda!(event::cuEventElapsedTime_v2(Out::from(out), a, b));
-    assert_eq!(elapsed(&mut milliseconds, start, end), cu::CUDA_ERROR_NOT_READY);
+    assert_eq!(
+        elapsed(&mut milliseconds, start, end),
+        cu::CUDA_ERROR_NOT_READY
+    );
     gate.open.store(true, Ordering::SeqCst);
     check(cuda!(event::cuEventSynchronize(end)));
     check(elapsed(&mut milliseconds, start, end));
@@ -134,8 +147,14 @@ fn events_order_streams_and_measure_time() {
     check(cuda!(stream::cuStreamSynchronize(second)));
     assert_eq!(counter.load(Ordering::SeqCst), 1);
     let untimed = new_event(cu::CU_EVENT_DISABLE_TIMING);
-    assert_eq!(elapsed(&mut milliseconds, start, untimed), cu::CUDA_ERROR_INVALID_HANDLE);
-    assert_eq!(elapsed(&mut milliseconds, start, new_event(0)), cu::CUDA_ERROR_INVALID_HANDLE);
+    assert_eq!(
+        elapsed(&mut milliseconds, start, untimed),
+        cu::CUDA_ERROR_INVALID_HANDLE
+    );
+    assert_eq!(
+        elapsed(&mut milliseconds, start, new_event(0)),
+        cu::CUDA_ERROR_INVALID_HANDLE
+    );
 }
 
 #[test]
@@ -149,7 +168,11 @@ fn host_functions_may_not_call_the_driver() {
     let _context = Context::new();
     let code = AtomicU32::new(0);
     let data = Out::from_raw((&raw const code).cast_mut().cast::<c_void>());
-    check(cuda!(launch::cuLaunchHostFunc(null_mut(), Some(call), data)));
+    check(cuda!(launch::cuLaunchHostFunc(
+        null_mut(),
+        Some(call),
+        data
+    )));
     check(cuda!(context::cuCtxSynchronize()));
     assert_eq!(code.load(Ordering::SeqCst), cu::CUDA_ERROR_NOT_PERMITTED);
 }
@@ -159,10 +182,18 @@ fn streams_wait_for_and_write_words() {
     let context = Context::new();
     let (waiter, writer) = (new_stream(1), new_stream(1));
     let words = context.upload(&[0u32; 4]);
-    check(cuda!(memop::cuStreamWaitValue32_v2(waiter, words, 7, cu::CU_STREAM_WAIT_VALUE_EQ)));
+    check(cuda!(memop::cuStreamWaitValue32_v2(
+        waiter,
+        words,
+        7,
+        cu::CU_STREAM_WAIT_VALUE_EQ
+    )));
     check(cuda!(memset::cuMemsetD32Async(words + 8, 5, 1, waiter)));
     std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(cuda!(stream::cuStreamQuery(waiter)), cu::CUDA_ERROR_NOT_READY);
+    assert_eq!(
+        cuda!(stream::cuStreamQuery(waiter)),
+        cu::CUDA_ERROR_NOT_READY
+    );
     check(cuda!(memop::cuStreamWriteValue32_v2(writer, words, 7, 0)));
     check(cuda!(stream::cuStreamSynchronize(waiter)));
     assert_eq!(context.download::<u32>(words, 3), [7, 0, 5]);
@@ -192,15 +223,27 @@ fn pinned_memory_is_copied_asynchronously_and_reachable_by_kernels() {
     let context = Context::new();
     let stream = new_stream(1);
     let mut pointer = null_mut();
-    check(cuda!(memory::cuMemHostAlloc(Out::from(&mut pointer), 4096, 0)));
+    check(cuda!(memory::cuMemHostAlloc(
+        Out::from(&mut pointer),
+        4096,
+        0
+    )));
     let mut device = 0;
     let from = Out::from_raw(pointer);
-    check(cuda!(memory::cuMemHostGetDevicePointer_v2(Out::from(&mut device), from, 0)));
+    check(cuda!(memory::cuMemHostGetDevicePointer_v2(
+        Out::from(&mut device),
+        from,
+        0
+    )));
     assert_eq!(device, pointer.addr() as u64);
     check(cuda!(memset::cuMemsetD32Async(device, 3, 1024, stream)));
     let kernel = context.load(crate::common::COUNT).function(c"count");
-    let params: [&[u8]; 4] =
-        [&device.to_ne_bytes(), &1024u32.to_ne_bytes(), &2u32.to_ne_bytes(), &5u32.to_ne_bytes()];
+    let params: [&[u8]; 4] = [
+        &device.to_ne_bytes(),
+        &1024u32.to_ne_bytes(),
+        &2u32.to_ne_bytes(),
+        &5u32.to_ne_bytes(),
+    ];
     kernel.launch([8, 1, 1], [128, 1, 1], 0, stream, &params);
     check(cuda!(stream::cuStreamSynchronize(stream)));
     // SAFETY: the driver gave 4096 bytes, and the stream that wrote them has been synchronised.
@@ -220,7 +263,12 @@ fn callbacks_get_their_stream_and_its_state() {
     let stream = new_stream(0);
     let word = std::sync::atomic::AtomicU64::new(0);
     let data = Out::from_raw((&raw const word).cast_mut().cast::<c_void>());
-    check(cuda!(stream::cuStreamAddCallback(stream, Some(note), data, 0)));
+    check(cuda!(stream::cuStreamAddCallback(
+        stream,
+        Some(note),
+        data,
+        0
+    )));
     check(cuda!(stream::cuStreamSynchronize(stream)));
     assert_eq!(word.load(Ordering::SeqCst), stream.addr() as u64);
 }

@@ -24,7 +24,7 @@ mod site;
 mod variables;
 
 pub use error::{EngineError, ErrorKind};
-pub use live::{HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved};
+pub use live::{HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved};
 pub use restore::load;
 pub use site::{Site, Summary};
 pub use variables::mentions;

@@ -3,11 +3,10 @@
 //! An operation nobody waits for fails silently at first; its context remembers the error until a
 //! synchronising operation is answered. An error that kills the context is remembered for ever.
 
-use std::collections::HashMap;
-
 use fermata_abi::op::{Handle, Op, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, MemoryError, ModuleRefused};
+use fermata_engine::HandleMap;
 use fermata_state::{Session, StateError};
 use fermata_wire::WireError;
 
@@ -92,8 +91,8 @@ pub(crate) fn is_fatal(code: cu::CUresult) -> bool {
 /// Errors not told yet, by context.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    waiting: HashMap<Handle, OpError>,
-    fatal: HashMap<Handle, OpError>,
+    waiting: HandleMap<Handle, OpError>,
+    fatal: HandleMap<Handle, OpError>,
 }
 
 impl Faults {

@@ -3,9 +3,8 @@
 //! Each stream counts what was issued to it; an event that has completed says that all up to its count is
 //! done. So a synchronisation with an idle stream costs no call of the driver.
 
-use std::collections::HashMap;
-
 use fermata_abi::op::{Handle, StreamRef};
+use fermata_engine::HandleMap;
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Count {
@@ -16,7 +15,7 @@ struct Count {
 /// Counts of all streams, by context and stream.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    counts: HashMap<StreamRef, Count>,
+    counts: HandleMap<StreamRef, Count>,
 }
 
 impl Queues {

@@ -2,6 +2,7 @@
 
 mod exposed;
 mod graphs;
+mod handles;
 mod moved;
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,6 +16,7 @@ use fermata_device::{
     HostMapping, MemoryError, ModuleHandle, PhysicalHandle, PinnedPool, StreamHandle,
 };
 
+pub use handles::HandleMap;
 pub use moved::Moved;
 
 use crate::{CHUNK, STAGING_BUFFERS};
@@ -58,21 +60,21 @@ pub struct Live {
     /// Device addresses.
     pub space: AddressSpace,
     /// Contexts.
-    pub contexts: HashMap<Handle, LiveContext>,
+    pub contexts: HandleMap<Handle, LiveContext>,
     /// Modules.
-    pub modules: HashMap<Handle, ModuleHandle>,
+    pub modules: HandleMap<Handle, ModuleHandle>,
     /// Kernels.
-    pub functions: HashMap<Handle, LiveFunction>,
+    pub functions: HandleMap<Handle, LiveFunction>,
     /// Streams.
-    pub streams: HashMap<Handle, LiveStream>,
+    pub streams: HandleMap<Handle, LiveStream>,
     /// Events, each with its context.
-    pub events: HashMap<Handle, (EventHandle, Handle)>,
+    pub events: HandleMap<Handle, (EventHandle, Handle)>,
     /// Executable graphs, each with its context.
-    pub executables: HashMap<Handle, (ExecHandle, Handle)>,
+    pub executables: HandleMap<Handle, (ExecHandle, Handle)>,
     /// Arrays, each with its context.
-    pub arrays: HashMap<Handle, (ArrayHandle, Handle)>,
+    pub arrays: HandleMap<Handle, (ArrayHandle, Handle)>,
     /// Physical memory made by the program.
-    pub memories: HashMap<Handle, PhysicalHandle>,
+    pub memories: HandleMap<Handle, PhysicalHandle>,
     /// Shared host memory.
     pub hosts: BTreeMap<Address, HostMapping>,
     /// Runs host callbacks of graphs.
@@ -102,14 +104,14 @@ impl Live {
         Ok(Self {
             driver,
             space,
-            contexts: HashMap::new(),
-            modules: HashMap::new(),
-            functions: HashMap::new(),
-            streams: HashMap::new(),
-            events: HashMap::new(),
-            executables: HashMap::new(),
-            arrays: HashMap::new(),
-            memories: HashMap::new(),
+            contexts: HandleMap::default(),
+            modules: HandleMap::default(),
+            functions: HandleMap::default(),
+            streams: HandleMap::default(),
+            events: HandleMap::default(),
+            executables: HandleMap::default(),
+            arrays: HandleMap::default(),
+            memories: HandleMap::default(),
             hosts: BTreeMap::new(),
             host_caller,
             device_hashes: false,

@@ -24,7 +24,7 @@ use rustix::process::Signal;
 use crate::attach::{Detached, reattach, reject};
 use crate::criu::{Criu, DUMP_LOG};
 use crate::daemon::{Daemon, check_running};
-use crate::failure::{Hint, OrFail, Result, fail, from_store};
+use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::{self, ProcessId};
@@ -224,9 +224,10 @@ impl<'a> Taking<'a> {
     }
 
     fn host(&self, record: &Record) -> Result<()> {
-        self.criu
-            .dump(self.root.pid, &self.draft.host())
-            .inspect_err(|_| self.keep_log())?;
+        if let Err(failure) = self.criu.dump(self.root.pid, &self.draft.host()) {
+            self.keep_log();
+            return Err(keep_hint(failure, &self.session.dir.join(DUMP_LOG)));
+        }
         // CRIU's log is no part of the image; the session keeps that of the last dump.
         self.keep_log();
         fs::remove_file(self.draft.host().join(DUMP_LOG))
@@ -241,10 +242,10 @@ impl<'a> Taking<'a> {
 
     /// The draft disappears after a failure, and CRIU's log with it.
     fn keep_log(&self) {
-        let _ = fs::copy(
-            self.draft.host().join(DUMP_LOG),
-            self.session.dir.join(DUMP_LOG),
-        );
+        let copy = self.session.dir.join(DUMP_LOG);
+        // That of an earlier dump says nothing of this one; both steps fail when there is no log.
+        let _ = fs::remove_file(&copy);
+        let _ = fs::copy(self.draft.host().join(DUMP_LOG), &copy);
     }
 
     /// Commits and lets the program go on, or commits and ends it.
@@ -337,6 +338,15 @@ impl<'a> Taking<'a> {
             variables: self.session.variables.iter().filter_map(text).collect(),
         }
     }
+}
+
+/// The folder that a failure points to goes with it: names the log's copy, if there is one.
+pub fn keep_hint(failure: Failure, copy: &Path) -> Failure {
+    let hint = match copy.exists() {
+        true => format!("CRIU's log is `{}`", copy.display()),
+        false => String::new(),
+    };
+    failure.hint(hint)
 }
 
 /// What has been written, and who is to be brought back.

@@ -20,7 +20,8 @@ use fermata_store::image::Image;
 use parking_lot::Mutex;
 
 use crate::attach::{Detached, reattach};
-use crate::checkpoint::Report;
+use crate::checkpoint::{Report, keep_hint};
+use crate::criu::RESTORE_LOG;
 use crate::criu_files::{self, ChangedFile};
 use crate::daemon::Daemon;
 use crate::driver::Driver;
@@ -299,7 +300,13 @@ impl<'a> Source<'a> {
             lazy,
             exit_file: session.dir.join(EXIT_FILE),
         };
-        let namespace = Namespace::restore(&criu, &image).map_err(explain)?;
+        let namespace = Namespace::restore(&criu, &image).map_err(|failure| {
+            // The session's folder goes; what CRIU said stays.
+            let name = format!("restore-{}.log", session.name);
+            let copy = self.daemon.paths.runtime.join(name);
+            let _ = fs::copy(image.work.join(RESTORE_LOG), &copy);
+            explain(keep_hint(failure, &copy))
+        })?;
         let mut inner = session.lock();
         inner.init = Some(namespace.init);
         inner.root = Some(namespace.root);

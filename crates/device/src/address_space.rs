@@ -60,7 +60,7 @@ impl AddressSpace {
         let size = DEVICE_END - DEVICE_BASE;
         let devices = driver.device_count().min(MAX_DEVICES);
         for device in 0..devices {
-            if PAGE % driver.granularity(device)?.max(1) != 0 {
+            if !PAGE.is_multiple_of(driver.granularity(device)?.max(1)) {
                 let reason = "the device's pages are larger than 2 MiB";
                 return Err(MemoryError::Invalid { address: 0, size: PAGE, reason });
             }

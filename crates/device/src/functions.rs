@@ -3,7 +3,7 @@
 //! Names are the exported symbols with their versions, so that each entry's type is certain. Functions
 //! whose arguments are all plain values are safe to call here: the driver checks its handles and answers
 //! a stale one with an error. Those that take pointers are unsafe.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;

@@ -88,18 +88,24 @@ fn batch_entry(op: &BatchOp) -> cu::CUstreamBatchMemOpParams {
     let mut entry = cu::CUstreamBatchMemOpParams::default();
     match *op {
         BatchOp::Wait { address, value, flags, wide } => {
-            let mut wait = cu::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st::default();
-            wait.operation = if wide { cu::CU_STREAM_MEM_OP_WAIT_VALUE_64 } else { cu::CU_STREAM_MEM_OP_WAIT_VALUE_32 };
-            wait.address = address;
-            wait.flags = flags;
+            let operation = if wide { cu::CU_STREAM_MEM_OP_WAIT_VALUE_64 } else { cu::CU_STREAM_MEM_OP_WAIT_VALUE_32 };
+            let mut wait = cu::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st {
+                operation,
+                address,
+                flags,
+                ..Default::default()
+            };
             wait.__bindgen_anon_1.value64 = value;
             entry.waitValue = wait;
         }
         BatchOp::Write { address, value, flags, wide } => {
-            let mut write = cu::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st::default();
-            write.operation = if wide { cu::CU_STREAM_MEM_OP_WRITE_VALUE_64 } else { cu::CU_STREAM_MEM_OP_WRITE_VALUE_32 };
-            write.address = address;
-            write.flags = flags;
+            let operation = if wide { cu::CU_STREAM_MEM_OP_WRITE_VALUE_64 } else { cu::CU_STREAM_MEM_OP_WRITE_VALUE_32 };
+            let mut write = cu::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
+                operation,
+                address,
+                flags,
+                ..Default::default()
+            };
             write.__bindgen_anon_1.value64 = value;
             entry.writeValue = write;
         }

@@ -124,8 +124,9 @@ impl HostMapping {
 
 impl Drop for HostMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this object's own. One that is still registered is left to the driver.
+        // One that is still registered is left to the driver.
         if !self.registered {
+            // SAFETY: the mapping is this object's own.
             let _ = unsafe { munmap(self.address as *mut c_void, self.size as usize) };
         }
     }

@@ -140,7 +140,7 @@ impl Layout {
         let taken = LayoutError::Taken { address, size };
         let room = footprint(size).ok_or(taken)?;
         let align = if size >= LARGE { PAGE } else { SMALL_ALIGN };
-        if device_of(address) != Some(self.device) || address % align != 0 {
+        if device_of(address) != Some(self.device) || !address.is_multiple_of(align) {
             return Err(taken);
         }
         let mut map = None;
@@ -251,7 +251,7 @@ impl Reservations {
     pub fn reserve_at(&mut self, address: u64, size: u64) -> Result<(), LayoutError> {
         let taken = LayoutError::Taken { address, size };
         let room = size.max(1).checked_next_multiple_of(PAGE).ok_or(taken)?;
-        if address % PAGE != 0 || !self.free.take_at(address, room) {
+        if !address.is_multiple_of(PAGE) || !self.free.take_at(address, room) {
             return Err(taken);
         }
         self.live.insert(address, room);

@@ -26,7 +26,7 @@ impl Ranges {
     }
 
     fn joins_at(&self, place: u64) -> bool {
-        self.boundary == 0 || place % self.boundary != 0
+        self.boundary == 0 || !place.is_multiple_of(self.boundary)
     }
 
     fn add(&mut self, start: u64, len: u64) {

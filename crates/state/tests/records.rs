@@ -1,5 +1,7 @@
 //! A session survives being written and read, holds live objects only, and no wrong bit is accepted.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind};

@@ -1,5 +1,7 @@
 //! Every family of operations, and what of it must survive a checkpoint.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::time::Duration;

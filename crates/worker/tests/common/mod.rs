@@ -1,5 +1,5 @@
 //! A worker process, the daemon's end of its conversation, and the program's end of its ring.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;

@@ -57,10 +57,37 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     driver.synchronize_stream(stream)?;
 
     let mut hasher = Hasher::new(&driver, 0)?;
-    let key: [u8; CHANGE_KEY_BYTES] = random(CHANGE_KEY_BYTES).try_into().map_err(|_| "key size")?;
-    let lengths = [0, 1, 15, 16, 63, 64, 65, 1023, 1024, 1025, 2048, 3000, 131_071, 131_072, 131_073, 200_000, 4 << 20, known as u64];
-    let mut pieces: Vec<(u64, u64)> = lengths.iter().enumerate().map(|(i, &len)| (base + 16 * (i as u64 % 5), len)).collect();
-    pieces.iter_mut().for_each(|(at, len)| *len = (*len).min(base + known as u64 - *at));
+    let key: [u8; CHANGE_KEY_BYTES] = random(CHANGE_KEY_BYTES)
+        .try_into()
+        .map_err(|_| "key size")?;
+    let lengths = [
+        0,
+        1,
+        15,
+        16,
+        63,
+        64,
+        65,
+        1023,
+        1024,
+        1025,
+        2048,
+        3000,
+        131_071,
+        131_072,
+        131_073,
+        200_000,
+        4 << 20,
+        known as u64,
+    ];
+    let mut pieces: Vec<(u64, u64)> = lengths
+        .iter()
+        .enumerate()
+        .map(|(i, &len)| (base + 16 * (i as u64 % 5), len))
+        .collect();
+    pieces
+        .iter_mut()
+        .for_each(|(at, len)| *len = (*len).min(base + known as u64 - *at));
     let bytes = |&(at, len): &(u64, u64)| &data[(at - base) as usize..(at - base + len) as usize];
     let digests = hasher.blake3(&pieces)?;
     for (piece, digest) in pieces.iter().zip(&digests) {
@@ -70,20 +97,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let hashes = hasher.changes(&pieces, &key)?;
-    let blocks = pieces.iter().flat_map(|piece| bytes(piece).chunks(CHANGE_BLOCK as usize));
+    let blocks = pieces
+        .iter()
+        .flat_map(|piece| bytes(piece).chunks(CHANGE_BLOCK as usize));
     let expected: Vec<[u8; 16]> = blocks.map(|block| change_hash(block, &key)).collect();
     if hashes != expected {
         return Err("the change hash differs from the CPU's".into());
     }
 
-    let whole: Vec<(u64, u64)> = (0..size.div_ceil(4 << 20)).map(|i| (base + (i << 22), (size - (i << 22)).min(4 << 20))).collect();
+    let whole: Vec<(u64, u64)> = (0..size.div_ceil(4 << 20))
+        .map(|i| (base + (i << 22), (size - (i << 22)).min(4 << 20)))
+        .collect();
     let rounds = if size > 1 << 28 { 5 } else { 1 };
     let blake3 = best(rounds, || drop(hasher.blake3(&whole)));
     let change = best(rounds, || drop(hasher.changes(&[(base, size)], &key)));
     let rate = |seconds: f64| size as f64 / seconds / 1e9;
     println!(
         "{{\"bytes\":{size},\"pieces_checked\":{},\"blake3_s\":{blake3:.6},\"blake3_gbs\":{:.1},\"change_s\":{change:.6},\"change_gbs\":{:.1}}}",
-        pieces.len(), rate(blake3), rate(change)
+        pieces.len(),
+        rate(blake3),
+        rate(change)
     );
     Ok(())
 }

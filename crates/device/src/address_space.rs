@@ -42,12 +42,16 @@ fn layout_error(error: LayoutError) -> MemoryError {
             code: cu::CUDA_ERROR_OUT_OF_MEMORY,
             name: format!("no room for {size} bytes in the device's address range"),
         }),
-        LayoutError::Unknown(address) => {
-            MemoryError::Invalid { address, size: 0, reason: "there is no such allocation" }
-        }
-        LayoutError::Taken { address, size } => {
-            MemoryError::Invalid { address, size, reason: "these addresses are taken or out of range" }
-        }
+        LayoutError::Unknown(address) => MemoryError::Invalid {
+            address,
+            size: 0,
+            reason: "there is no such allocation",
+        },
+        LayoutError::Taken { address, size } => MemoryError::Invalid {
+            address,
+            size,
+            reason: "these addresses are taken or out of range",
+        },
     }
 }
 
@@ -62,7 +66,11 @@ impl AddressSpace {
         for device in 0..devices {
             if !PAGE.is_multiple_of(driver.granularity(device)?.max(1)) {
                 let reason = "the device's pages are larger than 2 MiB";
-                return Err(MemoryError::Invalid { address: 0, size: PAGE, reason });
+                return Err(MemoryError::Invalid {
+                    address: 0,
+                    size: PAGE,
+                    reason,
+                });
             }
         }
         driver.reserve_addresses(size, PAGE, DEVICE_BASE)?;
@@ -76,7 +84,11 @@ impl AddressSpace {
     }
 
     fn layout(&mut self, device: u32) -> Result<&mut Layout, MemoryError> {
-        let invalid = MemoryError::Invalid { address: 0, size: 0, reason: "there is no such device" };
+        let invalid = MemoryError::Invalid {
+            address: 0,
+            size: 0,
+            reason: "there is no such device",
+        };
         self.layouts.get_mut(device as usize).ok_or(invalid)
     }
 
@@ -84,7 +96,12 @@ impl AddressSpace {
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` among others; nothing is changed then.
-    pub fn allocate(&mut self, driver: &Driver, device: u32, size: u64) -> Result<u64, MemoryError> {
+    pub fn allocate(
+        &mut self,
+        driver: &Driver,
+        device: u32,
+        size: u64,
+    ) -> Result<u64, MemoryError> {
         let placed = self.layout(device)?.place(size).map_err(layout_error)?;
         self.back(driver, device, placed.address, placed.map)
     }
@@ -93,11 +110,24 @@ impl AddressSpace {
     ///
     /// # Errors
     /// The address is taken or not one of the range, or the driver refuses; nothing is changed then.
-    pub fn allocate_at(&mut self, driver: &Driver, address: u64, size: u64) -> Result<(), MemoryError> {
-        let invalid = MemoryError::Invalid { address, size, reason: "this is no address of a device" };
+    pub fn allocate_at(
+        &mut self,
+        driver: &Driver,
+        address: u64,
+        size: u64,
+    ) -> Result<(), MemoryError> {
+        let invalid = MemoryError::Invalid {
+            address,
+            size,
+            reason: "this is no address of a device",
+        };
         let device = device_of(address).ok_or(invalid)?;
-        let placed = self.layout(device)?.place_at(address, size).map_err(layout_error)?;
-        self.back(driver, device, placed.address, placed.map).map(|_| ())
+        let placed = self
+            .layout(device)?
+            .place_at(address, size)
+            .map_err(layout_error)?;
+        self.back(driver, device, placed.address, placed.map)
+            .map(|_| ())
     }
 
     fn back(
@@ -117,11 +147,18 @@ impl AddressSpace {
         Ok(address)
     }
 
-    fn map_pages(&mut self, driver: &Driver, device: u32, at: u64, len: u64) -> Result<(), DriverError> {
+    fn map_pages(
+        &mut self,
+        driver: &Driver,
+        device: u32,
+        at: u64,
+        len: u64,
+    ) -> Result<(), DriverError> {
         let memory = self.physical(driver, device, len)?;
-        let mapped = driver
-            .map(at, len, 0, memory)
-            .and_then(|()| self.grant(driver, device, at, len).inspect_err(|_| drop(driver.unmap(at, len))));
+        let mapped = driver.map(at, len, 0, memory).and_then(|()| {
+            self.grant(driver, device, at, len)
+                .inspect_err(|_| drop(driver.unmap(at, len)))
+        });
         if let Err(error) = mapped {
             driver.release_memory(memory)?;
             return Err(error);
@@ -136,7 +173,12 @@ impl AddressSpace {
         driver.set_access(at, len, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE, &devices)
     }
 
-    fn physical(&mut self, driver: &Driver, device: u32, len: u64) -> Result<PhysicalHandle, DriverError> {
+    fn physical(
+        &mut self,
+        driver: &Driver,
+        device: u32,
+        len: u64,
+    ) -> Result<PhysicalHandle, DriverError> {
         let cache = &mut self.caches[device as usize];
         if let Some(memory) = cache.by_size.get_mut(&len).and_then(Vec::pop) {
             cache.bytes -= len;
@@ -156,7 +198,9 @@ impl AddressSpace {
     /// # Errors
     /// What the driver says.
     pub fn trim(&mut self, driver: &Driver, device: u32) -> Result<(), DriverError> {
-        let Some(cache) = self.caches.get_mut(device as usize) else { return Ok(()) };
+        let Some(cache) = self.caches.get_mut(device as usize) else {
+            return Ok(());
+        };
         cache.bytes = 0;
         for memory in std::mem::take(&mut cache.by_size).into_values().flatten() {
             driver.release_memory(memory)?;
@@ -166,7 +210,9 @@ impl AddressSpace {
 
     /// Bytes kept for later on `device`: free memory from the program's point of view.
     pub fn cached(&self, device: u32) -> u64 {
-        self.caches.get(device as usize).map_or(0, |cache| cache.bytes)
+        self.caches
+            .get(device as usize)
+            .map_or(0, |cache| cache.bytes)
     }
 
     /// Frees an allocation, which no work may use any more. The answer is its size.
@@ -174,7 +220,11 @@ impl AddressSpace {
     /// # Errors
     /// Not an allocation, or what the driver says.
     pub fn free(&mut self, driver: &Driver, address: u64) -> Result<u64, MemoryError> {
-        let unknown = MemoryError::Invalid { address, size: 0, reason: "there is no such allocation" };
+        let unknown = MemoryError::Invalid {
+            address,
+            size: 0,
+            reason: "there is no such allocation",
+        };
         let device = device_of(address).ok_or(unknown)?;
         let (size, unmap) = self.layout(device)?.remove(address).map_err(layout_error)?;
         if let Some((at, _)) = unmap
@@ -184,7 +234,11 @@ impl AddressSpace {
             let cache = &mut self.caches[device as usize];
             if cache.bytes + backing.len <= CACHE_BYTES {
                 cache.bytes += backing.len;
-                cache.by_size.entry(backing.len).or_default().push(backing.memory);
+                cache
+                    .by_size
+                    .entry(backing.len)
+                    .or_default()
+                    .push(backing.memory);
             } else {
                 driver.release_memory(backing.memory)?;
             }
@@ -194,21 +248,43 @@ impl AddressSpace {
 
     /// The live allocation that contains `address`: its start and size.
     pub fn containing(&self, address: u64) -> Option<(u64, u64)> {
-        self.layouts.get(device_of(address)? as usize)?.containing(address)
+        self.layouts
+            .get(device_of(address)? as usize)?
+            .containing(address)
     }
 
     /// Lets `peer` reach (`on`) or not reach the memory of `device`, present and future.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn set_peer(&mut self, driver: &Driver, device: u32, peer: u32, on: bool) -> Result<(), DriverError> {
-        let Some(peers) = self.peers.get_mut(device as usize) else { return Ok(()) };
-        let changed = if on { peers.insert(peer) } else { peers.remove(&peer) };
+    pub fn set_peer(
+        &mut self,
+        driver: &Driver,
+        device: u32,
+        peer: u32,
+        on: bool,
+    ) -> Result<(), DriverError> {
+        let Some(peers) = self.peers.get_mut(device as usize) else {
+            return Ok(());
+        };
+        let changed = if on {
+            peers.insert(peer)
+        } else {
+            peers.remove(&peer)
+        };
         if !changed {
             return Ok(());
         }
-        let access = if on { cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { cu::CU_MEM_ACCESS_FLAGS_PROT_NONE };
-        for (at, backing) in self.backing.iter().filter(|(at, _)| device_of(**at) == Some(device)) {
+        let access = if on {
+            cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        } else {
+            cu::CU_MEM_ACCESS_FLAGS_PROT_NONE
+        };
+        for (at, backing) in self
+            .backing
+            .iter()
+            .filter(|(at, _)| device_of(**at) == Some(device))
+        {
             driver.set_access(*at, backing.len, access, &[peer])?;
         }
         Ok(())
@@ -230,7 +306,9 @@ impl AddressSpace {
     /// # Errors
     /// Taken or out of range.
     pub fn reserve_at(&mut self, address: u64, size: u64) -> Result<(), MemoryError> {
-        self.reservations.reserve_at(address, size).map_err(layout_error)
+        self.reservations
+            .reserve_at(address, size)
+            .map_err(layout_error)
     }
 
     /// Gives a reservation back.

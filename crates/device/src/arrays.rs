@@ -27,11 +27,18 @@ impl ArrayShape {
     pub fn extent(&self) -> Option<(u64, u64, u64)> {
         let channel = match self.format {
             cu::CU_AD_FORMAT_UNSIGNED_INT8 | cu::CU_AD_FORMAT_SIGNED_INT8 => 1,
-            cu::CU_AD_FORMAT_UNSIGNED_INT16 | cu::CU_AD_FORMAT_SIGNED_INT16 | cu::CU_AD_FORMAT_HALF => 2,
-            cu::CU_AD_FORMAT_UNSIGNED_INT32 | cu::CU_AD_FORMAT_SIGNED_INT32 | cu::CU_AD_FORMAT_FLOAT => 4,
+            cu::CU_AD_FORMAT_UNSIGNED_INT16
+            | cu::CU_AD_FORMAT_SIGNED_INT16
+            | cu::CU_AD_FORMAT_HALF => 2,
+            cu::CU_AD_FORMAT_UNSIGNED_INT32
+            | cu::CU_AD_FORMAT_SIGNED_INT32
+            | cu::CU_AD_FORMAT_FLOAT => 4,
             _ => return None,
         };
-        let row = self.width.checked_mul(channel)?.checked_mul(u64::from(self.channels))?;
+        let row = self
+            .width
+            .checked_mul(channel)?
+            .checked_mul(u64::from(self.channels))?;
         let (height, depth) = (self.height.max(1), self.depth.max(1));
         row.checked_mul(height)?.checked_mul(depth)?;
         Some((row, height, depth))

@@ -37,7 +37,10 @@ impl Driver {
     pub fn create_context(&self, index: u32, flags: u32) -> Result<ContextHandle> {
         let mut context = std::ptr::null_mut();
         // SAFETY: the pointer refers to a live local.
-        unsafe { self.f.cuCtxCreate_v2(&mut context, flags, self.device(index)?)? };
+        unsafe {
+            self.f
+                .cuCtxCreate_v2(&mut context, flags, self.device(index)?)?
+        };
         Ok(ContextHandle::from_raw(context))
     }
 

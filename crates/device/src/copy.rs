@@ -105,7 +105,14 @@ impl Driver {
     /// What the driver says.
     pub fn copy_from_slice(&self, to: u64, from: &[u8], stream: StreamHandle) -> Result<()> {
         // SAFETY: the slice is valid for its length; a copy from pageable memory is staged before return.
-        unsafe { self.f.cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast::<c_void>(), from.len(), stream.raw()) }
+        unsafe {
+            self.f.cuMemcpyHtoDAsync_v2(
+                to,
+                from.as_ptr().cast::<c_void>(),
+                from.len(),
+                stream.raw(),
+            )
+        }
     }
 
     /// A copy of several rows or slices, or with an array at either end.
@@ -133,15 +140,26 @@ impl Driver {
         height: u64,
         stream: StreamHandle,
     ) -> Result<()> {
-        let (pitch, width, height, s) = (pitch as usize, width as usize, height as usize, stream.raw());
+        let (pitch, width, height, s) = (
+            pitch as usize,
+            width as usize,
+            height as usize,
+            stream.raw(),
+        );
         let (byte, half) = (value as u8, value as u16);
         match (element, height) {
             (1, 1) => self.f.cuMemsetD8Async(address, byte, width, s),
             (2, 1) => self.f.cuMemsetD16Async(address, half, width, s),
             (_, 1) => self.f.cuMemsetD32Async(address, value, width, s),
-            (1, _) => self.f.cuMemsetD2D8Async(address, pitch, byte, width, height, s),
-            (2, _) => self.f.cuMemsetD2D16Async(address, pitch, half, width, height, s),
-            _ => self.f.cuMemsetD2D32Async(address, pitch, value, width, height, s),
+            (1, _) => self
+                .f
+                .cuMemsetD2D8Async(address, pitch, byte, width, height, s),
+            (2, _) => self
+                .f
+                .cuMemsetD2D16Async(address, pitch, half, width, height, s),
+            _ => self
+                .f
+                .cuMemsetD2D32Async(address, pitch, value, width, height, s),
         }
     }
 }

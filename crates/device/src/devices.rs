@@ -27,7 +27,14 @@ pub struct DeviceFacts {
 impl DeviceFacts {
     /// 10 * major + minor.
     pub fn compute_capability(&self) -> u32 {
-        let value = |id: u32| self.attributes.get(id as usize).copied().unwrap_or(0).max(0).unsigned_abs();
+        let value = |id: u32| {
+            self.attributes
+                .get(id as usize)
+                .copied()
+                .unwrap_or(0)
+                .max(0)
+                .unsigned_abs()
+        };
         10 * value(cu::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
             + value(cu::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
     }
@@ -35,12 +42,21 @@ impl DeviceFacts {
     /// The id in the usual form, `GPU-` and 8-4-4-4-12 hexadecimal digits.
     pub fn uuid_text(&self) -> String {
         let hex: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+        format!(
+            "GPU-{}-{}-{}-{}-{}",
+            &hex[..8],
+            &hex[8..12],
+            &hex[12..16],
+            &hex[16..20],
+            &hex[20..]
+        )
     }
 }
 
 fn text(buffer: &[u8]) -> String {
-    CStr::from_bytes_until_nul(buffer).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+    CStr::from_bytes_until_nul(buffer)
+        .map(|text| text.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 impl Driver {
@@ -48,7 +64,10 @@ impl Driver {
     pub(crate) fn device(&self, index: u32) -> Result<cu::CUdevice> {
         let mut device = 0;
         // SAFETY: the pointer refers to a live local.
-        unsafe { self.f.cuDeviceGet(&mut device, i32::try_from(index).unwrap_or(i32::MAX))? };
+        unsafe {
+            self.f
+                .cuDeviceGet(&mut device, i32::try_from(index).unwrap_or(i32::MAX))?
+        };
         Ok(device)
     }
 
@@ -63,15 +82,19 @@ impl Driver {
         let mut memory = 0usize;
         // SAFETY: buffers are as long as said, pointers refer to live locals.
         unsafe {
-            self.f.cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), 256, device)?;
-            self.f.cuDeviceGetPCIBusId(bus.as_mut_ptr().cast::<c_char>(), 64, device)?;
+            self.f
+                .cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), 256, device)?;
+            self.f
+                .cuDeviceGetPCIBusId(bus.as_mut_ptr().cast::<c_char>(), 64, device)?;
             self.f.cuDeviceGetUuid_v2(&mut uuid, device)?;
             self.f.cuDeviceTotalMem_v2(&mut memory, device)?;
         }
         let attributes = (0..cu::CU_DEVICE_ATTRIBUTE_MAX)
             .map(|id| self.attribute(device, id).unwrap_or(i32::MIN))
             .collect();
-        let peers = (0..self.device_count()).map(|peer| self.can_access(device, peer)).collect::<Result<_>>()?;
+        let peers = (0..self.device_count())
+            .map(|peer| self.can_access(device, peer))
+            .collect::<Result<_>>()?;
         Ok(DeviceFacts {
             name: text(&name),
             uuid: uuid.bytes.map(|byte| byte.to_ne_bytes()[0]),
@@ -84,7 +107,10 @@ impl Driver {
 
     /// Multiprocessors of device `index`.
     pub(crate) fn multiprocessors(&self, index: u32) -> Result<u32> {
-        let count = self.attribute(self.device(index)?, cu::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let count = self.attribute(
+            self.device(index)?,
+            cu::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        )?;
         Ok(u32::try_from(count).unwrap_or(1))
     }
 

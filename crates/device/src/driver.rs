@@ -18,7 +18,10 @@ pub struct Driver {
 
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver").field("path", &self.path).field("version", &self.version).finish()
+        f.debug_struct("Driver")
+            .field("path", &self.path)
+            .field("version", &self.version)
+            .finish()
     }
 }
 
@@ -30,17 +33,31 @@ impl Driver {
     pub fn load(path: &Path) -> std::result::Result<Self, LoadError> {
         // SAFETY: the caller names a CUDA driver library; its initialisers are meant to run on load.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-        let library = library.map_err(|source| LoadError::Open { path: path.to_owned(), source })?;
+        let library = library.map_err(|source| LoadError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
         let f = Functions::load(&library, path)?;
         std::mem::forget(library);
-        let init = |source| LoadError::Init { path: path.to_owned(), source };
+        let init = |source| LoadError::Init {
+            path: path.to_owned(),
+            source,
+        };
         f.cuInit(0).map_err(init)?;
         let (mut version, mut count) = (0, 0);
         // SAFETY: both pointers refer to live locals.
-        unsafe { f.cuDriverGetVersion(&mut version).and_then(|()| f.cuDeviceGetCount(&mut count)) }
-            .map_err(init)?;
+        unsafe {
+            f.cuDriverGetVersion(&mut version)
+                .and_then(|()| f.cuDeviceGetCount(&mut count))
+        }
+        .map_err(init)?;
         let count = u32::try_from(count).unwrap_or(0);
-        Ok(Self { f, version, count, path: path.to_owned() })
+        Ok(Self {
+            f,
+            version,
+            count,
+            path: path.to_owned(),
+        })
     }
 
     /// `cuDriverGetVersion`.

@@ -121,7 +121,11 @@ impl Functions {
         if code == CUDA_SUCCESS {
             return Ok(());
         }
-        Err(DriverError { call, code, name: self.error_name(code) })
+        Err(DriverError {
+            call,
+            code,
+            name: self.error_name(code),
+        })
     }
 
     fn error_name(&self, code: CUresult) -> String {
@@ -131,7 +135,9 @@ impl Functions {
             return "an unknown error".to_owned();
         }
         // SAFETY: as above; the string ends with NUL.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
     }
 }
 

@@ -7,7 +7,8 @@ use fermata_abi::sys::driver as cu;
 use crate::driver::Result;
 use crate::launch::{attribute_value, with_extra};
 use crate::{
-    ContextHandle, CopyBox, Driver, EventHandle, ExecHandle, GraphHandle, KernelLaunch, NodeHandle, StreamHandle,
+    ContextHandle, CopyBox, Driver, EventHandle, ExecHandle, GraphHandle, KernelLaunch, NodeHandle,
+    StreamHandle,
 };
 
 /// One operation on a word in a batch node.
@@ -87,8 +88,17 @@ unsafe extern "C" fn run_host(data: *mut c_void) {
 fn batch_entry(op: &BatchOp) -> cu::CUstreamBatchMemOpParams {
     let mut entry = cu::CUstreamBatchMemOpParams::default();
     match *op {
-        BatchOp::Wait { address, value, flags, wide } => {
-            let operation = if wide { cu::CU_STREAM_MEM_OP_WAIT_VALUE_64 } else { cu::CU_STREAM_MEM_OP_WAIT_VALUE_32 };
+        BatchOp::Wait {
+            address,
+            value,
+            flags,
+            wide,
+        } => {
+            let operation = if wide {
+                cu::CU_STREAM_MEM_OP_WAIT_VALUE_64
+            } else {
+                cu::CU_STREAM_MEM_OP_WAIT_VALUE_32
+            };
             let mut wait = cu::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st {
                 operation,
                 address,
@@ -98,8 +108,17 @@ fn batch_entry(op: &BatchOp) -> cu::CUstreamBatchMemOpParams {
             wait.__bindgen_anon_1.value64 = value;
             entry.waitValue = wait;
         }
-        BatchOp::Write { address, value, flags, wide } => {
-            let operation = if wide { cu::CU_STREAM_MEM_OP_WRITE_VALUE_64 } else { cu::CU_STREAM_MEM_OP_WRITE_VALUE_32 };
+        BatchOp::Write {
+            address,
+            value,
+            flags,
+            wide,
+        } => {
+            let operation = if wide {
+                cu::CU_STREAM_MEM_OP_WRITE_VALUE_64
+            } else {
+                cu::CU_STREAM_MEM_OP_WRITE_VALUE_32
+            };
             let mut write = cu::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
                 operation,
                 address,
@@ -160,9 +179,23 @@ impl Driver {
                 }
                 NodeSpec::Copy(copy) => {
                     let descriptor = copy.descriptor();
-                    self.f.cuGraphAddMemcpyNode(&mut node, graph, deps, count, &descriptor, context.raw())?;
+                    self.f.cuGraphAddMemcpyNode(
+                        &mut node,
+                        graph,
+                        deps,
+                        count,
+                        &descriptor,
+                        context.raw(),
+                    )?;
                 }
-                NodeSpec::Fill { address, pitch, element, value, width, height } => {
+                NodeSpec::Fill {
+                    address,
+                    pitch,
+                    element,
+                    value,
+                    width,
+                    height,
+                } => {
                     let params = cu::CUDA_MEMSET_NODE_PARAMS {
                         dst: *address,
                         pitch: *pitch as usize,
@@ -171,24 +204,37 @@ impl Driver {
                         width: *width as usize,
                         height: *height as usize,
                     };
-                    self.f.cuGraphAddMemsetNode(&mut node, graph, deps, count, &params, context.raw())?;
+                    self.f.cuGraphAddMemsetNode(
+                        &mut node,
+                        graph,
+                        deps,
+                        count,
+                        &params,
+                        context.raw(),
+                    )?;
                 }
                 NodeSpec::Host(call) => {
                     // A graph may run at any time until the process ends, so its calls live that long.
                     let data = Box::into_raw(Box::new(*call));
-                    let params =
-                        cu::CUDA_HOST_NODE_PARAMS { fn_: Some(run_host), userData: data.cast::<c_void>() };
-                    self.f.cuGraphAddHostNode(&mut node, graph, deps, count, &params)?;
+                    let params = cu::CUDA_HOST_NODE_PARAMS {
+                        fn_: Some(run_host),
+                        userData: data.cast::<c_void>(),
+                    };
+                    self.f
+                        .cuGraphAddHostNode(&mut node, graph, deps, count, &params)?;
                 }
                 NodeSpec::Child(child) => {
-                    self.f.cuGraphAddChildGraphNode(&mut node, graph, deps, count, child.raw())?;
+                    self.f
+                        .cuGraphAddChildGraphNode(&mut node, graph, deps, count, child.raw())?;
                 }
                 NodeSpec::Empty => self.f.cuGraphAddEmptyNode(&mut node, graph, deps, count)?,
                 NodeSpec::EventRecord(event) => {
-                    self.f.cuGraphAddEventRecordNode(&mut node, graph, deps, count, event.raw())?;
+                    self.f
+                        .cuGraphAddEventRecordNode(&mut node, graph, deps, count, event.raw())?;
                 }
                 NodeSpec::EventWait(event) => {
-                    self.f.cuGraphAddEventWaitNode(&mut node, graph, deps, count, event.raw())?;
+                    self.f
+                        .cuGraphAddEventWaitNode(&mut node, graph, deps, count, event.raw())?;
                 }
                 NodeSpec::Batch(ops) => {
                     let mut entries: Vec<_> = ops.iter().map(batch_entry).collect();
@@ -198,7 +244,8 @@ impl Driver {
                         paramArray: entries.as_mut_ptr(),
                         flags: 0,
                     };
-                    self.f.cuGraphAddBatchMemOpNode(&mut node, graph, deps, count, &params)?;
+                    self.f
+                        .cuGraphAddBatchMemOpNode(&mut node, graph, deps, count, &params)?;
                 }
             }
         }
@@ -228,7 +275,10 @@ impl Driver {
                 ..Default::default()
             };
             // SAFETY: dependencies are live handles; parameters outlive the call and are copied.
-            unsafe { self.f.cuGraphAddKernelNode_v2(node, graph, after.as_ptr(), after.len(), &params) }
+            unsafe {
+                self.f
+                    .cuGraphAddKernelNode_v2(node, graph, after.as_ptr(), after.len(), &params)
+            }
         })?;
         for (id, bytes) in launch.attributes {
             let value = attribute_value(bytes);
@@ -245,7 +295,10 @@ impl Driver {
     pub fn instantiate(&self, graph: GraphHandle, flags: u64) -> Result<ExecHandle> {
         let mut exec = std::ptr::null_mut();
         // SAFETY: the pointer refers to a live local.
-        unsafe { self.f.cuGraphInstantiateWithFlags(&mut exec, graph.raw(), flags)? };
+        unsafe {
+            self.f
+                .cuGraphInstantiateWithFlags(&mut exec, graph.raw(), flags)?
+        };
         Ok(ExecHandle::from_raw(exec))
     }
 
@@ -256,7 +309,10 @@ impl Driver {
     pub fn update_exec(&self, exec: ExecHandle, graph: GraphHandle) -> Result<()> {
         let mut info = cu::CUgraphExecUpdateResultInfo::default();
         // SAFETY: the pointer refers to a live local.
-        unsafe { self.f.cuGraphExecUpdate_v2(exec.raw(), graph.raw(), &mut info) }
+        unsafe {
+            self.f
+                .cuGraphExecUpdate_v2(exec.raw(), graph.raw(), &mut info)
+        }
     }
 
     /// Launches an executable graph.

@@ -36,11 +36,26 @@ impl HostMapping {
         let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE;
         // SAFETY: NOREPLACE makes the kernel refuse addresses that are in use.
         let mapped = unsafe {
-            mmap(address as *mut c_void, size as usize, ProtFlags::READ | ProtFlags::WRITE, flags, &fd, 0)?
+            mmap(
+                address as *mut c_void,
+                size as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+                &fd,
+                0,
+            )?
         };
-        let mapping = Self { address: mapped as u64, size, fd, registered: false };
+        let mapping = Self {
+            address: mapped as u64,
+            size,
+            fd,
+            registered: false,
+        };
         if mapping.address != address {
-            return Err(std::io::Error::new(std::io::ErrorKind::AddrInUse, "the address is not free"));
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::AddrInUse,
+                "the address is not free",
+            ));
         }
         Ok(mapping)
     }
@@ -65,15 +80,26 @@ impl HostMapping {
         let start = self.address as *mut c_void;
         let mut device = 0;
         // SAFETY: the range is mapped by this object, which unregisters it before it unmaps.
-        unsafe { driver.f.cuMemHostRegister_v2(start, self.size as usize, flags)? };
+        unsafe {
+            driver
+                .f
+                .cuMemHostRegister_v2(start, self.size as usize, flags)?
+        };
         self.registered = true;
         // SAFETY: the range is registered, the pointer refers to a live local.
-        unsafe { driver.f.cuMemHostGetDevicePointer_v2(&mut device, start, 0)? };
+        unsafe {
+            driver
+                .f
+                .cuMemHostGetDevicePointer_v2(&mut device, start, 0)?
+        };
         if device != self.address {
             return Err(DriverError {
                 call: "cuMemHostGetDevicePointer",
                 code: cu::CUDA_ERROR_NOT_SUPPORTED,
-                name: format!("the device sees host memory {:#x} at {device:#x}", self.address),
+                name: format!(
+                    "the device sees host memory {:#x} at {device:#x}",
+                    self.address
+                ),
             });
         }
         Ok(())
@@ -108,17 +134,37 @@ impl HostMapping {
 
     /// Copies out `into.len()` bytes from `offset`. Panics if they are not within the mapping.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
-        assert!(offset.checked_add(into.len() as u64).is_some_and(|end| end <= self.size));
+        assert!(
+            offset
+                .checked_add(into.len() as u64)
+                .is_some_and(|end| end <= self.size)
+        );
         // SAFETY: the range lies in the mapping, which lives as long as `self`; a concurrent writer can only
         // make the bytes a mixture.
-        unsafe { std::ptr::copy_nonoverlapping((self.address + offset) as *const u8, into.as_mut_ptr(), into.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                (self.address + offset) as *const u8,
+                into.as_mut_ptr(),
+                into.len(),
+            )
+        };
     }
 
     /// Copies `from` in at `offset`. Panics if it does not fit.
     pub fn write(&self, offset: u64, from: &[u8]) {
-        assert!(offset.checked_add(from.len() as u64).is_some_and(|end| end <= self.size));
+        assert!(
+            offset
+                .checked_add(from.len() as u64)
+                .is_some_and(|end| end <= self.size)
+        );
         // SAFETY: as for `read`.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), (self.address + offset) as *mut u8, from.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                from.as_ptr(),
+                (self.address + offset) as *mut u8,
+                from.len(),
+            )
+        };
     }
 }
 
@@ -143,7 +189,10 @@ impl Driver {
     pub unsafe fn register_range(&self, start: *mut u8, len: usize) -> Result<(), DriverError> {
         let flags = cu::CU_MEMHOSTREGISTER_PORTABLE | cu::CU_MEMHOSTREGISTER_DEVICEMAP;
         // SAFETY: the caller vouches for the range.
-        unsafe { self.f.cuMemHostRegister_v2(start.cast::<c_void>(), len, flags) }
+        unsafe {
+            self.f
+                .cuMemHostRegister_v2(start.cast::<c_void>(), len, flags)
+        }
     }
 
     /// Undoes [`Driver::register_range`].

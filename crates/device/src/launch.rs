@@ -45,7 +45,11 @@ pub(crate) fn with_extra<R>(params: &[u8], call: impl FnOnce(*mut *mut c_void) -
         (&raw mut size).cast::<c_void>(),
         PARAM_END,
     ];
-    call(if params.is_empty() { std::ptr::null_mut() } else { extra.as_mut_ptr() })
+    call(if params.is_empty() {
+        std::ptr::null_mut()
+    } else {
+        extra.as_mut_ptr()
+    })
 }
 
 /// The attribute value that starts with `bytes`.
@@ -63,15 +67,31 @@ impl Driver {
     /// # Errors
     /// What the driver says, failures of earlier work included.
     pub fn launch(&self, launch: &KernelLaunch<'_>, stream: StreamHandle) -> Result<()> {
-        let (function, Grid { grid, block, shared }) = (launch.function.raw(), launch.size);
+        let (
+            function,
+            Grid {
+                grid,
+                block,
+                shared,
+            },
+        ) = (launch.function.raw(), launch.size);
         if launch.attributes.is_empty() {
             return with_extra(launch.params, |extra| {
                 let none = std::ptr::null_mut();
                 // SAFETY: `extra` names a parameter block that outlives the call; the driver copies it.
                 unsafe {
                     self.f.cuLaunchKernel(
-                        function, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared,
-                        stream.raw(), none, extra,
+                        function,
+                        grid[0],
+                        grid[1],
+                        grid[2],
+                        block[0],
+                        block[1],
+                        block[2],
+                        shared,
+                        stream.raw(),
+                        none,
+                        extra,
                     )
                 }
             });
@@ -79,7 +99,11 @@ impl Driver {
         let mut attributes: Vec<cu::CUlaunchAttribute> = launch
             .attributes
             .iter()
-            .map(|(id, bytes)| cu::CUlaunchAttribute { id: *id, pad: [0; 4], value: attribute_value(bytes) })
+            .map(|(id, bytes)| cu::CUlaunchAttribute {
+                id: *id,
+                pad: [0; 4],
+                value: attribute_value(bytes),
+            })
             .collect();
         let config = cu::CUlaunchConfig {
             gridDimX: grid[0],
@@ -95,7 +119,10 @@ impl Driver {
         };
         with_extra(launch.params, |extra| {
             // SAFETY: configuration, attributes and parameter block outlive the call; the driver copies them.
-            unsafe { self.f.cuLaunchKernelEx(&config, function, std::ptr::null_mut(), extra) }
+            unsafe {
+                self.f
+                    .cuLaunchKernelEx(&config, function, std::ptr::null_mut(), extra)
+            }
         })
     }
 }

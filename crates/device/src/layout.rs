@@ -76,7 +76,8 @@ pub fn device_of(address: u64) -> Option<u32> {
 }
 
 fn footprint(size: u64) -> Option<u64> {
-    size.max(1).checked_next_multiple_of(if size >= LARGE { PAGE } else { SMALL_ALIGN })
+    size.max(1)
+        .checked_next_multiple_of(if size >= LARGE { PAGE } else { SMALL_ALIGN })
 }
 
 impl Layout {
@@ -118,7 +119,10 @@ impl Layout {
         let room = footprint(size).ok_or(full)?;
         let placement = if size >= LARGE {
             let address = self.pages.take(room, PAGE).ok_or(full)?;
-            Placement { address, map: Some((address, room)) }
+            Placement {
+                address,
+                map: Some((address, room)),
+            }
         } else if let Some(address) = self.small.take(room, SMALL_ALIGN) {
             Placement { address, map: None }
         } else {
@@ -126,7 +130,10 @@ impl Layout {
             self.slabs.insert(slab, 0);
             self.small.insert(slab, PAGE);
             let address = self.small.take(room, SMALL_ALIGN).ok_or(full)?;
-            Placement { address, map: Some((slab, PAGE)) }
+            Placement {
+                address,
+                map: Some((slab, PAGE)),
+            }
         };
         self.record(placement.address, size, room);
         Ok(placement)
@@ -184,7 +191,10 @@ impl Layout {
     pub(crate) fn abandon(&mut self, address: u64, pages: u64) {
         let spare = self.spare.replace(0);
         let removed = self.remove(address);
-        debug_assert!(matches!(removed, Ok((_, Some((at, _)))) if at == pages), "a fresh page has one user");
+        debug_assert!(
+            matches!(removed, Ok((_, Some((at, _)))) if at == pages),
+            "a fresh page has one user"
+        );
         self.spare = spare;
     }
 
@@ -193,7 +203,10 @@ impl Layout {
     /// # Errors
     /// [`LayoutError::Unknown`].
     pub fn remove(&mut self, address: u64) -> Result<(u64, Option<(u64, u64)>), LayoutError> {
-        let size = self.live.remove(&address).ok_or(LayoutError::Unknown(address))?;
+        let size = self
+            .live
+            .remove(&address)
+            .ok_or(LayoutError::Unknown(address))?;
         let room = footprint(size).ok_or(LayoutError::Unknown(address))?;
         if size >= LARGE {
             self.pages.insert(address, room);
@@ -201,7 +214,10 @@ impl Layout {
         }
         let slab = address / PAGE * PAGE;
         self.small.insert(address, room);
-        let used = self.slabs.get_mut(&slab).ok_or(LayoutError::Unknown(address))?;
+        let used = self
+            .slabs
+            .get_mut(&slab)
+            .ok_or(LayoutError::Unknown(address))?;
         *used -= room;
         if *used > 0 {
             return Ok((size, None));
@@ -226,7 +242,10 @@ pub struct Reservations {
 
 impl Default for Reservations {
     fn default() -> Self {
-        Self { free: Ranges::new(RESERVED_BASE, DEVICE_END - RESERVED_BASE), live: BTreeMap::new() }
+        Self {
+            free: Ranges::new(RESERVED_BASE, DEVICE_END - RESERVED_BASE),
+            live: BTreeMap::new(),
+        }
     }
 }
 
@@ -263,7 +282,10 @@ impl Reservations {
     /// # Errors
     /// [`LayoutError::Unknown`].
     pub fn release(&mut self, address: u64) -> Result<(), LayoutError> {
-        let room = self.live.remove(&address).ok_or(LayoutError::Unknown(address))?;
+        let room = self
+            .live
+            .remove(&address)
+            .ok_or(LayoutError::Unknown(address))?;
         self.free.insert(address, room);
         Ok(())
     }
@@ -275,7 +297,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn overlaps(live: &[(u64, u64)]) -> bool {
-        live.windows(2).any(|pair| pair[0].0 + footprint(pair[0].1).unwrap_or(0) > pair[1].0)
+        live.windows(2)
+            .any(|pair| pair[0].0 + footprint(pair[0].1).unwrap_or(0) > pair[1].0)
     }
 
     #[test]
@@ -292,8 +315,14 @@ mod tests {
     fn small_allocations_share_a_slab_and_do_not_cross_slabs() {
         let mut layout = Layout::new(0);
         let sizes = LARGE - 512;
-        let placed: Vec<u64> = (0..5).map(|_| layout.place(sizes).expect("room").address).collect();
-        assert!(placed.iter().all(|address| address / PAGE == (address + sizes - 1) / PAGE));
+        let placed: Vec<u64> = (0..5)
+            .map(|_| layout.place(sizes).expect("room").address)
+            .collect();
+        assert!(
+            placed
+                .iter()
+                .all(|address| address / PAGE == (address + sizes - 1) / PAGE)
+        );
         assert_eq!(placed[0] / PAGE, placed[1] / PAGE);
         assert_ne!(placed[1] / PAGE, placed[2] / PAGE);
     }
@@ -304,7 +333,11 @@ mod tests {
         let placed = layout.place(4 * PAGE).expect("room").address;
         assert!(layout.place_at(placed + PAGE, PAGE).is_err());
         assert!(layout.place_at(placed, 100).is_err());
-        assert!(layout.place_at(DEVICE_BASE + DEVICE_SPAN - PAGE, 2 * PAGE).is_err());
+        assert!(
+            layout
+                .place_at(DEVICE_BASE + DEVICE_SPAN - PAGE, 2 * PAGE)
+                .is_err()
+        );
         assert!(layout.place_at(DEVICE_BASE + 1, 100).is_err());
     }
 

@@ -24,7 +24,10 @@ impl Driver {
     pub fn reserve_addresses(&self, size: u64, align: u64, fixed: u64) -> Result<u64> {
         let mut address = 0;
         // SAFETY: the pointer refers to a live local.
-        unsafe { self.f.cuMemAddressReserve(&mut address, size as usize, align as usize, fixed, 0)? };
+        unsafe {
+            self.f
+                .cuMemAddressReserve(&mut address, size as usize, align as usize, fixed, 0)?
+        };
         if fixed != 0 && address != fixed {
             self.release_addresses(address, size)?;
             return Err(crate::DriverError {
@@ -53,7 +56,10 @@ impl Driver {
         let mut granularity = 0;
         let option = cu::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         // SAFETY: both pointers refer to live locals.
-        unsafe { self.f.cuMemGetAllocationGranularity(&mut granularity, &properties, option)? };
+        unsafe {
+            self.f
+                .cuMemGetAllocationGranularity(&mut granularity, &properties, option)?
+        };
         Ok(granularity as u64)
     }
 
@@ -65,7 +71,10 @@ impl Driver {
         let properties = properties(self.device(index)?);
         let mut memory = 0;
         // SAFETY: both pointers refer to live locals.
-        unsafe { self.f.cuMemCreate(&mut memory, size as usize, &properties, 0)? };
+        unsafe {
+            self.f
+                .cuMemCreate(&mut memory, size as usize, &properties, 0)?
+        };
         Ok(PhysicalHandle(memory))
     }
 
@@ -82,7 +91,8 @@ impl Driver {
     /// # Errors
     /// What the driver says.
     pub fn map(&self, address: u64, size: u64, offset: u64, memory: PhysicalHandle) -> Result<()> {
-        self.f.cuMemMap(address, size as usize, offset as usize, memory.0, 0)
+        self.f
+            .cuMemMap(address, size as usize, offset as usize, memory.0, 0)
     }
 
     /// Undoes [`Driver::map`].
@@ -101,13 +111,19 @@ impl Driver {
         let access = devices
             .iter()
             .map(|index| {
-                let mut access = cu::CUmemAccessDesc { flags, ..Default::default() };
+                let mut access = cu::CUmemAccessDesc {
+                    flags,
+                    ..Default::default()
+                };
                 access.location.type_ = cu::CU_MEM_LOCATION_TYPE_DEVICE;
                 access.location.id = self.device(*index)?;
                 Ok(access)
             })
             .collect::<Result<Vec<_>>>()?;
         // SAFETY: the array has as many entries as said.
-        unsafe { self.f.cuMemSetAccess(address, size as usize, access.as_ptr(), access.len()) }
+        unsafe {
+            self.f
+                .cuMemSetAccess(address, size as usize, access.as_ptr(), access.len())
+        }
     }
 }

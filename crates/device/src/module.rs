@@ -38,7 +38,10 @@ impl Driver {
         padded.extend_from_slice(image);
         padded.resize(image.len() + 64, 0);
         let mut log = vec![0u8; LOG_BYTES];
-        let mut options = [cu::CU_JIT_ERROR_LOG_BUFFER, cu::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        let mut options = [
+            cu::CU_JIT_ERROR_LOG_BUFFER,
+            cu::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG_BYTES as *mut c_void];
         let mut module = std::ptr::null_mut();
         // SAFETY: the image is padded with zeros beyond its end; option arrays have two entries each, the
@@ -54,7 +57,10 @@ impl Driver {
         };
         loaded.map_err(|error| {
             let end = log.iter().position(|byte| *byte == 0).unwrap_or(LOG_BYTES);
-            ModuleRefused { error, log: String::from_utf8_lossy(&log[..end]).trim().to_owned() }
+            ModuleRefused {
+                error,
+                log: String::from_utf8_lossy(&log[..end]).trim().to_owned(),
+            }
         })?;
         Ok(ModuleHandle::from_raw(module))
     }
@@ -78,7 +84,10 @@ impl Driver {
         unsafe { self.f.cuModuleGetFunctionCount(&mut count, module.raw())? };
         let mut functions = vec![std::ptr::null_mut(); count as usize];
         // SAFETY: the buffer has room for `count` handles.
-        unsafe { self.f.cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module.raw())? };
+        unsafe {
+            self.f
+                .cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module.raw())?
+        };
         functions
             .into_iter()
             .map(|function| {
@@ -89,7 +98,9 @@ impl Driver {
                     return Ok(String::new());
                 }
                 // SAFETY: the driver gave the address of a NUL-terminated string that lives as long as the module.
-                Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+                Ok(unsafe { CStr::from_ptr(name) }
+                    .to_string_lossy()
+                    .into_owned())
             })
             .collect()
     }
@@ -102,7 +113,10 @@ impl Driver {
         let name = name_of(name)?;
         let mut function = std::ptr::null_mut();
         // SAFETY: the name ends with NUL, the pointer refers to a live local.
-        unsafe { self.f.cuModuleGetFunction(&mut function, module.raw(), name.as_ptr())? };
+        unsafe {
+            self.f
+                .cuModuleGetFunction(&mut function, module.raw(), name.as_ptr())?
+        };
         Ok(FunctionHandle::from_raw(function))
     }
 
@@ -114,7 +128,10 @@ impl Driver {
         let name = name_of(name)?;
         let (mut address, mut size) = (0, 0);
         // SAFETY: the name ends with NUL, the pointers refer to live locals.
-        unsafe { self.f.cuModuleGetGlobal_v2(&mut address, &mut size, module.raw(), name.as_ptr())? };
+        unsafe {
+            self.f
+                .cuModuleGetGlobal_v2(&mut address, &mut size, module.raw(), name.as_ptr())?
+        };
         Ok((address, size as u64))
     }
 
@@ -128,7 +145,8 @@ impl Driver {
             let (mut offset, mut size) = (0, 0);
             // SAFETY: the pointers refer to live locals.
             let found = unsafe {
-                self.f.cuFuncGetParamInfo(function.raw(), params.len(), &mut offset, &mut size)
+                self.f
+                    .cuFuncGetParamInfo(function.raw(), params.len(), &mut offset, &mut size)
             };
             match found {
                 Ok(()) => params.push((offset as u32, size as u32)),
@@ -156,26 +174,39 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn set_function_attribute(&self, function: FunctionHandle, id: i32, value: i32) -> Result<()> {
-        self.f.cuFuncSetAttribute(function.raw(), id.cast_unsigned(), value)
+    pub fn set_function_attribute(
+        &self,
+        function: FunctionHandle,
+        id: i32,
+        value: i32,
+    ) -> Result<()> {
+        self.f
+            .cuFuncSetAttribute(function.raw(), id.cast_unsigned(), value)
     }
 
     /// Blocks of a kernel that fit on one multiprocessor.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn occupancy(&self, function: FunctionHandle, block: u32, shared: u64, flags: u32) -> Result<u64> {
+    pub fn occupancy(
+        &self,
+        function: FunctionHandle,
+        block: u32,
+        shared: u64,
+        flags: u32,
+    ) -> Result<u64> {
         let mut blocks = 0;
         let block = i32::try_from(block).unwrap_or(i32::MAX);
         // SAFETY: the pointer refers to a live local.
         unsafe {
-            self.f.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-                &mut blocks,
-                function.raw(),
-                block,
-                shared as usize,
-                flags,
-            )?;
+            self.f
+                .cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+                    &mut blocks,
+                    function.raw(),
+                    block,
+                    shared as usize,
+                    flags,
+                )?;
         }
         Ok(u64::from(blocks.max(0).unsigned_abs()))
     }

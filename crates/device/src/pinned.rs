@@ -42,13 +42,27 @@ impl PinnedPool {
         let mut start = std::ptr::null_mut();
         let all = count * bytes;
         // SAFETY: the pointer refers to a live local.
-        unsafe { driver.f.cuMemHostAlloc(&mut start, all.max(1), cu::CU_MEMHOSTALLOC_PORTABLE)? };
+        unsafe {
+            driver
+                .f
+                .cuMemHostAlloc(&mut start, all.max(1), cu::CU_MEMHOSTALLOC_PORTABLE)?
+        };
         let start = start.cast::<u8>();
         // SAFETY: the driver gave `all` bytes; nobody else knows of them yet.
         unsafe { std::ptr::write_bytes(start, 0, all) };
         // SAFETY: offsets stay within the allocation.
-        let free = (0..count).map(|i| Slot { start: unsafe { start.add(i * bytes) } }).collect();
-        Ok(Self { shared: Arc::new(Shared { free: Mutex::new(free), returned: Condvar::new(), bytes }) })
+        let free = (0..count)
+            .map(|i| Slot {
+                start: unsafe { start.add(i * bytes) },
+            })
+            .collect();
+        Ok(Self {
+            shared: Arc::new(Shared {
+                free: Mutex::new(free),
+                returned: Condvar::new(),
+                bytes,
+            }),
+        })
     }
 
     /// Bytes of each buffer.
@@ -59,7 +73,10 @@ impl PinnedPool {
     /// A buffer, if one is free.
     pub fn try_take(&self) -> Option<PinnedBuffer> {
         let slot = self.shared.free.lock().pop()?;
-        Some(PinnedBuffer { slot: Some(slot), shared: Arc::clone(&self.shared) })
+        Some(PinnedBuffer {
+            slot: Some(slot),
+            shared: Arc::clone(&self.shared),
+        })
     }
 
     /// A buffer, waited for at most `deadline`.
@@ -68,9 +85,17 @@ impl PinnedPool {
         let mut free = self.shared.free.lock();
         loop {
             if let Some(slot) = free.pop() {
-                return Some(PinnedBuffer { slot: Some(slot), shared: Arc::clone(&self.shared) });
+                return Some(PinnedBuffer {
+                    slot: Some(slot),
+                    shared: Arc::clone(&self.shared),
+                });
             }
-            if self.shared.returned.wait_until(&mut free, until).timed_out() {
+            if self
+                .shared
+                .returned
+                .wait_until(&mut free, until)
+                .timed_out()
+            {
                 return None;
             }
         }
@@ -84,7 +109,9 @@ impl PinnedBuffer {
     }
 
     fn start(&self) -> *mut u8 {
-        self.slot.as_ref().map_or(std::ptr::null_mut(), |slot| slot.start)
+        self.slot
+            .as_ref()
+            .map_or(std::ptr::null_mut(), |slot| slot.start)
     }
 
     pub(crate) fn as_void(&self) -> *mut c_void {

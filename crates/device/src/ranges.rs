@@ -22,7 +22,10 @@ impl Ranges {
 
     /// An empty set whose ranges never cross a multiple of `boundary`.
     pub(crate) fn within(boundary: u64) -> Self {
-        Self { boundary, ..Self::default() }
+        Self {
+            boundary,
+            ..Self::default()
+        }
     }
 
     fn joins_at(&self, place: u64) -> bool {
@@ -74,8 +77,12 @@ impl Ranges {
 
     /// Takes exactly this range, if it is free.
     pub(crate) fn take_at(&mut self, place: u64, len: u64) -> bool {
-        let Some((&start, &room)) = self.by_address.range(..=place).next_back() else { return false };
-        let fits = place.checked_add(len).is_some_and(|end| end <= start + room);
+        let Some((&start, &room)) = self.by_address.range(..=place).next_back() else {
+            return false;
+        };
+        let fits = place
+            .checked_add(len)
+            .is_some_and(|end| end <= start + room);
         if fits {
             self.carve(start, room, place, len);
         }

@@ -13,7 +13,10 @@ impl Driver {
     pub fn create_stream(&self, flags: u32, priority: i32) -> Result<StreamHandle> {
         let mut stream = std::ptr::null_mut();
         // SAFETY: the pointer refers to a live local.
-        unsafe { self.f.cuStreamCreateWithPriority(&mut stream, flags, priority)? };
+        unsafe {
+            self.f
+                .cuStreamCreateWithPriority(&mut stream, flags, priority)?
+        };
         Ok(StreamHandle::from_raw(stream))
     }
 
@@ -73,7 +76,8 @@ impl Driver {
     /// # Errors
     /// What the driver says.
     pub fn record_event(&self, event: EventHandle, stream: StreamHandle, flags: u32) -> Result<()> {
-        self.f.cuEventRecordWithFlags(event.raw(), stream.raw(), flags)
+        self.f
+            .cuEventRecordWithFlags(event.raw(), stream.raw(), flags)
     }
 
     /// Whether an event has completed.
@@ -99,7 +103,10 @@ impl Driver {
     pub fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<f32> {
         let mut milliseconds = 0.0;
         // SAFETY: the pointer refers to a live local.
-        unsafe { self.f.cuEventElapsedTime(&mut milliseconds, start.raw(), end.raw())? };
+        unsafe {
+            self.f
+                .cuEventElapsedTime(&mut milliseconds, start.raw(), end.raw())?
+        };
         Ok(milliseconds)
     }
 
@@ -112,8 +119,10 @@ impl Driver {
     pub fn launch_host(&self, stream: StreamHandle, call: Box<dyn FnOnce() + Send>) -> Result<()> {
         let data = Box::into_raw(Box::new(call));
         // SAFETY: `run_boxed` takes back exactly this box, once; the driver calls it once per launch.
-        let launched =
-            unsafe { self.f.cuLaunchHostFunc(stream.raw(), Some(run_boxed), data.cast::<c_void>()) };
+        let launched = unsafe {
+            self.f
+                .cuLaunchHostFunc(stream.raw(), Some(run_boxed), data.cast::<c_void>())
+        };
         if launched.is_err() {
             // SAFETY: the driver refused, so nobody else will take the box.
             drop(unsafe { Box::from_raw(data) });
@@ -125,11 +134,20 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn write_value(&self, stream: StreamHandle, address: u64, value: u64, flags: u32, wide: bool) -> Result<()> {
+    pub fn write_value(
+        &self,
+        stream: StreamHandle,
+        address: u64,
+        value: u64,
+        flags: u32,
+        wide: bool,
+    ) -> Result<()> {
         if wide {
-            self.f.cuStreamWriteValue64_v2(stream.raw(), address, value, flags)
+            self.f
+                .cuStreamWriteValue64_v2(stream.raw(), address, value, flags)
         } else {
-            self.f.cuStreamWriteValue32_v2(stream.raw(), address, value as u32, flags)
+            self.f
+                .cuStreamWriteValue32_v2(stream.raw(), address, value as u32, flags)
         }
     }
 
@@ -137,11 +155,20 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn wait_value(&self, stream: StreamHandle, address: u64, value: u64, flags: u32, wide: bool) -> Result<()> {
+    pub fn wait_value(
+        &self,
+        stream: StreamHandle,
+        address: u64,
+        value: u64,
+        flags: u32,
+        wide: bool,
+    ) -> Result<()> {
         if wide {
-            self.f.cuStreamWaitValue64_v2(stream.raw(), address, value, flags)
+            self.f
+                .cuStreamWaitValue64_v2(stream.raw(), address, value, flags)
         } else {
-            self.f.cuStreamWaitValue32_v2(stream.raw(), address, value as u32, flags)
+            self.f
+                .cuStreamWaitValue32_v2(stream.raw(), address, value as u32, flags)
         }
     }
 }

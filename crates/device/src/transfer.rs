@@ -3,7 +3,9 @@
 use fermata_abi::sys::driver as cu;
 
 use crate::driver::Result;
-use crate::{ContextHandle, CopyBox, CopySide, Driver, Endpoint, EventHandle, PinnedBuffer, StreamHandle};
+use crate::{
+    ContextHandle, CopyBox, CopySide, Driver, Endpoint, EventHandle, PinnedBuffer, StreamHandle,
+};
 
 /// Which way data goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,21 +50,39 @@ impl<'d> CopyEngine<'d> {
     pub fn new(driver: &'d Driver, context: ContextHandle, direction: Direction) -> Result<Self> {
         driver.set_current(context)?;
         let stream = driver.create_stream(cu::CU_STREAM_NON_BLOCKING, 0)?;
-        Ok(Self { driver, stream, direction, spare: Vec::new() })
+        Ok(Self {
+            driver,
+            stream,
+            direction,
+            spare: Vec::new(),
+        })
     }
 
     /// Starts copying `len` bytes between `address` and the start of `buffer`.
     ///
     /// # Errors
     /// What the driver says. Panics if the buffer is shorter than `len`.
-    pub fn start(&mut self, address: u64, buffer: PinnedBuffer, len: usize) -> Result<InFlight<'d>> {
+    pub fn start(
+        &mut self,
+        address: u64,
+        buffer: PinnedBuffer,
+        len: usize,
+    ) -> Result<InFlight<'d>> {
         assert!(len <= buffer.len(), "a piece fits its buffer");
         let stream = self.stream.raw();
         // SAFETY: the buffer is pinned memory of at least `len` bytes, owned by the copy until it is done.
         unsafe {
             match self.direction {
-                Direction::ToHost => self.driver.f.cuMemcpyDtoHAsync_v2(buffer.as_void(), address, len, stream)?,
-                Direction::ToDevice => self.driver.f.cuMemcpyHtoDAsync_v2(address, buffer.as_void(), len, stream)?,
+                Direction::ToHost => {
+                    self.driver
+                        .f
+                        .cuMemcpyDtoHAsync_v2(buffer.as_void(), address, len, stream)?
+                }
+                Direction::ToDevice => {
+                    self.driver
+                        .f
+                        .cuMemcpyHtoDAsync_v2(address, buffer.as_void(), len, stream)?
+                }
             }
         }
         self.mark(buffer)
@@ -79,15 +99,34 @@ impl<'d> CopyEngine<'d> {
         (width, rows): (u64, u64),
         buffer: PinnedBuffer,
     ) -> Result<InFlight<'d>> {
-        assert!(width * rows <= buffer.len() as u64, "a piece fits its buffer");
-        let side = |endpoint, y, z| CopySide { endpoint, x: 0, y, z, pitch: width, rows };
+        assert!(
+            width * rows <= buffer.len() as u64,
+            "a piece fits its buffer"
+        );
+        let side = |endpoint, y, z| CopySide {
+            endpoint,
+            x: 0,
+            y,
+            z,
+            pitch: width,
+            rows,
+        };
         let array = side(Endpoint::Array(array), y, z);
         let host = side(Endpoint::Address(buffer.address()), 0, 0);
         let (to, from) = match self.direction {
             Direction::ToHost => (host, array),
             Direction::ToDevice => (array, host),
         };
-        self.driver.copy_box(&CopyBox { to, from, width, height: rows, depth: 1 }, self.stream)?;
+        self.driver.copy_box(
+            &CopyBox {
+                to,
+                from,
+                width,
+                height: rows,
+                depth: 1,
+            },
+            self.stream,
+        )?;
         self.mark(buffer)
     }
 
@@ -97,7 +136,11 @@ impl<'d> CopyEngine<'d> {
             None => self.driver.create_event(cu::CU_EVENT_DISABLE_TIMING)?,
         };
         self.driver.record_event(event, self.stream, 0)?;
-        Ok(InFlight { driver: self.driver, event: Some(event), buffer: Some(buffer) })
+        Ok(InFlight {
+            driver: self.driver,
+            event: Some(event),
+            buffer: Some(buffer),
+        })
     }
 
     /// Waits for a copy and gives its buffer back. Blocks.

@@ -36,28 +36,68 @@ fn range(place: &Place<'_>, len: u64) -> Vec<Range> {
 
 /// Bytes that rows of `width` at distance `pitch` span.
 fn span(pitch: u64, width: u64, rows: u64) -> u64 {
-    if rows == 0 { 0 } else { pitch.saturating_mul(rows - 1).saturating_add(width) }
+    if rows == 0 {
+        0
+    } else {
+        pitch.saturating_mul(rows - 1).saturating_add(width)
+    }
 }
 
 impl AccessSet {
     /// What `op` touches in device and shared host memory.
     pub fn of(op: &Op<'_>) -> Self {
         match op {
-            Op::Copy { to, from, len, .. } => Self::Exact { reads: range(from, *len), writes: range(to, *len) },
-            Op::Copy3d { to, from, to_pitch, from_pitch, extent, .. } => {
+            Op::Copy { to, from, len, .. } => Self::Exact {
+                reads: range(from, *len),
+                writes: range(to, *len),
+            },
+            Op::Copy3d {
+                to,
+                from,
+                to_pitch,
+                from_pitch,
+                extent,
+                ..
+            } => {
                 let bytes = |pitch: &fermata_abi::op::Pitch| {
                     let slices = extent.depth.saturating_sub(1).saturating_mul(pitch.rows);
-                    span(pitch.row, extent.width, slices.saturating_add(extent.height))
+                    span(
+                        pitch.row,
+                        extent.width,
+                        slices.saturating_add(extent.height),
+                    )
                 };
-                Self::Exact { reads: range(from, bytes(from_pitch)), writes: range(to, bytes(to_pitch)) }
+                Self::Exact {
+                    reads: range(from, bytes(from_pitch)),
+                    writes: range(to, bytes(to_pitch)),
+                }
             }
-            Op::Fill { address, pitch, element, width, height, .. } => {
+            Op::Fill {
+                address,
+                pitch,
+                element,
+                width,
+                height,
+                ..
+            } => {
                 let row = width.saturating_mul(u64::from(*element));
                 let len = span(*pitch, row, *height);
-                Self::Exact { reads: Vec::new(), writes: vec![Range { start: *address, len }] }
+                Self::Exact {
+                    reads: Vec::new(),
+                    writes: vec![Range {
+                        start: *address,
+                        len,
+                    }],
+                }
             }
-            Op::Launch { .. } | Op::GraphLaunch { .. } | Op::WriteValue { .. } | Op::WaitValue { .. } => Self::Anything,
-            _ => Self::Exact { reads: Vec::new(), writes: Vec::new() },
+            Op::Launch { .. }
+            | Op::GraphLaunch { .. }
+            | Op::WriteValue { .. }
+            | Op::WaitValue { .. } => Self::Anything,
+            _ => Self::Exact {
+                reads: Vec::new(),
+                writes: Vec::new(),
+            },
         }
     }
 }
@@ -67,7 +107,10 @@ mod tests {
     use super::*;
     use fermata_abi::op::{Extent, Pitch, StreamRef};
 
-    const STREAM: StreamRef = StreamRef { context: 0x100, stream: 1 };
+    const STREAM: StreamRef = StreamRef {
+        context: 0x100,
+        stream: 1,
+    };
 
     #[test]
     fn a_pitched_copy_ends_with_the_last_row() {
@@ -76,21 +119,52 @@ mod tests {
             from: Place::Address(0x9000),
             to_pitch: Pitch { row: 64, rows: 10 },
             from_pitch: Pitch { row: 32, rows: 4 },
-            extent: Extent { width: 16, height: 4, depth: 2 },
+            extent: Extent {
+                width: 16,
+                height: 4,
+                depth: 2,
+            },
             stream: STREAM,
             answered: false,
         };
-        let AccessSet::Exact { reads, writes } = AccessSet::of(&op) else { panic!("copies are exact") };
-        assert_eq!(reads, [Range { start: 0x9000, len: 32 * 7 + 16 }]);
-        assert_eq!(writes, [Range { start: 0x1000, len: 64 * 13 + 16 }]);
+        let AccessSet::Exact { reads, writes } = AccessSet::of(&op) else {
+            panic!("copies are exact")
+        };
+        assert_eq!(
+            reads,
+            [Range {
+                start: 0x9000,
+                len: 32 * 7 + 16
+            }]
+        );
+        assert_eq!(
+            writes,
+            [Range {
+                start: 0x1000,
+                len: 64 * 13 + 16
+            }]
+        );
     }
 
     #[test]
     fn a_fill_writes_its_rows_only() {
         let op = Op::Fill {
-            address: 8, pitch: 100, element: 4, value: 0, width: 5, height: 3, stream: STREAM, answered: true,
+            address: 8,
+            pitch: 100,
+            element: 4,
+            value: 0,
+            width: 5,
+            height: 3,
+            stream: STREAM,
+            answered: true,
         };
         let expected = vec![Range { start: 8, len: 220 }];
-        assert_eq!(AccessSet::of(&op), AccessSet::Exact { reads: vec![], writes: expected });
+        assert_eq!(
+            AccessSet::of(&op),
+            AccessSet::Exact {
+                reads: vec![],
+                writes: expected
+            }
+        );
     }
 }

@@ -46,27 +46,50 @@ pub(crate) fn on_devices(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
         };
         for (index, digest) in indices.into_iter().zip(found) {
             let len = plan[index].len;
-            let zero = *zeros.entry(len).or_insert_with(|| ChunkId::of(&vec![0; len]));
+            let zero = *zeros
+                .entry(len)
+                .or_insert_with(|| ChunkId::of(&vec![0; len]));
             let id = ChunkId(digest);
-            digests[index] = if id == zero { Digest::Zero } else { Digest::Id(id) };
+            digests[index] = if id == zero {
+                Digest::Zero
+            } else {
+                Digest::Id(id)
+            };
         }
     }
     live.forget_current();
     digests
 }
 
-fn of_device(live: &mut Live, device: u32, plan: &[Piece], indices: &[usize]) -> Result<Vec<[u8; 32]>, DriverError> {
-    let pieces = indices.iter().filter_map(|&index| match plan[index].source {
-        Source::Device { address, .. } => Some((address, plan[index].len as u64)),
-        Source::Host { .. } | Source::Array { .. } => None,
-    });
+fn of_device(
+    live: &mut Live,
+    device: u32,
+    plan: &[Piece],
+    indices: &[usize],
+) -> Result<Vec<[u8; 32]>, DriverError> {
+    let pieces = indices
+        .iter()
+        .filter_map(|&index| match plan[index].source {
+            Source::Device { address, .. } => Some((address, plan[index].len as u64)),
+            Source::Host { .. } | Source::Array { .. } => None,
+        });
     let pieces: Vec<(u64, u64)> = pieces.collect();
-    let context = live.contexts.values().filter(|it| it.device == device).min_by_key(|it| it.handle);
-    let Some(context) = context.map(|it| it.handle) else { return Ok(Vec::new()) };
+    let context = live
+        .contexts
+        .values()
+        .filter(|it| it.device == device)
+        .min_by_key(|it| it.handle);
+    let Some(context) = context.map(|it| it.handle) else {
+        return Ok(Vec::new());
+    };
     live.driver.set_current(context)?;
     live.forget_current();
     // A hasher of a context that has gone went with it.
-    if live.hashers.get(&device).is_none_or(|(owner, _)| *owner != context) {
+    if live
+        .hashers
+        .get(&device)
+        .is_none_or(|(owner, _)| *owner != context)
+    {
         let hasher = Hasher::new(&live.driver, device)?;
         live.hashers.insert(device, (context, hasher));
     }

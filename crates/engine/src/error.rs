@@ -123,9 +123,16 @@ impl EngineError {
     /// Of what kind it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Driver { .. } | Self::Memory { .. } | Self::Module { .. } | Self::HostRegion { .. } => ErrorKind::Host,
+            Self::Driver { .. }
+            | Self::Memory { .. }
+            | Self::Module { .. }
+            | Self::HostRegion { .. } => ErrorKind::Host,
             Self::Store(error) => store_kind(error),
-            Self::Record { source: RecordError::Newer { .. }, .. } | Self::Unsuitable(_) => ErrorKind::Host,
+            Self::Record {
+                source: RecordError::Newer { .. },
+                ..
+            }
+            | Self::Unsuitable(_) => ErrorKind::Host,
             Self::Record { .. } | Self::Damaged(_) => ErrorKind::Damaged,
             Self::File { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -141,9 +148,9 @@ fn store_kind(error: &StoreError) -> ErrorKind {
     match error {
         StoreError::Locked { .. } => ErrorKind::Locked,
         StoreError::NotFound { .. } => ErrorKind::NotFound,
-        StoreError::Damaged { .. } | StoreError::DamagedChunk { .. } | StoreError::MissingChunk { .. } => {
-            ErrorKind::Damaged
-        }
+        StoreError::Damaged { .. }
+        | StoreError::DamagedChunk { .. }
+        | StoreError::MissingChunk { .. } => ErrorKind::Damaged,
         StoreError::Newer { .. } => ErrorKind::Host,
         StoreError::Misuse { .. } => ErrorKind::Internal,
         _ => ErrorKind::User,

@@ -16,12 +16,21 @@ const MAX_STATE: u64 = 4 << 30;
 
 fn file_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EngineError {
     let path = path.to_owned();
-    move |source| EngineError::File { operation, path, source }
+    move |source| EngineError::File {
+        operation,
+        path,
+        source,
+    }
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), EngineError> {
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)?;
         file.write_all(bytes)?;
         file.sync_all()
     };
@@ -29,20 +38,34 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), EngineError> {
 }
 
 /// Writes both files into the image folder and syncs them.
-pub(crate) fn save(image: &Path, session: &Session, table: &ChunkTableWriter) -> Result<(), EngineError> {
+pub(crate) fn save(
+    image: &Path,
+    session: &Session,
+    table: &ChunkTableWriter,
+) -> Result<(), EngineError> {
     let path = image.join(STATE);
-    let bytes = records::encode(session).map_err(|source| EngineError::Record { path: path.clone(), source })?;
+    let bytes = records::encode(session).map_err(|source| EngineError::Record {
+        path: path.clone(),
+        source,
+    })?;
     write(&image.join(CHUNKS), &table.encode())?;
     write(&path, &bytes)?;
-    File::open(image).and_then(|folder| folder.sync_all()).map_err(file_error("sync", image))
+    File::open(image)
+        .and_then(|folder| folder.sync_all())
+        .map_err(file_error("sync", image))
 }
 
 /// Reads and checks both files.
 pub(crate) fn load(image: &Path) -> Result<(Session, ChunkTable), EngineError> {
     let path: PathBuf = image.join(STATE);
-    let length = std::fs::metadata(&path).map_err(file_error("read", &path))?.len();
+    let length = std::fs::metadata(&path)
+        .map_err(file_error("read", &path))?
+        .len();
     if length > MAX_STATE {
-        return Err(EngineError::Damaged(format!("`{}` has {length} bytes", path.display())));
+        return Err(EngineError::Damaged(format!(
+            "`{}` has {length} bytes",
+            path.display()
+        )));
     }
     let bytes = std::fs::read(&path).map_err(file_error("read", &path))?;
     let session = records::decode(&bytes).map_err(|source| EngineError::Record { path, source })?;

@@ -37,8 +37,17 @@ pub(crate) enum Next<T> {
 impl<T> Queue<T> {
     /// A queue that ends when `producers` have called [`Queue::end`].
     pub(crate) fn new(room: usize, producers: usize) -> Self {
-        let state = State { items: VecDeque::new(), producers, failure: None, failed: false };
-        Self { state: Mutex::new(state), changed: Condvar::new(), room }
+        let state = State {
+            items: VecDeque::new(),
+            producers,
+            failure: None,
+            failed: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            room,
+        }
     }
 
     /// Adds an item; false if the pipeline has failed.
@@ -47,7 +56,10 @@ impl<T> Queue<T> {
         let mut state = self.state.lock();
         while state.items.len() >= self.room && !state.failed {
             if self.changed.wait_until(&mut state, until).timed_out() {
-                fail_in(&mut state, EngineError::Internal("a step of the transfer stalls".into()));
+                fail_in(
+                    &mut state,
+                    EngineError::Internal("a step of the transfer stalls".into()),
+                );
             }
         }
         if state.failed {
@@ -74,7 +86,10 @@ impl<T> Queue<T> {
                 return Next::End;
             }
             if self.changed.wait_until(&mut state, until).timed_out() {
-                fail_in(&mut state, EngineError::Internal("a step of the transfer stalls".into()));
+                fail_in(
+                    &mut state,
+                    EngineError::Internal("a step of the transfer stalls".into()),
+                );
             }
         }
     }
@@ -117,5 +132,7 @@ fn fail_in<T>(state: &mut State<T>, error: EngineError) {
 
 /// Threads that hash and write: all cores but one, 1 to 8.
 pub(crate) fn helpers() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1)).clamp(1, 8)
+    std::thread::available_parallelism()
+        .map_or(1, |cores| cores.get().saturating_sub(1))
+        .clamp(1, 8)
 }

@@ -27,16 +27,28 @@ pub fn names(image: &[u8]) -> BTreeSet<String> {
 /// A module's context cannot be used.
 pub(crate) fn discover(site: &mut Site) -> Result<(), EngineError> {
     let mut known: HashMap<ImageId, BTreeSet<String>> = HashMap::new();
-    let modules: Vec<_> = site.session.modules.iter().map(|(handle, it)| (handle, it.context, it.image)).collect();
+    let modules: Vec<_> = site
+        .session
+        .modules
+        .iter()
+        .map(|(handle, it)| (handle, it.context, it.image))
+        .collect();
     for (module, context, image) in modules {
         let session = &site.session;
-        let names = known.entry(image).or_insert_with(|| session.image(&image).map(names).unwrap_or_default());
-        let Some(handle) = site.live.modules.get(&module).copied() else { continue };
+        let names = known
+            .entry(image)
+            .or_insert_with(|| session.image(&image).map(names).unwrap_or_default());
+        let Some(handle) = site.live.modules.get(&module).copied() else {
+            continue;
+        };
         let operation = format!("find the variables of module {module:#x}");
-        site.live.enter(context).map_err(EngineError::driver(operation))?;
+        site.live
+            .enter(context)
+            .map_err(EngineError::driver(operation))?;
         for name in names.iter() {
             if let Ok((address, size)) = site.live.driver.variable(handle, name) {
-                site.session.add_variable(module, name, address, size, false)?;
+                site.session
+                    .add_variable(module, name, address, size, false)?;
             }
         }
     }
@@ -45,12 +57,20 @@ pub(crate) fn discover(site: &mut Site) -> Result<(), EngineError> {
 
 /// Whether a name occurs in `image`, packed parts included; a part that cannot be unpacked counts as yes.
 pub fn mentions(image: &[u8], name: &[u8]) -> bool {
-    let occurs = |bytes: &[u8]| bytes.windows(name.len().max(1)).any(|window| window == name);
+    let occurs = |bytes: &[u8]| {
+        bytes
+            .windows(name.len().max(1))
+            .any(|window| window == name)
+    };
     if !image.starts_with(&FATBIN_MAGIC) {
         return occurs(image);
     }
-    let Ok(entries) = fatbin::entries(image) else { return true };
-    entries.iter().any(|entry| entry.contents().map_or(true, |contents| occurs(&contents)))
+    let Ok(entries) = fatbin::entries(image) else {
+        return true;
+    };
+    entries
+        .iter()
+        .any(|entry| entry.contents().map_or(true, |contents| occurs(&contents)))
 }
 
 fn collect(image: &[u8], names: &mut BTreeSet<String>) {
@@ -68,8 +88,13 @@ fn collect(image: &[u8], names: &mut BTreeSet<String>) {
 }
 
 fn from_elf(image: &[u8], names: &mut BTreeSet<String>) {
-    let Ok(file) = object::File::parse(image) else { return };
-    for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Data && symbol.size() > 0) {
+    let Ok(file) = object::File::parse(image) else {
+        return;
+    };
+    for symbol in file
+        .symbols()
+        .filter(|symbol| symbol.kind() == SymbolKind::Data && symbol.size() > 0)
+    {
         if let Ok(name) = symbol.name() {
             names.insert(name.to_owned());
         }
@@ -77,9 +102,16 @@ fn from_elf(image: &[u8], names: &mut BTreeSet<String>) {
 }
 
 fn from_ptx(image: &[u8], names: &mut BTreeSet<String>) {
-    let end = image.iter().position(|byte| *byte == 0).unwrap_or(image.len());
-    let Ok(text) = std::str::from_utf8(&image[..end]) else { return };
-    let Ok(module) = fermata_ptx::parse(text) else { return };
+    let end = image
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(image.len());
+    let Ok(text) = std::str::from_utf8(&image[..end]) else {
+        return;
+    };
+    let Ok(module) = fermata_ptx::parse(text) else {
+        return;
+    };
     for item in &module.items {
         if let Item::Variable(variable) = item
             && matches!(variable.space, Space::Global | Space::Const)
@@ -111,7 +143,13 @@ mod tests {
 
     #[test]
     fn rubbish_has_no_variables() {
-        for image in [&b""[..], b"\x7fELF", &FATBIN_MAGIC, b"\xff\xfe", &[0x50; 300]] {
+        for image in [
+            &b""[..],
+            b"\x7fELF",
+            &FATBIN_MAGIC,
+            b"\xff\xfe",
+            &[0x50; 300],
+        ] {
             assert!(names(image).is_empty());
         }
     }

@@ -4,8 +4,14 @@ use fermata_ptx::passes::{Guard, guard};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, what, file] = &args[..] else { return Err("usage: twin writes|reads FILE".into()) };
-    let what = if what == "reads" { Guard::Reads } else { Guard::Writes };
+    let [_, what, file] = &args[..] else {
+        return Err("usage: twin writes|reads FILE".into());
+    };
+    let what = if what == "reads" {
+        Guard::Reads
+    } else {
+        Guard::Writes
+    };
     let module = fermata_ptx::parse(&std::fs::read_to_string(file)?)?;
     println!("{}", guard(&module, what)?);
     Ok(())

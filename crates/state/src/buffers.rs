@@ -51,7 +51,13 @@ impl Session {
     /// All buffers, by number.
     pub fn buffers(&self) -> Vec<Buffer> {
         let mut buffers = Vec::new();
-        let mut add = |number, owner, bytes| buffers.push(Buffer { number, owner, bytes });
+        let mut add = |number, owner, bytes| {
+            buffers.push(Buffer {
+                number,
+                owner,
+                bytes,
+            })
+        };
         for (address, it) in self.allocations.iter() {
             add(it.buffer, BufferOwner::Allocation(address), it.size);
         }
@@ -66,7 +72,14 @@ impl Session {
         }
         for (module, it) in self.modules.iter() {
             for (name, variable) in &it.variables {
-                add(variable.buffer, BufferOwner::Variable { module, name: name.clone() }, variable.size);
+                add(
+                    variable.buffer,
+                    BufferOwner::Variable {
+                        module,
+                        name: name.clone(),
+                    },
+                    variable.size,
+                );
             }
         }
         buffers.sort_by_key(|buffer| buffer.number);

@@ -22,6 +22,8 @@ mod validate;
 pub use buffers::{Buffer, BufferOwner};
 pub use error::StateError;
 pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
-pub use objects::{Array, Context, Device, Event, Executable, Function, ImageId, Module, Stream, Variable};
+pub use objects::{
+    Array, Context, Device, Event, Executable, Function, ImageId, Module, Stream, Variable,
+};
 pub use session::{Removed, Session};
 pub use table::{Kind, Table};

@@ -43,7 +43,11 @@ pub enum RecordError {
 }
 
 fn checksum(head: &[u8], body: &[u8]) -> [u8; 32] {
-    *blake3::Hasher::new().update(head).update(body).finalize().as_bytes()
+    *blake3::Hasher::new()
+        .update(head)
+        .update(body)
+        .finalize()
+        .as_bytes()
 }
 
 /// The bytes of a session.
@@ -67,7 +71,9 @@ pub fn encode(session: &Session) -> Result<Vec<u8>, RecordError> {
 /// # Errors
 /// Any bit is wrong, the version is newer, or the objects contradict each other.
 pub fn decode(bytes: &[u8]) -> Result<Session, RecordError> {
-    let (header, body) = bytes.split_at_checked(HEADER).ok_or(RecordError::Damaged("it is shorter than its header"))?;
+    let (header, body) = bytes
+        .split_at_checked(HEADER)
+        .ok_or(RecordError::Damaged("it is shorter than its header"))?;
     if &header[..8] != MAGIC {
         return Err(RecordError::Damaged("it does not begin with FERMSTAT"));
     }
@@ -78,10 +84,14 @@ pub fn decode(bytes: &[u8]) -> Result<Session, RecordError> {
     if version > VERSION {
         return Err(RecordError::Newer { found: version });
     }
-    if version == 0 || header[12..16] != [0; 4] || header[16..24] != (body.len() as u64).to_le_bytes() {
+    if version == 0
+        || header[12..16] != [0; 4]
+        || header[16..24] != (body.len() as u64).to_le_bytes()
+    {
         return Err(RecordError::Damaged("its header contradicts itself"));
     }
-    let (session, rest): (Session, _) = postcard::take_from_bytes(body).map_err(RecordError::Decode)?;
+    let (session, rest): (Session, _) =
+        postcard::take_from_bytes(body).map_err(RecordError::Decode)?;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }

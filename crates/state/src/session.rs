@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::{
-    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId, Mapping, Memory, Module,
-    Reservation, StateError, Stream, Table, Variable,
+    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId, Mapping,
+    Memory, Module, Reservation, StateError, Stream, Table, Variable,
 };
 
 /// See the crate's documentation.
@@ -74,7 +74,10 @@ fn handles<T>(taken: Vec<(Handle, T)>) -> Vec<Handle> {
 impl Session {
     /// A session on these devices, with nothing in it.
     pub fn new(devices: Vec<Device>) -> Self {
-        Self { devices, ..Self::default() }
+        Self {
+            devices,
+            ..Self::default()
+        }
     }
 
     /// A module's image.
@@ -86,13 +89,28 @@ impl Session {
     ///
     /// # Errors
     /// The handle is taken or the context unknown.
-    pub fn add_module(&mut self, handle: Handle, context: Handle, image: &[u8]) -> Result<(), StateError> {
+    pub fn add_module(
+        &mut self,
+        handle: Handle,
+        context: Handle,
+        image: &[u8],
+    ) -> Result<(), StateError> {
         self.contexts.get(context)?;
         let id = ImageId::of(image);
         let serial = self.next_serial + 1;
-        self.modules.insert(handle, Module { context, image: id, serial, variables: BTreeMap::new() })?;
+        self.modules.insert(
+            handle,
+            Module {
+                context,
+                image: id,
+                serial,
+                variables: BTreeMap::new(),
+            },
+        )?;
         self.next_serial = serial;
-        self.images.entry(id).or_insert_with(|| ByteBuf::from(image.to_vec()));
+        self.images
+            .entry(id)
+            .or_insert_with(|| ByteBuf::from(image.to_vec()));
         Ok(())
     }
 
@@ -102,7 +120,10 @@ impl Session {
     /// There is no such module.
     pub fn remove_module(&mut self, handle: Handle) -> Result<Vec<Handle>, StateError> {
         let module = self.modules.remove(handle)?;
-        let functions = handles(self.functions.take_where(|function| function.module == handle));
+        let functions = handles(
+            self.functions
+                .take_where(|function| function.module == handle),
+        );
         self.drop_image(&module.image);
         Ok(functions)
     }
@@ -138,7 +159,16 @@ impl Session {
             known.fixed |= fixed;
             return Ok(());
         }
-        variables.insert(name.to_owned(), Variable { address, actual: address, size, fixed, buffer: number });
+        variables.insert(
+            name.to_owned(),
+            Variable {
+                address,
+                actual: address,
+                size,
+                fixed,
+                buffer: number,
+            },
+        );
         self.next_buffer = number;
         Ok(())
     }
@@ -175,7 +205,11 @@ impl Session {
         let memory = self.memories.get_mut(handle)?;
         if memory.released {
             let reason = "it has been released already";
-            return Err(StateError::Invalid { kind: "physical memory", handle, reason });
+            return Err(StateError::Invalid {
+                kind: "physical memory",
+                handle,
+                reason,
+            });
         }
         memory.released = true;
         Ok(self.collect_memory(handle))
@@ -192,8 +226,14 @@ impl Session {
     }
 
     fn collect_memory(&mut self, handle: Handle) -> bool {
-        let released = self.memories.get(handle).is_ok_and(|memory| memory.released);
-        let mapped = self.mappings.iter().any(|(_, mapping)| mapping.memory == handle);
+        let released = self
+            .memories
+            .get(handle)
+            .is_ok_and(|memory| memory.released);
+        let mapped = self
+            .mappings
+            .iter()
+            .any(|(_, mapping)| mapping.memory == handle);
         released && !mapped && self.memories.remove(handle).is_ok()
     }
 
@@ -205,6 +245,7 @@ impl Session {
 
     /// Number of streams, events, modules and executable graphs.
     pub fn object_count(&self) -> u64 {
-        (self.streams.len() + self.events.len() + self.modules.len() + self.executables.len()) as u64
+        (self.streams.len() + self.events.len() + self.modules.len() + self.executables.len())
+            as u64
     }
 }

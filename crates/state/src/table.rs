@@ -28,7 +28,11 @@ impl<T> Default for Table<T> {
 
 impl<T: Kind> Table<T> {
     fn unknown(handle: u64) -> StateError {
-        StateError::Unknown { kind: T::NAME, handle, code: T::MISSING }
+        StateError::Unknown {
+            kind: T::NAME,
+            handle,
+            code: T::MISSING,
+        }
     }
 
     /// Adds an object.
@@ -37,7 +41,10 @@ impl<T: Kind> Table<T> {
     /// The handle is taken.
     pub fn insert(&mut self, handle: u64, object: T) -> Result<(), StateError> {
         if self.0.contains_key(&handle) {
-            return Err(StateError::Exists { kind: T::NAME, handle });
+            return Err(StateError::Exists {
+                kind: T::NAME,
+                handle,
+            });
         }
         self.0.insert(handle, object);
         Ok(())
@@ -84,7 +91,10 @@ impl<T: Kind> Table<T> {
 
     /// The object at the highest handle not above `handle`.
     pub fn at_or_below(&self, handle: u64) -> Option<(u64, &T)> {
-        self.0.range(..=handle).next_back().map(|(handle, object)| (*handle, object))
+        self.0
+            .range(..=handle)
+            .next_back()
+            .map(|(handle, object)| (*handle, object))
     }
 
     /// Number of objects.
@@ -99,7 +109,15 @@ impl<T: Kind> Table<T> {
 
     /// Takes out what `which` picks; the answer is what was taken.
     pub fn take_where(&mut self, which: impl Fn(&T) -> bool) -> Vec<(u64, T)> {
-        let picked: Vec<u64> = self.0.iter().filter(|(_, object)| which(object)).map(|(handle, _)| *handle).collect();
-        picked.into_iter().filter_map(|handle| Some((handle, self.0.remove(&handle)?))).collect()
+        let picked: Vec<u64> = self
+            .0
+            .iter()
+            .filter(|(_, object)| which(object))
+            .map(|(handle, _)| *handle)
+            .collect();
+        picked
+            .into_iter()
+            .filter_map(|handle| Some((handle, self.0.remove(&handle)?)))
+            .collect()
     }
 }

@@ -6,16 +6,36 @@ use fermata_abi::op::{DEVICE_BASE, DEVICE_END, FIRST_HANDLE, Handle};
 
 use crate::{ImageId, Session, StateError};
 
-fn rule(kept: bool, kind: &'static str, handle: Handle, reason: &'static str) -> Result<(), StateError> {
-    if kept { Ok(()) } else { Err(StateError::Invalid { kind, handle, reason }) }
+fn rule(
+    kept: bool,
+    kind: &'static str,
+    handle: Handle,
+    reason: &'static str,
+) -> Result<(), StateError> {
+    if kept {
+        Ok(())
+    } else {
+        Err(StateError::Invalid {
+            kind,
+            handle,
+            reason,
+        })
+    }
 }
 
 /// Ranges in ascending order must not overlap or wrap.
-fn disjoint(kind: &'static str, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), StateError> {
+fn disjoint(
+    kind: &'static str,
+    ranges: impl Iterator<Item = (u64, u64)>,
+) -> Result<(), StateError> {
     let mut end = 0;
     for (start, size) in ranges {
         rule(start >= end, kind, start, "it overlaps another")?;
-        end = start.checked_add(size).ok_or(StateError::Invalid { kind, handle: start, reason: "it wraps around" })?;
+        end = start.checked_add(size).ok_or(StateError::Invalid {
+            kind,
+            handle: start,
+            reason: "it wraps around",
+        })?;
     }
     Ok(())
 }
@@ -48,8 +68,18 @@ impl Session {
         Ok(())
     }
 
-    fn check_device(&self, kind: &'static str, handle: Handle, device: u32) -> Result<(), StateError> {
-        rule((device as usize) < self.devices.len(), kind, handle, "its device does not exist")
+    fn check_device(
+        &self,
+        kind: &'static str,
+        handle: Handle,
+        device: u32,
+    ) -> Result<(), StateError> {
+        rule(
+            (device as usize) < self.devices.len(),
+            kind,
+            handle,
+            "its device does not exist",
+        )
     }
 
     fn check_references(&self) -> Result<(), StateError> {
@@ -61,10 +91,20 @@ impl Session {
         }
         for (handle, module) in self.modules.iter() {
             self.contexts.get(module.context)?;
-            rule(self.images.contains_key(&module.image), "module", handle, "its image is missing")?;
+            rule(
+                self.images.contains_key(&module.image),
+                "module",
+                handle,
+                "its image is missing",
+            )?;
         }
         for (id, image) in &self.images {
-            rule(*id == ImageId::of(image), "module image", 0, "its content has another hash")?;
+            rule(
+                *id == ImageId::of(image),
+                "module image",
+                0,
+                "its content has another hash",
+            )?;
         }
         for (_, function) in self.functions.iter() {
             self.modules.get(function.module)?;
@@ -86,42 +126,88 @@ impl Session {
         };
         for (address, it) in self.allocations.iter() {
             self.check_device("allocation", address, it.device)?;
-            rule(in_range(address, it.size), "allocation", address, "it is outside the device range")?;
+            rule(
+                in_range(address, it.size),
+                "allocation",
+                address,
+                "it is outside the device range",
+            )?;
         }
         for (address, it) in self.reservations.iter() {
-            rule(in_range(address, it.size), "reservation", address, "it is outside the device range")?;
+            rule(
+                in_range(address, it.size),
+                "reservation",
+                address,
+                "it is outside the device range",
+            )?;
         }
         for (handle, it) in self.memories.iter() {
             self.check_device("physical memory", handle, it.device)?;
         }
         for (address, it) in self.mappings.iter() {
             let memory = self.memories.get(it.memory)?;
-            let fits = it.offset.checked_add(it.size).is_some_and(|end| end <= memory.size);
+            let fits = it
+                .offset
+                .checked_add(it.size)
+                .is_some_and(|end| end <= memory.size);
             rule(fits, "mapping", address, "it is larger than its memory")?;
-            let within = self.reservations.at_or_below(address).is_some_and(|(start, reservation)| {
-                address - start <= reservation.size && it.size <= reservation.size - (address - start)
-            });
-            rule(within, "mapping", address, "it is outside every reservation")?;
+            let within =
+                self.reservations
+                    .at_or_below(address)
+                    .is_some_and(|(start, reservation)| {
+                        address - start <= reservation.size
+                            && it.size <= reservation.size - (address - start)
+                    });
+            rule(
+                within,
+                "mapping",
+                address,
+                "it is outside every reservation",
+            )?;
             for device in it.access.keys() {
                 self.check_device("mapping", address, *device)?;
             }
         }
-        disjoint("allocation", self.allocations.iter().map(|(address, it)| (address, it.size)))?;
-        disjoint("reservation", self.reservations.iter().map(|(address, it)| (address, it.size)))?;
-        disjoint("mapping", self.mappings.iter().map(|(address, it)| (address, it.size)))?;
-        disjoint("host region", self.host_regions.iter().map(|(address, it)| (address, it.size)))
+        disjoint(
+            "allocation",
+            self.allocations
+                .iter()
+                .map(|(address, it)| (address, it.size)),
+        )?;
+        disjoint(
+            "reservation",
+            self.reservations
+                .iter()
+                .map(|(address, it)| (address, it.size)),
+        )?;
+        disjoint(
+            "mapping",
+            self.mappings.iter().map(|(address, it)| (address, it.size)),
+        )?;
+        disjoint(
+            "host region",
+            self.host_regions
+                .iter()
+                .map(|(address, it)| (address, it.size)),
+        )
     }
 
     fn check_numbers(&self) -> Result<(), StateError> {
         let mut seen = BTreeSet::new();
         for buffer in self.buffers() {
-            let fresh = seen.insert(buffer.number) && (1..=self.next_buffer).contains(&buffer.number);
+            let fresh =
+                seen.insert(buffer.number) && (1..=self.next_buffer).contains(&buffer.number);
             rule(fresh, "buffer", buffer.number, "its number is not its own")?;
         }
         let mut serials = BTreeSet::new();
         for (handle, module) in self.modules.iter() {
             let fresh = serials.insert(module.serial) && module.serial <= self.next_serial;
-            rule(fresh, "module", handle, "its place in the order is not its own")?;
+            rule(
+                fresh,
+                "module",
+                handle,
+                "its place in the order is not its own",
+            )?;
         }
         Ok(())
     }

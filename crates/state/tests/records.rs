@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind};
 use fermata_state::records::{decode, encode};
 use fermata_state::{
-    Allocation, Context, Device, Event, Function, HostRegion, Mapping, Memory, Reservation, Session, Stream,
+    Allocation, Context, Device, Event, Function, HostRegion, Mapping, Memory, Reservation,
+    Session, Stream,
 };
 use proptest::prelude::*;
 
@@ -56,7 +57,12 @@ fn nth<T: fermata_state::Kind>(table: &fermata_state::Table<T>, pick: usize) -> 
 }
 
 fn device() -> Device {
-    Device { name: "soft".into(), uuid: [7; 16], memory: 1 << 30, compute_capability: 90 }
+    Device {
+        name: "soft".into(),
+        uuid: [7; 16],
+        memory: 1 << 30,
+        compute_capability: 90,
+    }
 }
 
 fn run(steps: Vec<Step>) -> Session {
@@ -75,48 +81,127 @@ fn run(steps: Vec<Step>) -> Session {
 fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) -> Option<()> {
     match step {
         Step::Context(device) => {
-            let peers = s.contexts.iter().map(|(peer, _)| peer).collect::<BTreeSet<_>>();
+            let peers = s
+                .contexts
+                .iter()
+                .map(|(peer, _)| peer)
+                .collect::<BTreeSet<_>>();
             let limits = BTreeMap::from([(1, 2)]);
-            s.contexts.insert(handle, Context { device, flags: 0, primary: false, limits, peers }).ok()
+            s.contexts
+                .insert(
+                    handle,
+                    Context {
+                        device,
+                        flags: 0,
+                        primary: false,
+                        limits,
+                        peers,
+                    },
+                )
+                .ok()
         }
         Step::DropContext(pick) => s.remove_context(nth(&s.contexts, pick)?).ok().map(drop),
         Step::Module(pick, image) => s.add_module(handle, nth(&s.contexts, pick)?, &image).ok(),
         Step::DropModule(pick) => s.remove_module(nth(&s.modules, pick)?).ok().map(drop),
         Step::Function(pick) => {
-            let function = Function { module: nth(&s.modules, pick)?, name: "k".into(), attributes: BTreeMap::new() };
+            let function = Function {
+                module: nth(&s.modules, pick)?,
+                name: "k".into(),
+                attributes: BTreeMap::new(),
+            };
             s.functions.insert(handle, function).ok()
         }
         Step::Stream(pick) => {
             let context = nth(&s.contexts, pick)?;
-            s.streams.insert(handle, Stream { context, flags: 1, priority: -1 }).ok()
+            s.streams
+                .insert(
+                    handle,
+                    Stream {
+                        context,
+                        flags: 1,
+                        priority: -1,
+                    },
+                )
+                .ok()
         }
         Step::DropStream(pick) => s.streams.remove(nth(&s.streams, pick)?).ok().map(drop),
         Step::Event(pick) => {
             let context = nth(&s.contexts, pick)?;
-            s.events.insert(handle, Event { context, flags: 0, recorded: true }).ok()
+            s.events
+                .insert(
+                    handle,
+                    Event {
+                        context,
+                        flags: 0,
+                        recorded: true,
+                    },
+                )
+                .ok()
         }
         Step::Alloc(pick, size) => {
             let context = nth(&s.contexts, pick)?;
             let device = s.contexts.get(context).ok()?.device;
-            s.allocations.insert(DEVICE_BASE + address, Allocation { context, device, size, buffer }).ok()
+            s.allocations
+                .insert(
+                    DEVICE_BASE + address,
+                    Allocation {
+                        context,
+                        device,
+                        size,
+                        buffer,
+                    },
+                )
+                .ok()
         }
-        Step::Free(pick) => s.allocations.remove(nth(&s.allocations, pick)?).ok().map(drop),
+        Step::Free(pick) => s
+            .allocations
+            .remove(nth(&s.allocations, pick)?)
+            .ok()
+            .map(drop),
         Step::Host(size) => {
-            let region = HostRegion { size, kind: HostKind::Pinned, flags: 0, context: 0x100, buffer };
+            let region = HostRegion {
+                size,
+                kind: HostKind::Pinned,
+                flags: 0,
+                context: 0x100,
+                buffer,
+            };
             s.host_regions.insert(HOST_BASE + address, region).ok()
         }
         Step::Map(size) => {
             let at = DEVICE_BASE + (1 << 40) + address;
             s.reservations.insert(at, Reservation { size }).ok()?;
-            s.memories.insert(handle, Memory { device: 1, size, flags: 0, released: false, buffer }).ok()?;
+            s.memories
+                .insert(
+                    handle,
+                    Memory {
+                        device: 1,
+                        size,
+                        flags: 0,
+                        released: false,
+                        buffer,
+                    },
+                )
+                .ok()?;
             let access = BTreeMap::from([(0, 3), (1, 1)]);
-            s.mappings.insert(at, Mapping { size, offset: 0, memory: handle, access }).ok()
+            s.mappings
+                .insert(
+                    at,
+                    Mapping {
+                        size,
+                        offset: 0,
+                        memory: handle,
+                        access,
+                    },
+                )
+                .ok()
         }
         Step::Unmap(pick) => s.remove_mapping(nth(&s.mappings, pick)?).ok().map(drop),
         Step::Release(pick) => s.release_memory(nth(&s.memories, pick)?).ok().map(drop),
         Step::Variable(pick) => {
             let module = nth(&s.modules, pick)?;
-            s.add_variable(module, "v", 0x7000 + address, 64, pick % 2 == 0).ok()
+            s.add_variable(module, "v", 0x7000 + address, 64, pick % 2 == 0)
+                .ok()
         }
     }
 }
@@ -173,9 +258,18 @@ fn a_cut_or_newer_file_is_refused() {
     }
     let mut newer = bytes.clone();
     newer[8] = 9;
-    let sum = *blake3::Hasher::new().update(&newer[..24]).update(&newer[56..]).finalize().as_bytes();
+    let sum = *blake3::Hasher::new()
+        .update(&newer[..24])
+        .update(&newer[56..])
+        .finalize()
+        .as_bytes();
     newer[24..56].copy_from_slice(&sum);
-    assert!(decode(&newer).unwrap_err().to_string().contains("version 9"));
+    assert!(
+        decode(&newer)
+            .unwrap_err()
+            .to_string()
+            .contains("version 9")
+    );
 }
 
 #[test]

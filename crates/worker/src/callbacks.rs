@@ -50,7 +50,9 @@ impl Callbacks {
 
     /// Has the program run callback `id`, and returns when it has, or when it is gone.
     pub fn call(&self, id: u64) {
-        let Some(side) = self.state.lock().side.clone() else { return };
+        let Some(side) = self.state.lock().side.clone() else {
+            return;
+        };
         self.state.lock().running += 1;
         let sent = side.send_to_program(&ToProgram::Callback { id }, None);
         let mut state = self.state.lock();
@@ -91,7 +93,10 @@ mod tests {
             let callbacks = Arc::clone(&callbacks);
             std::thread::spawn(move || callbacks.call(7))
         };
-        let asked = program.receive_from_worker(Duration::from_secs(5)).unwrap().unwrap();
+        let asked = program
+            .receive_from_worker(Duration::from_secs(5))
+            .unwrap()
+            .unwrap();
         assert_eq!(asked.0, ToProgram::Callback { id: 7 });
         callbacks.done(8);
         assert!(!waiting.is_finished());

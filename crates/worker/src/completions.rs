@@ -80,14 +80,24 @@ impl Server {
         let alone = streams.len() == 1;
         let mut marks = Vec::with_capacity(streams.len());
         for stream in streams {
-            let Some(count) = self.queues.busy(*stream) else { continue };
+            let Some(count) = self.queues.busy(*stream) else {
+                continue;
+            };
             if alone {
                 self.light += 1;
-                marks.push(Mark { stream: *stream, count, event: None });
+                marks.push(Mark {
+                    stream: *stream,
+                    count,
+                    event: None,
+                });
                 continue;
             }
             match self.record_mark(*stream) {
-                Ok(event) => marks.push(Mark { stream: *stream, count, event: Some(event) }),
+                Ok(event) => marks.push(Mark {
+                    stream: *stream,
+                    count,
+                    event: Some(event),
+                }),
                 // A dead context has nothing running any more; its error is told by what waits.
                 Err(error) if self.faults.fatal(stream.context).is_some() => drop(error),
                 Err(error) => {
@@ -122,10 +132,14 @@ impl Server {
         }
         let concerned = |mark: &Mark| {
             let same = mark.stream == stream;
-            mark.event.is_none() && (same || mark.stream.stream == STREAM_LEGACY && mark.stream.context == stream.context)
+            mark.event.is_none()
+                && (same
+                    || mark.stream.stream == STREAM_LEGACY && mark.stream.context == stream.context)
         };
         for index in 0..self.waiting.len() {
-            let Some(at) = self.waiting[index].marks.iter().position(concerned) else { continue };
+            let Some(at) = self.waiting[index].marks.iter().position(concerned) else {
+                continue;
+            };
             let marked = self.waiting[index].marks[at].stream;
             let event = self.record_mark(marked)?;
             self.waiting[index].marks[at].event = Some(event);
@@ -155,8 +169,12 @@ impl Server {
         while let Some(mark) = self.waiting[index].marks.last().copied() {
             let live = &mut self.site.live;
             let asked = match mark.event {
-                Some(event) => live.enter(mark.stream.context).and_then(|_| live.driver.query_event(event)),
-                None => live.stream(mark.stream).and_then(|handle| live.driver.query_stream(handle)),
+                Some(event) => live
+                    .enter(mark.stream.context)
+                    .and_then(|_| live.driver.query_event(event)),
+                None => live
+                    .stream(mark.stream)
+                    .and_then(|handle| live.driver.query_stream(handle)),
             };
             match asked {
                 Ok(()) => {
@@ -170,18 +188,29 @@ impl Server {
         }
         if let Some((event, context)) = self.waiting[index].event {
             let live = &mut self.site.live;
-            match live.enter(context).and_then(|_| live.driver.query_event(event)) {
+            match live
+                .enter(context)
+                .and_then(|_| live.driver.query_event(event))
+            {
                 Ok(()) => {}
                 Err(error) if error.code == cu::CUDA_ERROR_NOT_READY => return Check::NotYet,
                 Err(error) => return Check::Over(Err(error)),
             }
         }
         let waiting = &self.waiting[index];
-        let orphans = || self.waiting[..index].iter().any(|it| matches!(it.then, Then::Orphan));
+        let orphans = || {
+            self.waiting[..index]
+                .iter()
+                .any(|it| matches!(it.then, Then::Orphan))
+        };
         if matches!(waiting.then, Then::Drained) && index > 0 || waiting.wide && orphans() {
             return Check::NotYet;
         }
-        let freeing = || self.waiting[..index].iter().any(|it| matches!(it.then, Then::Free(_)));
+        let freeing = || {
+            self.waiting[..index]
+                .iter()
+                .any(|it| matches!(it.then, Then::Free(_)))
+        };
         if matches!(waiting.then, Then::Allocate { .. }) && freeing() {
             return Check::NotYet;
         }
@@ -189,7 +218,15 @@ impl Server {
     }
 
     fn complete(&mut self, waiting: Waiting, outcome: Result<(), DriverError>) {
-        let Waiting { ticket, context, reports, marks, then, event, .. } = waiting;
+        let Waiting {
+            ticket,
+            context,
+            reports,
+            marks,
+            then,
+            event,
+            ..
+        } = waiting;
         if let Some((event, _)) = event {
             self.let_go(event);
         }
@@ -221,7 +258,10 @@ impl Server {
             }
             Then::Orphan => Ok(()),
             // A session with a dead context is quiet, and can never be saved.
-            Then::Drained => self.faults.any_fatal().map_or(Ok(()), |(_, error)| Err(error.clone())),
+            Then::Drained => self
+                .faults
+                .any_fatal()
+                .map_or(Ok(()), |(_, error)| Err(error.clone())),
             Then::Free(address) => self.release(address).and(failure.map_or(Ok(()), Err)),
             Then::Allocate { context, size } => {
                 let allocated = self.allocate(context, size).map(ReplyBody::U64);
@@ -229,7 +269,9 @@ impl Server {
                 return;
             }
             Then::HostUnmap(address) => self.release_host(address).and(failure.map_or(Ok(()), Err)),
-            Then::ModuleUnload(module) => self.release_module(module).and(failure.map_or(Ok(()), Err)),
+            Then::ModuleUnload(module) => {
+                self.release_module(module).and(failure.map_or(Ok(()), Err))
+            }
             Then::ContextDestroy(context) => self.release_context(context),
             Then::ArrayDestroy(array) => self.release_array(array).and(failure.map_or(Ok(()), Err)),
         };
@@ -243,7 +285,9 @@ impl Server {
 
     /// Whether an answer waits for this event.
     pub(crate) fn is_awaited(&self, event: EventHandle) -> bool {
-        self.waiting.iter().any(|it| it.event.is_some_and(|(awaited, _)| awaited == event))
+        self.waiting
+            .iter()
+            .any(|it| it.event.is_some_and(|(awaited, _)| awaited == event))
     }
 
     /// Destroys an event that was replaced or destroyed while it was waited for.
@@ -259,7 +303,9 @@ impl Server {
 
     /// Device `printf` appears when the driver synchronises, so it does once everything is idle anyway.
     fn flush_output(&mut self, context: Option<Handle>) {
-        let Some(context) = context.filter(|context| self.printing.contains(context)) else { return };
+        let Some(context) = context.filter(|context| self.printing.contains(context)) else {
+            return;
+        };
         let idle = self.queues.busy_streams(Some(context)).is_empty();
         if idle && self.faults.fatal(context).is_none() && self.site.live.enter(context).is_ok() {
             // An error here belongs to work that is done, and has been reported by its event.

@@ -17,8 +17,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::DeviceInfo;
-use fermata_control::PROTOCOL;
 use fermata_control::Connection;
+use fermata_control::PROTOCOL;
 use fermata_control::worker::{Device, Failure, FailureKind, FromWorker, ToWorker, Totals};
 use fermata_device::{DeviceFacts, Driver};
 use fermata_engine::{HostCaller, Live, Site, Summary, load, protocol};
@@ -84,7 +84,9 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         match worker.daemon.recv(TURN) {
             Ok((ToWorker::Exit, _)) => return Ok(()),
             Ok((request, fds)) => {
-                let answer = worker.handle(request, fds).unwrap_or_else(FromWorker::Failed);
+                let answer = worker
+                    .handle(request, fds)
+                    .unwrap_or_else(FromWorker::Failed);
                 if let Err(error) = worker.daemon.send(&answer, &[])
                     && !error.is_closed()
                 {
@@ -97,7 +99,11 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
                     // The program's own end is the only thing that is waited for.
                     let _ = serving.thread.join();
                 }
-                return if error.is_closed() { Ok(()) } else { Err(error.into()) };
+                return if error.is_closed() {
+                    Ok(())
+                } else {
+                    Err(error.into())
+                };
             }
         }
     }
@@ -106,7 +112,11 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
 impl Worker {
     fn handle(&mut self, request: ToWorker, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {
         match request {
-            ToWorker::Open { protocol, driver, soft } => self.open(protocol, Path::new(&driver), soft),
+            ToWorker::Open {
+                protocol,
+                driver,
+                soft,
+            } => self.open(protocol, Path::new(&driver), soft),
             ToWorker::Attach => self.attach(fds),
             ToWorker::Detach => self.detach(),
             ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
@@ -118,14 +128,28 @@ impl Worker {
 
     fn open(&mut self, protocol: u32, path: &Path, soft: bool) -> Result<FromWorker, Failure> {
         if protocol != PROTOCOL {
-            let message = format!("the daemon speaks version {protocol} of the protocol, this worker {PROTOCOL}");
-            return Err(failure(FailureKind::Host, message, "install daemon and worker of one release"));
+            let message = format!(
+                "the daemon speaks version {protocol} of the protocol, this worker {PROTOCOL}"
+            );
+            return Err(failure(
+                FailureKind::Host,
+                message,
+                "install daemon and worker of one release",
+            ));
         }
         if self.site.is_some() {
-            return Err(failure(FailureKind::Internal, "the driver is open already", ""));
+            return Err(failure(
+                FailureKind::Internal,
+                "the driver is open already",
+                "",
+            ));
         }
         let host = |error: &dyn std::error::Error| {
-            failure(FailureKind::Host, full_text(error), "fermata doctor says what this machine can do")
+            failure(
+                FailureKind::Host,
+                full_text(error),
+                "fermata doctor says what this machine can do",
+            )
         };
         let driver = Arc::new(Driver::load(path).map_err(|error| host(&error))?);
         let facts: Vec<DeviceFacts> = (0..driver.device_count())
@@ -147,7 +171,10 @@ impl Worker {
             memory: it.memory,
             compute_capability: it.compute_capability(),
         });
-        self.site = Some(Site { session: Session::new(recorded.collect()), live });
+        self.site = Some(Site {
+            session: Session::new(recorded.collect()),
+            live,
+        });
         self.devices = facts.iter().map(|it| device_info(it, version)).collect();
         self.names = facts.iter().map(|it| it.name.clone()).collect();
         let devices = facts.iter().map(|it| Device {
@@ -156,7 +183,11 @@ impl Worker {
             memory: it.memory,
             compute_capability: it.compute_capability(),
         });
-        Ok(FromWorker::Ready { protocol: PROTOCOL, devices: devices.collect(), driver_version: version })
+        Ok(FromWorker::Ready {
+            protocol: PROTOCOL,
+            devices: devices.collect(),
+            driver_version: version,
+        })
     }
 
     fn attach(&mut self, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {
@@ -165,26 +196,45 @@ impl Worker {
         if self.serving.is_some() {
             return Err(internal("a program is attached already".to_owned()));
         }
-        let [ring, side, stdout]: [OwnedFd; 3] =
-            fds.try_into().map_err(|_| internal("Attach comes with three descriptors".to_owned()))?;
+        let [ring, side, stdout]: [OwnedFd; 3] = fds
+            .try_into()
+            .map_err(|_| internal("Attach comes with three descriptors".to_owned()))?;
         let side = Arc::new(Side::new(side));
         drop(self.place.take());
-        let consumer = Consumer::open(ring.as_fd(), Arc::clone(&side))
-            .map_err(|error| internal(format!("cannot attach to the program's ring: {}", full_text(&error))))?;
+        let consumer = Consumer::open(ring.as_fd(), Arc::clone(&side)).map_err(|error| {
+            internal(format!(
+                "cannot attach to the program's ring: {}",
+                full_text(&error)
+            ))
+        })?;
         // Device printf goes to the program's output.
-        rustix::stdio::dup2_stdout(&stdout).map_err(|error| internal(format!("cannot redirect output: {error}")))?;
-        let site = self.site.take().ok_or_else(|| internal("Attach before Open".to_owned()))?;
+        rustix::stdio::dup2_stdout(&stdout)
+            .map_err(|error| internal(format!("cannot redirect output: {error}")))?;
+        let site = self
+            .site
+            .take()
+            .ok_or_else(|| internal("Attach before Open".to_owned()))?;
         self.used = true;
         let kicker = consumer.kicker();
         let requests = Arc::new(Requests::default());
         let faults = std::mem::take(&mut self.faults);
-        let server =
-            Server::new(site, faults, &consumer, side, Arc::clone(&self.callbacks), self.devices.clone());
+        let server = Server::new(
+            site,
+            faults,
+            &consumer,
+            side,
+            Arc::clone(&self.callbacks),
+            self.devices.clone(),
+        );
         let own = Arc::clone(&requests);
         let thread = serving_thread()
             .spawn(move || server.run(consumer, &own))
             .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
-        self.serving = Some(Serving { thread, requests, kicker });
+        self.serving = Some(Serving {
+            thread,
+            requests,
+            kicker,
+        });
         Ok(FromWorker::Attached)
     }
 
@@ -195,7 +245,11 @@ impl Worker {
             let until = Instant::now() + SERVER;
             while !serving.thread.is_finished() {
                 if Instant::now() >= until {
-                    return Err(failure(FailureKind::Internal, "the server does not stop", ""));
+                    return Err(failure(
+                        FailureKind::Internal,
+                        "the server does not stop",
+                        "",
+                    ));
                 }
                 std::thread::sleep(Duration::from_micros(200));
                 serving.kicker.kick();
@@ -207,10 +261,16 @@ impl Worker {
 
     /// Takes the session back when serving has ended.
     fn look_after_program(&mut self) {
-        if !self.serving.as_ref().is_some_and(|serving| serving.thread.is_finished()) {
+        if !self
+            .serving
+            .as_ref()
+            .is_some_and(|serving| serving.thread.is_finished())
+        {
             return;
         }
-        let Some(serving) = self.serving.take() else { return };
+        let Some(serving) = self.serving.take() else {
+            return;
+        };
         let lost = |reason: String| FromWorker::Lost { reason };
         let told = match serving.thread.join() {
             Ok((site, faults, ended)) => {
@@ -218,7 +278,10 @@ impl Worker {
                 self.faults = faults;
                 match ended {
                     Ended::Detached | Ended::ProgramGone => return,
-                    Ended::Broken(error) => lost(format!("the program's ring is broken: {}", full_text(&error))),
+                    Ended::Broken(error) => lost(format!(
+                        "the program's ring is broken: {}",
+                        full_text(&error)
+                    )),
                 }
             }
             Err(_) => lost("the serving thread has panicked".to_owned()),
@@ -230,48 +293,89 @@ impl Worker {
     fn idle(&mut self, operation: &str) -> Result<&mut Site, Failure> {
         self.look_after_program();
         if self.serving.is_some() {
-            return Err(failure(FailureKind::Internal, format!("{operation} while the program is attached"), ""));
+            return Err(failure(
+                FailureKind::Internal,
+                format!("{operation} while the program is attached"),
+                "",
+            ));
         }
-        let missing = || failure(FailureKind::Internal, format!("{operation} without a session"), "");
+        let missing = || {
+            failure(
+                FailureKind::Internal,
+                format!("{operation} without a session"),
+                "",
+            )
+        };
         self.site.as_mut().ok_or_else(missing)
     }
 
     fn save(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {
         if let Some((_, error)) = self.faults.any_fatal() {
-            let message = format!("a fault has ended the program's GPU context: {}", error.text);
-            return Err(failure(FailureKind::NotCheckpointable, message, "restore an earlier image"));
+            let message = format!(
+                "a fault has ended the program's GPU context: {}",
+                error.text
+            );
+            return Err(failure(
+                FailureKind::NotCheckpointable,
+                message,
+                "restore an earlier image",
+            ));
         }
         self.idle("Save")?;
-        let Some(mut site) = self.site.take() else { return self.describe() };
+        let Some(mut site) = self.site.take() else {
+            return self.describe();
+        };
         site.live.forget_current();
         let saved = {
             let report = Reporter::new(&self.daemon);
             Store::open(store, true)
                 .map_err(Into::into)
-                .and_then(|store| protocol::stop::save(&mut site, &store, image, &|done, total| report.tell(done, total)))
+                .and_then(|store| {
+                    protocol::stop::save(&mut site, &store, image, &|done, total| {
+                        report.tell(done, total)
+                    })
+                })
         };
         site.live.forget_current();
         self.site = Some(site);
-        saved.map(|summary| FromWorker::Saved(self.totals(summary))).map_err(|error| from_engine(&error))
+        saved
+            .map(|summary| FromWorker::Saved(self.totals(summary)))
+            .map_err(|error| from_engine(&error))
     }
 
     fn load(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {
         self.idle("Load")?;
         if std::mem::replace(&mut self.used, true) {
-            return Err(failure(FailureKind::Internal, "Load into a worker that has been used", ""));
+            return Err(failure(
+                FailureKind::Internal,
+                "Load into a worker that has been used",
+                "",
+            ));
         }
-        let Some(site) = self.site.take() else { return self.describe() };
+        let Some(site) = self.site.take() else {
+            return self.describe();
+        };
         let place = RingPlace::take().map_err(|error| {
-            failure(FailureKind::User, format!("cannot keep a place for the program's ring: {error}"), "")
+            failure(
+                FailureKind::User,
+                format!("cannot keep a place for the program's ring: {error}"),
+                "",
+            )
         })?;
         let loaded = {
             let report = Reporter::new(&self.daemon);
             let run = || {
                 let store = Store::open(store, false)?;
-                load(site.live, &store, image, &|done, total| report.tell(done, total))
+                load(site.live, &store, image, &|done, total| {
+                    report.tell(done, total)
+                })
             };
             // On a thread like the one that serves, so that the driver has the room it had then.
-            std::thread::scope(|scope| serving_thread().spawn_scoped(scope, run).map(|thread| thread.join()))
+            std::thread::scope(|scope| {
+                serving_thread()
+                    .spawn_scoped(scope, run)
+                    .map(|thread| thread.join())
+            })
         };
         let internal = |message: String| failure(FailureKind::Internal, message, "");
         let loaded = loaded.map_err(|error| internal(format!("cannot start a thread: {error}")))?;
@@ -285,7 +389,9 @@ impl Worker {
 
     fn describe(&mut self) -> Result<FromWorker, Failure> {
         if let Some(site) = &self.site {
-            return Ok(FromWorker::Description(self.totals(Summary::of(&site.session))));
+            return Ok(FromWorker::Description(
+                self.totals(Summary::of(&site.session)),
+            ));
         }
         let Some(serving) = &self.serving else {
             return Err(failure(FailureKind::Internal, "there is no session", ""));
@@ -294,7 +400,8 @@ impl Worker {
         serving.requests.describe.lock().push(sender);
         serving.kicker.kick();
         let summary = receiver.recv_timeout(Duration::from_secs(5));
-        let summary = summary.map_err(|_| failure(FailureKind::Internal, "the server does not answer", ""))?;
+        let summary = summary
+            .map_err(|_| failure(FailureKind::Internal, "the server does not answer", ""))?;
         Ok(FromWorker::Description(self.totals(summary)))
     }
 
@@ -314,7 +421,9 @@ impl Worker {
 
 /// The thread that serves, and the one that loads.
 fn serving_thread() -> std::thread::Builder {
-    std::thread::Builder::new().name("serve".to_owned()).stack_size(2 << 20)
+    std::thread::Builder::new()
+        .name("serve".to_owned())
+        .stack_size(2 << 20)
 }
 
 /// Sends progress from whichever thread makes it, not too often.
@@ -325,11 +434,16 @@ struct Reporter<'a> {
 
 impl<'a> Reporter<'a> {
     fn new(daemon: &'a Daemon) -> Self {
-        Self { daemon, last: Mutex::new(None) }
+        Self {
+            daemon,
+            last: Mutex::new(None),
+        }
     }
 
     fn tell(&self, done: u64, total: u64) {
-        let Some(mut last) = self.last.try_lock() else { return };
+        let Some(mut last) = self.last.try_lock() else {
+            return;
+        };
         if last.is_some_and(|last| last.elapsed() < REPORT) {
             return;
         }

@@ -19,7 +19,10 @@ pub(crate) struct OpError {
 
 impl OpError {
     pub fn new(code: cu::CUresult, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self {
+            code,
+            text: text.into(),
+        }
     }
 
     pub fn invalid(text: impl Into<String>) -> Self {
@@ -47,7 +50,11 @@ impl From<StateError> for OpError {
 
 impl From<ModuleRefused> for OpError {
     fn from(refused: ModuleRefused) -> Self {
-        let text = if refused.log.is_empty() { refused.error.to_string() } else { refused.log };
+        let text = if refused.log.is_empty() {
+            refused.error.to_string()
+        } else {
+            refused.log
+        };
         Self::new(refused.error.code, text)
     }
 }
@@ -116,7 +123,10 @@ impl Faults {
 
     /// Any error that has killed a context.
     pub fn any_fatal(&self) -> Option<(Handle, &OpError)> {
-        self.fatal.iter().next().map(|(context, error)| (*context, error))
+        self.fatal
+            .iter()
+            .next()
+            .map(|(context, error)| (*context, error))
     }
 
     /// The error that a synchronising operation on this context has to report.
@@ -124,7 +134,10 @@ impl Faults {
         if self.waiting.is_empty() && self.fatal.is_empty() {
             return None;
         }
-        self.fatal.get(&context).cloned().or_else(|| self.waiting.remove(&context))
+        self.fatal
+            .get(&context)
+            .cloned()
+            .or_else(|| self.waiting.remove(&context))
     }
 
     /// The context is gone, with its errors.
@@ -170,12 +183,16 @@ pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<Handle> {
         | Op::WaitValue { stream, .. }
         | Op::Launch { stream, .. }
         | Op::GraphLaunch { stream, .. } => Some(stream.context),
-        Op::ModuleUnload { module } | Op::VariableGet { module, .. } | Op::FunctionGet { module, .. } => {
-            of_module(module)
+        Op::ModuleUnload { module }
+        | Op::VariableGet { module, .. }
+        | Op::FunctionGet { module, .. } => of_module(module),
+        Op::FunctionSetAttribute { function, .. } | Op::Occupancy { function, .. } => {
+            of_function(function)
         }
-        Op::FunctionSetAttribute { function, .. } | Op::Occupancy { function, .. } => of_function(function),
         Op::MemFree { address } => session.allocations.get(*address).ok().map(|it| it.context),
-        Op::EventSync { event } | Op::EventQuery { event } | Op::EventElapsed { start: event, .. } => of_event(event),
+        Op::EventSync { event }
+        | Op::EventQuery { event }
+        | Op::EventElapsed { start: event, .. } => of_event(event),
         Op::GraphUpdate { exec, .. } => session.executables.get(*exec).ok().map(|it| it.context),
         _ => None,
     }
@@ -196,7 +213,10 @@ pub(crate) fn stream_changed(op: &Op<'_>, session: &Session) -> Option<StreamRef
         | Op::GraphLaunch { stream, .. } => Some(*stream),
         Op::StreamDestroy { stream } => {
             let context = session.streams.get(*stream).ok()?.context;
-            Some(StreamRef { context, stream: *stream })
+            Some(StreamRef {
+                context,
+                stream: *stream,
+            })
         }
         _ => None,
     }
@@ -230,11 +250,17 @@ mod tests {
         faults.defer(1, OpError::invalid("x"));
         faults.defer(1, OpError::new(cu::CUDA_ERROR_INVALID_HANDLE, "y"));
         assert_eq!(faults.take(2), None);
-        assert_eq!(faults.take(1).map(|it| it.code), Some(cu::CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(
+            faults.take(1).map(|it| it.code),
+            Some(cu::CUDA_ERROR_INVALID_VALUE)
+        );
         assert_eq!(faults.take(1), None);
         faults.defer(1, OpError::new(cu::CUDA_ERROR_ILLEGAL_ADDRESS, "z"));
         for _ in 0..3 {
-            assert_eq!(faults.take(1).map(|it| it.code), Some(cu::CUDA_ERROR_ILLEGAL_ADDRESS));
+            assert_eq!(
+                faults.take(1).map(|it| it.code),
+                Some(cu::CUDA_ERROR_ILLEGAL_ADDRESS)
+            );
         }
     }
 }

@@ -5,18 +5,34 @@ use fermata_engine::{EngineError, ErrorKind};
 
 /// A failure with its kind.
 pub(crate) fn failure(kind: FailureKind, message: impl Into<String>, hint: &str) -> Failure {
-    Failure { kind, message: message.into(), hint: hint.to_owned() }
+    Failure {
+        kind,
+        message: message.into(),
+        hint: hint.to_owned(),
+    }
 }
 
 /// What the engine says, for the daemon.
 pub(crate) fn from_engine(error: &EngineError) -> Failure {
     let (kind, hint) = match error.kind() {
-        ErrorKind::User => (FailureKind::User, "free some space, or choose another folder with -o"),
+        ErrorKind::User => (
+            FailureKind::User,
+            "free some space, or choose another folder with -o",
+        ),
         ErrorKind::Internal => (FailureKind::Internal, ""),
         ErrorKind::NotFound => (FailureKind::NotFound, "fermata images ls"),
-        ErrorKind::Locked => (FailureKind::Locked, "try again when the other operation has ended"),
-        ErrorKind::Damaged => (FailureKind::Damaged, "fermata images verify names what is damaged"),
-        ErrorKind::Host => (FailureKind::Host, "fermata doctor says what this machine can do"),
+        ErrorKind::Locked => (
+            FailureKind::Locked,
+            "try again when the other operation has ended",
+        ),
+        ErrorKind::Damaged => (
+            FailureKind::Damaged,
+            "fermata images verify names what is damaged",
+        ),
+        ErrorKind::Host => (
+            FailureKind::Host,
+            "fermata doctor says what this machine can do",
+        ),
         ErrorKind::NotCheckpointable => (FailureKind::NotCheckpointable, ""),
     };
     failure(kind, error.to_string(), hint)

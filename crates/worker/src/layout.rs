@@ -30,7 +30,9 @@ pub fn fix() {
     if granted & libc::ADDR_NO_RANDOMIZE == 0 {
         return;
     }
-    let Ok(path) = std::env::current_exe() else { return };
+    let Ok(path) = std::env::current_exe() else {
+        return;
+    };
     let failed: Error = Command::new(path).args(std::env::args_os().skip(1)).exec();
     // SAFETY: as above; whatever could not be started anew goes on as it was.
     unsafe { libc::personality(now as libc::c_ulong) };
@@ -57,8 +59,14 @@ impl RingPlace {
         let size = rustix::fs::fstat(&ring).map(|stat| usize::try_from(stat.st_size).unwrap_or(0));
         let mapped = size.and_then(|bytes| {
             // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
-            let start =
-                unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::SHARED | MapFlags::NORESERVE)? };
+            let start = unsafe {
+                mmap_anonymous(
+                    std::ptr::null_mut(),
+                    bytes,
+                    ProtFlags::empty(),
+                    MapFlags::SHARED | MapFlags::NORESERVE,
+                )?
+            };
             Ok(Self { start, bytes })
         });
         mapped.map_err(|_| WireError::Layout("there is no room for it"))

@@ -12,8 +12,12 @@ fn main() -> anyhow::Result<()> {
     fermata_worker::layout::fix();
     // SAFETY: fcntl on a number that may be no descriptor only answers with an error.
     let open = unsafe { libc::fcntl(CONTROL, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
-    anyhow::ensure!(open, "fermata-worker is started by fermatad, with its socket as descriptor 3");
+    anyhow::ensure!(
+        open,
+        "fermata-worker is started by fermatad, with its socket as descriptor 3"
+    );
     // SAFETY: the descriptor is open, and nothing else in this process knows of it.
     let socket = unsafe { OwnedFd::from_raw_fd(CONTROL) };
-    fermata_worker::conversation::run(Connection::new(socket, "daemon")).context("the conversation with the daemon")
+    fermata_worker::conversation::run(Connection::new(socket, "daemon"))
+        .context("the conversation with the daemon")
 }

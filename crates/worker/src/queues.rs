@@ -26,7 +26,10 @@ impl Queues {
 
     /// How much has been issued, if not all of it is known to be done.
     pub fn busy(&self, stream: StreamRef) -> Option<u64> {
-        self.counts.get(&stream).filter(|count| count.issued > count.done).map(|count| count.issued)
+        self.counts
+            .get(&stream)
+            .filter(|count| count.issued > count.done)
+            .map(|count| count.issued)
     }
 
     /// All work up to `mark` is done.
@@ -41,7 +44,9 @@ impl Queues {
         let mut busy: Vec<StreamRef> = self
             .counts
             .iter()
-            .filter(|(stream, count)| count.issued > count.done && context.is_none_or(|it| it == stream.context))
+            .filter(|(stream, count)| {
+                count.issued > count.done && context.is_none_or(|it| it == stream.context)
+            })
             .map(|(stream, _)| *stream)
             .collect();
         busy.sort_by_key(|stream| (stream.context, stream.stream));
@@ -65,7 +70,13 @@ mod tests {
 
     #[test]
     fn work_issued_after_the_mark_keeps_a_stream_busy() {
-        let (mut queues, stream) = (Queues::default(), StreamRef { context: 1, stream: 2 });
+        let (mut queues, stream) = (
+            Queues::default(),
+            StreamRef {
+                context: 1,
+                stream: 2,
+            },
+        );
         assert_eq!(queues.busy(stream), None);
         queues.issue(stream);
         let mark = queues.busy(stream).unwrap();

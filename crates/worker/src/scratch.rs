@@ -19,7 +19,10 @@ pub(crate) struct Staging {
 
 impl Staging {
     pub fn new(area: StagedArea) -> Self {
-        Self { area, registered: false }
+        Self {
+            area,
+            registered: false,
+        }
     }
 
     /// Makes the area fit for asynchronous copies. A context must be current. Done once.

@@ -120,7 +120,10 @@ impl Server {
             self.note(None, &error.into());
         }
         for (address, mapping) in &self.site.live.hosts {
-            let region = ToProgram::Region { address: *address, size: mapping.size() };
+            let region = ToProgram::Region {
+                address: *address,
+                size: mapping.size(),
+            };
             self.side.send_to_program(&region, Some(mapping.fd()))?;
         }
         self.side.send_to_program(&ToProgram::RegionsEnd, None)
@@ -131,7 +134,12 @@ impl Server {
         self.waiting.clear();
         self.light = 0;
         if self.site.live.enter_any().is_ok() {
-            let Server { events, site, staging, .. } = self;
+            let Server {
+                events,
+                site,
+                staging,
+                ..
+            } = self;
             // A dead context cannot give anything back, and ends with the process.
             let _ = staging.unregister(&site.live.driver);
             for context in site.live.contexts.keys() {
@@ -167,7 +175,9 @@ impl Server {
                 naps = 0;
                 continue;
             }
-            let Some(nap) = self.nap(quiet_since, &mut naps) else { continue };
+            let Some(nap) = self.nap(quiet_since, &mut naps) else {
+                continue;
+            };
             match consumer.next(nap) {
                 Ok(Event::Message(message)) => {
                     self.execute(&message.op, message.ticket);
@@ -202,7 +212,9 @@ impl Server {
     }
 
     fn describe(&self, requests: &Requests) {
-        let Some(mut asked) = requests.describe.try_lock() else { return };
+        let Some(mut asked) = requests.describe.try_lock() else {
+            return;
+        };
         for sender in asked.drain(..) {
             // Whoever asked may have given up.
             let _ = sender.send(Summary::of(&self.site.session));
@@ -262,13 +274,24 @@ impl Server {
         if let Err(error) = self.replier.answer(ticket, &Reply { status, body, text }) {
             // The room for the answer was too small: the program must not wait for ever.
             let error = OpError::from(error);
-            let reply = Reply { status: error.code, body: ReplyBody::None, text: "the answer does not fit" };
+            let reply = Reply {
+                status: error.code,
+                body: ReplyBody::None,
+                text: "the answer does not fit",
+            };
             let _ = self.replier.answer(ticket, &reply);
         }
     }
 
     fn note(&mut self, context: Option<Handle>, error: &OpError) {
-        let context = context.or_else(|| self.site.session.contexts.iter().next().map(|(handle, _)| handle));
+        let context = context.or_else(|| {
+            self.site
+                .session
+                .contexts
+                .iter()
+                .next()
+                .map(|(handle, _)| handle)
+        });
         if let Some(context) = context {
             self.faults.defer(context, error.clone());
         }

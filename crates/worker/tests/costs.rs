@@ -7,10 +7,13 @@ use std::time::Instant;
 
 use common::{Answer, CONTEXT, LEGACY, Worker};
 use fermata_abi::op::{Op, StreamRef};
-use fermata_device::{AddressSpace, Driver, Grid, KernelLaunch, PinnedPool};
 use fermata_control::worker::{FromWorker, ToWorker};
+use fermata_device::{AddressSpace, Driver, Grid, KernelLaunch, PinnedPool};
 
-const STREAM: StreamRef = StreamRef { context: CONTEXT, stream: 0x200 };
+const STREAM: StreamRef = StreamRef {
+    context: CONTEXT,
+    stream: 0x200,
+};
 
 /// Median seconds of `run`, over rounds of `count`.
 fn median(count: u32, mut run: impl FnMut()) -> f64 {
@@ -31,10 +34,16 @@ fn calls() {
     let mut worker = Worker::start();
     let program = worker.attach();
     program.set_up();
-    program.post(&Op::StreamCreate { stream: 0x200, context: CONTEXT, flags: 1, priority: 0 });
+    program.post(&Op::StreamCreate {
+        stream: 0x200,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
     let device = program.alloc(4096);
     let mut buffer = Vec::new();
-    let mut ask = |op: &Op<'_>| assert_eq!(program.producer.ask(op, &mut buffer).unwrap().status, 0);
+    let mut ask =
+        |op: &Op<'_>| assert_eq!(program.producer.ask(op, &mut buffer).unwrap().status, 0);
     let sync = Op::StreamSync { stream: STREAM };
     let issue = median(200, || program.launch_add(device, 1, 16, STREAM));
     ask(&sync);
@@ -66,23 +75,42 @@ fn calls() {
 #[ignore = "a measurement"]
 fn native() {
     let driver = Driver::load(&common::driver()).unwrap();
-    driver.primary_context(0, 0).and_then(|context| driver.set_current(context)).unwrap();
+    driver
+        .primary_context(0, 0)
+        .and_then(|context| driver.set_current(context))
+        .unwrap();
     let mut space = AddressSpace::new(&driver).unwrap();
     let device = space.allocate(&driver, 0, 4096).unwrap();
     let module = driver.load_module(common::PTX).unwrap();
     let function = driver.function(module, "add").unwrap();
     let stream = driver.create_stream(1, 0).unwrap();
     let event = driver.create_event(2).unwrap();
-    let pinned = PinnedPool::new(&driver, 1, 4096).unwrap().try_take().unwrap();
+    let pinned = PinnedPool::new(&driver, 1, 4096)
+        .unwrap()
+        .try_take()
+        .unwrap();
     let word = pinned.as_ptr().cast::<u32>();
     let mut params = device.to_le_bytes().to_vec();
     params.extend_from_slice(&[1, 0, 0, 0, 16, 0, 0, 0]);
-    let size = Grid { grid: [1; 3], block: [64, 1, 1], shared: 0 };
+    let size = Grid {
+        grid: [1; 3],
+        block: [64, 1, 1],
+        shared: 0,
+    };
     let launch = || {
-        let launch = KernelLaunch { function, size, params: &params, attributes: &[] };
+        let launch = KernelLaunch {
+            function,
+            size,
+            params: &params,
+            attributes: &[],
+        };
         driver.launch(&launch, stream).unwrap();
     };
-    let down = || driver.copy(pinned.address() + 64, device, 4, stream).unwrap();
+    let down = || {
+        driver
+            .copy(pinned.address() + 64, device, 4, stream)
+            .unwrap()
+    };
     let query = || while driver.query_stream(stream).is_err() {};
     let by_event = || {
         driver.record_event(event, stream, 0).unwrap();
@@ -91,12 +119,19 @@ fn native() {
     let counter = std::cell::Cell::new(0u32);
     let by_word = || {
         counter.set(counter.get() + 1);
-        driver.write_value(stream, pinned.address(), u64::from(counter.get()), 0, false).unwrap();
+        driver
+            .write_value(stream, pinned.address(), u64::from(counter.get()), 0, false)
+            .unwrap();
         // SAFETY: the word is pinned memory of this process that the device writes.
         while unsafe { word.read_volatile() } != counter.get() {}
     };
     let sync = || driver.synchronize_stream(stream).unwrap();
-    let ways: [(&str, &dyn Fn()); 4] = [("sync", &sync), ("query", &query), ("event", &by_event), ("word", &by_word)];
+    let ways: [(&str, &dyn Fn()); 4] = [
+        ("sync", &sync),
+        ("query", &query),
+        ("event", &by_event),
+        ("word", &by_word),
+    ];
     for (name, wait) in ways {
         let launched = median(1000, || {
             launch();
@@ -106,13 +141,20 @@ fn native() {
             down();
             wait();
         });
-        println!("native {name}: launch {:.2} us, 4 bytes down {:.2} us", launched * 1e6, copied * 1e6);
+        println!(
+            "native {name}: launch {:.2} us, 4 bytes down {:.2} us",
+            launched * 1e6,
+            copied * 1e6
+        );
     }
     let through = median(1, || {
         (0..2000).for_each(|_| launch());
         sync();
     });
-    println!("native launch, throughput: {:.2} us", through / 2000.0 * 1e6);
+    println!(
+        "native launch, throughput: {:.2} us",
+        through / 2000.0 * 1e6
+    );
     let one = median(1000, || drop(driver.query_stream(stream)));
     println!("query of an idle stream {:.2} us", one * 1e6);
 }
@@ -120,8 +162,13 @@ fn native() {
 #[test]
 #[ignore = "a measurement"]
 fn checkpoint() {
-    let gib: u64 = std::env::var("FERMATA_TEST_GIB").ok().and_then(|it| it.parse().ok()).unwrap_or(1);
-    let folder = tempfile::tempdir_in(std::env::var("FERMATA_TEST_FOLDER").unwrap_or("/dev/shm".into())).unwrap();
+    let gib: u64 = std::env::var("FERMATA_TEST_GIB")
+        .ok()
+        .and_then(|it| it.parse().ok())
+        .unwrap_or(1);
+    let folder =
+        tempfile::tempdir_in(std::env::var("FERMATA_TEST_FOLDER").unwrap_or("/dev/shm".into()))
+            .unwrap();
     let store = folder.path().join("store").to_string_lossy().into_owned();
     let mut worker = Worker::start();
     let program = worker.attach();
@@ -142,18 +189,33 @@ fn checkpoint() {
         };
         program.post(&fill);
     }
-    assert_eq!(program.ask(&Op::ContextSync { context: CONTEXT }), Answer::None);
+    assert_eq!(
+        program.ask(&Op::ContextSync { context: CONTEXT }),
+        Answer::None
+    );
     worker.detach(program);
     for round in 0..3 {
         let image = folder.path().join(format!("image-{round}"));
         std::fs::create_dir(&image).unwrap();
-        let store = if round == 1 { format!("{store}-1") } else { store.clone() };
-        let request = ToWorker::Save { store, image: image.to_string_lossy().into_owned() };
+        let store = if round == 1 {
+            format!("{store}-1")
+        } else {
+            store.clone()
+        };
+        let request = ToWorker::Save {
+            store,
+            image: image.to_string_lossy().into_owned(),
+        };
         let start = Instant::now();
-        let FromWorker::Saved(totals) = worker.ask(request) else { panic!("saved") };
+        let FromWorker::Saved(totals) = worker.ask(request) else {
+            panic!("saved")
+        };
         let seconds = start.elapsed().as_secs_f64();
         let rate = (gib << 30) as f64 / seconds / 1e9;
-        println!("save {round}: {seconds:.3} s, {rate:.1} GB/s, {} bytes written", totals.written_bytes);
+        println!(
+            "save {round}: {seconds:.3} s, {rate:.1} GB/s, {} bytes written",
+            totals.written_bytes
+        );
     }
     drop(worker);
     let mut worker = Worker::start();
@@ -162,5 +224,8 @@ fn checkpoint() {
     let loaded = worker.ask(ToWorker::Load { store, image });
     assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
     let seconds = start.elapsed().as_secs_f64();
-    println!("load: {seconds:.3} s, {:.1} GB/s", (gib << 30) as f64 / seconds / 1e9);
+    println!(
+        "load: {seconds:.3} s, {:.1} GB/s",
+        (gib << 30) as f64 / seconds / 1e9
+    );
 }

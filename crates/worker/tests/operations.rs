@@ -12,7 +12,10 @@ use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, MemsetNode, NodeKind};
 
-const STREAM: StreamRef = StreamRef { context: CONTEXT, stream: 0x200 };
+const STREAM: StreamRef = StreamRef {
+    context: CONTEXT,
+    stream: 0x200,
+};
 const PINNED: u64 = 0x2000_0000_0000;
 const MIB: u64 = 1 << 20;
 
@@ -20,7 +23,12 @@ fn start() -> (Worker, Program) {
     let mut worker = Worker::start();
     let program = worker.attach();
     program.set_up();
-    program.post(&Op::StreamCreate { stream: 0x200, context: CONTEXT, flags: 1, priority: 0 });
+    program.post(&Op::StreamCreate {
+        stream: 0x200,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
     (worker, program)
 }
 
@@ -32,7 +40,10 @@ fn move_over(mut worker: Worker, program: Program) -> (Worker, Program) {
     let store = folder.path().join("store").to_string_lossy().into_owned();
     let image = image.to_string_lossy().into_owned();
     worker.detach(program);
-    let saved = worker.ask(ToWorker::Save { store: store.clone(), image: image.clone() });
+    let saved = worker.ask(ToWorker::Save {
+        store: store.clone(),
+        image: image.clone(),
+    });
     assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
     drop(worker);
     let mut worker = Worker::start();
@@ -47,7 +58,16 @@ fn done(program: &Program, op: &Op<'_>) {
 }
 
 fn fill(address: u64, value: u32, words: u64, answered: bool) -> Op<'static> {
-    Op::Fill { address, pitch: 0, element: 4, value, width: words, height: 1, stream: LEGACY, answered }
+    Op::Fill {
+        address,
+        pitch: 0,
+        element: 4,
+        value,
+        width: words,
+        height: 1,
+        stream: LEGACY,
+        answered,
+    }
 }
 
 #[test]
@@ -85,30 +105,109 @@ fn pinned_memory_is_shared_with_the_device_and_comes_back() {
 #[test]
 fn mapped_physical_memory_comes_back_at_its_addresses() {
     let (worker, program) = start();
-    let reserved = program.ask_u64(&Op::AddressReserve { size: 8 * MIB, align: 0, address: 0 });
-    done(&program, &Op::MemCreate { memory: 0x400, device: 0, size: 4 * MIB, flags: 0 });
-    done(&program, &Op::MemCreate { memory: 0x401, device: 0, size: 2 * MIB, flags: 0 });
-    let map = |address, memory, size| Op::MemMap { address, size, offset: 0, memory };
+    let reserved = program.ask_u64(&Op::AddressReserve {
+        size: 8 * MIB,
+        align: 0,
+        address: 0,
+    });
+    done(
+        &program,
+        &Op::MemCreate {
+            memory: 0x400,
+            device: 0,
+            size: 4 * MIB,
+            flags: 0,
+        },
+    );
+    done(
+        &program,
+        &Op::MemCreate {
+            memory: 0x401,
+            device: 0,
+            size: 2 * MIB,
+            flags: 0,
+        },
+    );
+    let map = |address, memory, size| Op::MemMap {
+        address,
+        size,
+        offset: 0,
+        memory,
+    };
     done(&program, &map(reserved + 2 * MIB, 0x400, 4 * MIB));
-    let access = |address, size, access| Op::MemSetAccess { address, size, access, devices: vec![0] };
-    done(&program, &access(reserved + 2 * MIB, 4 * MIB, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    let access = |address, size, access| Op::MemSetAccess {
+        address,
+        size,
+        access,
+        devices: vec![0],
+    };
+    done(
+        &program,
+        &access(
+            reserved + 2 * MIB,
+            4 * MIB,
+            cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        ),
+    );
     // Released, but alive while it is mapped; the other is not mapped at all.
     done(&program, &Op::MemRelease { memory: 0x400 });
     done(&program, &fill(reserved + 2 * MIB, 77, MIB, true));
-    assert!(matches!(program.ask(&Op::AddressFree { address: reserved, size: 8 * MIB }), Answer::Error(1, _)));
-    assert!(matches!(program.ask(&map(reserved + 4 * MIB, 0x401, 2 * MIB)), Answer::Error(1, _)));
+    assert!(matches!(
+        program.ask(&Op::AddressFree {
+            address: reserved,
+            size: 8 * MIB
+        }),
+        Answer::Error(1, _)
+    ));
+    assert!(matches!(
+        program.ask(&map(reserved + 4 * MIB, 0x401, 2 * MIB)),
+        Answer::Error(1, _)
+    ));
     done(&program, &map(reserved, 0x401, 2 * MIB));
-    done(&program, &access(reserved, 2 * MIB, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    done(
+        &program,
+        &access(reserved, 2 * MIB, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+    );
     done(&program, &fill(reserved, 55, 8, true));
-    done(&program, &Op::MemUnmap { address: reserved, size: 2 * MIB });
+    done(
+        &program,
+        &Op::MemUnmap {
+            address: reserved,
+            size: 2 * MIB,
+        },
+    );
     let (_worker, program) = move_over(worker, program);
     assert_eq!(words(&program.read(reserved + 6 * MIB - 64, 64)), [77; 16]);
     done(&program, &map(reserved, 0x401, 2 * MIB));
-    done(&program, &access(reserved, 2 * MIB, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-    assert_eq!(words(&program.read(reserved, 40)), [55, 55, 55, 55, 55, 55, 55, 55, 0, 0]);
-    done(&program, &Op::MemUnmap { address: reserved, size: 2 * MIB });
-    done(&program, &Op::MemUnmap { address: reserved + 2 * MIB, size: 4 * MIB });
-    done(&program, &Op::AddressFree { address: reserved, size: 8 * MIB });
+    done(
+        &program,
+        &access(reserved, 2 * MIB, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+    );
+    assert_eq!(
+        words(&program.read(reserved, 40)),
+        [55, 55, 55, 55, 55, 55, 55, 55, 0, 0]
+    );
+    done(
+        &program,
+        &Op::MemUnmap {
+            address: reserved,
+            size: 2 * MIB,
+        },
+    );
+    done(
+        &program,
+        &Op::MemUnmap {
+            address: reserved + 2 * MIB,
+            size: 4 * MIB,
+        },
+    );
+    done(
+        &program,
+        &Op::AddressFree {
+            address: reserved,
+            size: 8 * MIB,
+        },
+    );
 }
 
 #[test]
@@ -117,7 +216,14 @@ fn graphs_run_update_and_come_back() {
     let device = program.alloc(256);
     let graph = |value: u32| {
         let mut graph = Graph::new();
-        let set = MemsetNode { dst: device, pitch: 0, value, element_size: 4, width: 64, height: 1 };
+        let set = MemsetNode {
+            dst: device,
+            pitch: 0,
+            value,
+            element_size: 4,
+            width: 64,
+            height: 1,
+        };
         let set = graph.add(NodeKind::Memset(set), &[]).unwrap();
         let mut params = device.to_le_bytes().to_vec();
         params.extend_from_slice(&5u32.to_le_bytes());
@@ -131,22 +237,44 @@ fn graphs_run_update_and_come_back() {
             params,
             attributes: Vec::new(),
         };
-        let kernel = graph.add(NodeKind::Kernel(kernel), &[(set, EdgeData::default())]).unwrap();
-        let call = NodeKind::Host(HostCall { function: 0, user_data: 9 });
+        let kernel = graph
+            .add(NodeKind::Kernel(kernel), &[(set, EdgeData::default())])
+            .unwrap();
+        let call = NodeKind::Host(HostCall {
+            function: 0,
+            user_data: 9,
+        });
         graph.add(call, &[(kernel, EdgeData::default())]).unwrap();
         postcard::to_stdvec(&graph).unwrap()
     };
     let run = |program: &Program, expected: u32| {
-        program.post(&Op::GraphLaunch { exec: 0x600, stream: STREAM });
+        program.post(&Op::GraphLaunch {
+            exec: 0x600,
+            stream: STREAM,
+        });
         assert_eq!(program.callback(), 9);
         program.post(&Op::CallbackDone { id: 9 });
         done(program, &Op::StreamSync { stream: STREAM });
         assert_eq!(words(&program.read(device, 256)), [expected; 64]);
     };
     let first = graph(10);
-    done(&program, &Op::GraphInstantiate { exec: 0x600, context: CONTEXT, graph: Blob::Inline(&first), flags: 0 });
+    done(
+        &program,
+        &Op::GraphInstantiate {
+            exec: 0x600,
+            context: CONTEXT,
+            graph: Blob::Inline(&first),
+            flags: 0,
+        },
+    );
     run(&program, 15);
-    done(&program, &Op::GraphUpdate { exec: 0x600, graph: Blob::Inline(&graph(20)) });
+    done(
+        &program,
+        &Op::GraphUpdate {
+            exec: 0x600,
+            graph: Blob::Inline(&graph(20)),
+        },
+    );
     run(&program, 25);
     let (_worker, program) = move_over(worker, program);
     done(&program, &fill(device, 0, 64, true));
@@ -159,15 +287,32 @@ fn graphs_run_update_and_come_back() {
 fn a_callback_holds_its_stream_and_no_other() {
     let (_worker, program) = start();
     let device = program.alloc(64);
-    program.post(&Op::HostCall { stream: STREAM, id: 4 });
+    program.post(&Op::HostCall {
+        stream: STREAM,
+        id: 4,
+    });
     program.launch_add(device, 1, 16, STREAM);
     assert_eq!(program.callback(), 4);
     let busy = program.ask(&Op::StreamQuery { stream: STREAM });
-    assert!(matches!(busy, Answer::Error(cu::CUDA_ERROR_NOT_READY, _)), "{busy:?}");
+    assert!(
+        matches!(busy, Answer::Error(cu::CUDA_ERROR_NOT_READY, _)),
+        "{busy:?}"
+    );
     // Another stream goes on while a synchronisation with the held one waits.
-    let other = StreamRef { context: CONTEXT, stream: 0x201 };
-    program.post(&Op::StreamCreate { stream: 0x201, context: CONTEXT, flags: 1, priority: 0 });
-    let waiting = program.producer.request(&Op::StreamSync { stream: STREAM }, None).unwrap();
+    let other = StreamRef {
+        context: CONTEXT,
+        stream: 0x201,
+    };
+    program.post(&Op::StreamCreate {
+        stream: 0x201,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
+    let waiting = program
+        .producer
+        .request(&Op::StreamSync { stream: STREAM }, None)
+        .unwrap();
     program.launch_add(device, 0, 16, other);
     done(&program, &Op::StreamSync { stream: other });
     assert!(!waiting.wait_for(Duration::from_millis(30)).unwrap());
@@ -182,18 +327,48 @@ fn events_order_streams_and_tell_time() {
     let (_worker, program) = start();
     let device = program.alloc(64);
     for event in [0x300, 0x301] {
-        program.post(&Op::EventCreate { event, context: CONTEXT, flags: 0 });
+        program.post(&Op::EventCreate {
+            event,
+            context: CONTEXT,
+            flags: 0,
+        });
     }
-    program.post(&Op::StreamCreate { stream: 0x201, context: CONTEXT, flags: 1, priority: 0 });
-    let other = StreamRef { context: CONTEXT, stream: 0x201 };
-    program.post(&Op::EventRecord { event: 0x300, stream: STREAM, flags: 0 });
-    program.post(&Op::HostCall { stream: STREAM, id: 1 });
+    program.post(&Op::StreamCreate {
+        stream: 0x201,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
+    let other = StreamRef {
+        context: CONTEXT,
+        stream: 0x201,
+    };
+    program.post(&Op::EventRecord {
+        event: 0x300,
+        stream: STREAM,
+        flags: 0,
+    });
+    program.post(&Op::HostCall {
+        stream: STREAM,
+        id: 1,
+    });
     program.launch_add(device, 2, 16, STREAM);
-    program.post(&Op::EventRecord { event: 0x301, stream: STREAM, flags: 0 });
-    program.post(&Op::StreamWait { stream: other, event: 0x301, flags: 0 });
+    program.post(&Op::EventRecord {
+        event: 0x301,
+        stream: STREAM,
+        flags: 0,
+    });
+    program.post(&Op::StreamWait {
+        stream: other,
+        event: 0x301,
+        flags: 0,
+    });
     program.launch_add(device, 3, 16, other);
     assert_eq!(program.callback(), 1);
-    assert!(matches!(program.ask(&Op::EventQuery { event: 0x301 }), Answer::Error(600, _)));
+    assert!(matches!(
+        program.ask(&Op::EventQuery { event: 0x301 }),
+        Answer::Error(600, _)
+    ));
     std::thread::sleep(Duration::from_millis(5));
     program.post(&Op::CallbackDone { id: 1 });
     done(&program, &Op::EventSync { event: 0x301 });
@@ -201,31 +376,83 @@ fn events_order_streams_and_tell_time() {
     program.post(&Op::StreamDestroy { stream: 0x201 });
     done(&program, &Op::ContextSync { context: CONTEXT });
     assert_eq!(words(&program.read(device, 64)), [5; 16]);
-    let elapsed = program.ask(&Op::EventElapsed { start: 0x300, end: 0x301 });
-    assert!(matches!(elapsed, Answer::F32(ms) if (4.0..5000.0).contains(&ms)), "{elapsed:?}");
+    let elapsed = program.ask(&Op::EventElapsed {
+        start: 0x300,
+        end: 0x301,
+    });
+    assert!(
+        matches!(elapsed, Answer::F32(ms) if (4.0..5000.0).contains(&ms)),
+        "{elapsed:?}"
+    );
 }
 
 #[test]
 fn a_synchronisation_waits_for_the_record_it_saw() {
     let (_worker, program) = start();
-    program.post(&Op::EventCreate { event: 0x300, context: CONTEXT, flags: 2 });
-    program.post(&Op::StreamCreate { stream: 0x201, context: CONTEXT, flags: 1, priority: 0 });
-    let other = StreamRef { context: CONTEXT, stream: 0x201 };
+    program.post(&Op::EventCreate {
+        event: 0x300,
+        context: CONTEXT,
+        flags: 2,
+    });
+    program.post(&Op::StreamCreate {
+        stream: 0x201,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
+    let other = StreamRef {
+        context: CONTEXT,
+        stream: 0x201,
+    };
     let word = program.alloc(8);
     done(&program, &fill(word, 0, 2, true));
-    let wait = |stream, address| Op::WaitValue { stream, address, value: 1, flags: cu::CU_STREAM_WAIT_VALUE_EQ, wide: false };
+    let wait = |stream, address| Op::WaitValue {
+        stream,
+        address,
+        value: 1,
+        flags: cu::CU_STREAM_WAIT_VALUE_EQ,
+        wide: false,
+    };
     program.post(&wait(STREAM, word));
-    program.post(&Op::EventRecord { event: 0x300, stream: STREAM, flags: 0 });
-    let waiting = program.producer.request(&Op::EventSync { event: 0x300 }, None).unwrap();
+    program.post(&Op::EventRecord {
+        event: 0x300,
+        stream: STREAM,
+        flags: 0,
+    });
+    let waiting = program
+        .producer
+        .request(&Op::EventSync { event: 0x300 }, None)
+        .unwrap();
     program.post(&wait(other, word + 4));
-    program.post(&Op::EventRecord { event: 0x300, stream: other, flags: 0 });
+    program.post(&Op::EventRecord {
+        event: 0x300,
+        stream: other,
+        flags: 0,
+    });
     assert!(!waiting.wait_for(Duration::from_millis(20)).unwrap());
-    program.post(&Op::StreamCreate { stream: 0x202, context: CONTEXT, flags: 1, priority: 0 });
-    let third = StreamRef { context: CONTEXT, stream: 0x202 };
-    let write = |address| Op::WriteValue { stream: third, address, value: 1, flags: 0, wide: false };
+    program.post(&Op::StreamCreate {
+        stream: 0x202,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
+    let third = StreamRef {
+        context: CONTEXT,
+        stream: 0x202,
+    };
+    let write = |address| Op::WriteValue {
+        stream: third,
+        address,
+        value: 1,
+        flags: 0,
+        wide: false,
+    };
     program.post(&write(word));
     assert!(waiting.wait_for(Duration::from_secs(10)).unwrap());
-    assert!(matches!(program.ask(&Op::EventQuery { event: 0x300 }), Answer::Error(600, _)));
+    assert!(matches!(
+        program.ask(&Op::EventQuery { event: 0x300 }),
+        Answer::Error(600, _)
+    ));
     program.post(&Op::EventDestroy { event: 0x300 });
     program.post(&write(word + 4));
     done(&program, &Op::ContextSync { context: CONTEXT });
@@ -251,14 +478,32 @@ fn boxes_are_copied_and_arrays_come_back() {
     let copy = |to, from, to_row, from_row| Op::Copy3d {
         to,
         from,
-        to_pitch: Pitch { row: to_row, rows: 8 },
-        from_pitch: Pitch { row: from_row, rows: 8 },
-        extent: Extent { width: 32, height: 8, depth: 1 },
+        to_pitch: Pitch {
+            row: to_row,
+            rows: 8,
+        },
+        from_pitch: Pitch {
+            row: from_row,
+            rows: 8,
+        },
+        extent: Extent {
+            width: 32,
+            height: 8,
+            depth: 1,
+        },
         stream: STREAM,
         answered: true,
     };
-    let whole = Place::Array { array: 0x700, x: 0, y: 0, z: 0 };
-    done(&program, &copy(whole, Place::Blob(Blob::Inline(&bytes)), 32, 32));
+    let whole = Place::Array {
+        array: 0x700,
+        x: 0,
+        y: 0,
+        z: 0,
+    };
+    done(
+        &program,
+        &copy(whole, Place::Blob(Blob::Inline(&bytes)), 32, 32),
+    );
     done(&program, &copy(Place::Address(device), whole, 64, 32));
     assert_eq!(program.read(device + 64 * 7, 32), bytes[32 * 7..]);
     let (_worker, program) = move_over(worker, program);
@@ -271,12 +516,28 @@ fn boxes_are_copied_and_arrays_come_back() {
 #[test]
 fn variables_keep_their_known_addresses_whatever_was_unloaded() {
     let (worker, program) = start();
-    let second = Op::ModuleLoad { module: 0x110, context: CONTEXT, image: Blob::Inline(common::PTX) };
+    let second = Op::ModuleLoad {
+        module: 0x110,
+        context: CONTEXT,
+        image: Blob::Inline(common::PTX),
+    };
     assert!(matches!(program.ask(&second), Answer::Module(_)));
-    let get = Op::VariableGet { module: 0x110, name: "total" };
-    let Answer::Pair(total, 4) = program.ask(&get) else { panic!("four bytes") };
+    let get = Op::VariableGet {
+        module: 0x110,
+        name: "total",
+    };
+    let Answer::Pair(total, 4) = program.ask(&get) else {
+        panic!("four bytes")
+    };
     program.write(total, &[1, 0, 0, 0]);
-    assert!(matches!(program.ask(&Op::FunctionGet { function: 0x111, module: 0x110, name: "add" }), Answer::Function(_)));
+    assert!(matches!(
+        program.ask(&Op::FunctionGet {
+            function: 0x111,
+            module: 0x110,
+            name: "add"
+        }),
+        Answer::Function(_)
+    ));
     done(&program, &Op::ModuleUnload { module: MODULE });
     let (_worker, program) = move_over(worker, program);
     assert_eq!(program.ask(&get), Answer::Pair(total, 4));
@@ -294,7 +555,10 @@ fn variables_keep_their_known_addresses_whatever_was_unloaded() {
         params: &params,
         attributes: Vec::new(),
     };
-    program.post(&Op::Launch { launch, stream: LEGACY });
+    program.post(&Op::Launch {
+        launch,
+        stream: LEGACY,
+    });
     assert_eq!(words(&program.read(total, 4)), [17]);
 }
 
@@ -304,16 +568,28 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
     let (mut worker, program) = start();
     let device = program.alloc(64);
     assert_eq!(program.read(device, 8).len(), 8);
-    let second = Op::ModuleLoad { module: 0x110, context: CONTEXT, image: Blob::Inline(common::PTX) };
+    let second = Op::ModuleLoad {
+        module: 0x110,
+        context: CONTEXT,
+        image: Blob::Inline(common::PTX),
+    };
     assert!(matches!(program.ask(&second), Answer::Module(_)));
-    let get = Op::VariableGet { module: 0x110, name: "total" };
-    let Answer::Pair(total, 4) = program.ask(&get) else { panic!("four bytes") };
+    let get = Op::VariableGet {
+        module: 0x110,
+        name: "total",
+    };
+    let Answer::Pair(total, 4) = program.ask(&get) else {
+        panic!("four bytes")
+    };
     program.write(device, &total.to_le_bytes());
     worker.detach(program);
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().to_string_lossy().into_owned();
     let store = folder.path().join("store").to_string_lossy().into_owned();
-    let saved = worker.ask(ToWorker::Save { store: store.clone(), image: image.clone() });
+    let saved = worker.ask(ToWorker::Save {
+        store: store.clone(),
+        image: image.clone(),
+    });
     assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
     let mut worker = Worker::start();
     match worker.ask(ToWorker::Load { store, image }) {
@@ -336,11 +612,31 @@ fn streams_wait_for_and_write_words() {
     done(&program, &fill(device, 0, 16, true));
     let value = |stream, value| (stream, value);
     let (stream, wanted) = value(STREAM, 7);
-    program.post(&Op::WaitValue { stream, address: word, value: wanted, flags: cu::CU_STREAM_WAIT_VALUE_EQ, wide: false });
+    program.post(&Op::WaitValue {
+        stream,
+        address: word,
+        value: wanted,
+        flags: cu::CU_STREAM_WAIT_VALUE_EQ,
+        wide: false,
+    });
     program.launch_add(device, 1, 16, STREAM);
-    program.post(&Op::StreamCreate { stream: 0x201, context: CONTEXT, flags: 1, priority: 0 });
-    let other = StreamRef { context: CONTEXT, stream: 0x201 };
-    program.post(&Op::WriteValue { stream: other, address: word, value: 7, flags: 0, wide: false });
+    program.post(&Op::StreamCreate {
+        stream: 0x201,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
+    let other = StreamRef {
+        context: CONTEXT,
+        stream: 0x201,
+    };
+    program.post(&Op::WriteValue {
+        stream: other,
+        address: word,
+        value: 7,
+        flags: 0,
+        wide: false,
+    });
     done(&program, &Op::StreamSync { stream: STREAM });
     assert_eq!(words(&program.read(device, 64)), [1; 16]);
 }
@@ -348,36 +644,103 @@ fn streams_wait_for_and_write_words() {
 #[test]
 fn stream_ordered_memory_is_freed_behind_its_work() {
     let (_worker, program) = start();
-    let Answer::Pair(before, total) = program.ask(&Op::MemInfo { context: CONTEXT }) else { panic!("figures") };
+    let Answer::Pair(before, total) = program.ask(&Op::MemInfo { context: CONTEXT }) else {
+        panic!("figures")
+    };
     assert!(before <= total);
     for _ in 0..100 {
-        let address = program.ask_u64(&Op::MemAllocAsync { stream: STREAM, size: 64 * MIB });
+        let address = program.ask_u64(&Op::MemAllocAsync {
+            stream: STREAM,
+            size: 64 * MIB,
+        });
         program.launch_add(address, 1, 16, STREAM);
-        program.post(&Op::MemFreeAsync { address, stream: STREAM });
+        program.post(&Op::MemFreeAsync {
+            address,
+            stream: STREAM,
+        });
     }
     done(&program, &Op::ContextSync { context: CONTEXT });
-    let Answer::Pair(after, _) = program.ask(&Op::MemInfo { context: CONTEXT }) else { panic!("figures") };
+    let Answer::Pair(after, _) = program.ask(&Op::MemInfo { context: CONTEXT }) else {
+        panic!("figures")
+    };
     // Other programs may use the device too; what leaks here would be 6.4 GB.
-    assert!(after + 2048 * MIB >= before, "{before} before, {after} after");
-    assert!(matches!(program.ask(&Op::MemAlloc { context: CONTEXT, size: 1 << 45 }), Answer::Error(2, _)));
+    assert!(
+        after + 2048 * MIB >= before,
+        "{before} before, {after} after"
+    );
+    assert!(matches!(
+        program.ask(&Op::MemAlloc {
+            context: CONTEXT,
+            size: 1 << 45
+        }),
+        Answer::Error(2, _)
+    ));
 }
 
 #[test]
 fn functions_modules_and_limits() {
     let (worker, program) = start();
     let attribute = cu::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.cast_signed();
-    done(&program, &Op::FunctionSetAttribute { function: FUNCTION, attribute, value: 1024 });
-    let blocks = program.ask_u64(&Op::Occupancy { function: FUNCTION, block: 64, shared: 0, flags: 0 });
+    done(
+        &program,
+        &Op::FunctionSetAttribute {
+            function: FUNCTION,
+            attribute,
+            value: 1024,
+        },
+    );
+    let blocks = program.ask_u64(&Op::Occupancy {
+        function: FUNCTION,
+        block: 64,
+        shared: 0,
+        flags: 0,
+    });
     assert!(blocks > 0);
     let limit = cu::CU_LIMIT_PRINTF_FIFO_SIZE;
-    done(&program, &Op::ContextSetLimit { context: CONTEXT, limit, value: 2 * MIB });
-    let refused = program.ask(&Op::ModuleLoad { module: 0x150, context: CONTEXT, image: Blob::Inline(b"not ptx") });
+    done(
+        &program,
+        &Op::ContextSetLimit {
+            context: CONTEXT,
+            limit,
+            value: 2 * MIB,
+        },
+    );
+    let refused = program.ask(&Op::ModuleLoad {
+        module: 0x150,
+        context: CONTEXT,
+        image: Blob::Inline(b"not ptx"),
+    });
     assert!(matches!(refused, Answer::Error(1.., _)), "{refused:?}");
     let (_worker, program) = move_over(worker, program);
-    assert!(program.ask_u64(&Op::ContextGetLimit { context: CONTEXT, limit }) >= 2 * MIB);
-    assert_eq!(program.ask_u64(&Op::Occupancy { function: FUNCTION, block: 64, shared: 0, flags: 0 }), blocks);
+    assert!(
+        program.ask_u64(&Op::ContextGetLimit {
+            context: CONTEXT,
+            limit
+        }) >= 2 * MIB
+    );
+    assert_eq!(
+        program.ask_u64(&Op::Occupancy {
+            function: FUNCTION,
+            block: 64,
+            shared: 0,
+            flags: 0
+        }),
+        blocks
+    );
     done(&program, &Op::ModuleUnload { module: MODULE });
-    assert!(matches!(program.ask(&Op::VariableGet { module: MODULE, name: "total" }), Answer::Error(400, _)));
+    assert!(matches!(
+        program.ask(&Op::VariableGet {
+            module: MODULE,
+            name: "total"
+        }),
+        Answer::Error(400, _)
+    ));
     done(&program, &Op::ContextDestroy { context: CONTEXT });
-    assert!(matches!(program.ask(&Op::MemAlloc { context: CONTEXT, size: 1 }), Answer::Error(201, _)));
+    assert!(matches!(
+        program.ask(&Op::MemAlloc {
+            context: CONTEXT,
+            size: 1
+        }),
+        Answer::Error(201, _)
+    ));
 }

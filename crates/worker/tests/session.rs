@@ -11,7 +11,10 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
     let folder = tempfile::tempdir().unwrap();
     let (store, image) = (folder.path().join("store"), folder.path().join("image"));
     std::fs::create_dir(&image).unwrap();
-    let paths = (store.to_string_lossy().into_owned(), image.to_string_lossy().into_owned());
+    let paths = (
+        store.to_string_lossy().into_owned(),
+        image.to_string_lossy().into_owned(),
+    );
 
     let mut first = Worker::start();
     let program = first.attach();
@@ -21,22 +24,49 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
     let gone = program.alloc(3 << 20);
     program.write(small, &[7; 1000]);
     program.write(large + (5 << 20), &[9; 64]);
-    let stream = StreamRef { context: CONTEXT, stream: 0x200 };
-    program.post(&Op::StreamCreate { stream: 0x200, context: CONTEXT, flags: 1, priority: 0 });
-    program.post(&Op::EventCreate { event: 0x300, context: CONTEXT, flags: 0 });
+    let stream = StreamRef {
+        context: CONTEXT,
+        stream: 0x200,
+    };
+    program.post(&Op::StreamCreate {
+        stream: 0x200,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
+    program.post(&Op::EventCreate {
+        event: 0x300,
+        context: CONTEXT,
+        flags: 0,
+    });
     program.launch_add(small, 5, 250, stream);
-    program.post(&Op::EventRecord { event: 0x300, stream, flags: 0 });
+    program.post(&Op::EventRecord {
+        event: 0x300,
+        stream,
+        flags: 0,
+    });
     assert_eq!(program.ask(&Op::StreamSync { stream }), Answer::None);
     assert_eq!(program.ask(&Op::MemFree { address: gone }), Answer::None);
-    let Answer::Pair(total, 4) = program.ask(&Op::VariableGet { module: MODULE, name: "total" }) else {
+    let Answer::Pair(total, 4) = program.ask(&Op::VariableGet {
+        module: MODULE,
+        name: "total",
+    }) else {
         panic!("the variable has four bytes")
     };
     assert_eq!(words(&program.read(total, 4)), [1250]);
     first.detach(program);
     let (store, image) = paths;
-    let saved = first.ask(ToWorker::Save { store: store.clone(), image: image.clone() });
-    let FromWorker::Saved(totals) = &saved else { panic!("{saved:?}") };
-    assert_eq!((totals.allocations, totals.device_bytes), (2, 1000 + (9 << 20)));
+    let saved = first.ask(ToWorker::Save {
+        store: store.clone(),
+        image: image.clone(),
+    });
+    let FromWorker::Saved(totals) = &saved else {
+        panic!("{saved:?}")
+    };
+    assert_eq!(
+        (totals.allocations, totals.device_bytes),
+        (2, 1000 + (9 << 20))
+    );
 
     // The saved session goes on where it was.
     let program = first.attach();
@@ -47,8 +77,13 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
 
     let mut second = Worker::start();
     let loaded = second.ask(ToWorker::Load { store, image });
-    let FromWorker::Loaded(again) = &loaded else { panic!("{loaded:?}") };
-    assert_eq!((again.allocations, again.device_bytes), (totals.allocations, totals.device_bytes));
+    let FromWorker::Loaded(again) = &loaded else {
+        panic!("{loaded:?}")
+    };
+    assert_eq!(
+        (again.allocations, again.device_bytes),
+        (totals.allocations, totals.device_bytes)
+    );
     let program = second.attach();
     let mut expected = vec![0x0707_070cu32; 250];
     assert_eq!(words(&program.read(small, 1000)), expected);
@@ -70,23 +105,55 @@ fn errors_are_told_as_cuda_tells_them() {
     let mut worker = Worker::start();
     let program = worker.attach();
     program.set_up();
-    assert!(matches!(program.ask(&Op::MemFree { address: 0x3000_0000_0000 }), Answer::Error(1, _)));
-    let missing = Op::FunctionGet { function: 0x500, module: MODULE, name: "nothing" };
+    assert!(matches!(
+        program.ask(&Op::MemFree {
+            address: 0x3000_0000_0000
+        }),
+        Answer::Error(1, _)
+    ));
+    let missing = Op::FunctionGet {
+        function: 0x500,
+        module: MODULE,
+        name: "nothing",
+    };
     assert!(matches!(program.ask(&missing), Answer::Error(500, _)));
     // A launch that cannot be fails at the next synchronisation, once.
-    program.launch_add(0, 1, 0, StreamRef { context: CONTEXT, stream: 0x999 });
-    assert!(matches!(program.ask(&Op::ContextSync { context: CONTEXT }), Answer::Error(400, _)));
-    assert_eq!(program.ask(&Op::ContextSync { context: CONTEXT }), Answer::None);
+    program.launch_add(
+        0,
+        1,
+        0,
+        StreamRef {
+            context: CONTEXT,
+            stream: 0x999,
+        },
+    );
+    assert!(matches!(
+        program.ask(&Op::ContextSync { context: CONTEXT }),
+        Answer::Error(400, _)
+    ));
+    assert_eq!(
+        program.ask(&Op::ContextSync { context: CONTEXT }),
+        Answer::None
+    );
     // A fault ends the context for ever, and cannot be saved.
     program.launch_add(0x3000_0000_0000, 1, 1, LEGACY);
     for _ in 0..2 {
-        assert!(matches!(program.ask(&Op::ContextSync { context: CONTEXT }), Answer::Error(700, _)));
+        assert!(matches!(
+            program.ask(&Op::ContextSync { context: CONTEXT }),
+            Answer::Error(700, _)
+        ));
     }
     assert!(matches!(program.ask(&Op::Drain), Answer::Error(700, _)));
     assert_eq!(worker.ask(ToWorker::Detach), FromWorker::Detached);
     drop(program);
-    let save = ToWorker::Save { store: "/nonexistent/store".into(), image: "/nonexistent".into() };
+    let save = ToWorker::Save {
+        store: "/nonexistent/store".into(),
+        image: "/nonexistent".into(),
+    };
     let answer = worker.ask(save);
-    assert!(matches!(&answer, FromWorker::Failed(it) if it.kind == FailureKind::NotCheckpointable), "{answer:?}");
+    assert!(
+        matches!(&answer, FromWorker::Failed(it) if it.kind == FailureKind::NotCheckpointable),
+        "{answer:?}"
+    );
     let _ = FUNCTION;
 }

@@ -31,7 +31,8 @@ const BLAKE3_JOB: usize = 16;
 const CHANGE_JOB: usize = 24;
 /// Results come back through a buffer of this size.
 const BOUNCE: usize = 1 << 20;
-const SHARED_MEMORY_ATTRIBUTE: i32 = fermata_abi::sys::driver::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as i32;
+const SHARED_MEMORY_ATTRIBUTE: i32 =
+    fermata_abi::sys::driver::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as i32;
 
 /// A piece of device memory: its address, a multiple of 16, and its bytes.
 pub type Piece = (u64, u64);
@@ -98,11 +99,22 @@ impl Hasher {
         let grid = u32::try_from(tiles).map_err(|_| invalid("the pieces are too many"))?;
         let count = pieces.len() as u32;
         let digest_bytes = pieces.len() * 32;
-        let [job_at, tiles_at, digests_at] = self.scratch.place([jobs.len(), tiles as usize * 32, digest_bytes])?;
+        let [job_at, tiles_at, digests_at] =
+            self.scratch
+                .place([jobs.len(), tiles as usize * 32, digest_bytes])?;
         self.driver.copy_from_slice(job_at, &jobs, self.stream)?;
-        let params = Params::new().address(job_at).word(count).address(tiles_at).word(1);
+        let params = Params::new()
+            .address(job_at)
+            .word(count)
+            .address(tiles_at)
+            .word(1);
         self.launch(self.tiles, grid, THREADS, 0, &params)?;
-        let params = Params::new().address(job_at).word(count).address(tiles_at).address(digests_at).word(1);
+        let params = Params::new()
+            .address(job_at)
+            .word(count)
+            .address(tiles_at)
+            .address(digests_at)
+            .word(1);
         self.launch(self.roots, count, THREADS, 0, &params)?;
         let bytes = self.fetch(digests_at, digest_bytes)?;
         Ok(bytes.as_chunks::<32>().0.to_vec())
@@ -112,7 +124,11 @@ impl Hasher {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn changes(&mut self, pieces: &[Piece], key: &[u8; CHANGE_KEY_BYTES]) -> Result<Vec<[u8; 16]>> {
+    pub fn changes(
+        &mut self,
+        pieces: &[Piece],
+        key: &[u8; CHANGE_KEY_BYTES],
+    ) -> Result<Vec<[u8; 16]>> {
         let mut jobs = Vec::with_capacity(pieces.len() * CHANGE_JOB);
         let mut blocks = 0u64;
         for &(address, bytes) in pieces.iter().filter(|(_, bytes)| *bytes > 0) {
@@ -126,27 +142,67 @@ impl Hasher {
         }
         let count = (jobs.len() / CHANGE_JOB) as u32;
         let hash_bytes = blocks as usize * 16;
-        let [job_at, key_at, hashes_at] = self.scratch.place([jobs.len(), CHANGE_KEY_BYTES, hash_bytes])?;
+        let [job_at, key_at, hashes_at] =
+            self.scratch
+                .place([jobs.len(), CHANGE_KEY_BYTES, hash_bytes])?;
         self.driver.copy_from_slice(job_at, &jobs, self.stream)?;
         self.driver.copy_from_slice(key_at, key, self.stream)?;
-        let params = Params::new().address(job_at).word(count).address(blocks).address(key_at).address(hashes_at);
+        let params = Params::new()
+            .address(job_at)
+            .word(count)
+            .address(blocks)
+            .address(key_at)
+            .address(hashes_at);
         let grid = blocks.min(u64::from(self.multiprocessors) * 2) as u32;
-        self.launch(self.change, grid, CHANGE_THREADS, CHANGE_KEY_BYTES as u32, &params)?;
+        self.launch(
+            self.change,
+            grid,
+            CHANGE_THREADS,
+            CHANGE_KEY_BYTES as u32,
+            &params,
+        )?;
         let bytes = self.fetch(hashes_at, hash_bytes)?;
         Ok(bytes.as_chunks::<16>().0.to_vec())
     }
 
-    fn launch(&self, function: FunctionHandle, grid: u32, block: u32, shared: u32, params: &Params) -> Result<()> {
-        let size = Grid { grid: [grid, 1, 1], block: [block, 1, 1], shared };
-        self.driver.launch(&KernelLaunch { function, size, params: &params.0, attributes: &[] }, self.stream)
+    fn launch(
+        &self,
+        function: FunctionHandle,
+        grid: u32,
+        block: u32,
+        shared: u32,
+        params: &Params,
+    ) -> Result<()> {
+        let size = Grid {
+            grid: [grid, 1, 1],
+            block: [block, 1, 1],
+            shared,
+        };
+        self.driver.launch(
+            &KernelLaunch {
+                function,
+                size,
+                params: &params.0,
+                attributes: &[],
+            },
+            self.stream,
+        )
     }
 
     fn fetch(&self, from: u64, bytes: usize) -> Result<Vec<u8>> {
-        let buffer = self.bounce.take(Duration::from_secs(10)).ok_or_else(|| invalid("the result buffer is in use"))?;
+        let buffer = self
+            .bounce
+            .take(Duration::from_secs(10))
+            .ok_or_else(|| invalid("the result buffer is in use"))?;
         let mut all = Vec::with_capacity(bytes);
         while all.len() < bytes {
             let part = (bytes - all.len()).min(BOUNCE);
-            self.driver.copy(buffer.address(), from + all.len() as u64, part as u64, self.stream)?;
+            self.driver.copy(
+                buffer.address(),
+                from + all.len() as u64,
+                part as u64,
+                self.stream,
+            )?;
             self.driver.synchronize_stream(self.stream)?;
             all.extend_from_slice(&buffer[..part]);
         }
@@ -156,7 +212,11 @@ impl Hasher {
 
 fn invalid(what: &str) -> DriverError {
     let code = fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
-    DriverError { call: "hashing device memory", code, name: what.to_owned() }
+    DriverError {
+        call: "hashing device memory",
+        code,
+        name: what.to_owned(),
+    }
 }
 
 /// A parameter block: values at their natural alignment.

@@ -25,7 +25,12 @@ const ALIGN: usize = 256;
 impl Scratch {
     pub fn new(driver: &Arc<Driver>, index: u32) -> Result<Self> {
         let granularity = driver.granularity(index)?;
-        Ok(Scratch { driver: Arc::clone(driver), index, granularity, block: None })
+        Ok(Scratch {
+            driver: Arc::clone(driver),
+            index,
+            granularity,
+            block: None,
+        })
     }
 
     /// Addresses for three arrays of these sizes. What was placed before is overwritten, so the work
@@ -43,16 +48,23 @@ impl Scratch {
         self.release()?;
         let size = bytes.next_multiple_of(self.granularity);
         let memory = self.driver.create_memory(self.index, size)?;
-        let placed = self.driver.reserve_addresses(size, 0, 0).and_then(|address| {
-            let mapped = self.driver.map(address, size, 0, memory).and_then(|()| {
-                let access = fermata_abi::sys::driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-                self.driver.set_access(address, size, access, &[self.index])
+        let placed = self
+            .driver
+            .reserve_addresses(size, 0, 0)
+            .and_then(|address| {
+                let mapped = self.driver.map(address, size, 0, memory).and_then(|()| {
+                    let access = fermata_abi::sys::driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+                    self.driver.set_access(address, size, access, &[self.index])
+                });
+                mapped.map(|()| address)
             });
-            mapped.map(|()| address)
-        });
         match placed {
             Ok(address) => {
-                self.block = Some(Block { address, size, memory });
+                self.block = Some(Block {
+                    address,
+                    size,
+                    memory,
+                });
                 Ok(address)
             }
             Err(error) => {
@@ -63,7 +75,9 @@ impl Scratch {
     }
 
     fn release(&mut self) -> Result<()> {
-        let Some(block) = self.block.take() else { return Ok(()) };
+        let Some(block) = self.block.take() else {
+            return Ok(());
+        };
         self.driver.unmap(block.address, block.size)?;
         self.driver.release_addresses(block.address, block.size)?;
         self.driver.release_memory(block.memory)

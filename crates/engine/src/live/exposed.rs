@@ -21,7 +21,10 @@ impl Live {
         let mut exposed = Exposed::default();
         for (handle, memory) in session.memories.iter() {
             let whole = session.mappings.iter().find(|(_, it)| {
-                let reachable = it.access.get(&memory.device).is_some_and(|access| *access == cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+                let reachable = it
+                    .access
+                    .get(&memory.device)
+                    .is_some_and(|access| *access == cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
                 it.memory == handle && it.offset == 0 && it.size == memory.size && reachable
             });
             let address = match whole {
@@ -46,10 +49,19 @@ impl Live {
     fn map_aside(&mut self, handle: Handle, device: u32, size: u64) -> Result<u64, EngineError> {
         let operation = format!("reach physical memory {handle:#x}");
         let physical = self.memories.get(&handle).copied();
-        let physical = physical.ok_or_else(|| EngineError::Internal(format!("cannot {operation}: it is not there")))?;
-        let address = self.space.reserve(size, 0, 0).map_err(EngineError::memory(&*operation))?;
+        let physical = physical
+            .ok_or_else(|| EngineError::Internal(format!("cannot {operation}: it is not there")))?;
+        let address = self
+            .space
+            .reserve(size, 0, 0)
+            .map_err(EngineError::memory(&*operation))?;
         let mapped = self.driver.map(address, size, 0, physical).and_then(|()| {
-            self.driver.set_access(address, size, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE, &[device])
+            self.driver.set_access(
+                address,
+                size,
+                cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                &[device],
+            )
         });
         if let Err(error) = mapped {
             // Whether it had been mapped is not known; unmapping what is not mapped does nothing.
@@ -63,8 +75,12 @@ impl Live {
     /// Undoes [`Live::expose`].
     pub(crate) fn conceal(&mut self, exposed: Exposed) -> Result<(), EngineError> {
         for (address, size) in exposed.temporary {
-            self.driver.unmap(address, size).map_err(EngineError::driver("undo a mapping for the transfer"))?;
-            self.space.unreserve(address).map_err(EngineError::memory("undo a mapping for the transfer"))?;
+            self.driver
+                .unmap(address, size)
+                .map_err(EngineError::driver("undo a mapping for the transfer"))?;
+            self.space
+                .unreserve(address)
+                .map_err(EngineError::memory("undo a mapping for the transfer"))?;
         }
         Ok(())
     }

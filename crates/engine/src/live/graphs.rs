@@ -6,15 +6,19 @@ use std::sync::Arc;
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
-    BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, GraphHandle, Grid, KernelLaunch,
-    NodeSpec,
+    BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, GraphHandle,
+    Grid, KernelLaunch, NodeSpec,
 };
 use fermata_graph::{CopyEnd, Graph, MemOp, MemOpKind, NodeKind, Place};
 
 use crate::{HostCaller, Live, Moved};
 
 fn refuse(code: cu::CUresult, why: impl Into<String>) -> DriverError {
-    DriverError { call: "cuGraphInstantiate", code, name: why.into() }
+    DriverError {
+        call: "cuGraphInstantiate",
+        code,
+        name: why.into(),
+    }
 }
 
 /// The calls of host nodes live as long as the process: a graph may be launched at any time until then.
@@ -24,11 +28,27 @@ fn leak_call(caller: &HostCaller, id: u64) -> &'static (dyn Fn() + Send + Sync) 
 }
 
 fn batch(op: &MemOp, moved: &Moved) -> BatchOp {
-    let MemOp { kind, address, value, flags, wide } = *op;
+    let MemOp {
+        kind,
+        address,
+        value,
+        flags,
+        wide,
+    } = *op;
     let address = moved.translate(address);
     match kind {
-        MemOpKind::Wait => BatchOp::Wait { address, value, flags, wide },
-        MemOpKind::Write => BatchOp::Write { address, value, flags, wide },
+        MemOpKind::Wait => BatchOp::Wait {
+            address,
+            value,
+            flags,
+            wide,
+        },
+        MemOpKind::Write => BatchOp::Write {
+            address,
+            value,
+            flags,
+            wide,
+        },
         MemOpKind::Barrier => BatchOp::Barrier { flags },
     }
 }
@@ -38,7 +58,12 @@ impl Live {
     ///
     /// # Errors
     /// An unknown handle in the graph, a node kind that is not supported, or what the driver says.
-    pub fn instantiate(&mut self, context: Handle, graph: &Graph, flags: u64) -> Result<ExecHandle, DriverError> {
+    pub fn instantiate(
+        &mut self,
+        context: Handle,
+        graph: &Graph,
+        flags: u64,
+    ) -> Result<ExecHandle, DriverError> {
         let entered = self.enter(context)?.handle;
         let built = self.build(entered, graph, 0)?;
         let exec = self.driver.instantiate(built, flags);
@@ -51,10 +76,12 @@ impl Live {
     /// # Errors
     /// As [`Live::instantiate`]; `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE` if the shapes differ.
     pub fn update(&mut self, exec: Handle, graph: &Graph) -> Result<(), DriverError> {
-        let (handle, context) = *self
-            .executables
-            .get(&exec)
-            .ok_or_else(|| refuse(cu::CUDA_ERROR_INVALID_VALUE, "there is no such executable graph"))?;
+        let (handle, context) = *self.executables.get(&exec).ok_or_else(|| {
+            refuse(
+                cu::CUDA_ERROR_INVALID_VALUE,
+                "there is no such executable graph",
+            )
+        })?;
         let entered = self.enter(context)?.handle;
         let built = self.build(entered, graph, 0)?;
         let updated = self.driver.update_exec(handle, built);
@@ -62,11 +89,21 @@ impl Live {
         updated
     }
 
-    fn build(&self, context: ContextHandle, graph: &Graph, depth: u32) -> Result<GraphHandle, DriverError> {
+    fn build(
+        &self,
+        context: ContextHandle,
+        graph: &Graph,
+        depth: u32,
+    ) -> Result<GraphHandle, DriverError> {
         if depth > 16 {
-            return Err(refuse(cu::CUDA_ERROR_NOT_SUPPORTED, "graphs nested more than 16 deep"));
+            return Err(refuse(
+                cu::CUDA_ERROR_NOT_SUPPORTED,
+                "graphs nested more than 16 deep",
+            ));
         }
-        let order = graph.order().map_err(|error| refuse(cu::CUDA_ERROR_INVALID_VALUE, error.to_string()))?;
+        let order = graph
+            .order()
+            .map_err(|error| refuse(cu::CUDA_ERROR_INVALID_VALUE, error.to_string()))?;
         let built = self.driver.create_graph()?;
         let mut nodes = HashMap::new();
         for id in order {
@@ -74,7 +111,11 @@ impl Live {
                 .node(id)
                 .map_err(|error| refuse(cu::CUDA_ERROR_INVALID_VALUE, error.to_string()))
                 .and_then(|node| {
-                    let after: Vec<_> = node.dependencies.iter().filter_map(|(from, _)| nodes.get(from).copied()).collect();
+                    let after: Vec<_> = node
+                        .dependencies
+                        .iter()
+                        .filter_map(|(from, _)| nodes.get(from).copied())
+                        .collect();
                     self.add(built, &after, &node.kind, context, depth)
                 });
             match added {
@@ -98,37 +139,71 @@ impl Live {
     ) -> Result<fermata_device::NodeHandle, DriverError> {
         let context_of = |handle: Handle| match handle {
             0 => Ok(context),
-            other => self.contexts.get(&other).map(|found| found.handle).ok_or_else(|| {
-                refuse(cu::CUDA_ERROR_INVALID_CONTEXT, format!("there is no context {other:#x}"))
-            }),
+            other => self
+                .contexts
+                .get(&other)
+                .map(|found| found.handle)
+                .ok_or_else(|| {
+                    refuse(
+                        cu::CUDA_ERROR_INVALID_CONTEXT,
+                        format!("there is no context {other:#x}"),
+                    )
+                }),
         };
         let event_of = |handle: &Handle| {
             let found = self.events.get(handle).map(|(event, _)| *event);
-            found.ok_or_else(|| refuse(cu::CUDA_ERROR_INVALID_HANDLE, format!("there is no event {handle:#x}")))
+            found.ok_or_else(|| {
+                refuse(
+                    cu::CUDA_ERROR_INVALID_HANDLE,
+                    format!("there is no event {handle:#x}"),
+                )
+            })
         };
         match kind {
             NodeKind::Kernel(node) => {
                 let function = self.functions.get(&node.function).ok_or_else(|| {
-                    refuse(cu::CUDA_ERROR_INVALID_HANDLE, format!("there is no function {:#x}", node.function))
+                    refuse(
+                        cu::CUDA_ERROR_INVALID_HANDLE,
+                        format!("there is no function {:#x}", node.function),
+                    )
                 })?;
-                let attributes: Vec<(u32, &[u8])> =
-                    node.attributes.iter().map(|it| (it.id, it.value.as_slice())).collect();
+                let attributes: Vec<(u32, &[u8])> = node
+                    .attributes
+                    .iter()
+                    .map(|it| (it.id, it.value.as_slice()))
+                    .collect();
                 let params = self.moved.patch(&node.params);
-                let size = Grid { grid: node.grid, block: node.block, shared: node.shared_bytes };
+                let size = Grid {
+                    grid: node.grid,
+                    block: node.block,
+                    shared: node.shared_bytes,
+                };
                 let launch = KernelLaunch {
                     function: function.handle,
                     size,
                     params: &params,
                     attributes: &attributes,
                 };
-                self.driver.add_node(graph, after, &NodeSpec::Kernel(launch), context_of(node.context)?)
+                self.driver.add_node(
+                    graph,
+                    after,
+                    &NodeSpec::Kernel(launch),
+                    context_of(node.context)?,
+                )
             }
             NodeKind::Memcpy(copy) => {
                 let (to, from) = (self.side(&copy.dst)?, self.side(&copy.src)?);
                 let context = context_of(copy.dst.context)?;
                 let (width, height, depth) = (copy.width_bytes, copy.height, copy.depth);
-                let copy = CopyBox { to, from, width, height, depth };
-                self.driver.add_node(graph, after, &NodeSpec::Copy(copy), context)
+                let copy = CopyBox {
+                    to,
+                    from,
+                    width,
+                    height,
+                    depth,
+                };
+                self.driver
+                    .add_node(graph, after, &NodeSpec::Copy(copy), context)
             }
             NodeKind::Memset(node) => {
                 let fill = NodeSpec::Fill {
@@ -143,36 +218,58 @@ impl Live {
             }
             NodeKind::Host(call) => {
                 let call = leak_call(&self.host_caller, call.user_data);
-                self.driver.add_node(graph, after, &NodeSpec::Host(call), context)
+                self.driver
+                    .add_node(graph, after, &NodeSpec::Host(call), context)
             }
             NodeKind::ChildGraph(child) => {
                 let child = self.build(context, child, depth + 1)?;
-                let added = self.driver.add_node(graph, after, &NodeSpec::Child(child), context);
+                let added = self
+                    .driver
+                    .add_node(graph, after, &NodeSpec::Child(child), context);
                 self.driver.destroy_graph(child)?;
                 added
             }
-            NodeKind::Empty => self.driver.add_node(graph, after, &NodeSpec::Empty, context),
-            NodeKind::EventWait(event) => {
-                self.driver.add_node(graph, after, &NodeSpec::EventWait(event_of(event)?), context)
-            }
-            NodeKind::EventRecord(event) => {
-                self.driver.add_node(graph, after, &NodeSpec::EventRecord(event_of(event)?), context)
-            }
+            NodeKind::Empty => self
+                .driver
+                .add_node(graph, after, &NodeSpec::Empty, context),
+            NodeKind::EventWait(event) => self.driver.add_node(
+                graph,
+                after,
+                &NodeSpec::EventWait(event_of(event)?),
+                context,
+            ),
+            NodeKind::EventRecord(event) => self.driver.add_node(
+                graph,
+                after,
+                &NodeSpec::EventRecord(event_of(event)?),
+                context,
+            ),
             NodeKind::BatchMemOp(ops) => {
                 let ops: Vec<BatchOp> = ops.iter().map(|op| batch(op, &self.moved)).collect();
-                self.driver.add_node(graph, after, &NodeSpec::Batch(&ops), context)
+                self.driver
+                    .add_node(graph, after, &NodeSpec::Batch(&ops), context)
             }
-            NodeKind::MemAlloc(_) | NodeKind::MemFree(_) => {
-                Err(refuse(cu::CUDA_ERROR_NOT_SUPPORTED, format!("{} nodes are not supported", kind.name())))
-            }
+            NodeKind::MemAlloc(_) | NodeKind::MemFree(_) => Err(refuse(
+                cu::CUDA_ERROR_NOT_SUPPORTED,
+                format!("{} nodes are not supported", kind.name()),
+            )),
         }
     }
 
     fn side(&self, end: &CopyEnd) -> Result<CopySide, DriverError> {
         let endpoint = match end.place {
             Place::Array => Endpoint::Array(self.array(end.address)?),
-            Place::Host | Place::Device | Place::Unified => Endpoint::Address(self.moved.translate(end.address)),
+            Place::Host | Place::Device | Place::Unified => {
+                Endpoint::Address(self.moved.translate(end.address))
+            }
         };
-        Ok(CopySide { endpoint, x: end.x_bytes, y: end.y, z: end.z, pitch: end.pitch, rows: end.height })
+        Ok(CopySide {
+            endpoint,
+            x: end.x_bytes,
+            y: end.y,
+            z: end.z,
+            pitch: end.pitch,
+            rows: end.height,
+        })
     }
 }

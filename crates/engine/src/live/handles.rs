@@ -47,6 +47,9 @@ mod tests {
             hasher.write_u64(handle);
             seen[(hasher.finish() % 64) as usize] += 1;
         }
-        assert!(seen.iter().all(|count| (50..200).contains(count)), "{seen:?}");
+        assert!(
+            seen.iter().all(|count| (50..200).contains(count)),
+            "{seen:?}"
+        );
     }
 }

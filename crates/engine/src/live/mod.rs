@@ -12,8 +12,9 @@ use fermata_abi::op::{Address, Handle, STREAM_LEGACY, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::hash::Hasher;
 use fermata_device::{
-    AddressSpace, ArrayHandle, ContextHandle, Driver, DriverError, EventHandle, ExecHandle, FunctionHandle,
-    HostMapping, MemoryError, ModuleHandle, PhysicalHandle, PinnedPool, StreamHandle,
+    AddressSpace, ArrayHandle, ContextHandle, Driver, DriverError, EventHandle, ExecHandle,
+    FunctionHandle, HostMapping, MemoryError, ModuleHandle, PhysicalHandle, PinnedPool,
+    StreamHandle,
 };
 
 pub use handles::HandleMap;
@@ -91,7 +92,11 @@ pub struct Live {
 }
 
 fn invalid(call: &'static str, code: cu::CUresult, what: &str, handle: Handle) -> DriverError {
-    DriverError { call, code, name: format!("there is no {what} {handle:#x}") }
+    DriverError {
+        call,
+        code,
+        name: format!("there is no {what} {handle:#x}"),
+    }
 }
 
 impl Live {
@@ -128,7 +133,12 @@ impl Live {
     /// Unknown, or what the driver says.
     pub fn enter(&mut self, context: Handle) -> Result<LiveContext, DriverError> {
         let found = *self.contexts.get(&context).ok_or_else(|| {
-            invalid("cuCtxSetCurrent", cu::CUDA_ERROR_INVALID_CONTEXT, "context", context)
+            invalid(
+                "cuCtxSetCurrent",
+                cu::CUDA_ERROR_INVALID_CONTEXT,
+                "context",
+                context,
+            )
         })?;
         if self.current != Some(found.handle) {
             self.driver.set_current(found.handle)?;
@@ -152,7 +162,12 @@ impl Live {
             return Ok(StreamHandle::LEGACY);
         }
         let found = *self.streams.get(&stream.stream).ok_or_else(|| {
-            invalid("cuStreamQuery", cu::CUDA_ERROR_INVALID_HANDLE, "stream", stream.stream)
+            invalid(
+                "cuStreamQuery",
+                cu::CUDA_ERROR_INVALID_HANDLE,
+                "stream",
+                stream.stream,
+            )
         })?;
         self.enter(found.context)?;
         Ok(found.handle)
@@ -163,10 +178,14 @@ impl Live {
     /// # Errors
     /// Unknown, or what the driver says.
     pub fn event(&mut self, event: Handle) -> Result<EventHandle, DriverError> {
-        let (handle, _) = *self
-            .events
-            .get(&event)
-            .ok_or_else(|| invalid("cuEventQuery", cu::CUDA_ERROR_INVALID_HANDLE, "event", event))?;
+        let (handle, _) = *self.events.get(&event).ok_or_else(|| {
+            invalid(
+                "cuEventQuery",
+                cu::CUDA_ERROR_INVALID_HANDLE,
+                "event",
+                event,
+            )
+        })?;
         Ok(handle)
     }
 
@@ -176,7 +195,12 @@ impl Live {
     /// Unknown, or what the driver says.
     pub fn function(&mut self, function: Handle) -> Result<LiveFunction, DriverError> {
         let found = *self.functions.get(&function).ok_or_else(|| {
-            invalid("cuLaunchKernel", cu::CUDA_ERROR_INVALID_HANDLE, "function", function)
+            invalid(
+                "cuLaunchKernel",
+                cu::CUDA_ERROR_INVALID_HANDLE,
+                "function",
+                function,
+            )
         })?;
         self.enter(found.context)?;
         Ok(found)
@@ -188,8 +212,8 @@ impl Live {
     /// Unknown.
     pub fn array(&self, array: Handle) -> Result<ArrayHandle, DriverError> {
         let found = self.arrays.get(&array);
-        let (handle, _) =
-            found.ok_or_else(|| invalid("cuMemcpy", cu::CUDA_ERROR_INVALID_HANDLE, "array", array))?;
+        let (handle, _) = found
+            .ok_or_else(|| invalid("cuMemcpy", cu::CUDA_ERROR_INVALID_HANDLE, "array", array))?;
         Ok(*handle)
     }
 
@@ -198,9 +222,19 @@ impl Live {
     /// # Errors
     /// The session has none there, or what the driver says.
     pub fn enter_device(&mut self, device: u32) -> Result<LiveContext, DriverError> {
-        let handle = self.contexts.iter().filter(|(_, it)| it.device == device).map(|(handle, _)| *handle).min();
+        let handle = self
+            .contexts
+            .iter()
+            .filter(|(_, it)| it.device == device)
+            .map(|(handle, _)| *handle)
+            .min();
         let handle = handle.ok_or_else(|| {
-            invalid("cuCtxSetCurrent", cu::CUDA_ERROR_INVALID_CONTEXT, "context on device", u64::from(device))
+            invalid(
+                "cuCtxSetCurrent",
+                cu::CUDA_ERROR_INVALID_CONTEXT,
+                "context on device",
+                u64::from(device),
+            )
         })?;
         self.enter(handle)
     }
@@ -212,7 +246,11 @@ impl Live {
     pub fn prepare_staging(&mut self) -> Result<(), DriverError> {
         if self.staging.is_none() {
             self.enter_any()?;
-            self.staging = Some(PinnedPool::new(&self.driver, STAGING_BUFFERS, CHUNK as usize)?);
+            self.staging = Some(PinnedPool::new(
+                &self.driver,
+                STAGING_BUFFERS,
+                CHUNK as usize,
+            )?);
         }
         Ok(())
     }
@@ -223,7 +261,14 @@ impl Live {
     /// The session has none, or what the driver says.
     pub fn enter_any(&mut self) -> Result<(), DriverError> {
         let first = self.contexts.keys().min().copied();
-        let first = first.ok_or_else(|| invalid("cuCtxSetCurrent", cu::CUDA_ERROR_INVALID_CONTEXT, "context", 0))?;
+        let first = first.ok_or_else(|| {
+            invalid(
+                "cuCtxSetCurrent",
+                cu::CUDA_ERROR_INVALID_CONTEXT,
+                "context",
+                0,
+            )
+        })?;
         self.enter(first).map(|_| ())
     }
 
@@ -233,10 +278,18 @@ impl Live {
     /// What the driver says.
     pub fn enable_peer(&mut self, context: Handle, peer: Handle) -> Result<(), DriverError> {
         let other = self.contexts.get(&peer).copied();
-        let other = other.ok_or_else(|| invalid("cuCtxEnablePeerAccess", cu::CUDA_ERROR_INVALID_CONTEXT, "context", peer))?;
+        let other = other.ok_or_else(|| {
+            invalid(
+                "cuCtxEnablePeerAccess",
+                cu::CUDA_ERROR_INVALID_CONTEXT,
+                "context",
+                peer,
+            )
+        })?;
         let own = self.enter(context)?;
         self.driver.enable_peer(other.handle)?;
-        self.space.set_peer(&self.driver, other.device, own.device, true)
+        self.space
+            .set_peer(&self.driver, other.device, own.device, true)
     }
 
     /// Ends [`Live::enable_peer`].
@@ -245,9 +298,17 @@ impl Live {
     /// What the driver says.
     pub fn disable_peer(&mut self, context: Handle, peer: Handle) -> Result<(), DriverError> {
         let other = self.contexts.get(&peer).copied();
-        let other = other.ok_or_else(|| invalid("cuCtxDisablePeerAccess", cu::CUDA_ERROR_INVALID_CONTEXT, "context", peer))?;
+        let other = other.ok_or_else(|| {
+            invalid(
+                "cuCtxDisablePeerAccess",
+                cu::CUDA_ERROR_INVALID_CONTEXT,
+                "context",
+                peer,
+            )
+        })?;
         let own = self.enter(context)?;
         self.driver.disable_peer(other.handle)?;
-        self.space.set_peer(&self.driver, other.device, own.device, false)
+        self.space
+            .set_peer(&self.driver, other.device, own.device, false)
     }
 }

@@ -36,7 +36,11 @@ impl Moved {
     /// The address for the driver.
     #[inline]
     pub fn translate(&self, address: Address) -> Address {
-        if self.ranges.is_empty() { address } else { self.find(address).unwrap_or(address) }
+        if self.ranges.is_empty() {
+            address
+        } else {
+            self.find(address).unwrap_or(address)
+        }
     }
 
     fn find(&self, address: Address) -> Option<Address> {
@@ -64,8 +68,14 @@ impl Moved {
         let (first, _) = self.ranges.first_key_value()?;
         let (last, (size, _)) = self.ranges.last_key_value()?;
         let within = *first..last + size;
-        let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        words.filter(|word| within.contains(word)).find(|word| self.find(*word).is_some())
+        let words = bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| u64::from_le_bytes(*word));
+        words
+            .filter(|word| within.contains(word))
+            .find(|word| self.find(*word).is_some())
     }
 }
 
@@ -82,7 +92,13 @@ mod tests {
 
     #[test]
     fn addresses_inside_are_translated_and_others_are_not() {
-        for (known, actual) in [(0x7000, 0x9000), (0x700f, 0x900f), (0x7010, 0x7010), (0x6fff, 0x6fff), (0x8003, 0xa003)] {
+        for (known, actual) in [
+            (0x7000, 0x9000),
+            (0x700f, 0x900f),
+            (0x7010, 0x7010),
+            (0x6fff, 0x6fff),
+            (0x8003, 0xa003),
+        ] {
             assert_eq!(moved().translate(known), actual);
         }
         assert_eq!(Moved::default().translate(0x7000), 0x7000);

@@ -14,7 +14,13 @@ pub(crate) enum Source {
     /// In a host region, at an offset.
     Host { region: u64, offset: u64 },
     /// In an array: rows of `width` bytes from row `y` of slice `z`.
-    Array { array: u64, y: u64, z: u64, width: u64, rows: u64 },
+    Array {
+        array: u64,
+        y: u64,
+        z: u64,
+        width: u64,
+        rows: u64,
+    },
 }
 
 /// At most [`CHUNK`] bytes of a buffer.
@@ -30,7 +36,12 @@ fn linear(pieces: &mut Vec<Piece>, buffer: u64, bytes: u64, source: impl Fn(u64)
     let mut offset = 0;
     while offset < bytes {
         let len = (bytes - offset).min(CHUNK);
-        pieces.push(Piece { buffer, offset, len: len as usize, source: source(offset) });
+        pieces.push(Piece {
+            buffer,
+            offset,
+            len: len as usize,
+            source: source(offset),
+        });
         offset += len;
     }
 }
@@ -49,24 +60,40 @@ pub(crate) fn pieces(
         match &buffer.owner {
             BufferOwner::Allocation(address) => {
                 let device = session.allocations.get(*address)?.device;
-                linear(&mut pieces, number, bytes, |offset| Source::Device { device, address: address + offset });
+                linear(&mut pieces, number, bytes, |offset| Source::Device {
+                    device,
+                    address: address + offset,
+                });
             }
             BufferOwner::Memory(handle) => {
                 let device = session.memories.get(*handle)?.device;
                 let Some(address) = memories.get(handle) else {
-                    return Err(EngineError::Internal(format!("physical memory {handle:#x} cannot be reached")));
+                    return Err(EngineError::Internal(format!(
+                        "physical memory {handle:#x} cannot be reached"
+                    )));
                 };
-                linear(&mut pieces, number, bytes, |offset| Source::Device { device, address: address + offset });
+                linear(&mut pieces, number, bytes, |offset| Source::Device {
+                    device,
+                    address: address + offset,
+                });
             }
             BufferOwner::Variable { module, name } => {
                 let module = session.modules.get(*module)?;
                 let device = session.contexts.get(module.context)?.device;
-                let Some(variable) = module.variables.get(name) else { continue };
+                let Some(variable) = module.variables.get(name) else {
+                    continue;
+                };
                 let address = variable.actual;
-                linear(&mut pieces, number, bytes, |offset| Source::Device { device, address: address + offset });
+                linear(&mut pieces, number, bytes, |offset| Source::Device {
+                    device,
+                    address: address + offset,
+                });
             }
             BufferOwner::Host(region) => {
-                linear(&mut pieces, number, bytes, |offset| Source::Host { region: *region, offset });
+                linear(&mut pieces, number, bytes, |offset| Source::Host {
+                    region: *region,
+                    offset,
+                });
             }
             BufferOwner::Array(handle) => array_pieces(&mut pieces, session, *handle, number)?,
         }
@@ -74,7 +101,12 @@ pub(crate) fn pieces(
     Ok(pieces)
 }
 
-fn array_pieces(pieces: &mut Vec<Piece>, session: &Session, handle: u64, buffer: u64) -> Result<(), EngineError> {
+fn array_pieces(
+    pieces: &mut Vec<Piece>,
+    session: &Session,
+    handle: u64,
+    buffer: u64,
+) -> Result<(), EngineError> {
     let array = session.arrays.get(handle)?;
     let (height, depth) = (array.height.max(1), array.depth.max(1));
     let width = array.bytes / (height * depth).max(1);
@@ -87,8 +119,19 @@ fn array_pieces(pieces: &mut Vec<Piece>, session: &Session, handle: u64, buffer:
         let mut y = 0;
         while y < height {
             let rows = at_once.min(height - y);
-            let source = Source::Array { array: handle, y, z, width, rows };
-            pieces.push(Piece { buffer, offset: (z * height + y) * width, len: (width * rows) as usize, source });
+            let source = Source::Array {
+                array: handle,
+                y,
+                z,
+                width,
+                rows,
+            };
+            pieces.push(Piece {
+                buffer,
+                offset: (z * height + y) * width,
+                len: (width * rows) as usize,
+                source,
+            });
             y += rows;
         }
     }

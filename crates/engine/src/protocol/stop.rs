@@ -31,7 +31,12 @@ const IN_FLIGHT: usize = 8;
 ///
 /// # Errors
 /// [`EngineError`]; the store then holds nothing new, and what is in the folder is no image.
-pub fn save(site: &mut Site, store: &Store, image: &Path, progress: Progress<'_>) -> Result<Summary, EngineError> {
+pub fn save(
+    site: &mut Site,
+    store: &Store,
+    image: &Path,
+    progress: Progress<'_>,
+) -> Result<Summary, EngineError> {
     let start = Instant::now();
     settle(&mut site.live)?;
     variables::discover(site)?;
@@ -61,8 +66,12 @@ pub fn save(site: &mut Site, store: &Store, image: &Path, progress: Progress<'_>
 fn settle(live: &mut Live) -> Result<(), EngineError> {
     let contexts: Vec<u64> = live.contexts.keys().copied().collect();
     for context in contexts {
-        let idle = live.enter(context).and_then(|_| live.driver.synchronize_context());
-        idle.map_err(|error| EngineError::NotCheckpointable(format!("context {context:#x} has failed: {error}")))?;
+        let idle = live
+            .enter(context)
+            .and_then(|_| live.driver.synchronize_context());
+        idle.map_err(|error| {
+            EngineError::NotCheckpointable(format!("context {context:#x} has failed: {error}"))
+        })?;
     }
     Ok(())
 }
@@ -89,8 +98,12 @@ fn copy_out(
     progress: Progress<'_>,
 ) -> Result<(Chunks, PackWriter), EngineError> {
     let writer = store.begin()?;
-    if plan.iter().any(|piece| !matches!(piece.source, Source::Host { .. })) {
-        live.prepare_staging().map_err(EngineError::driver("make staging buffers"))?;
+    if plan
+        .iter()
+        .any(|piece| !matches!(piece.source, Source::Host { .. }))
+    {
+        live.prepare_staging()
+            .map_err(EngineError::driver("make staging buffers"))?;
     }
     let digests = digest::on_devices(live, plan);
     let mut known = Chunks::new();
@@ -131,12 +144,20 @@ fn copy_out(
 }
 
 /// Copies pieces into pinned buffers and queues them.
-fn produce(live: &Live, plan: &[(Piece, Option<ChunkId>)], queue: &Queue<Job>) -> Result<(), EngineError> {
+fn produce(
+    live: &Live,
+    plan: &[(Piece, Option<ChunkId>)],
+    queue: &Queue<Job>,
+) -> Result<(), EngineError> {
     let mut engines = Engines::new(live, Direction::ToHost);
     let mut flying = Flying::new();
     for (piece, id) in plan {
         if let Source::Host { region, offset } = piece.source {
-            if !queue.push(Job { piece: *piece, content: Content::Host { region, offset }, id: *id }) {
+            if !queue.push(Job {
+                piece: *piece,
+                content: Content::Host { region, offset },
+                id: *id,
+            }) {
                 return Ok(());
             }
             continue;
@@ -177,9 +198,15 @@ fn land<'d>(
     flying: &mut Flying<'d>,
     queue: &Queue<Job>,
 ) -> Result<bool, EngineError> {
-    let Some((piece, id, copy)) = flying.pop_front() else { return Ok(true) };
+    let Some((piece, id, copy)) = flying.pop_front() else {
+        return Ok(true);
+    };
     let buffer = engines.finish(&piece, copy)?;
-    Ok(queue.push(Job { piece, content: Content::Copied(buffer), id }))
+    Ok(queue.push(Job {
+        piece,
+        content: Content::Copied(buffer),
+        id,
+    }))
 }
 
 /// Takes pieces from the queue, hashes and stores them.
@@ -197,7 +224,9 @@ fn store_pieces(
             Content::Host { region, offset } => {
                 own.resize(CHUNK as usize, 0);
                 let Some(mapping) = hosts.get(region) else {
-                    queue.fail(EngineError::Internal(format!("host region {region:#x} is not mapped")));
+                    queue.fail(EngineError::Internal(format!(
+                        "host region {region:#x} is not mapped"
+                    )));
                     return;
                 };
                 mapping.read(*offset, &mut own[..piece.len]);
@@ -210,7 +239,9 @@ fn store_pieces(
                 queue.fail(error.into());
                 return;
             }
-            chunks.lock().insert((piece.buffer, piece.offset), (piece.len as u32, id));
+            chunks
+                .lock()
+                .insert((piece.buffer, piece.offset), (piece.len as u32, id));
         }
         report(piece.len as u64);
     }
@@ -219,7 +250,10 @@ fn store_pieces(
 /// Whether all bytes are zero; such pieces are not stored.
 fn is_zero(bytes: &[u8]) -> bool {
     let (blocks, tail) = bytes.as_chunks::<64>();
-    tail.iter().all(|byte| *byte == 0) && blocks.iter().all(|block| block.iter().fold(0, |all, byte| all | byte) == 0)
+    tail.iter().all(|byte| *byte == 0)
+        && blocks
+            .iter()
+            .all(|block| block.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
 #[cfg(test)]

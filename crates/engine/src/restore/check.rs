@@ -10,15 +10,25 @@ use crate::{CHUNK, EngineError};
 
 /// Every chunk must fall into a buffer of the session.
 pub(super) fn table(session: &Session, table: &ChunkTable) -> Result<(), EngineError> {
-    let buffers: HashMap<u64, u64> = session.buffers().into_iter().map(|it| (it.number, it.bytes)).collect();
+    let buffers: HashMap<u64, u64> = session
+        .buffers()
+        .into_iter()
+        .map(|it| (it.number, it.bytes))
+        .collect();
     for record in table.records() {
         let Some(bytes) = buffers.get(&record.buffer.0) else {
-            let why = format!("its chunk table names buffer {}, which does not exist", record.buffer);
+            let why = format!(
+                "its chunk table names buffer {}, which does not exist",
+                record.buffer
+            );
             return Err(EngineError::Damaged(why));
         };
         let end = record.offset.checked_add(u64::from(record.length));
         if end.is_none_or(|end| end > *bytes) || u64::from(record.length) > CHUNK {
-            let why = format!("a chunk of buffer {} at offset {} does not fit it", record.buffer, record.offset);
+            let why = format!(
+                "a chunk of buffer {} at offset {} does not fit it",
+                record.buffer, record.offset
+            );
             return Err(EngineError::Damaged(why));
         }
     }
@@ -28,12 +38,27 @@ pub(super) fn table(session: &Session, table: &ChunkTable) -> Result<(), EngineE
 /// The devices here must be able to hold the session.
 pub(super) fn host(session: &Session, driver: &Driver) -> Result<(), EngineError> {
     let used = |index: usize| {
-        let contexts = session.contexts.iter().any(|(_, it)| it.device as usize == index);
-        contexts || session.memories.iter().any(|(_, it)| it.device as usize == index)
+        let contexts = session
+            .contexts
+            .iter()
+            .any(|(_, it)| it.device as usize == index);
+        contexts
+            || session
+                .memories
+                .iter()
+                .any(|(_, it)| it.device as usize == index)
     };
-    for (index, wanted) in session.devices.iter().enumerate().filter(|(index, _)| used(*index)) {
+    for (index, wanted) in session
+        .devices
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| used(*index))
+    {
         if index >= driver.device_count() as usize {
-            let why = format!("it uses device {index}, and there are {} devices", driver.device_count());
+            let why = format!(
+                "it uses device {index}, and there are {} devices",
+                driver.device_count()
+            );
             return Err(EngineError::Unsuitable(why));
         }
         let facts = driver
@@ -62,7 +87,15 @@ pub(super) fn host(session: &Session, driver: &Driver) -> Result<(), EngineError
 }
 
 fn bytes_on(session: &Session, device: u32) -> u64 {
-    let allocated = session.allocations.iter().filter(|(_, it)| it.device == device).map(|(_, it)| it.size);
-    let physical = session.memories.iter().filter(|(_, it)| it.device == device).map(|(_, it)| it.size);
+    let allocated = session
+        .allocations
+        .iter()
+        .filter(|(_, it)| it.device == device)
+        .map(|(_, it)| it.size);
+    let physical = session
+        .memories
+        .iter()
+        .filter(|(_, it)| it.device == device)
+        .map(|(_, it)| it.size);
     allocated.chain(physical).fold(0, u64::saturating_add)
 }

@@ -34,8 +34,13 @@ pub(super) fn fill(
 ) -> Result<u64, EngineError> {
     let exposed = site.live.expose(&site.session)?;
     let plan = pieces(&site.session, &exposed.addresses)?;
-    if plan.iter().any(|piece| !matches!(piece.source, Source::Host { .. })) {
-        site.live.prepare_staging().map_err(EngineError::driver("make staging buffers"))?;
+    if plan
+        .iter()
+        .any(|piece| !matches!(piece.source, Source::Host { .. }))
+    {
+        site.live
+            .prepare_staging()
+            .map_err(EngineError::driver("make staging buffers"))?;
     }
     let filled = transfer(&site.live, store, table, &plan, progress);
     site.live.forget_current();
@@ -51,8 +56,11 @@ fn transfer(
     plan: &[Piece],
     progress: Progress<'_>,
 ) -> Result<(), EngineError> {
-    let by_place: HashMap<(u64, u64), (u32, ChunkId)> =
-        table.records().iter().map(|it| ((it.buffer.0, it.offset), (it.length, it.id))).collect();
+    let by_place: HashMap<(u64, u64), (u32, ChunkId)> = table
+        .records()
+        .iter()
+        .map(|it| ((it.buffer.0, it.offset), (it.length, it.id)))
+        .collect();
     let stored: Vec<(Piece, ChunkId)> = plan
         .iter()
         .filter_map(|piece| {
@@ -61,26 +69,40 @@ fn transfer(
         })
         .collect();
     if stored.len() != by_place.len() {
-        return Err(EngineError::Damaged("its chunks do not match the pieces of its buffers".to_owned()));
+        return Err(EngineError::Damaged(
+            "its chunks do not match the pieces of its buffers".to_owned(),
+        ));
     }
     let mut engines = Engines::new(live, Direction::ToDevice);
-    for piece in plan.iter().filter(|piece| !by_place.contains_key(&(piece.buffer, piece.offset))) {
+    for piece in plan
+        .iter()
+        .filter(|piece| !by_place.contains_key(&(piece.buffer, piece.offset)))
+    {
         engines.zero(piece)?;
     }
     let pool = live.staging.clone();
-    let (reader, total) = (store.reader()?, stored.iter().map(|(piece, _)| piece.len as u64).sum());
+    let (reader, total) = (
+        store.reader()?,
+        stored.iter().map(|(piece, _)| piece.len as u64).sum(),
+    );
     let (next, done, helpers) = (AtomicUsize::new(0), AtomicU64::new(0), helpers());
     let queue = Queue::new(crate::STAGING_BUFFERS, helpers);
     progress(0, total);
     std::thread::scope(|scope| {
         for _ in 0..helpers {
             scope.spawn(|| {
-                let read = Reading { live, reader: &reader, pool: pool.as_ref(), queue: &queue };
+                let read = Reading {
+                    live,
+                    reader: &reader,
+                    pool: pool.as_ref(),
+                    queue: &queue,
+                };
                 while let Some((piece, id)) = stored.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if queue.failed() || !read.piece(piece, id) {
                         break;
                     }
-                    let so_far = done.fetch_add(piece.len as u64, Ordering::Relaxed) + piece.len as u64;
+                    let so_far =
+                        done.fetch_add(piece.len as u64, Ordering::Relaxed) + piece.len as u64;
                     progress(so_far, total);
                 }
                 queue.end();
@@ -131,16 +153,21 @@ impl Reading<'_> {
             self.reader.read_verified(id, &mut bytes)?;
             self.refuse_moved(piece, &bytes)?;
             let mapping = self.live.hosts.get(&region);
-            let mapping =
-                mapping.ok_or_else(|| EngineError::Internal(format!("host region {region:#x} is not mapped")))?;
+            let mapping = mapping.ok_or_else(|| {
+                EngineError::Internal(format!("host region {region:#x} is not mapped"))
+            })?;
             mapping.write(offset, &bytes);
             return Ok(None);
         }
         let buffer = self.pool.and_then(|pool| pool.take(STEP_LIMIT));
-        let mut buffer = buffer.ok_or_else(|| EngineError::Internal("no staging buffer comes back".to_owned()))?;
+        let mut buffer = buffer
+            .ok_or_else(|| EngineError::Internal("no staging buffer comes back".to_owned()))?;
         self.reader.read_verified(id, &mut buffer[..piece.len])?;
         self.refuse_moved(piece, &buffer[..piece.len])?;
-        Ok(Some(Ready { piece: *piece, buffer }))
+        Ok(Some(Ready {
+            piece: *piece,
+            buffer,
+        }))
     }
 }
 

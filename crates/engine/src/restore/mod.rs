@@ -33,6 +33,10 @@ pub fn load(
     let mut site = Site { session, live };
     objects::rebuild(&mut site)?;
     let chunks = content::fill(&mut site, store, &table, progress)?;
-    let summary = Summary { chunks, seconds: start.elapsed().as_secs_f64(), ..Summary::of(&site.session) };
+    let summary = Summary {
+        chunks,
+        seconds: start.elapsed().as_secs_f64(),
+        ..Summary::of(&site.session)
+    };
     Ok((site, summary))
 }

@@ -32,39 +32,64 @@ fn contexts(session: &Session, live: &mut Live) -> Result<(), EngineError> {
         live.forget_current();
         let made = made.map_err(EngineError::driver(&*operation))?;
         let (device, primary) = (context.device, context.primary);
-        live.contexts.insert(handle, LiveContext { handle: made, device, primary });
-        live.enter(handle).map_err(EngineError::driver(&*operation))?;
+        live.contexts.insert(
+            handle,
+            LiveContext {
+                handle: made,
+                device,
+                primary,
+            },
+        );
+        live.enter(handle)
+            .map_err(EngineError::driver(&*operation))?;
         for (limit, value) in &context.limits {
             let set = live.driver.set_limit(*limit, *value);
-            set.map_err(EngineError::driver(format!("set limit {limit} of context {handle:#x}")))?;
+            set.map_err(EngineError::driver(format!(
+                "set limit {limit} of context {handle:#x}"
+            )))?;
         }
     }
     for (handle, context) in session.contexts.iter() {
         for peer in &context.peers {
             live.enable_peer(handle, *peer)
-                .map_err(EngineError::driver(format!("let context {handle:#x} reach {peer:#x}")))?;
+                .map_err(EngineError::driver(format!(
+                    "let context {handle:#x} reach {peer:#x}"
+                )))?;
         }
     }
     Ok(())
 }
 
 fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
-    let order: Vec<u64> = session.modules_in_order().into_iter().map(|(handle, _)| handle).collect();
+    let order: Vec<u64> = session
+        .modules_in_order()
+        .into_iter()
+        .map(|(handle, _)| handle)
+        .collect();
     for handle in order {
         let module = session.modules.get(handle)?;
         let operation = format!("load module {handle:#x}");
-        live.enter(module.context).map_err(EngineError::driver(&*operation))?;
+        live.enter(module.context)
+            .map_err(EngineError::driver(&*operation))?;
         let image = session.image(&module.image);
-        let image = image.ok_or_else(|| EngineError::Damaged(format!("module {handle:#x} has no image")))?;
+        let image = image
+            .ok_or_else(|| EngineError::Damaged(format!("module {handle:#x} has no image")))?;
         let loaded = live.driver.load_module(image);
-        let loaded = loaded.map_err(|source| EngineError::Module { module: handle, source })?;
+        let loaded = loaded.map_err(|source| EngineError::Module {
+            module: handle,
+            source,
+        })?;
         live.modules.insert(handle, loaded);
         for (name, variable) in &mut session.modules.get_mut(handle)?.variables {
             let found = live.driver.variable(loaded, name);
-            let (address, size) =
-                found.map_err(EngineError::driver(format!("find variable `{name}` of module {handle:#x}")))?;
+            let (address, size) = found.map_err(EngineError::driver(format!(
+                "find variable `{name}` of module {handle:#x}"
+            )))?;
             if size != variable.size {
-                let why = format!("variable `{name}` has {size} bytes and had {}", variable.size);
+                let why = format!(
+                    "variable `{name}` has {size} bytes and had {}",
+                    variable.size
+                );
                 return Err(EngineError::Damaged(why));
             }
             variable.actual = address;
@@ -82,15 +107,31 @@ fn functions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, function) in session.functions.iter() {
         let operation = format!("find function `{}`", function.name);
         let context = session.modules.get(function.module)?.context;
-        live.enter(context).map_err(EngineError::driver(&*operation))?;
+        live.enter(context)
+            .map_err(EngineError::driver(&*operation))?;
         let module = live.modules.get(&function.module).copied();
-        let module = module.ok_or_else(|| EngineError::Internal(format!("cannot {operation}: no module")))?;
-        let found = live.driver.function(module, &function.name).map_err(EngineError::driver(&*operation))?;
+        let module = module
+            .ok_or_else(|| EngineError::Internal(format!("cannot {operation}: no module")))?;
+        let found = live
+            .driver
+            .function(module, &function.name)
+            .map_err(EngineError::driver(&*operation))?;
         for (attribute, value) in &function.attributes {
-            let set = live.driver.set_function_attribute(found, *attribute, *value);
-            set.map_err(EngineError::driver(format!("set attribute {attribute} of `{}`", function.name)))?;
+            let set = live
+                .driver
+                .set_function_attribute(found, *attribute, *value);
+            set.map_err(EngineError::driver(format!(
+                "set attribute {attribute} of `{}`",
+                function.name
+            )))?;
         }
-        live.functions.insert(handle, LiveFunction { handle: found, context });
+        live.functions.insert(
+            handle,
+            LiveFunction {
+                handle: found,
+                context,
+            },
+        );
     }
     Ok(())
 }
@@ -98,8 +139,11 @@ fn functions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 fn allocations(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (address, allocation) in session.allocations.iter() {
         let operation = format!("allocate {} bytes at {address:#x}", allocation.size);
-        live.enter(allocation.context).map_err(EngineError::driver(&*operation))?;
-        live.space.allocate_at(&live.driver, address, allocation.size).map_err(EngineError::memory(operation))?;
+        live.enter(allocation.context)
+            .map_err(EngineError::driver(&*operation))?;
+        live.space
+            .allocate_at(&live.driver, address, allocation.size)
+            .map_err(EngineError::memory(operation))?;
     }
     Ok(())
 }
@@ -107,21 +151,31 @@ fn allocations(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 fn mapped_memory(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (address, reservation) in session.reservations.iter() {
         let operation = format!("reserve {} bytes at {address:#x}", reservation.size);
-        live.space.reserve_at(address, reservation.size).map_err(EngineError::memory(operation))?;
+        live.space
+            .reserve_at(address, reservation.size)
+            .map_err(EngineError::memory(operation))?;
     }
     for (handle, memory) in session.memories.iter() {
         let operation = format!("make physical memory {handle:#x} of {} bytes", memory.size);
-        let made = live.driver.create_memory(memory.device, memory.size).map_err(EngineError::driver(operation))?;
+        let made = live
+            .driver
+            .create_memory(memory.device, memory.size)
+            .map_err(EngineError::driver(operation))?;
         live.memories.insert(handle, made);
     }
     for (address, mapping) in session.mappings.iter() {
         let operation = format!("map physical memory at {address:#x}");
         let memory = live.memories.get(&mapping.memory).copied();
-        let memory = memory.ok_or_else(|| EngineError::Internal(format!("cannot {operation}: no memory")))?;
-        let mapped = live.driver.map(address, mapping.size, mapping.offset, memory);
+        let memory = memory
+            .ok_or_else(|| EngineError::Internal(format!("cannot {operation}: no memory")))?;
+        let mapped = live
+            .driver
+            .map(address, mapping.size, mapping.offset, memory);
         mapped.map_err(EngineError::driver(&*operation))?;
         for (device, access) in &mapping.access {
-            let set = live.driver.set_access(address, mapping.size, *access, &[*device]);
+            let set = live
+                .driver
+                .set_access(address, mapping.size, *access, &[*device]);
             set.map_err(EngineError::driver(&*operation))?;
         }
     }
@@ -131,10 +185,16 @@ fn mapped_memory(session: &Session, live: &mut Live) -> Result<(), EngineError> 
 fn host_regions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (address, region) in session.host_regions.iter() {
         let size = region.size;
-        let mut mapping = HostMapping::create(address, size)
-            .map_err(|source| EngineError::HostRegion { address, size, source })?;
+        let mut mapping =
+            HostMapping::create(address, size).map_err(|source| EngineError::HostRegion {
+                address,
+                size,
+                source,
+            })?;
         let operation = format!("register host region {address:#x}");
-        live.enter_any().and_then(|()| mapping.register(&live.driver)).map_err(EngineError::driver(operation))?;
+        live.enter_any()
+            .and_then(|()| mapping.register(&live.driver))
+            .map_err(EngineError::driver(operation))?;
         live.hosts.insert(address, mapping);
     }
     Ok(())
@@ -143,17 +203,33 @@ fn host_regions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 fn streams_and_events(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, stream) in session.streams.iter() {
         let operation = format!("make stream {handle:#x}");
-        live.enter(stream.context).map_err(EngineError::driver(&*operation))?;
-        let made = live.driver.create_stream(stream.flags, stream.priority).map_err(EngineError::driver(operation))?;
-        live.streams.insert(handle, LiveStream { handle: made, context: stream.context });
+        live.enter(stream.context)
+            .map_err(EngineError::driver(&*operation))?;
+        let made = live
+            .driver
+            .create_stream(stream.flags, stream.priority)
+            .map_err(EngineError::driver(operation))?;
+        live.streams.insert(
+            handle,
+            LiveStream {
+                handle: made,
+                context: stream.context,
+            },
+        );
     }
     for (handle, event) in session.events.iter() {
         let operation = format!("make event {handle:#x}");
-        live.enter(event.context).map_err(EngineError::driver(&*operation))?;
-        let made = live.driver.create_event(event.flags & !cu::CU_EVENT_INTERPROCESS).map_err(EngineError::driver(&*operation))?;
+        live.enter(event.context)
+            .map_err(EngineError::driver(&*operation))?;
+        let made = live
+            .driver
+            .create_event(event.flags & !cu::CU_EVENT_INTERPROCESS)
+            .map_err(EngineError::driver(&*operation))?;
         if event.recorded {
             // Everything recorded before the checkpoint had completed, so any completed record will do.
-            live.driver.record_event(made, StreamHandle::LEGACY, 0).map_err(EngineError::driver(operation))?;
+            live.driver
+                .record_event(made, StreamHandle::LEGACY, 0)
+                .map_err(EngineError::driver(operation))?;
         }
         live.events.insert(handle, (made, event.context));
     }
@@ -163,7 +239,8 @@ fn streams_and_events(session: &Session, live: &mut Live) -> Result<(), EngineEr
 fn arrays(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, array) in session.arrays.iter() {
         let operation = format!("make array {handle:#x}");
-        live.enter(array.context).map_err(EngineError::driver(&*operation))?;
+        live.enter(array.context)
+            .map_err(EngineError::driver(&*operation))?;
         let shape = ArrayShape {
             width: array.width,
             height: array.height,
@@ -172,7 +249,10 @@ fn arrays(session: &Session, live: &mut Live) -> Result<(), EngineError> {
             channels: array.channels,
             flags: array.flags,
         };
-        let made = live.driver.create_array(&shape).map_err(EngineError::driver(operation))?;
+        let made = live
+            .driver
+            .create_array(&shape)
+            .map_err(EngineError::driver(operation))?;
         live.arrays.insert(handle, (made, array.context));
     }
     Ok(())
@@ -181,7 +261,9 @@ fn arrays(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, it) in session.executables.iter() {
         let operation = format!("instantiate graph {handle:#x}");
-        let made = live.instantiate(it.context, &it.graph, it.flags).map_err(EngineError::driver(operation))?;
+        let made = live
+            .instantiate(it.context, &it.graph, it.flags)
+            .map_err(EngineError::driver(operation))?;
         live.executables.insert(handle, (made, it.context));
     }
     Ok(())

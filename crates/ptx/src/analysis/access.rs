@@ -67,7 +67,14 @@ impl Analysis {
             })
             .collect();
         let kernels = functions.values().filter(|f| f.entry);
-        let kernels = kernels.map(|f| (f.name.clone(), Solver::new(&functions, &variables).kernel(f))).collect();
+        let kernels = kernels
+            .map(|f| {
+                (
+                    f.name.clone(),
+                    Solver::new(&functions, &variables).kernel(f),
+                )
+            })
+            .collect();
         Analysis { kernels }
     }
 
@@ -78,7 +85,9 @@ impl Analysis {
 
     /// All kernels with their summaries.
     pub fn kernels(&self) -> impl Iterator<Item = (&str, &Summary)> {
-        self.kernels.iter().map(|(name, summary)| (&**name, summary))
+        self.kernels
+            .iter()
+            .map(|(name, summary)| (&**name, summary))
     }
 }
 
@@ -99,16 +108,42 @@ struct Solver<'m> {
 const HARMLESS: [&str; 3] = ["vprintf", "__assertfail", "free"];
 
 /// Instructions without memory access whose result's provenance is that of their sources.
-const SILENT: [&str; 12] =
-    ["bar", "barrier", "membar", "fence", "bra", "brx", "ret", "exit", "trap", "nanosleep", "prefetch", "prefetchu"];
+const SILENT: [&str; 12] = [
+    "bar",
+    "barrier",
+    "membar",
+    "fence",
+    "bra",
+    "brx",
+    "ret",
+    "exit",
+    "trap",
+    "nanosleep",
+    "prefetch",
+    "prefetchu",
+];
 
 /// Instructions with accesses that this analysis does not follow.
 const UNREAD: [&str; 12] = [
-    "tex", "tld4", "suld", "sust", "sured", "txq", "suq", "multimem", "tensormap", "wgmma", "tcgen05", "mbarrier",
+    "tex",
+    "tld4",
+    "suld",
+    "sust",
+    "sured",
+    "txq",
+    "suq",
+    "multimem",
+    "tensormap",
+    "wgmma",
+    "tcgen05",
+    "mbarrier",
 ];
 
 impl<'m> Solver<'m> {
-    fn new(functions: &'m HashMap<&'m str, &'m Function>, variables: &'m HashMap<Name, Space>) -> Self {
+    fn new(
+        functions: &'m HashMap<&'m str, &'m Function>,
+        variables: &'m HashMap<Name, Space>,
+    ) -> Self {
         Solver {
             functions,
             variables,
@@ -121,8 +156,12 @@ impl<'m> Solver<'m> {
 
     fn kernel(mut self, kernel: &'m Function) -> Summary {
         for (index, param) in kernel.params.iter().enumerate() {
-            let address = Provenance { param_addresses: BTreeSet::from([index]), ..Provenance::default() };
-            self.places.insert((kernel.name.clone(), param.name.clone()), address);
+            let address = Provenance {
+                param_addresses: BTreeSet::from([index]),
+                ..Provenance::default()
+            };
+            self.places
+                .insert((kernel.name.clone(), param.name.clone()), address);
         }
         loop {
             self.changed = false;
@@ -130,7 +169,11 @@ impl<'m> Solver<'m> {
             let mut queue = vec![kernel];
             while let Some(function) = queue.pop() {
                 let mut calls = Vec::new();
-                self.statements(function, function.body.as_deref().unwrap_or_default(), &mut calls);
+                self.statements(
+                    function,
+                    function.body.as_deref().unwrap_or_default(),
+                    &mut calls,
+                );
                 for callee in calls {
                     if let Some(callee) = self.functions.get(&*callee)
                         && seen.insert(&callee.name)
@@ -149,7 +192,9 @@ impl<'m> Solver<'m> {
         for statement in body {
             match statement {
                 Statement::Block(inner) => self.statements(function, inner, calls),
-                Statement::Instruction(instruction) => self.instruction(function, instruction, calls),
+                Statement::Instruction(instruction) => {
+                    self.instruction(function, instruction, calls)
+                }
                 Statement::Variable(v) if matches!(v.space, Space::Local | Space::Shared) => {
                     self.define(function, &v.name, Provenance::private());
                 }
@@ -167,7 +212,9 @@ impl<'m> Solver<'m> {
             "cp" => self.copy(function, i),
             "call" => self.call(function, i, calls),
             _ if SILENT.contains(&opcode) => {}
-            _ if UNREAD.contains(&opcode) || opcode.starts_with("wmma") && (has(i, "load") || has(i, "store")) => {
+            _ if UNREAD.contains(&opcode)
+                || opcode.starts_with("wmma") && (has(i, "load") || has(i, "store")) =>
+            {
                 self.opaque();
             }
             _ => {
@@ -184,7 +231,9 @@ impl<'m> Solver<'m> {
     }
 
     fn load(&mut self, function: &Function, i: &Instruction) {
-        let (Some(target), Some(address)) = (i.operands.first(), i.operands.get(1)) else { return };
+        let (Some(target), Some(address)) = (i.operands.first(), i.operands.get(1)) else {
+            return;
+        };
         let base = self.value(function, address);
         let mut result = Provenance::default();
         if has(i, "param") {
@@ -209,11 +258,16 @@ impl<'m> Solver<'m> {
     }
 
     fn store(&mut self, function: &Function, i: &Instruction) {
-        let (Some(address), Some(value)) = (i.operands.first(), i.operands.get(1)) else { return };
+        let (Some(address), Some(value)) = (i.operands.first(), i.operands.get(1)) else {
+            return;
+        };
         let value = self.value(function, value);
         if has(i, "param") {
             // An argument of a call that follows, or a return value.
-            if let Operand::Address { base: Some(name), .. } = address {
+            if let Operand::Address {
+                base: Some(name), ..
+            } = address
+            {
                 self.define(function, name, value);
             }
             return;
@@ -232,11 +286,18 @@ impl<'m> Solver<'m> {
     }
 
     fn atomic(&mut self, function: &Function, i: &Instruction) {
-        let at = i.operands.iter().position(|o| matches!(o, Operand::Address { .. }));
+        let at = i
+            .operands
+            .iter()
+            .position(|o| matches!(o, Operand::Address { .. }));
         let Some(at) = at else { return self.opaque() };
         let base = self.value(function, &i.operands[at]);
         let shared = has(i, "shared") || has(i, "shared::cta");
-        let mut result = if shared { self.pools[1].clone() } else { Provenance::default() };
+        let mut result = if shared {
+            self.pools[1].clone()
+        } else {
+            Provenance::default()
+        };
         for operand in &i.operands[at + 1..] {
             let value = self.value(function, operand);
             if shared || base.private {
@@ -266,13 +327,22 @@ impl<'m> Solver<'m> {
 
     /// `call (results), callee, (arguments) [, prototype]`, results and arguments being optional.
     fn call(&mut self, function: &Function, i: &Instruction, calls: &mut Vec<Name>) {
-        let at = i.operands.iter().position(|o| matches!(o, Operand::Name(_)));
-        let Some(Operand::Name(callee)) = at.map(|at| &i.operands[at]) else { return self.opaque() };
+        let at = i
+            .operands
+            .iter()
+            .position(|o| matches!(o, Operand::Name(_)));
+        let Some(Operand::Name(callee)) = at.map(|at| &i.operands[at]) else {
+            return self.opaque();
+        };
         let list = |operand: Option<&Operand>| match operand {
             Some(Operand::List(items)) => items.clone(),
             _ => Vec::new(),
         };
-        let results = if at == Some(0) { Vec::new() } else { list(i.operands.first()) };
+        let results = if at == Some(0) {
+            Vec::new()
+        } else {
+            list(i.operands.first())
+        };
         let arguments = list(at.and_then(|at| i.operands.get(at + 1)));
         let Some(&target) = self.functions.get(&**callee) else {
             if &**callee != "malloc" && !HARMLESS.contains(&&**callee) {
@@ -296,7 +366,14 @@ impl<'m> Solver<'m> {
 
     /// What `ld.param` gives: a slot of a kernel parameter, or a formal's provenance.
     fn parameter(&self, function: &Function, address: &Operand, base: &Provenance) -> Provenance {
-        let Operand::Address { base: Some(name), offset, .. } = address else { return self.any_slot(base) };
+        let Operand::Address {
+            base: Some(name),
+            offset,
+            ..
+        } = address
+        else {
+            return self.any_slot(base);
+        };
         let index = function.params.iter().position(|p| p.name == *name);
         match index {
             Some(param) if function.entry => {
@@ -315,19 +392,31 @@ impl<'m> Solver<'m> {
 
     /// Any slot of the parameters whose addresses `base` may hold.
     fn any_slot(&self, base: &Provenance) -> Provenance {
-        let slots = base.param_addresses.iter().map(|&param| ParamSlot { param, offset: None });
-        Provenance { params: slots.collect(), ..Provenance::default() }
+        let slots = base.param_addresses.iter().map(|&param| ParamSlot {
+            param,
+            offset: None,
+        });
+        Provenance {
+            params: slots.collect(),
+            ..Provenance::default()
+        }
     }
 
     fn access(&mut self, base: &Provenance, read: bool, write: bool) {
-        let chosen = [(read, &mut self.summary.reads), (write, &mut self.summary.writes)];
+        let chosen = [
+            (read, &mut self.summary.reads),
+            (write, &mut self.summary.writes),
+        ];
         for (wanted, roots) in chosen {
             if !wanted {
                 continue;
             }
             let before = (roots.params.len(), roots.symbols.len(), roots.loaded);
             roots.params.extend(&base.params);
-            let global = base.symbols.iter().filter(|s| self.variables.get(*s).is_none_or(|s| *s == Space::Global));
+            let global = base
+                .symbols
+                .iter()
+                .filter(|s| self.variables.get(*s).is_none_or(|s| *s == Space::Global));
             roots.symbols.extend(global.cloned());
             // An address that comes from nowhere we know is as unknown as a loaded one.
             let nowhere = base.params.is_empty()
@@ -356,10 +445,13 @@ impl<'m> Solver<'m> {
 
     fn value(&self, function: &Function, operand: &Operand) -> Provenance {
         match operand {
-            Operand::Name(name) | Operand::Field(name, _) | Operand::Not(name) | Operand::Offset(name, _) => {
-                self.lookup(function, name)
-            }
-            Operand::Address { base: Some(name), .. } => self.lookup(function, name),
+            Operand::Name(name)
+            | Operand::Field(name, _)
+            | Operand::Not(name)
+            | Operand::Offset(name, _) => self.lookup(function, name),
+            Operand::Address {
+                base: Some(name), ..
+            } => self.lookup(function, name),
             Operand::Vector(items) | Operand::List(items) => {
                 items.iter().fold(Provenance::default(), |mut all, item| {
                     all.join(&self.value(function, item));
@@ -371,17 +463,22 @@ impl<'m> Solver<'m> {
                 both.join(&self.value(function, b));
                 both
             }
-            Operand::Address { base: None, .. } | Operand::Int(_) | Operand::F32(_) | Operand::F64(_) => {
-                Provenance::default()
-            }
+            Operand::Address { base: None, .. }
+            | Operand::Int(_)
+            | Operand::F32(_)
+            | Operand::F64(_) => Provenance::default(),
         }
     }
 
     fn assign(&mut self, function: &Function, target: &Operand, value: &Provenance) {
         match target {
-            Operand::Name(name) | Operand::Field(name, _) => self.define(function, name, value.clone()),
+            Operand::Name(name) | Operand::Field(name, _) => {
+                self.define(function, name, value.clone())
+            }
             Operand::Vector(items) | Operand::List(items) => {
-                items.iter().for_each(|item| self.assign(function, item, value));
+                items
+                    .iter()
+                    .for_each(|item| self.assign(function, item, value));
             }
             Operand::Pair(a, b) => {
                 self.assign(function, a, value);
@@ -392,7 +489,10 @@ impl<'m> Solver<'m> {
     }
 
     fn define(&mut self, function: &Function, name: &Name, value: Provenance) {
-        let place = self.places.entry((function.name.clone(), name.clone())).or_default();
+        let place = self
+            .places
+            .entry((function.name.clone(), name.clone()))
+            .or_default();
         self.changed |= place.join(&value);
     }
 }

@@ -22,29 +22,54 @@ pub(super) struct Provenance {
 
 impl Provenance {
     pub fn param(slot: ParamSlot) -> Self {
-        Provenance { params: BTreeSet::from([slot]), ..Self::default() }
+        Provenance {
+            params: BTreeSet::from([slot]),
+            ..Self::default()
+        }
     }
 
     pub fn symbol(name: &Name) -> Self {
-        Provenance { symbols: BTreeSet::from([name.clone()]), ..Self::default() }
+        Provenance {
+            symbols: BTreeSet::from([name.clone()]),
+            ..Self::default()
+        }
     }
 
     pub fn loaded() -> Self {
-        Provenance { loaded: true, ..Self::default() }
+        Provenance {
+            loaded: true,
+            ..Self::default()
+        }
     }
 
     pub fn private() -> Self {
-        Provenance { private: true, ..Self::default() }
+        Provenance {
+            private: true,
+            ..Self::default()
+        }
     }
 
     /// Adds what `other` has; true if that was anything new.
     pub fn join(&mut self, other: &Provenance) -> bool {
-        let before = (self.params.len(), self.param_addresses.len(), self.symbols.len(), self.loaded, self.private);
+        let before = (
+            self.params.len(),
+            self.param_addresses.len(),
+            self.symbols.len(),
+            self.loaded,
+            self.private,
+        );
         self.params.extend(&other.params);
         self.param_addresses.extend(&other.param_addresses);
         self.symbols.extend(other.symbols.iter().cloned());
         self.loaded |= other.loaded;
         self.private |= other.private;
-        before != (self.params.len(), self.param_addresses.len(), self.symbols.len(), self.loaded, self.private)
+        before
+            != (
+                self.params.len(),
+                self.param_addresses.len(),
+                self.symbols.len(),
+                self.loaded,
+                self.private,
+            )
     }
 }

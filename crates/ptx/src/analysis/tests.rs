@@ -11,10 +11,14 @@ fn summary(body: &str) -> Summary {
 }
 
 fn slot(param: usize, offset: u32) -> ParamSlot {
-    ParamSlot { param, offset: Some(offset) }
+    ParamSlot {
+        param,
+        offset: Some(offset),
+    }
 }
 
-const TWO: &str = ".visible .entry k(.param .u64 k_param_0, .param .u64 k_param_1, .param .u32 k_param_2)";
+const TWO: &str =
+    ".visible .entry k(.param .u64 k_param_0, .param .u64 k_param_1, .param .u32 k_param_2)";
 
 #[test]
 fn a_plain_copy_reads_one_parameter_and_writes_the_other() {
@@ -57,7 +61,15 @@ fn module_variables_are_named() {
         ".global .u32 counter; .const .u32 table[4]; {TWO} {{ .reg .b32 %r<3>; .reg .b64 %rd<3>;
         ld.const.u32 %r1, [table+4]; mov.u64 %rd1, counter; atom.global.add.u32 %r2, [%rd1], %r1; ret; }}"
     ));
-    assert_eq!(found.writes.symbols.iter().map(|s| &**s).collect::<Vec<_>>(), ["counter"]);
+    assert_eq!(
+        found
+            .writes
+            .symbols
+            .iter()
+            .map(|s| &**s)
+            .collect::<Vec<_>>(),
+        ["counter"]
+    );
     assert!(found.reads.symbols.iter().all(|s| &**s == "counter"));
 }
 

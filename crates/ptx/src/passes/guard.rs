@@ -109,7 +109,10 @@ pub fn guard(module: &Module, what: Guard) -> Result<Module, GuardError> {
     if module.address_size != 64 {
         return Err(GuardError::AddressSize(module.address_size));
     }
-    let mut twin = Module { items: prelude(), ..module.clone() };
+    let mut twin = Module {
+        items: prelude(),
+        ..module.clone()
+    };
     for item in &module.items {
         twin.items.push(match item {
             Item::Function(f) if f.body.is_some() => Item::Function(guarded(f, what)?),
@@ -128,7 +131,9 @@ fn prelude() -> Vec<Item> {
 fn statements(text: &str) -> Vec<Statement> {
     let text = format!(".version 6.3\n.target sm_75\n.address_size 64\n.func f()\n{{ {text} }}");
     match parse(&text).expect("a pass writes PTX").items.pop() {
-        Some(Item::Function(Function { body: Some(body), .. })) => body,
+        Some(Item::Function(Function {
+            body: Some(body), ..
+        })) => body,
         _ => Vec::new(),
     }
 }
@@ -156,16 +161,26 @@ fn guarded(function: &Function, what: Guard) -> Result<Function, GuardError> {
             line: function.line,
         });
     }
-    body.extend(guarded_body(function, function.body.as_deref().unwrap_or_default(), what)?);
+    body.extend(guarded_body(
+        function,
+        function.body.as_deref().unwrap_or_default(),
+        what,
+    )?);
     twin.body = Some(body);
     Ok(twin)
 }
 
-fn guarded_body(function: &Function, body: &[Statement], what: Guard) -> Result<Vec<Statement>, GuardError> {
+fn guarded_body(
+    function: &Function,
+    body: &[Statement],
+    what: Guard,
+) -> Result<Vec<Statement>, GuardError> {
     let mut out = Vec::with_capacity(body.len());
     for statement in body {
         match statement {
-            Statement::Block(inner) => out.push(Statement::Block(guarded_body(function, inner, what)?)),
+            Statement::Block(inner) => {
+                out.push(Statement::Block(guarded_body(function, inner, what)?))
+            }
             Statement::Instruction(instruction) => {
                 if let Some(check) = check(function, instruction, what)? {
                     out.extend(check);
@@ -179,7 +194,14 @@ fn guarded_body(function: &Function, body: &[Statement], what: Guard) -> Result<
 }
 
 /// State spaces whose accesses are not to global memory.
-const ELSEWHERE: [&str; 6] = ["param", "param::entry", "shared", "shared::cta", "shared::cluster", "local"];
+const ELSEWHERE: [&str; 6] = [
+    "param",
+    "param::entry",
+    "shared",
+    "shared::cta",
+    "shared::cluster",
+    "local",
+];
 
 /// What an instruction does to global memory, as far as a guard cares.
 enum Effect {
@@ -207,11 +229,18 @@ fn effect(i: &Instruction, what: Guard) -> Effect {
     }
 }
 
-fn check(function: &Function, i: &Instruction, what: Guard) -> Result<Option<Vec<Statement>>, GuardError> {
+fn check(
+    function: &Function,
+    i: &Instruction,
+    what: Guard,
+) -> Result<Option<Vec<Statement>>, GuardError> {
     let unreadable = || GuardError::Instruction {
         line: i.line,
         function: function.name.to_string(),
-        instruction: i.modifiers.iter().fold(i.opcode.to_string(), |text, m| format!("{text}.{m}")),
+        instruction: i
+            .modifiers
+            .iter()
+            .fold(i.opcode.to_string(), |text, m| format!("{text}.{m}")),
     };
     match effect(i, what) {
         Effect::None => return Ok(None),
@@ -236,7 +265,11 @@ fn check(function: &Function, i: &Instruction, what: Guard) -> Result<Option<Vec
         }
     };
     let condition = match &i.guard {
-        Some(guard) => format!("@{}{} ", if guard.negated { "!" } else { "" }, guard.register),
+        Some(guard) => format!(
+            "@{}{} ",
+            if guard.negated { "!" } else { "" },
+            guard.register
+        ),
         None => String::new(),
     };
     Ok(Some(statements(&format!(
@@ -277,7 +310,9 @@ mod tests {
         @!%p1 st.global.v2.f32 [%rd1+8], {%f1, %f2}; red.global.add.u32 [counter], 1; ret; }";
 
     fn twin(what: Guard) -> String {
-        guard(&parse(TEXT).expect("PTX"), what).expect("it has a twin").to_string()
+        guard(&parse(TEXT).expect("PTX"), what)
+            .expect("it has a twin")
+            .to_string()
     }
 
     #[test]
@@ -302,6 +337,9 @@ mod tests {
         let text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p)
             { .reg .b64 %rd<3>; cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%rd2], 16; ret; }";
         let error = guard(&parse(text).expect("PTX"), Guard::Writes).expect_err("bulk copies");
-        assert!(error.to_string().contains("cp.reduce.async.bulk"), "{error}");
+        assert!(
+            error.to_string().contains("cp.reduce.async.bulk"),
+            "{error}"
+        );
     }
 }

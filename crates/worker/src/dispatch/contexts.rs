@@ -14,12 +14,23 @@ use crate::errors::OpError;
 use crate::serve::Server;
 
 impl Server {
-    pub(super) fn context_create(&mut self, context: Handle, device: u32, flags: u32, primary: bool) -> Step {
+    pub(super) fn context_create(
+        &mut self,
+        context: Handle,
+        device: u32,
+        flags: u32,
+        primary: bool,
+    ) -> Step {
         if device as usize >= self.devices.len() {
-            return Err(OpError::new(cu::CUDA_ERROR_INVALID_DEVICE, format!("there is no device {device}")));
+            return Err(OpError::new(
+                cu::CUDA_ERROR_INVALID_DEVICE,
+                format!("there is no device {device}"),
+            ));
         }
         if self.site.session.contexts.contains(context) {
-            return Err(OpError::invalid(format!("there is a context {context:#x} already")));
+            return Err(OpError::invalid(format!(
+                "there is a context {context:#x} already"
+            )));
         }
         let live = &mut self.site.live;
         live.forget_current();
@@ -28,24 +39,50 @@ impl Server {
         } else {
             live.driver.create_context(device, flags)?
         };
-        live.contexts.insert(context, LiveContext { handle, device, primary });
+        live.contexts.insert(
+            context,
+            LiveContext {
+                handle,
+                device,
+                primary,
+            },
+        );
         live.enter(context)?;
         self.staging.register(&live.driver)?;
         let (limits, peers) = (BTreeMap::new(), BTreeSet::new());
-        self.site.session.contexts.insert(context, Context { device, flags, primary, limits, peers })?;
+        self.site.session.contexts.insert(
+            context,
+            Context {
+                device,
+                flags,
+                primary,
+                limits,
+                peers,
+            },
+        )?;
         DONE
     }
 
     pub(super) fn context_destroy(&mut self, context: Handle, ticket: Option<Ticket>) -> Step {
         self.site.session.contexts.get(context)?;
-        self.after_all(Some(context), None, false, Then::ContextDestroy(context), ticket)
+        self.after_all(
+            Some(context),
+            None,
+            false,
+            Then::ContextDestroy(context),
+            ticket,
+        )
     }
 
     /// The context is idle: it goes with everything in it.
     pub(crate) fn release_context(&mut self, context: Handle) -> Result<(), OpError> {
         let removed = self.site.session.remove_context(context)?;
         let live = &mut self.site.live;
-        let LiveContext { handle, device, primary } = live.enter(context)?;
+        let LiveContext {
+            handle,
+            device,
+            primary,
+        } = live.enter(context)?;
         self.events.drain(&live.driver, context);
         for (address, _) in removed.allocations {
             live.space.free(&live.driver, address)?;
@@ -85,7 +122,11 @@ impl Server {
         self.printing.remove(&context);
         // The staging area and shared host memory are registered with the driver through whichever context
         // was there first; the worker's own hold on the device's primary context keeps them.
-        let gone = if primary { live.driver.release_primary(device) } else { live.driver.destroy_context(handle) };
+        let gone = if primary {
+            live.driver.release_primary(device)
+        } else {
+            live.driver.destroy_context(handle)
+        };
         live.forget_current();
         Ok(gone?)
     }
@@ -99,7 +140,12 @@ impl Server {
         let live = &mut self.site.live;
         live.enter(context)?;
         live.driver.set_limit(limit, value)?;
-        self.site.session.contexts.get_mut(context)?.limits.insert(limit, value);
+        self.site
+            .session
+            .contexts
+            .get_mut(context)?
+            .limits
+            .insert(limit, value);
         DONE
     }
 
@@ -120,14 +166,24 @@ impl Server {
     pub(super) fn peer_enable(&mut self, context: Handle, peer: Handle) -> Step {
         self.site.session.contexts.get(peer)?;
         self.site.live.enable_peer(context, peer)?;
-        self.site.session.contexts.get_mut(context)?.peers.insert(peer);
+        self.site
+            .session
+            .contexts
+            .get_mut(context)?
+            .peers
+            .insert(peer);
         DONE
     }
 
     pub(super) fn peer_disable(&mut self, context: Handle, peer: Handle) -> Step {
         self.site.session.contexts.get(peer)?;
         self.site.live.disable_peer(context, peer)?;
-        self.site.session.contexts.get_mut(context)?.peers.remove(&peer);
+        self.site
+            .session
+            .contexts
+            .get_mut(context)?
+            .peers
+            .remove(&peer);
         DONE
     }
 }

@@ -38,21 +38,34 @@ impl Server {
         }
         if let (Place::Address(to), Place::Blob(Blob::Inline(bytes))) = (to, from) {
             if bytes.len() as u64 != len {
-                return Err(OpError::invalid(format!("a copy of {len} bytes with {} bytes", bytes.len())));
+                return Err(OpError::invalid(format!(
+                    "a copy of {len} bytes with {} bytes",
+                    bytes.len()
+                )));
             }
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
-            live.driver.copy_from_slice(live.moved.translate(*to), bytes, handle)?;
+            live.driver
+                .copy_from_slice(live.moved.translate(*to), bytes, handle)?;
             return self.issued(stream, answered, ticket);
         }
         if let (Place::Address(to), Place::Address(from)) = (to, from) {
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
-            live.driver.copy(live.moved.translate(*to), live.moved.translate(*from), len, handle)?;
+            live.driver.copy(
+                live.moved.translate(*to),
+                live.moved.translate(*from),
+                len,
+                handle,
+            )?;
             return self.issued(stream, answered, ticket);
         }
         let pitch = Pitch { row: len, rows: 1 };
-        let extent = Extent { width: len, height: 1, depth: 1 };
+        let extent = Extent {
+            width: len,
+            height: 1,
+            depth: 1,
+        };
         self.copy_3d(to, from, (pitch, pitch), &extent, stream, answered, ticket)
     }
 
@@ -75,7 +88,9 @@ impl Server {
         let from = self.side_of(from, from_pitch, extent, true, &mut source)?;
         let to = self.side_of(to, to_pitch, extent, false, &mut result)?;
         if result.is_some() && !answered {
-            return Err(OpError::invalid("a copy into the answer that is not answered"));
+            return Err(OpError::invalid(
+                "a copy into the answer that is not answered",
+            ));
         }
         let live = &self.site.live;
         let one_row = extent.height == 1 && extent.depth == 1;
@@ -85,19 +100,40 @@ impl Server {
             }
             _ => {
                 let (width, height, depth) = (extent.width, extent.height, extent.depth);
-                live.driver.copy_box(&CopyBox { to, from, width, height, depth }, handle)?;
+                live.driver.copy_box(
+                    &CopyBox {
+                        to,
+                        from,
+                        width,
+                        height,
+                        depth,
+                    },
+                    handle,
+                )?;
             }
         }
         match (result, source) {
             (Some((buffer, len)), _) => {
                 self.queues.issue(stream);
-                self.after(&[stream], Some(stream.context), true, Then::Bytes(buffer, len), ticket)
+                self.after(
+                    &[stream],
+                    Some(stream.context),
+                    true,
+                    Then::Bytes(buffer, len),
+                    ticket,
+                )
             }
             (None, Some((buffer, _))) => {
                 // The buffer must stay until the copy has read it, whether anybody waits or not.
                 self.queues.issue(stream);
                 let answer = if answered { ticket } else { None };
-                self.after(&[stream], Some(stream.context), answered, Then::Hold(buffer), answer)
+                self.after(
+                    &[stream],
+                    Some(stream.context),
+                    answered,
+                    Then::Hold(buffer),
+                    answer,
+                )
             }
             (None, None) => self.issued(stream, answered, ticket),
         }
@@ -112,13 +148,30 @@ impl Server {
         is_source: bool,
         small: &mut Option<(PinnedBuffer, usize)>,
     ) -> Result<CopySide, OpError> {
-        let side = |endpoint| CopySide { endpoint, x: 0, y: 0, z: 0, pitch: pitch.row, rows: pitch.rows };
-        let needed = || span(pitch, extent).ok_or_else(|| OpError::invalid("a copy beyond all addresses"));
+        let side = |endpoint| CopySide {
+            endpoint,
+            x: 0,
+            y: 0,
+            z: 0,
+            pitch: pitch.row,
+            rows: pitch.rows,
+        };
+        let needed =
+            || span(pitch, extent).ok_or_else(|| OpError::invalid("a copy beyond all addresses"));
         Ok(match place {
-            Place::Address(address) => side(Endpoint::Address(self.site.live.moved.translate(*address))),
+            Place::Address(address) => {
+                side(Endpoint::Address(self.site.live.moved.translate(*address)))
+            }
             Place::Array { array, x, y, z } => {
                 let endpoint = Endpoint::Array(self.site.live.array(*array)?);
-                CopySide { endpoint, x: *x, y: *y, z: *z, pitch: 0, rows: 0 }
+                CopySide {
+                    endpoint,
+                    x: *x,
+                    y: *y,
+                    z: *z,
+                    pitch: 0,
+                    rows: 0,
+                }
             }
             Place::Blob(Blob::Staged { offset, len }) => {
                 if needed()? > *len {
@@ -147,40 +200,80 @@ impl Server {
             if let Some(buffer) = self.scratch.take(&self.site.live.driver)? {
                 return Ok(buffer);
             }
-            if !self.waiting.iter().any(|it| matches!(it.then, Then::Bytes(..) | Then::Hold(_))) {
-                return Err(OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, "no buffer for a small copy"));
+            if !self
+                .waiting
+                .iter()
+                .any(|it| matches!(it.then, Then::Bytes(..) | Then::Hold(_)))
+            {
+                return Err(OpError::new(
+                    cu::CUDA_ERROR_OUT_OF_MEMORY,
+                    "no buffer for a small copy",
+                ));
             }
             self.poll();
             std::thread::yield_now();
         }
     }
 
-    pub(super) fn array_create(&mut self, array: Handle, context: Handle, shape: ArrayShape) -> Step {
+    pub(super) fn array_create(
+        &mut self,
+        array: Handle,
+        context: Handle,
+        shape: ArrayShape,
+    ) -> Step {
         if self.site.session.arrays.contains(array) {
-            return Err(OpError::invalid(format!("there is an array {array:#x} already")));
+            return Err(OpError::invalid(format!(
+                "there is an array {array:#x} already"
+            )));
         }
         let extent = shape.extent();
-        let (row, rows, slices) = extent.ok_or_else(|| OpError::invalid("an array of unknown element size"))?;
+        let (row, rows, slices) =
+            extent.ok_or_else(|| OpError::invalid("an array of unknown element size"))?;
         let live = &mut self.site.live;
         live.enter(context)?;
         let made = live.driver.create_array(&shape)?;
         live.arrays.insert(array, (made, context));
-        let ArrayShape { width, height, depth, format, channels, flags } = shape;
+        let ArrayShape {
+            width,
+            height,
+            depth,
+            format,
+            channels,
+            flags,
+        } = shape;
         let (bytes, buffer) = (row * rows * slices, self.site.session.number_buffer());
-        let record = Array { context, width, height, depth, format, channels, flags, bytes, buffer };
+        let record = Array {
+            context,
+            width,
+            height,
+            depth,
+            format,
+            channels,
+            flags,
+            bytes,
+            buffer,
+        };
         self.site.session.arrays.insert(array, record)?;
         DONE
     }
 
     pub(super) fn array_destroy(&mut self, array: Handle, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.arrays.remove(array)?.context;
-        self.after_all(Some(context), Some(context), false, Then::ArrayDestroy(array), ticket)
+        self.after_all(
+            Some(context),
+            Some(context),
+            false,
+            Then::ArrayDestroy(array),
+            ticket,
+        )
     }
 
     /// Nothing uses the array any more.
     pub(crate) fn release_array(&mut self, array: Handle) -> Result<(), OpError> {
         let live = &mut self.site.live;
-        let Some((handle, context)) = live.arrays.remove(&array) else { return Ok(()) };
+        let Some((handle, context)) = live.arrays.remove(&array) else {
+            return Ok(());
+        };
         live.enter(context)?;
         Ok(live.driver.destroy_array(handle)?)
     }

@@ -14,14 +14,29 @@ impl Server {
         Ok(postcard::from_bytes(&self.blob(graph)?)?)
     }
 
-    pub(super) fn graph_instantiate(&mut self, exec: Handle, context: Handle, graph: &Blob<'_>, flags: u64) -> Step {
+    pub(super) fn graph_instantiate(
+        &mut self,
+        exec: Handle,
+        context: Handle,
+        graph: &Blob<'_>,
+        flags: u64,
+    ) -> Step {
         if self.site.session.executables.contains(exec) {
-            return Err(OpError::invalid(format!("there is an executable graph {exec:#x} already")));
+            return Err(OpError::invalid(format!(
+                "there is an executable graph {exec:#x} already"
+            )));
         }
         let graph = self.graph(graph)?;
         let made = self.site.live.instantiate(context, &graph, flags)?;
         self.site.live.executables.insert(exec, (made, context));
-        self.site.session.executables.insert(exec, Executable { context, flags, graph })?;
+        self.site.session.executables.insert(
+            exec,
+            Executable {
+                context,
+                flags,
+                graph,
+            },
+        )?;
         DONE
     }
 
@@ -35,8 +50,12 @@ impl Server {
     pub(super) fn graph_launch(&mut self, exec: Handle, stream: StreamRef) -> Step {
         let live = &mut self.site.live;
         let found = live.executables.get(&exec).copied();
-        let (handle, _) =
-            found.ok_or_else(|| OpError::new(cu::CUDA_ERROR_INVALID_VALUE, format!("there is no graph {exec:#x}")))?;
+        let (handle, _) = found.ok_or_else(|| {
+            OpError::new(
+                cu::CUDA_ERROR_INVALID_VALUE,
+                format!("there is no graph {exec:#x}"),
+            )
+        })?;
         let on = live.stream(stream)?;
         live.driver.launch_exec(handle, on)?;
         self.issued(stream, false, None)

@@ -26,14 +26,22 @@ impl Server {
         context: Handle,
     ) -> Step {
         self.receive_descriptor(address)?;
-        let (fd, sent) = self.arrived.remove(&address).ok_or_else(|| OpError::invalid("the descriptor is missing"))?;
+        let (fd, sent) = self
+            .arrived
+            .remove(&address)
+            .ok_or_else(|| OpError::invalid("the descriptor is missing"))?;
         if sent < size {
-            return Err(OpError::invalid(format!("host memory of {sent} bytes cannot be mapped with {size}")));
+            return Err(OpError::invalid(format!(
+                "host memory of {sent} bytes cannot be mapped with {size}"
+            )));
         }
         let live = &mut self.site.live;
         live.enter(context)?;
         let unmappable = |error: std::io::Error| {
-            OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, format!("host memory {address:#x} cannot be mapped: {error}"))
+            OpError::new(
+                cu::CUDA_ERROR_OUT_OF_MEMORY,
+                format!("host memory {address:#x} cannot be mapped: {error}"),
+            )
         };
         let mut mapping = HostMapping::map(fd, address, size).map_err(unmappable)?;
         if let Err(error) = mapping.register(&live.driver) {
@@ -42,7 +50,16 @@ impl Server {
         }
         let session = &mut self.site.session;
         let buffer = session.number_buffer();
-        session.host_regions.insert(address, HostRegion { size, kind, flags, context, buffer })?;
+        session.host_regions.insert(
+            address,
+            HostRegion {
+                size,
+                kind,
+                flags,
+                context,
+                buffer,
+            },
+        )?;
         live.hosts.insert(address, mapping);
         DONE
     }
@@ -52,7 +69,9 @@ impl Server {
         let until = Instant::now() + ARRIVAL;
         while !self.arrived.contains_key(&address) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            if let Some((FromProgram::Region { address, size }, Some(fd))) = self.side.receive_from_program(left)? {
+            if let Some((FromProgram::Region { address, size }, Some(fd))) =
+                self.side.receive_from_program(left)?
+            {
                 self.arrived.insert(address, (fd, size));
             }
         }

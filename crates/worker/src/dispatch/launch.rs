@@ -12,14 +12,27 @@ impl Server {
         let live = &mut self.site.live;
         let function = live.function(launch.function)?.handle;
         let handle = live.stream(stream)?;
-        let size = Grid { grid: launch.grid, block: launch.block, shared: launch.shared };
-        let mut attributes: Vec<(u32, &[u8])> = launch.attributes.iter().map(|it| (it.id, it.value)).collect();
+        let size = Grid {
+            grid: launch.grid,
+            block: launch.block,
+            shared: launch.shared,
+        };
+        let mut attributes: Vec<(u32, &[u8])> = launch
+            .attributes
+            .iter()
+            .map(|it| (it.id, it.value))
+            .collect();
         let yes = 1i32.to_ne_bytes();
         if launch.cooperative {
             attributes.push((cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &yes));
         }
         let params = live.moved.patch(launch.params);
-        let kernel = KernelLaunch { function, size, params: &params, attributes: &attributes };
+        let kernel = KernelLaunch {
+            function,
+            size,
+            params: &params,
+            attributes: &attributes,
+        };
         live.driver.launch(&kernel, handle)?;
         self.issued(stream, false, None)
     }

@@ -29,7 +29,9 @@ impl Server {
 
     /// Whether memory is about to be free.
     fn is_freeing(&self) -> bool {
-        self.waiting.iter().any(|it| matches!(it.then, Then::Free(_)))
+        self.waiting
+            .iter()
+            .any(|it| matches!(it.then, Then::Free(_)))
     }
 
     /// Allocates and records it.
@@ -39,7 +41,15 @@ impl Server {
         let address = live.space.allocate(&live.driver, device, size)?;
         let session = &mut self.site.session;
         let buffer = session.number_buffer();
-        session.allocations.insert(address, Allocation { context, device, size, buffer })?;
+        session.allocations.insert(
+            address,
+            Allocation {
+                context,
+                device,
+                size,
+                buffer,
+            },
+        )?;
         Ok(address)
     }
 
@@ -51,7 +61,13 @@ impl Server {
 
     pub(super) fn mem_free_async(&mut self, address: Address, stream: StreamRef) -> Step {
         self.site.session.allocations.remove(address)?;
-        self.after(&[stream], Some(stream.context), false, Then::Free(address), None)
+        self.after(
+            &[stream],
+            Some(stream.context),
+            false,
+            Then::Free(address),
+            None,
+        )
     }
 
     /// Nothing uses the allocation any more.
@@ -67,24 +83,43 @@ impl Server {
             return Err(OpError::invalid("a reservation of no bytes"));
         }
         let address = self.site.live.space.reserve(size, align, address)?;
-        self.site.session.reservations.insert(address, Reservation { size })?;
+        self.site
+            .session
+            .reservations
+            .insert(address, Reservation { size })?;
         Ok(Reaction::Answer(ReplyBody::U64(address)))
     }
 
     pub(super) fn address_free(&mut self, address: Address) -> Step {
         let size = self.site.session.reservations.get(address)?.size;
         let last = address.saturating_add(size).saturating_sub(1);
-        if self.site.session.mappings.at_or_below(last).is_some_and(|(mapped, _)| mapped >= address) {
-            return Err(OpError::invalid(format!("the reservation at {address:#x} has mappings")));
+        if self
+            .site
+            .session
+            .mappings
+            .at_or_below(last)
+            .is_some_and(|(mapped, _)| mapped >= address)
+        {
+            return Err(OpError::invalid(format!(
+                "the reservation at {address:#x} has mappings"
+            )));
         }
         self.site.live.space.unreserve(address)?;
         self.site.session.reservations.remove(address)?;
         DONE
     }
 
-    pub(super) fn mem_create(&mut self, memory: Handle, device: u32, size: u64, flags: u64) -> Step {
+    pub(super) fn mem_create(
+        &mut self,
+        memory: Handle,
+        device: u32,
+        size: u64,
+        flags: u64,
+    ) -> Step {
         if self.site.session.memories.contains(memory) {
-            return Err(OpError::invalid(format!("there is a physical memory {memory:#x} already")));
+            return Err(OpError::invalid(format!(
+                "there is a physical memory {memory:#x} already"
+            )));
         }
         let live = &mut self.site.live;
         let made = match live.driver.create_memory(device, size) {
@@ -96,7 +131,16 @@ impl Server {
         };
         live.memories.insert(memory, made);
         let buffer = self.site.session.number_buffer();
-        self.site.session.memories.insert(memory, Memory { device, size, flags, released: false, buffer })?;
+        self.site.session.memories.insert(
+            memory,
+            Memory {
+                device,
+                size,
+                flags,
+                released: false,
+                buffer,
+            },
+        )?;
         DONE
     }
 
@@ -116,34 +160,69 @@ impl Server {
         }
     }
 
-    pub(super) fn mem_map(&mut self, address: Address, size: u64, offset: u64, memory: Handle) -> Step {
+    pub(super) fn mem_map(
+        &mut self,
+        address: Address,
+        size: u64,
+        offset: u64,
+        memory: Handle,
+    ) -> Step {
         let session = &self.site.session;
         let known = session.memories.get(memory)?;
-        let reserved = session.reservations.at_or_below(address).is_some_and(|(start, it)| {
-            address - start <= it.size && size <= it.size - (address - start)
-        });
-        let before = session.mappings.at_or_below(address.saturating_add(size).saturating_sub(1));
+        let reserved = session
+            .reservations
+            .at_or_below(address)
+            .is_some_and(|(start, it)| {
+                address - start <= it.size && size <= it.size - (address - start)
+            });
+        let before = session
+            .mappings
+            .at_or_below(address.saturating_add(size).saturating_sub(1));
         let free = before.is_none_or(|(start, it)| start + it.size <= address);
-        let fits = offset.checked_add(size).is_some_and(|end| end <= known.size);
+        let fits = offset
+            .checked_add(size)
+            .is_some_and(|end| end <= known.size);
         if known.released || !reserved || !free || !fits || size == 0 {
-            return Err(OpError::invalid(format!("{size} bytes of memory {memory:#x} cannot be mapped at {address:#x}")));
+            return Err(OpError::invalid(format!(
+                "{size} bytes of memory {memory:#x} cannot be mapped at {address:#x}"
+            )));
         }
         let live = &mut self.site.live;
-        let handle = *live.memories.get(&memory).ok_or_else(|| OpError::invalid("the memory is gone"))?;
+        let handle = *live
+            .memories
+            .get(&memory)
+            .ok_or_else(|| OpError::invalid("the memory is gone"))?;
         live.driver.map(address, size, offset, handle)?;
-        self.site.session.mappings.insert(address, Mapping { size, offset, memory, access: BTreeMap::new() })?;
+        self.site.session.mappings.insert(
+            address,
+            Mapping {
+                size,
+                offset,
+                memory,
+                access: BTreeMap::new(),
+            },
+        )?;
         DONE
     }
 
     /// Mappings that fill `address .. address + size` exactly.
     fn mappings_within(&self, address: Address, size: u64) -> Result<Vec<(Address, u64)>, OpError> {
-        let end = address.checked_add(size).ok_or_else(|| OpError::invalid("a range beyond all addresses"))?;
-        let inside = self.site.session.mappings.iter().filter(|(start, _)| (address..end).contains(start));
+        let end = address
+            .checked_add(size)
+            .ok_or_else(|| OpError::invalid("a range beyond all addresses"))?;
+        let inside = self
+            .site
+            .session
+            .mappings
+            .iter()
+            .filter(|(start, _)| (address..end).contains(start));
         let found: Vec<(Address, u64)> = inside.map(|(start, it)| (start, it.size)).collect();
         let covered: u64 = found.iter().map(|(_, size)| size).sum();
         let last = found.last().map_or(0, |(start, size)| start + size);
         if found.is_empty() || covered != size || last != end {
-            return Err(OpError::invalid(format!("{size} bytes at {address:#x} are not whole mappings")));
+            return Err(OpError::invalid(format!(
+                "{size} bytes at {address:#x} are not whole mappings"
+            )));
         }
         Ok(found)
     }
@@ -159,12 +238,27 @@ impl Server {
         DONE
     }
 
-    pub(super) fn mem_set_access(&mut self, address: Address, size: u64, access: u32, devices: &[u32]) -> Step {
-        if devices.iter().any(|device| *device as usize >= self.devices.len()) {
-            return Err(OpError::new(cu::CUDA_ERROR_INVALID_DEVICE, "access for a device that does not exist"));
+    pub(super) fn mem_set_access(
+        &mut self,
+        address: Address,
+        size: u64,
+        access: u32,
+        devices: &[u32],
+    ) -> Step {
+        if devices
+            .iter()
+            .any(|device| *device as usize >= self.devices.len())
+        {
+            return Err(OpError::new(
+                cu::CUDA_ERROR_INVALID_DEVICE,
+                "access for a device that does not exist",
+            ));
         }
         for (start, size) in self.mappings_within(address, size)? {
-            self.site.live.driver.set_access(start, size, access, devices)?;
+            self.site
+                .live
+                .driver
+                .set_access(start, size, access, devices)?;
             let mapping = self.site.session.mappings.get_mut(start)?;
             for device in devices {
                 mapping.access.insert(*device, access);

@@ -41,56 +41,145 @@ impl Server {
             Op::Devices => Ok(Reaction::Answer(ReplyBody::Devices(self.devices.clone()))),
             Op::Drain => self.drain(ticket),
 
-            Op::ContextCreate { context, device, flags, primary } => {
-                self.context_create(*context, *device, *flags, *primary)
-            }
+            Op::ContextCreate {
+                context,
+                device,
+                flags,
+                primary,
+            } => self.context_create(*context, *device, *flags, *primary),
             Op::ContextDestroy { context } => self.context_destroy(*context, ticket),
             Op::ContextSync { context } => self.context_sync(*context, ticket),
-            Op::ContextSetLimit { context, limit, value } => self.context_set_limit(*context, *limit, *value),
+            Op::ContextSetLimit {
+                context,
+                limit,
+                value,
+            } => self.context_set_limit(*context, *limit, *value),
             Op::ContextGetLimit { context, limit } => self.context_get_limit(*context, *limit),
             Op::MemInfo { context } => self.memory_info(*context),
             Op::PeerEnable { context, peer } => self.peer_enable(*context, *peer),
             Op::PeerDisable { context, peer } => self.peer_disable(*context, *peer),
 
-            Op::ModuleLoad { module, context, image } => self.module_load(*module, *context, image),
+            Op::ModuleLoad {
+                module,
+                context,
+                image,
+            } => self.module_load(*module, *context, image),
             Op::ModuleUnload { module } => self.module_unload(*module, ticket),
-            Op::FunctionGet { function, module, name } => self.function_get(*function, *module, name),
-            Op::FunctionSetAttribute { function, attribute, value } => {
-                self.function_set_attribute(*function, *attribute, *value)
-            }
+            Op::FunctionGet {
+                function,
+                module,
+                name,
+            } => self.function_get(*function, *module, name),
+            Op::FunctionSetAttribute {
+                function,
+                attribute,
+                value,
+            } => self.function_set_attribute(*function, *attribute, *value),
             Op::VariableGet { module, name } => self.variable_get(*module, name),
-            Op::Occupancy { function, block, shared, flags } => self.occupancy(*function, *block, *shared, *flags),
+            Op::Occupancy {
+                function,
+                block,
+                shared,
+                flags,
+            } => self.occupancy(*function, *block, *shared, *flags),
 
             Op::MemAlloc { context, size } => self.mem_alloc(*context, *size, ticket),
             Op::MemFree { address } => self.mem_free(*address, ticket),
             Op::MemAllocAsync { stream, size } => self.mem_alloc(stream.context, *size, ticket),
             Op::MemFreeAsync { address, stream } => self.mem_free_async(*address, *stream),
-            Op::AddressReserve { size, align, address } => self.address_reserve(*size, *align, *address),
+            Op::AddressReserve {
+                size,
+                align,
+                address,
+            } => self.address_reserve(*size, *align, *address),
             Op::AddressFree { address, .. } => self.address_free(*address),
-            Op::MemCreate { memory, device, size, flags } => self.mem_create(*memory, *device, *size, *flags),
+            Op::MemCreate {
+                memory,
+                device,
+                size,
+                flags,
+            } => self.mem_create(*memory, *device, *size, *flags),
             Op::MemRelease { memory } => self.mem_release(*memory),
-            Op::MemMap { address, size, offset, memory } => self.mem_map(*address, *size, *offset, *memory),
+            Op::MemMap {
+                address,
+                size,
+                offset,
+                memory,
+            } => self.mem_map(*address, *size, *offset, *memory),
             Op::MemUnmap { address, size } => self.mem_unmap(*address, *size),
-            Op::MemSetAccess { address, size, access, devices } => {
-                self.mem_set_access(*address, *size, *access, devices)
-            }
+            Op::MemSetAccess {
+                address,
+                size,
+                access,
+                devices,
+            } => self.mem_set_access(*address, *size, *access, devices),
 
-            Op::HostMap { address, size, kind, flags, context } => {
-                self.host_map(*address, *size, *kind, *flags, *context)
-            }
+            Op::HostMap {
+                address,
+                size,
+                kind,
+                flags,
+                context,
+            } => self.host_map(*address, *size, *kind, *flags, *context),
             Op::HostUnmap { address } => self.host_unmap(*address, ticket),
 
-            Op::Copy { to, from, len, stream, answered } => self.copy(to, from, *len, *stream, *answered, ticket),
-            Op::Copy3d { to, from, to_pitch, from_pitch, extent, stream, answered } => {
-                self.copy_3d(to, from, (*to_pitch, *from_pitch), extent, *stream, *answered, ticket)
-            }
-            Op::Fill { address, pitch, element, value, width, height, stream, answered } => {
+            Op::Copy {
+                to,
+                from,
+                len,
+                stream,
+                answered,
+            } => self.copy(to, from, *len, *stream, *answered, ticket),
+            Op::Copy3d {
+                to,
+                from,
+                to_pitch,
+                from_pitch,
+                extent,
+                stream,
+                answered,
+            } => self.copy_3d(
+                to,
+                from,
+                (*to_pitch, *from_pitch),
+                extent,
+                *stream,
+                *answered,
+                ticket,
+            ),
+            Op::Fill {
+                address,
+                pitch,
+                element,
+                value,
+                width,
+                height,
+                stream,
+                answered,
+            } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver.fill(live.moved.translate(*address), *pitch, *element, *value, *width, *height, handle)?;
+                live.driver.fill(
+                    live.moved.translate(*address),
+                    *pitch,
+                    *element,
+                    *value,
+                    *width,
+                    *height,
+                    handle,
+                )?;
                 self.issued(*stream, *answered, ticket)
             }
-            Op::ArrayCreate { array, context, width, height, depth, format, channels, flags } => {
+            Op::ArrayCreate {
+                array,
+                context,
+                width,
+                height,
+                depth,
+                format,
+                channels,
+                flags,
+            } => {
                 let shape = fermata_device::ArrayShape {
                     width: *width,
                     height: *height,
@@ -103,16 +192,31 @@ impl Server {
             }
             Op::ArrayDestroy { array } => self.array_destroy(*array, ticket),
 
-            Op::StreamCreate { stream, context, flags, priority } => {
-                self.stream_create(*stream, *context, *flags, *priority)
-            }
+            Op::StreamCreate {
+                stream,
+                context,
+                flags,
+                priority,
+            } => self.stream_create(*stream, *context, *flags, *priority),
             Op::StreamDestroy { stream } => self.stream_destroy(*stream),
             Op::StreamSync { stream } => self.stream_sync(*stream, ticket),
             Op::StreamQuery { stream } => self.stream_query(*stream),
-            Op::StreamWait { stream, event, flags } => self.stream_wait(*stream, *event, *flags),
-            Op::EventCreate { event, context, flags } => self.event_create(*event, *context, *flags),
+            Op::StreamWait {
+                stream,
+                event,
+                flags,
+            } => self.stream_wait(*stream, *event, *flags),
+            Op::EventCreate {
+                event,
+                context,
+                flags,
+            } => self.event_create(*event, *context, *flags),
             Op::EventDestroy { event } => self.event_destroy(*event),
-            Op::EventRecord { event, stream, flags } => self.event_record(*event, *stream, *flags),
+            Op::EventRecord {
+                event,
+                stream,
+                flags,
+            } => self.event_record(*event, *stream, *flags),
             Op::EventSync { event } => self.event_sync(*event, ticket),
             Op::EventQuery { event } => self.event_query(*event),
             Op::EventElapsed { start, end } => self.event_elapsed(*start, *end),
@@ -121,23 +225,50 @@ impl Server {
                 self.callbacks.done(*id);
                 Ok(Reaction::Later)
             }
-            Op::WriteValue { stream, address, value, flags, wide } => {
+            Op::WriteValue {
+                stream,
+                address,
+                value,
+                flags,
+                wide,
+            } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver.write_value(handle, live.moved.translate(*address), *value, *flags, *wide)?;
+                live.driver.write_value(
+                    handle,
+                    live.moved.translate(*address),
+                    *value,
+                    *flags,
+                    *wide,
+                )?;
                 self.issued(*stream, false, ticket)
             }
-            Op::WaitValue { stream, address, value, flags, wide } => {
+            Op::WaitValue {
+                stream,
+                address,
+                value,
+                flags,
+                wide,
+            } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver.wait_value(handle, live.moved.translate(*address), *value, *flags, *wide)?;
+                live.driver.wait_value(
+                    handle,
+                    live.moved.translate(*address),
+                    *value,
+                    *flags,
+                    *wide,
+                )?;
                 self.issued(*stream, false, ticket)
             }
 
             Op::Launch { launch, stream } => self.launch(launch, *stream),
-            Op::GraphInstantiate { exec, context, graph, flags } => {
-                self.graph_instantiate(*exec, *context, graph, *flags)
-            }
+            Op::GraphInstantiate {
+                exec,
+                context,
+                graph,
+                flags,
+            } => self.graph_instantiate(*exec, *context, graph, *flags),
             Op::GraphUpdate { exec, graph } => self.graph_update(*exec, graph),
             Op::GraphLaunch { exec, stream } => self.graph_launch(*exec, *stream),
             Op::GraphDestroy { exec } => self.graph_destroy(*exec),
@@ -163,7 +294,15 @@ impl Server {
         ticket: Option<Ticket>,
     ) -> Step {
         let marks = self.mark(streams)?;
-        self.waiting.push(Waiting { ticket, context, wide: false, reports, marks, event: None, then });
+        self.waiting.push(Waiting {
+            ticket,
+            context,
+            wide: false,
+            reports,
+            marks,
+            event: None,
+            then,
+        });
         Ok(Reaction::Later)
     }
 
@@ -177,7 +316,15 @@ impl Server {
         ticket: Option<Ticket>,
     ) -> Step {
         let marks = self.mark(&self.queues.busy_streams(of))?;
-        self.waiting.push(Waiting { ticket, context, wide: true, reports, marks, event: None, then });
+        self.waiting.push(Waiting {
+            ticket,
+            context,
+            wide: true,
+            reports,
+            marks,
+            event: None,
+            then,
+        });
         Ok(Reaction::Later)
     }
 

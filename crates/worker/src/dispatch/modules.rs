@@ -23,7 +23,10 @@ fn prints(image: &[u8]) -> bool {
 
 /// Contexts with a module that may print.
 pub(crate) fn printing_contexts(session: &Session) -> HashSet<Handle> {
-    let printing = session.modules.iter().filter(|(_, it)| session.image(&it.image).is_some_and(prints));
+    let printing = session
+        .modules
+        .iter()
+        .filter(|(_, it)| session.image(&it.image).is_some_and(prints));
     printing.map(|(_, it)| it.context).collect()
 }
 
@@ -36,9 +39,16 @@ impl Server {
         })
     }
 
-    pub(super) fn module_load(&mut self, module: Handle, context: Handle, image: &Blob<'_>) -> Step {
+    pub(super) fn module_load(
+        &mut self,
+        module: Handle,
+        context: Handle,
+        image: &Blob<'_>,
+    ) -> Step {
         if self.site.session.modules.contains(module) {
-            return Err(OpError::invalid(format!("there is a module {module:#x} already")));
+            return Err(OpError::invalid(format!(
+                "there is a module {module:#x} already"
+            )));
         }
         let image = self.blob(image)?;
         let live = &mut self.site.live;
@@ -50,12 +60,20 @@ impl Server {
         if prints(&image) {
             self.printing.insert(context);
         }
-        Ok(Reaction::Answer(ReplyBody::Module(ModuleInfo { functions })))
+        Ok(Reaction::Answer(ReplyBody::Module(ModuleInfo {
+            functions,
+        })))
     }
 
     pub(super) fn module_unload(&mut self, module: Handle, ticket: Option<Ticket>) -> Step {
         let context = self.site.session.modules.get(module)?.context;
-        self.after_all(Some(context), Some(context), false, Then::ModuleUnload(module), ticket)
+        self.after_all(
+            Some(context),
+            Some(context),
+            false,
+            Then::ModuleUnload(module),
+            ticket,
+        )
     }
 
     /// Nothing uses the module any more.
@@ -70,33 +88,59 @@ impl Server {
         for function in functions {
             live.functions.remove(&function);
         }
-        let Some(handle) = live.modules.remove(&module) else { return Ok(()) };
+        let Some(handle) = live.modules.remove(&module) else {
+            return Ok(());
+        };
         live.enter(context)?;
         Ok(live.driver.unload_module(handle)?)
     }
 
     pub(super) fn function_get(&mut self, function: Handle, module: Handle, name: &str) -> Step {
         if self.site.session.functions.contains(function) {
-            return Err(OpError::invalid(format!("there is a function {function:#x} already")));
+            return Err(OpError::invalid(format!(
+                "there is a function {function:#x} already"
+            )));
         }
         let context = self.site.session.modules.get(module)?.context;
         let live = &mut self.site.live;
         live.enter(context)?;
-        let loaded = *live.modules.get(&module).ok_or_else(|| OpError::invalid("the module is not loaded"))?;
+        let loaded = *live
+            .modules
+            .get(&module)
+            .ok_or_else(|| OpError::invalid("the module is not loaded"))?;
         let handle = live.driver.function(loaded, name)?;
         let params = live.driver.function_params(handle)?;
         let attributes = live.driver.function_attributes(handle);
-        live.functions.insert(function, LiveFunction { handle, context });
-        let record = Function { module, name: name.to_owned(), attributes: BTreeMap::new() };
+        live.functions
+            .insert(function, LiveFunction { handle, context });
+        let record = Function {
+            module,
+            name: name.to_owned(),
+            attributes: BTreeMap::new(),
+        };
         self.site.session.functions.insert(function, record)?;
-        Ok(Reaction::Answer(ReplyBody::Function(FunctionInfo { params, attributes })))
+        Ok(Reaction::Answer(ReplyBody::Function(FunctionInfo {
+            params,
+            attributes,
+        })))
     }
 
-    pub(super) fn function_set_attribute(&mut self, function: Handle, attribute: i32, value: i32) -> Step {
+    pub(super) fn function_set_attribute(
+        &mut self,
+        function: Handle,
+        attribute: i32,
+        value: i32,
+    ) -> Step {
         let live = &mut self.site.live;
         let found = live.function(function)?;
-        live.driver.set_function_attribute(found.handle, attribute, value)?;
-        self.site.session.functions.get_mut(function)?.attributes.insert(attribute, value);
+        live.driver
+            .set_function_attribute(found.handle, attribute, value)?;
+        self.site
+            .session
+            .functions
+            .get_mut(function)?
+            .attributes
+            .insert(attribute, value);
         DONE
     }
 
@@ -104,21 +148,51 @@ impl Server {
         let context = self.site.session.modules.get(module)?.context;
         let live = &mut self.site.live;
         live.enter(context)?;
-        let loaded = *live.modules.get(&module).ok_or_else(|| OpError::invalid("the module is not loaded"))?;
+        let loaded = *live
+            .modules
+            .get(&module)
+            .ok_or_else(|| OpError::invalid("the module is not loaded"))?;
         let (address, size) = live.driver.variable(loaded, name)?;
-        let known = self.site.session.modules.get(module)?.variables.get(name).is_some_and(|it| it.fixed);
+        let known = self
+            .site
+            .session
+            .modules
+            .get(module)?
+            .variables
+            .get(name)
+            .is_some_and(|it| it.fixed);
         if !known && live.moved.translate(address) != address {
             let text = format!("variable `{name}` lies where the program knows another variable");
             return Err(OpError::new(cu::CUDA_ERROR_NOT_SUPPORTED, text));
         }
-        self.site.session.add_variable(module, name, address, size, true)?;
-        let address = self.site.session.modules.get(module)?.variables.get(name).map_or(address, |it| it.address);
+        self.site
+            .session
+            .add_variable(module, name, address, size, true)?;
+        let address = self
+            .site
+            .session
+            .modules
+            .get(module)?
+            .variables
+            .get(name)
+            .map_or(address, |it| it.address);
         Ok(Reaction::Answer(ReplyBody::Pair(address, size)))
     }
 
-    pub(super) fn occupancy(&mut self, function: Handle, block: u32, shared: u64, flags: u32) -> Step {
+    pub(super) fn occupancy(
+        &mut self,
+        function: Handle,
+        block: u32,
+        shared: u64,
+        flags: u32,
+    ) -> Step {
         let live = &mut self.site.live;
         let found = live.function(function)?;
-        Ok(Reaction::Answer(ReplyBody::U64(live.driver.occupancy(found.handle, block, shared, flags)?)))
+        Ok(Reaction::Answer(ReplyBody::U64(live.driver.occupancy(
+            found.handle,
+            block,
+            shared,
+            flags,
+        )?)))
     }
 }

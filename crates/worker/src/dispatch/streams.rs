@@ -15,15 +15,30 @@ use crate::errors::OpError;
 use crate::serve::Server;
 
 impl Server {
-    pub(super) fn stream_create(&mut self, stream: Handle, context: Handle, flags: u32, priority: i32) -> Step {
+    pub(super) fn stream_create(
+        &mut self,
+        stream: Handle,
+        context: Handle,
+        flags: u32,
+        priority: i32,
+    ) -> Step {
         if self.site.session.streams.contains(stream) || stream == STREAM_LEGACY {
-            return Err(OpError::invalid(format!("there is a stream {stream:#x} already")));
+            return Err(OpError::invalid(format!(
+                "there is a stream {stream:#x} already"
+            )));
         }
         let live = &mut self.site.live;
         live.enter(context)?;
         let handle = live.driver.create_stream(flags, priority)?;
         live.streams.insert(stream, LiveStream { handle, context });
-        self.site.session.streams.insert(stream, Stream { context, flags, priority })?;
+        self.site.session.streams.insert(
+            stream,
+            Stream {
+                context,
+                flags,
+                priority,
+            },
+        )?;
         DONE
     }
 
@@ -35,7 +50,15 @@ impl Server {
         if !marks.is_empty() {
             let then = Then::Orphan;
             let context = Some(context);
-            self.waiting.push(Waiting { ticket: None, context, wide: false, reports: false, marks, event: None, then });
+            self.waiting.push(Waiting {
+                ticket: None,
+                context,
+                wide: false,
+                reports: false,
+                marks,
+                event: None,
+                then,
+            });
             self.firm_up(key)?;
         }
         self.site.session.streams.remove(stream)?;
@@ -71,16 +94,28 @@ impl Server {
 
     pub(super) fn event_create(&mut self, event: Handle, context: Handle, flags: u32) -> Step {
         if self.site.session.events.contains(event) {
-            return Err(OpError::invalid(format!("there is an event {event:#x} already")));
+            return Err(OpError::invalid(format!(
+                "there is an event {event:#x} already"
+            )));
         }
         if flags & cu::CU_EVENT_INTERPROCESS != 0 {
-            return Err(OpError::new(cu::CUDA_ERROR_NOT_SUPPORTED, "events shared with other processes"));
+            return Err(OpError::new(
+                cu::CUDA_ERROR_NOT_SUPPORTED,
+                "events shared with other processes",
+            ));
         }
         let live = &mut self.site.live;
         live.enter(context)?;
         let handle = live.driver.create_event(flags)?;
         live.events.insert(event, (handle, context));
-        self.site.session.events.insert(event, Event { context, flags, recorded: false })?;
+        self.site.session.events.insert(
+            event,
+            Event {
+                context,
+                flags,
+                recorded: false,
+            },
+        )?;
         DONE
     }
 
@@ -147,14 +182,17 @@ impl Server {
     pub(super) fn event_elapsed(&mut self, start: Handle, end: Handle) -> Step {
         let live = &mut self.site.live;
         let (start, end) = (live.event(start)?, live.event(end)?);
-        Ok(Reaction::Answer(ReplyBody::F32(live.driver.elapsed(start, end)?)))
+        Ok(Reaction::Answer(ReplyBody::F32(
+            live.driver.elapsed(start, end)?,
+        )))
     }
 
     pub(super) fn host_call(&mut self, stream: StreamRef, id: u64) -> Step {
         let live = &mut self.site.live;
         let handle = live.stream(stream)?;
         let callbacks = Arc::clone(&self.callbacks);
-        live.driver.launch_host(handle, Box::new(move || callbacks.call(id)))?;
+        live.driver
+            .launch_host(handle, Box::new(move || callbacks.call(id)))?;
         self.issued(stream, false, None)
     }
 }

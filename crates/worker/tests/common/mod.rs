@@ -9,7 +9,9 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_abi::op::{Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram};
+use fermata_abi::op::{
+    Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
+};
 use fermata_control::Connection;
 use fermata_control::worker::{FromWorker, ToWorker};
 use fermata_wire::{Config, FromProgram, Producer, Side, create};
@@ -17,7 +19,10 @@ use fermata_wire::{Config, FromProgram, Producer, Side, create};
 pub const CONTEXT: u64 = 0x100;
 pub const MODULE: u64 = 0x101;
 pub const FUNCTION: u64 = 0x102;
-pub const LEGACY: StreamRef = StreamRef { context: CONTEXT, stream: 1 };
+pub const LEGACY: StreamRef = StreamRef {
+    context: CONTEXT,
+    stream: 1,
+};
 
 /// Adds `b` to each of `n` 32-bit words at `p`, and to the device variable `total`.
 pub const PTX: &[u8] = b".version 7.0
@@ -58,13 +63,18 @@ pub fn driver() -> PathBuf {
     }
     let bin = worker();
     let folder = bin.parent().expect("a binary lies in a folder");
-    let found = ["libfermata_softgpu.so", "deps/libfermata_softgpu.so"].map(|name| folder.join(name));
-    found.into_iter().find(|path| path.exists()).expect("softgpu's library beside the worker")
+    let found =
+        ["libfermata_softgpu.so", "deps/libfermata_softgpu.so"].map(|name| folder.join(name));
+    found
+        .into_iter()
+        .find(|path| path.exists())
+        .expect("softgpu's library beside the worker")
 }
 
 /// The worker: `FERMATA_TEST_WORKER`, or the one built with the tests.
 fn worker() -> PathBuf {
-    std::env::var_os("FERMATA_TEST_WORKER").map_or(env!("CARGO_BIN_EXE_fermata-worker").into(), PathBuf::from)
+    std::env::var_os("FERMATA_TEST_WORKER")
+        .map_or(env!("CARGO_BIN_EXE_fermata-worker").into(), PathBuf::from)
 }
 
 pub struct Worker {
@@ -91,11 +101,21 @@ impl Worker {
         }
         let child = command.spawn().unwrap();
         drop(theirs);
-        let mut worker = Self { child, daemon: Connection::new(OwnedFd::from(ours), "worker") };
+        let mut worker = Self {
+            child,
+            daemon: Connection::new(OwnedFd::from(ours), "worker"),
+        };
         let soft = std::env::var_os("FERMATA_TEST_DRIVER").is_none();
         let driver = driver().to_string_lossy().into_owned();
-        let ready = worker.ask(ToWorker::Open { protocol: 1, driver, soft });
-        assert!(matches!(&ready, FromWorker::Ready { devices, .. } if !devices.is_empty()), "{ready:?}");
+        let ready = worker.ask(ToWorker::Open {
+            protocol: 1,
+            driver,
+            soft,
+        });
+        assert!(
+            matches!(&ready, FromWorker::Ready { devices, .. } if !devices.is_empty()),
+            "{ready:?}"
+        );
         worker
     }
 
@@ -106,7 +126,10 @@ impl Worker {
 
     pub fn answer(&mut self) -> FromWorker {
         loop {
-            let (message, _) = self.daemon.recv(Duration::from_secs(60)).expect("an answer of the worker");
+            let (message, _) = self
+                .daemon
+                .recv(Duration::from_secs(60))
+                .expect("an answer of the worker");
             if !matches!(message, FromWorker::Progress { .. }) {
                 return message;
             }
@@ -118,7 +141,12 @@ impl Worker {
     }
 
     pub fn attach_with_output(&mut self, output: OwnedFd) -> Program {
-        let ring = create(&Config { ring: 1 << 20, slots: 16, staging: 4 << 20 }).unwrap();
+        let ring = create(&Config {
+            ring: 1 << 20,
+            slots: 16,
+            staging: 4 << 20,
+        })
+        .unwrap();
         let (theirs, ours) = Side::pair().unwrap();
         let fds = [ring.as_fd(), theirs.as_fd(), output.as_fd()];
         self.daemon.send(&ToWorker::Attach, &fds).unwrap();
@@ -127,13 +155,23 @@ impl Worker {
         let producer = Producer::open(ring.as_fd(), Arc::clone(&side)).unwrap();
         let mut regions = Vec::new();
         loop {
-            match side.receive_from_worker(Duration::from_secs(10)).unwrap().expect("the regions") {
-                (ToProgram::Region { address, size }, Some(fd)) => regions.push((address, size, fd)),
+            match side
+                .receive_from_worker(Duration::from_secs(10))
+                .unwrap()
+                .expect("the regions")
+            {
+                (ToProgram::Region { address, size }, Some(fd)) => {
+                    regions.push((address, size, fd))
+                }
                 (ToProgram::RegionsEnd, None) => break,
                 other => panic!("{other:?}"),
             }
         }
-        Program { producer, side, regions }
+        Program {
+            producer,
+            side,
+            regions,
+        }
     }
 
     pub fn detach(&mut self, program: Program) {
@@ -155,7 +193,10 @@ impl Drop for Worker {
         }
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        assert!(std::thread::panicking(), "the worker did not end when the daemon was gone");
+        assert!(
+            std::thread::panicking(),
+            "the worker did not end when the daemon was gone"
+        );
     }
 }
 
@@ -202,7 +243,12 @@ impl Program {
     pub fn ask(&self, op: &Op<'_>) -> Answer {
         let room = self.producer.stage(256 << 10).unwrap();
         let mut buffer = Vec::new();
-        let reply = self.producer.request(op, Some(&room)).unwrap().wait(&mut buffer).unwrap();
+        let reply = self
+            .producer
+            .request(op, Some(&room))
+            .unwrap()
+            .wait(&mut buffer)
+            .unwrap();
         if reply.status != 0 {
             return Answer::Error(reply.status, reply.text.to_owned());
         }
@@ -228,13 +274,25 @@ impl Program {
     /// Makes the context and loads [`PTX`].
     pub fn set_up(&self) {
         assert!(matches!(self.ask(&Op::Devices), Answer::Devices(1..)));
-        let create = Op::ContextCreate { context: CONTEXT, device: 0, flags: 0, primary: true };
+        let create = Op::ContextCreate {
+            context: CONTEXT,
+            device: 0,
+            flags: 0,
+            primary: true,
+        };
         assert_eq!(self.ask(&create), Answer::None);
-        let load = Op::ModuleLoad { module: MODULE, context: CONTEXT, image: Blob::Inline(PTX) };
+        let load = Op::ModuleLoad {
+            module: MODULE,
+            context: CONTEXT,
+            image: Blob::Inline(PTX),
+        };
         let loaded = self.ask(&load);
         assert!(matches!(loaded, Answer::Module(_)), "{loaded:?}");
-        let Answer::Function(info) = self.ask(&Op::FunctionGet { function: FUNCTION, module: MODULE, name: "add" })
-        else {
+        let Answer::Function(info) = self.ask(&Op::FunctionGet {
+            function: FUNCTION,
+            module: MODULE,
+            name: "add",
+        }) else {
             panic!("the function is there")
         };
         assert_eq!(info.params, [(0, 8), (8, 4), (12, 4)]);
@@ -244,34 +302,61 @@ impl Program {
     pub fn host_alloc(&self, address: u64, size: u64) -> HostView {
         let fd = rustix::fs::memfd_create("region", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, size).unwrap();
-        self.side.send_region(&FromProgram::Region { address, size }, fd.as_fd()).unwrap();
-        let map = Op::HostMap { address, size, kind: HostKind::Pinned, flags: 0, context: CONTEXT };
+        self.side
+            .send_region(&FromProgram::Region { address, size }, fd.as_fd())
+            .unwrap();
+        let map = Op::HostMap {
+            address,
+            size,
+            kind: HostKind::Pinned,
+            flags: 0,
+            context: CONTEXT,
+        };
         assert_eq!(self.ask(&map), Answer::None);
         HostView(fd.into())
     }
 
     /// Waits for a host callback's id.
     pub fn callback(&self) -> u64 {
-        match self.side.receive_from_worker(Duration::from_secs(10)).unwrap() {
+        match self
+            .side
+            .receive_from_worker(Duration::from_secs(10))
+            .unwrap()
+        {
             Some((ToProgram::Callback { id }, None)) => id,
             other => panic!("{other:?}"),
         }
     }
 
     pub fn alloc(&self, size: u64) -> u64 {
-        self.ask_u64(&Op::MemAlloc { context: CONTEXT, size })
+        self.ask_u64(&Op::MemAlloc {
+            context: CONTEXT,
+            size,
+        })
     }
 
     pub fn write(&self, address: u64, bytes: &[u8]) {
         let (to, from) = (Place::Address(address), Place::Blob(Blob::Inline(bytes)));
-        let copy = Op::Copy { to, from, len: bytes.len() as u64, stream: LEGACY, answered: true };
+        let copy = Op::Copy {
+            to,
+            from,
+            len: bytes.len() as u64,
+            stream: LEGACY,
+            answered: true,
+        };
         assert_eq!(self.ask(&copy), Answer::None);
     }
 
     pub fn read(&self, address: u64, len: usize) -> Vec<u8> {
         let room = vec![0; len];
         let (to, from) = (Place::Blob(Blob::Inline(&room)), Place::Address(address));
-        match self.ask(&Op::Copy { to, from, len: len as u64, stream: LEGACY, answered: true }) {
+        match self.ask(&Op::Copy {
+            to,
+            from,
+            len: len as u64,
+            stream: LEGACY,
+            answered: true,
+        }) {
             Answer::Bytes(bytes) => bytes,
             other => panic!("reading {address:#x}: {other:?}"),
         }
@@ -297,5 +382,8 @@ impl Program {
 }
 
 pub fn words(bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks_exact(4).map(|it| u32::from_le_bytes(it.try_into().unwrap())).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|it| u32::from_le_bytes(it.try_into().unwrap()))
+        .collect()
 }

@@ -3,7 +3,7 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | two magic numbers |
-//! | 8 | 4 + n | length and record, repeated to the end |
+//! | 8 | 4 + n | length and record, repeated to the end; field numbers as in `regfile.proto` |
 
 use std::fs;
 use std::io;
@@ -23,9 +23,9 @@ struct RegularFile {
     flags: Option<u32>,
     #[prost(uint64, optional, tag = "3")]
     position: Option<u64>,
-    #[prost(string, optional, tag = "5")]
+    #[prost(string, optional, tag = "6")]
     name: Option<String>,
-    #[prost(uint64, optional, tag = "7")]
+    #[prost(uint64, optional, tag = "8")]
     size: Option<u64>,
 }
 

@@ -192,7 +192,7 @@ fn a_device_with_too_little_memory_is_refused() -> Result<()> {
     let done = command::run(restore, COMMAND_LIMIT)?;
     ensure!(done.status == 13, "status {}: {}", done.status, done.stderr);
     ensure!(
-        done.stderr.contains("bytes on device"),
+        done.stderr.contains("memory on device"),
         "the reason is missing in: {}",
         done.stderr
     );

@@ -50,12 +50,11 @@ impl PinnedPool {
         let start = start.cast::<u8>();
         // SAFETY: the driver gave `all` bytes; nobody else knows of them yet.
         unsafe { std::ptr::write_bytes(start, 0, all) };
-        // SAFETY: offsets stay within the allocation.
-        let free = (0..count)
-            .map(|i| Slot {
-                start: unsafe { start.add(i * bytes) },
-            })
-            .collect();
+        let slot = |i: usize| Slot {
+            // SAFETY: for every i below `count` the offset stays within the allocation.
+            start: unsafe { start.add(i * bytes) },
+        };
+        let free = (0..count).map(slot).collect();
         Ok(Self {
             shared: Arc::new(Shared {
                 free: Mutex::new(free),

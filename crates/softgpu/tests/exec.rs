@@ -209,11 +209,11 @@ fn a_write_to_a_protected_page_is_a_fault_with_its_address() {
     );
     let l = load(&text);
     let memory = Memory::of(&[1u32; 16]);
-    // SAFETY: a page of this test.
-    assert_eq!(
-        unsafe { libc::mprotect(memory.address as *mut _, 4096, libc::PROT_READ) },
-        0
-    );
+    let protect = |access| {
+        // SAFETY: the page belongs to this test alone.
+        unsafe { libc::mprotect(memory.address as *mut _, 4096, access) }
+    };
+    assert_eq!(protect(libc::PROT_READ), 0);
     let (result, _) = launch(
         &l,
         "w",
@@ -230,17 +230,7 @@ fn a_write_to_a_protected_page_is_a_fault_with_its_address() {
         })
     );
     assert_eq!(memory.read::<u32>(), [1; 16]);
-    // SAFETY: as above.
-    assert_eq!(
-        unsafe {
-            libc::mprotect(
-                memory.address as *mut _,
-                4096,
-                libc::PROT_READ | libc::PROT_WRITE,
-            )
-        },
-        0
-    );
+    assert_eq!(protect(libc::PROT_READ | libc::PROT_WRITE), 0);
     launch(
         &l,
         "w",

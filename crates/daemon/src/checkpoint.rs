@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Text, Then, Totals};
@@ -18,7 +19,7 @@ use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use fermata_store::image::{
     DeviceRecord, Draft, HostRecord, Manifest, Program, SessionTotals, next_name,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
 use crate::attach::{Detached, reattach, reject};
@@ -37,6 +38,8 @@ pub type Report<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 
 /// How long the threads of a program may take to stop.
 const QUIESCE_TIME: Duration = Duration::from_secs(30);
+/// How long the worker of a program that makes its first CUDA call may take.
+const ATTACH_TIME: Duration = Duration::from_secs(60);
 /// How long pages of an earlier lazy restore may take to arrive.
 const PAGES_TIME: Duration = Duration::from_secs(300);
 /// How long the end of a program that is stopped for good may take.
@@ -52,13 +55,7 @@ pub fn checkpoint(
     report: &mut Report<'_>,
 ) -> Result<Checkpointed> {
     let session = daemon.session_or_pid(&request.session)?;
-    let _busy = session.busy.try_lock().ok_or_else(|| {
-        fail(
-            FailureKind::Locked,
-            format!("session `{}` is being checkpointed", session.name),
-        )
-        .hint("try again when that has ended")
-    })?;
+    let _busy = Turn::take(&session)?;
     check_running(&session)?;
     check_mode(request.mode)?;
     let taking = Taking::prepare(daemon, &session, request)?;
@@ -72,6 +69,42 @@ pub fn checkpoint(
         taken.image.display()
     ));
     Ok(taken)
+}
+
+/// The right to work on a session, held while it is checkpointed.
+struct Turn<'s> {
+    session: &'s Session,
+    _busy: MutexGuard<'s, ()>,
+}
+
+impl<'s> Turn<'s> {
+    /// A checkpoint under way is told at once; a session that is still starting is waited for.
+    fn take(session: &'s Session) -> Result<Self> {
+        let end = Instant::now() + ATTACH_TIME;
+        let busy = loop {
+            if let Some(busy) = session.busy.try_lock_for(Duration::from_millis(20)) {
+                break busy;
+            }
+            let what = match session.checkpointing.load(Ordering::Acquire) {
+                true => "is being checkpointed",
+                false if Instant::now() >= end => "is still starting",
+                false => continue,
+            };
+            let message = format!("session `{}` {what}", session.name);
+            return Err(fail(FailureKind::Locked, message).hint("try again when that has ended"));
+        };
+        session.checkpointing.store(true, Ordering::Release);
+        Ok(Self {
+            session,
+            _busy: busy,
+        })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.session.checkpointing.store(false, Ordering::Release);
+    }
 }
 
 fn check_mode(mode: Mode) -> Result<()> {

@@ -16,6 +16,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,8 @@ pub struct Session {
     pub image: Option<PathBuf>,
     /// Held by checkpoint, attachment and restore.
     pub busy: Mutex<()>,
+    /// Whether what holds `busy` is a checkpoint.
+    pub checkpointing: AtomicBool,
     started: u64,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -183,6 +186,7 @@ impl Session {
             variables: plan.variables,
             image: plan.image,
             busy: Mutex::new(()),
+            checkpointing: AtomicBool::new(false),
             started,
             inner: Mutex::new(inner),
             changed: Condvar::new(),

@@ -66,6 +66,7 @@ pub(crate) struct Server {
     pub arrived: HashMap<Address, (OwnedFd, u64)>,
     /// Contexts with a module that prints.
     pub printing: HashSet<Handle>,
+    many_cores: bool,
 }
 
 impl Server {
@@ -95,6 +96,7 @@ impl Server {
             devices,
             arrived: HashMap::new(),
             printing,
+            many_cores: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4),
         }
     }
 
@@ -202,6 +204,12 @@ impl Server {
             return None;
         }
         match quiet_since.elapsed().as_micros() {
+            // Giving the core away costs more than a small kernel runs, so it is done only where cores
+            // are few.
+            0..200 if self.many_cores => {
+                std::hint::spin_loop();
+                None
+            }
             0..100 => {
                 std::thread::yield_now();
                 None

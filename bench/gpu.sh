@@ -72,8 +72,9 @@ peer_digest=$(sed -n 's/^digest hold //p' "$work/native.log")
 ours() {
     images=$1
     name=$2
-    export FERMATA_IMAGE_DIR="$images"
-    mkdir -p "$images"
+    # A daemon of its own: where images lie is a daemon's setting.
+    export FERMATA_IMAGE_DIR="$images" FERMATA_RUNTIME_DIR="$work/run-$name"
+    mkdir -p "$images" "$FERMATA_RUNTIME_DIR"
     # Memory is set aside beforehand, as a daemon's cache would be; a disk is taken as it is.
     [ "$name" != memory ] || "$fermata" images prepare "$((gib + 1))" >&2
     "$fermata" -q run --detach --name "$name" -- "$tree/bench/hold" --gib "$gib" --until "$work/go-$name" > /dev/null 2> "$work/err" || cat "$work/err" >&2
@@ -94,6 +95,7 @@ ours() {
     timeout 60 "$fermata" wait "$name-r" > /dev/null 2>&1
     digest=$("$fermata" logs "$name-r" 2>/dev/null | sed -n 's/^digest hold //p')
     printf '{"checkpoint":%s,"again":%s,"restore":%s,"digest":"%s"}' "${first:-null}" "${again:-null}" "${restore:-null}" "$digest"
+    "$fermata" kill "$name-r" > /dev/null 2>&1
     rm -rf "$images"
 }
 disk_write=$(seconds dd if=/dev/zero of="$work/probe" bs=16M count=256 oflag=direct)

@@ -12,7 +12,7 @@
 //
 // jobs[i] = { address, bytes, first tile }; bytes <= 2^32 - 1; addresses are multiples of 16 and
 // readable up to the next multiple of 16 after the end.
-#include <cstdint>
+#include "tail.cuh"
 
 struct Job {
     uint64_t address;
@@ -153,15 +153,7 @@ fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *tiles, uint3
             if (at < in_tile) {
                 word = *reinterpret_cast<const uint4 *>(data + at);
                 uint32_t left = in_tile - at;
-                if (left < 16) {
-                    uint32_t w[4] = {word.x, word.y, word.z, word.w};
-#pragma unroll
-                    for (uint32_t k = 0; k < 4; k++) {
-                        if (left <= 4 * k) w[k] = 0;
-                        else if (left < 4 * k + 4) w[k] &= (1u << (8 * (left - 4 * k))) - 1;
-                    }
-                    word = make_uint4(w[0], w[1], w[2], w[3]);
-                }
+                if (left < 16) word = first_bytes(word, left);
             }
             *reinterpret_cast<uint4 *>(stage + leaf * ROW + part) = word;
         }

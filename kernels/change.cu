@@ -9,7 +9,7 @@
 //
 // jobs[i] = { address, bytes, first block }; a block's missing end counts as zeros. Addresses are
 // multiples of 16 and readable up to the next multiple of 16 after the end.
-#include <cstdint>
+#include "tail.cuh"
 
 struct Job {
     uint64_t address;
@@ -63,15 +63,7 @@ fermata_change_hash(const Job *jobs, uint32_t job_count, uint64_t blocks, const 
                 if (from < left) {
                     m[i] = __ldcs(data + i * THREADS + t);
                     const uint64_t here = left - from;
-                    if (here < 16) {
-                        uint32_t w[4] = {m[i].x, m[i].y, m[i].z, m[i].w};
-#pragma unroll
-                        for (uint32_t k = 0; k < 4; k++) {
-                            if (here <= 4 * k) w[k] = 0;
-                            else if (here < 4 * k + 4) w[k] &= (1u << (8 * (here - 4 * k))) - 1;
-                        }
-                        m[i] = make_uint4(w[0], w[1], w[2], w[3]);
-                    }
+                    if (here < 16) m[i] = first_bytes(m[i], here);
                 }
             }
         }

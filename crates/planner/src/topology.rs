@@ -56,7 +56,7 @@ pub fn switched(gpus: usize, port: f64, host: f64, host_total: f64) -> Topology 
     }
 }
 
-/// Four H200 of one host as measured (docs/measured.md): 397 GB/s a port, 55.5 GB/s to the host
+/// Four H200 of one host as measured: 397 GB/s a port, 55.5 GB/s to the host
 /// each, 167 GB/s to the host together.
 pub fn h200x4() -> Topology {
     switched(4, 397.0 * GB, 55.5 * GB, 167.0 * GB)

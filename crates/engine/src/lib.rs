@@ -16,6 +16,7 @@ pub mod access;
 mod digest;
 mod error;
 mod files;
+mod gate;
 mod live;
 mod pipeline;
 pub mod protocol;
@@ -24,6 +25,7 @@ mod site;
 mod variables;
 
 pub use error::{EngineError, ErrorKind};
+pub use gate::{Gate, Passage};
 pub use live::{HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved};
 pub use restore::load;
 pub use site::{Site, Summary};

@@ -211,7 +211,7 @@ impl Server {
                 .iter()
                 .any(|it| matches!(it.then, Then::Free(_)))
         };
-        if matches!(waiting.then, Then::Allocate { .. }) && freeing() {
+        if matches!(waiting.then, Then::Allocate { .. }) && (freeing() || self.gate.is_some()) {
             return Check::NotYet;
         }
         Check::Over(Ok(()))

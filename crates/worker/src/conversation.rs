@@ -21,7 +21,7 @@ use fermata_control::Connection;
 use fermata_control::PROTOCOL;
 use fermata_control::worker::{Device, Failure, FailureKind, FromWorker, ToWorker, Totals};
 use fermata_device::{DeviceFacts, Driver};
-use fermata_engine::{HostCaller, Live, Site, Summary, load, protocol};
+use fermata_engine::{Gate, HostCaller, Live, Site, Summary, load, protocol};
 use fermata_state::Session;
 use fermata_store::Store;
 use fermata_wire::{Consumer, Kicker, Side};
@@ -61,6 +61,8 @@ struct Worker {
     serving: Option<Serving>,
     /// Where the ring of a loaded session's program will be.
     place: Option<RingPlace>,
+    /// What the next attachment begins with.
+    gate: Option<Box<dyn Gate>>,
 }
 
 /// Talks with the daemon until it says Exit or is gone.
@@ -78,6 +80,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         used: false,
         serving: None,
         place: None,
+        gate: None,
     };
     loop {
         worker.look_after_program();
@@ -225,6 +228,7 @@ impl Worker {
             side,
             Arc::clone(&self.callbacks),
             self.devices.clone(),
+            self.gate.take(),
         );
         let own = Arc::clone(&requests);
         let thread = serving_thread()

@@ -13,6 +13,7 @@ pub mod conversation;
 mod dispatch;
 mod errors;
 mod failure;
+mod gated;
 pub mod layout;
 mod queues;
 mod scratch;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Address, DeviceInfo, Handle, Op, Reply, ReplyBody, ToProgram};
 use fermata_device::EventHandle;
-use fermata_engine::{Site, Summary};
+use fermata_engine::{Gate, Site, Summary};
 use fermata_wire::{Consumer, Event, Replier, Side, Ticket, WireError};
 use parking_lot::Mutex;
 
@@ -33,7 +33,11 @@ const BATCH: usize = 64;
 pub(crate) struct Requests {
     pub stop: AtomicBool,
     pub describe: Mutex<Vec<Sender<Summary>>>,
+    pub errands: Mutex<Vec<Errand>>,
 }
+
+/// Something to be done between two operations, by the thread that serves.
+pub(crate) type Errand = Box<dyn FnOnce(&mut Server) + Send>;
 
 /// Why serving ended.
 pub(crate) enum Ended {
@@ -66,6 +70,10 @@ pub(crate) struct Server {
     pub arrived: HashMap<Address, (OwnedFd, u64)>,
     /// Contexts with a module that prints.
     pub printing: HashSet<Handle>,
+    /// Watches operations while a checkpoint or a restore is under way.
+    pub gate: Option<Box<dyn Gate>>,
+    /// Allocations that the program has freed and the gate holds.
+    pub limbo: Vec<Address>,
     many_cores: bool,
 }
 
@@ -78,6 +86,7 @@ impl Server {
         side: Arc<Side>,
         callbacks: Arc<Callbacks>,
         devices: Vec<DeviceInfo>,
+        gate: Option<Box<dyn Gate>>,
     ) -> Self {
         let printing = crate::dispatch::printing_contexts(&site.session);
         Self {
@@ -96,6 +105,8 @@ impl Server {
             devices,
             arrived: HashMap::new(),
             printing,
+            gate,
+            limbo: Vec::new(),
             many_cores: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4),
         }
     }
@@ -133,6 +144,7 @@ impl Server {
 
     /// Takes back what belongs to the attachment.
     fn leave(&mut self) {
+        self.close_gate();
         self.waiting.clear();
         self.light = 0;
         if self.site.live.enter_any().is_ok() {
@@ -172,6 +184,10 @@ impl Server {
                 return Ended::Detached;
             }
             self.describe(requests);
+            self.run_errands(requests);
+            if self.gate.as_ref().is_some_and(|gate| gate.finished()) {
+                self.close_gate();
+            }
             if progress {
                 quiet_since = Instant::now();
                 naps = 0;
@@ -229,6 +245,17 @@ impl Server {
         }
     }
 
+    fn run_errands(&mut self, requests: &Requests) {
+        let Some(mut errands) = requests.errands.try_lock() else {
+            return;
+        };
+        let due = std::mem::take(&mut *errands);
+        drop(errands);
+        for errand in due {
+            errand(self);
+        }
+    }
+
     fn execute(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
         let context = context_of(op, &self.site.session);
         let reports = reports(op);
@@ -244,6 +271,12 @@ impl Server {
             && let Err(error) = self.firm_up(stream)
         {
             self.answer(ticket, context, reports, Err(error.into()));
+            return;
+        }
+        if self.gate.is_some()
+            && let Err(error) = self.pass_gate(op)
+        {
+            self.answer(ticket, context, reports, Err(error));
             return;
         }
         match self.dispatch(op, ticket) {

@@ -29,9 +29,11 @@ impl Server {
 
     /// Whether memory is about to be free.
     fn is_freeing(&self) -> bool {
-        self.waiting
-            .iter()
-            .any(|it| matches!(it.then, Then::Free(_)))
+        self.gate.is_some()
+            || self
+                .waiting
+                .iter()
+                .any(|it| matches!(it.then, Then::Free(_)))
     }
 
     /// Allocates and records it.
@@ -72,6 +74,9 @@ impl Server {
 
     /// Nothing uses the allocation any more.
     pub(crate) fn release(&mut self, address: Address) -> Result<(), OpError> {
+        if self.is_held(address) {
+            return Ok(());
+        }
         let live = &mut self.site.live;
         live.enter_any()?;
         live.space.free(&live.driver, address)?;

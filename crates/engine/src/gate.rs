@@ -1,0 +1,42 @@
+//! What stands between a decoded operation and the device while a checkpoint or a restore is under way.
+//!
+//! ```text
+//!  decode ─► gate.before(op) ── Go ────► device
+//!                │    ▲
+//!                └────┘ NotYet: the server looks at completions and asks again
+//! ```
+//! Outside checkpoints and restores there is no gate, which costs one branch an operation.
+
+use fermata_abi::op::{Address, Op};
+
+use crate::{EngineError, Site};
+
+/// What a gate says to an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passage {
+    /// It may go to the device now.
+    Go,
+    /// It has to wait. Asking again must be cheap, and must not depend on later operations of the program.
+    NotYet,
+}
+
+/// See the module. All calls come from the thread that serves the program.
+pub trait Gate: Send {
+    /// Asked before `op` is given to the driver. May put work of its own into the operation's stream.
+    ///
+    /// # Errors
+    /// The session cannot go on: the operation fails, and its context with it. A gate whose own purpose has
+    /// failed, while the program could go on, says [`Passage::Go`].
+    fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError>;
+
+    /// Whether the memory of the allocation that starts at `address` must stay although the program has
+    /// freed it.
+    fn holds(&self, address: Address) -> bool;
+
+    /// Whether nothing is left to watch; the server then closes the gate.
+    fn finished(&self) -> bool;
+
+    /// The last call: gives back what the gate holds on the device. A purpose that is not achieved by now
+    /// is given up.
+    fn close(&mut self, site: &mut Site);
+}

@@ -15,44 +15,72 @@ use crate::shm::Mapping;
 
 /// The longest sleep between two looks at the peer.
 const SLICE: Duration = Duration::from_millis(40);
-/// The longest spin.
+/// The longest spin where there are cores to spare, microseconds.
 const SPIN_MOST: u32 = 40;
-/// The shortest spin that still learns whether spinning pays.
+/// The longest spin where the peer may need this very core.
+const SPIN_FEW_CORES: u32 = 10;
+/// The shortest spin.
 const SPIN_LEAST: u32 = 2;
 
-/// How long to spin before sleeping: longer while spinning is what ends the waits.
+/// How long to spin before sleeping: long while waits are short, however each of them ended.
+///
+/// What is learnt from is the length of the wait, not whether the spin has ended it: a budget that has
+/// become too short for the waits there are would otherwise never grow again.
 #[derive(Debug)]
-pub(crate) struct Spin(AtomicU32);
+pub(crate) struct Spin {
+    budget: AtomicU32,
+    most: u32,
+}
 
 impl Spin {
     pub fn new() -> Self {
-        let cores = cores();
-        Self(AtomicU32::new(if cores > 1 { SPIN_MOST } else { 0 }))
+        let most = match cores() {
+            1 => 0,
+            2..=4 => SPIN_FEW_CORES,
+            _ => SPIN_MOST,
+        };
+        Self {
+            budget: AtomicU32::new(most),
+            most,
+        }
     }
 
-    /// Spins until `ready` or the budget is used up; returns what `ready` said last.
-    fn until(&self, ready: &impl Fn() -> bool) -> bool {
+    /// Spins until `ready` or the budget is used up; `None` if `ready`, else when the wait began.
+    fn until(&self, ready: &impl Fn() -> bool) -> Option<Instant> {
         if ready() {
-            return true;
+            return None;
         }
-        let budget = self.0.load(Ordering::Relaxed);
-        if budget == 0 {
-            return false;
-        }
-        let end = Instant::now() + Duration::from_micros(u64::from(budget));
-        loop {
+        let begun = Instant::now();
+        let budget = self.budget.load(Ordering::Relaxed);
+        let end = begun + Duration::from_micros(u64::from(budget));
+        while budget > 0 {
             for _ in 0..32 {
                 if ready() {
-                    self.0.store(SPIN_MOST, Ordering::Relaxed);
-                    return true;
+                    self.learn(begun);
+                    return None;
                 }
                 std::hint::spin_loop();
             }
             if Instant::now() >= end {
-                self.0
-                    .store((budget / 2).max(SPIN_LEAST), Ordering::Relaxed);
-                return false;
+                break;
             }
+        }
+        Some(begun)
+    }
+
+    /// A wait that began then is over.
+    fn learn(&self, begun: Instant) {
+        let waited = begun.elapsed().as_micros();
+        let budget = self.budget.load(Ordering::Relaxed);
+        // A sleep and its end cost about as much as the longest spin; what took up to twice that has been
+        // one that a full spin would have ended, or nearly.
+        let next = if waited <= u128::from(2 * self.most) {
+            self.most
+        } else {
+            (budget / 2).max(SPIN_LEAST.min(self.most))
+        };
+        if next != budget {
+            self.budget.store(next, Ordering::Relaxed);
         }
     }
 }
@@ -78,17 +106,19 @@ pub(crate) fn wait(
     if timeout == Some(Duration::ZERO) {
         return Ok(ready());
     }
-    if spin.until(&ready) {
+    let Some(begun) = spin.until(&ready) else {
         return Ok(true);
-    }
+    };
     let end = timeout.map(|timeout| Instant::now() + timeout);
     loop {
         let left = end.map_or(SLICE, |end| end.saturating_duration_since(Instant::now()));
         if left.is_zero() {
+            spin.learn(begun);
             return Ok(ready());
         }
         sleep_unless(word, &ready, |word| futex_wait(word, left.min(SLICE)));
         if ready() {
+            spin.learn(begun);
             return Ok(true);
         }
         alive()?;

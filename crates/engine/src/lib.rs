@@ -22,6 +22,7 @@ mod pipeline;
 pub mod protocol;
 mod restore;
 mod site;
+mod text;
 mod variables;
 
 pub use error::{EngineError, ErrorKind};

@@ -10,9 +10,8 @@ use fermata_ptx::fatbin;
 use fermata_state::ImageId;
 use object::{Object, ObjectSymbol, SymbolKind};
 
+use crate::text::FATBIN_MAGIC;
 use crate::{EngineError, Site};
-
-const FATBIN_MAGIC: [u8; 4] = fatbin::MAGIC.to_le_bytes();
 
 /// Names that may be device variables in `image`: PTX text, machine code or a fat binary.
 pub fn names(image: &[u8]) -> BTreeSet<String> {

@@ -86,6 +86,11 @@ impl Session {
         buffers
     }
 
+    /// The number given last to content: another one means that memory has been added since.
+    pub fn last_buffer(&self) -> u64 {
+        self.next_buffer
+    }
+
     /// A number for new content.
     pub fn number_buffer(&mut self) -> u64 {
         self.next_buffer += 1;

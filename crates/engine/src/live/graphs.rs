@@ -86,7 +86,13 @@ impl Live {
         let built = self.build(entered, graph, 0)?;
         let updated = self.driver.update_exec(handle, built);
         self.driver.destroy_graph(built)?;
+        *self.revisions.entry(exec).or_default() += 1;
         updated
+    }
+
+    /// How often [`Live::update`] has been called for an executable graph.
+    pub fn graph_revision(&self, exec: Handle) -> u64 {
+        self.revisions.get(&exec).copied().unwrap_or_default()
     }
 
     fn build(

@@ -72,6 +72,8 @@ pub struct Live {
     pub events: HandleMap<Handle, (EventHandle, Handle)>,
     /// Executable graphs, each with its context.
     pub executables: HandleMap<Handle, (ExecHandle, Handle)>,
+    /// How often executable graphs have been updated.
+    pub(crate) revisions: HandleMap<Handle, u64>,
     /// Arrays, each with its context.
     pub arrays: HandleMap<Handle, (ArrayHandle, Handle)>,
     /// Physical memory made by the program.
@@ -115,6 +117,7 @@ impl Live {
             streams: HandleMap::default(),
             events: HandleMap::default(),
             executables: HandleMap::default(),
+            revisions: HandleMap::default(),
             arrays: HandleMap::default(),
             memories: HandleMap::default(),
             hosts: BTreeMap::new(),

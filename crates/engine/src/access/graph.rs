@@ -1,0 +1,90 @@
+//! What an executable graph can touch: its nodes' sets, joined once.
+
+use std::collections::BTreeMap;
+
+use fermata_abi::op::{Address, Handle};
+use fermata_graph::{Graph, KernelNode, NodeKind};
+
+use super::transfer;
+use super::{AccessSet, Target};
+use crate::Moved;
+
+/// Targets of all nodes, each once. `Around` is not checked for live memory yet: that is for each launch.
+#[derive(Debug, Default)]
+pub(super) struct GraphPlan {
+    targets: BTreeMap<Target, (bool, bool)>,
+    /// Whether the targets are all there is.
+    pub complete: bool,
+}
+
+/// Gives the set of a kernel node: function, parameter block.
+pub(super) type OfKernel<'a> = &'a mut dyn FnMut(Handle, &[u8]) -> AccessSet;
+
+impl GraphPlan {
+    /// Joins the sets of `graph` and of all graphs in it.
+    pub fn of(graph: &Graph, moved: &Moved, of_kernel: OfKernel<'_>) -> Self {
+        let mut plan = Self {
+            targets: BTreeMap::new(),
+            complete: true,
+        };
+        plan.join(graph, moved, of_kernel);
+        plan
+    }
+
+    fn join(&mut self, graph: &Graph, moved: &Moved, of_kernel: OfKernel<'_>) {
+        for (_, node) in graph.nodes() {
+            match &node.kind {
+                NodeKind::Kernel(KernelNode {
+                    function, params, ..
+                }) => self.add(of_kernel(*function, params)),
+                NodeKind::Memcpy(copy) => self.add(transfer::copy_node(copy, moved)),
+                NodeKind::Memset(fill) => self.add(transfer::fill_node(fill, moved)),
+                NodeKind::BatchMemOp(ops) => {
+                    ops.iter()
+                        .for_each(|op| self.add(transfer::word_node(op, moved)));
+                }
+                NodeKind::ChildGraph(child) => self.join(child, moved, of_kernel),
+                // A host function runs in the program, which reaches device memory by calls only; and the
+                // memory that a graph allocates for itself lives and ends within it.
+                NodeKind::Host(_)
+                | NodeKind::Empty
+                | NodeKind::EventWait(_)
+                | NodeKind::EventRecord(_)
+                | NodeKind::MemAlloc(_)
+                | NodeKind::MemFree(_) => {}
+            }
+        }
+    }
+
+    fn add(&mut self, set: AccessSet) {
+        for target in set.reads {
+            self.targets.entry(target).or_default().0 = true;
+        }
+        for target in set.writes {
+            self.targets.entry(target).or_default().1 = true;
+        }
+        self.complete &= set.complete;
+    }
+
+    /// The set of one launch; `lives` says whether an address is anybody's now.
+    pub fn set(&self, mut lives: impl FnMut(Address) -> bool) -> AccessSet {
+        let mut set = AccessSet {
+            complete: self.complete,
+            ..AccessSet::default()
+        };
+        for (target, (read, write)) in &self.targets {
+            if let Target::Around(address) = target
+                && !lives(*address)
+            {
+                continue;
+            }
+            if *read {
+                set.reads.push(*target);
+            }
+            if *write {
+                set.writes.push(*target);
+            }
+        }
+        set
+    }
+}

@@ -1,0 +1,84 @@
+//! Which memory of a session contains an address.
+
+use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END};
+use fermata_state::Session;
+
+use super::{Range, Target};
+
+/// Nothing that a program can point to lies below; small numbers are rejected before any search.
+const LOWEST: Address = 1 << 16;
+
+/// Finds memory by address. Allocations, mappings and host regions are looked up in the session itself;
+/// variables, which it keeps by name, in an index that is made again when the session has changed.
+#[derive(Debug, Default)]
+pub struct Places {
+    /// First byte, one past the last.
+    variables: Vec<(Address, Address)>,
+    /// The session's last buffer number and count of modules when the index was made.
+    stamp: (u64, usize),
+}
+
+impl Places {
+    /// The whole allocation, mapping, host region or variable that contains `address`.
+    #[inline]
+    pub fn around(&mut self, session: &Session, address: Address) -> Option<Range> {
+        if address < LOWEST {
+            return None;
+        }
+        if (DEVICE_BASE..DEVICE_END).contains(&address) {
+            return allocation(session, address).or_else(|| mapping(session, address));
+        }
+        host_region(session, address).or_else(|| self.variable(session, address))
+    }
+
+    /// The bytes a target stands for; `None` for an array, and for an address that is nobody's.
+    pub fn range(&mut self, session: &Session, target: &Target) -> Option<Range> {
+        match target {
+            Target::Exactly(range) => Some(*range),
+            Target::Around(address) => self.around(session, *address),
+            Target::Array(_) => None,
+        }
+    }
+
+    fn variable(&mut self, session: &Session, address: Address) -> Option<Range> {
+        let stamp = (session.last_buffer(), session.modules.len());
+        if self.stamp != stamp {
+            let all = session
+                .modules
+                .iter()
+                .flat_map(|(_, it)| it.variables.values());
+            self.variables = all
+                .map(|it| (it.actual, it.actual.saturating_add(it.size)))
+                .collect();
+            self.variables.sort_unstable();
+            self.stamp = stamp;
+        }
+        let above = self
+            .variables
+            .partition_point(|(start, _)| *start <= address);
+        let (start, end) = *self.variables.get(above.checked_sub(1)?)?;
+        (address < end).then_some(Range {
+            start,
+            len: end - start,
+        })
+    }
+}
+
+fn within(start: Address, len: u64, address: Address) -> Option<Range> {
+    (address - start < len).then_some(Range { start, len })
+}
+
+fn allocation(session: &Session, address: Address) -> Option<Range> {
+    let (start, it) = session.allocations.at_or_below(address)?;
+    within(start, it.size, address)
+}
+
+fn mapping(session: &Session, address: Address) -> Option<Range> {
+    let (start, it) = session.mappings.at_or_below(address)?;
+    within(start, it.size, address)
+}
+
+fn host_region(session: &Session, address: Address) -> Option<Range> {
+    let (start, it) = session.host_regions.at_or_below(address)?;
+    within(start, it.size, address)
+}

@@ -1,0 +1,256 @@
+//! Predicts operations, one after another, and remembers what it has found out about kernels and graphs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fermata_abi::op::{Address, Handle, Op};
+use fermata_abi::sys::driver as cu;
+use fermata_ptx::analysis::Analysis;
+use fermata_state::{ImageId, Session};
+
+use super::graph::GraphPlan;
+use super::kernel::Plan;
+use super::{AccessSet, Places, Target, transfer};
+use crate::text::text_of;
+use crate::{HandleMap, Live, Moved, Site};
+
+/// The analysis of an image's text for an architecture, and whether the running code was made from it.
+type Known = Option<(Arc<Analysis>, bool)>;
+
+/// Where a launch's addresses are looked up.
+struct World<'s> {
+    session: &'s Session,
+    moved: &'s Moved,
+    live: &'s Live,
+}
+
+/// A graph's plan and what it depends on.
+struct KnownGraph {
+    plan: GraphPlan,
+    /// [`Live::graph_revision`] when it was made.
+    revision: u64,
+    /// [`Session::last_buffer`] when it was made, if a variable was not known then.
+    waits: Option<u64>,
+}
+
+/// See the module. What it learns about a kernel costs an analysis of its module's text once; a prediction
+/// after that costs a look-up per pointer.
+#[derive(Default)]
+pub struct Predictor {
+    places: Places,
+    texts: HashMap<(ImageId, Option<u32>), Known>,
+    plans: HandleMap<Handle, Plan>,
+    /// Buffers that kernels were seen to touch although nothing named them.
+    remembered: HandleMap<Handle, Vec<Address>>,
+    graphs: HandleMap<Handle, KnownGraph>,
+}
+
+impl Predictor {
+    /// What `op` will touch. Only memory that lives in the session is named, where the driver has it.
+    pub fn predict(&mut self, op: &Op<'_>, site: &Site) -> AccessSet {
+        let Site { session, live } = site;
+        let world = World {
+            session,
+            moved: &live.moved,
+            live,
+        };
+        match op {
+            Op::Launch { launch, .. } => self.launch(launch.function, launch.params, &world),
+            Op::GraphLaunch { exec, .. } => self.graph(*exec, &world),
+            op => transfer::of(op, world.moved),
+        }
+    }
+
+    /// Analyses all kernels and graphs of a session, so that no prediction has to.
+    pub fn prepare(&mut self, site: &Site) {
+        let Site { session, live } = site;
+        let world = World {
+            session,
+            moved: &live.moved,
+            live,
+        };
+        for (function, _) in session.functions.iter() {
+            self.plan(function, &world);
+        }
+        for (exec, _) in session.executables.iter() {
+            self.graph(exec, &world);
+        }
+    }
+
+    /// A mis-speculation: from now on this kernel is known to touch the buffer at `address`, where the driver
+    /// has it, as long as there is one.
+    pub fn remember(&mut self, function: Handle, address: Address) {
+        let remembered = self.remembered.entry(function).or_default();
+        if !remembered.contains(&address) {
+            remembered.push(address);
+            self.graphs.clear();
+        }
+    }
+
+    /// What was remembered of a kernel by [`Predictor::remember`].
+    pub fn remembered(&self, function: Handle) -> &[Address] {
+        self.remembered.get(&function).map_or(&[], Vec::as_slice)
+    }
+
+    /// Drops what is known about objects that are gone. Handles are never given twice, so this only saves
+    /// memory.
+    pub fn forget(&mut self, session: &Session) {
+        self.plans
+            .retain(|function, _| session.functions.contains(*function));
+        self.remembered
+            .retain(|function, _| session.functions.contains(*function));
+        self.graphs
+            .retain(|exec, _| session.executables.contains(*exec));
+        self.texts
+            .retain(|(image, _), _| session.image(image).is_some());
+    }
+
+    fn launch(&mut self, function: Handle, params: &[u8], world: &World<'_>) -> AccessSet {
+        self.plan(function, world);
+        let places = &mut self.places;
+        let Some(plan) = self.plans.get(&function) else {
+            return unknown();
+        };
+        let mut set = resolve(plan, params, world, |address| {
+            places.around(world.session, address).is_some()
+        });
+        for address in self.remembered.get(&function).into_iter().flatten() {
+            if places.around(world.session, *address).is_some() {
+                set.add(Target::Around(*address), true, true);
+            }
+        }
+        set
+    }
+
+    /// Makes the plan of a kernel, or completes it with variables that have become known.
+    fn plan(&mut self, function: Handle, world: &World<'_>) {
+        let Ok(record) = world.session.functions.get(function) else {
+            return;
+        };
+        if !self.plans.contains_key(&function) {
+            let plan = self.examine(function, world);
+            self.plans.insert(function, plan);
+        }
+        if let Some(plan) = self.plans.get_mut(&function)
+            && let Ok(module) = world.session.modules.get(record.module)
+        {
+            for symbol in plan.symbols.iter_mut().filter(|it| it.address.is_none()) {
+                symbol.address = module.variables.get(&symbol.name).map(|it| it.actual);
+            }
+        }
+    }
+
+    fn examine(&mut self, function: Handle, world: &World<'_>) -> Plan {
+        let World { session, live, .. } = world;
+        let (Ok(record), Some(found)) = (
+            session.functions.get(function),
+            live.functions.get(&function),
+        ) else {
+            return Plan::default();
+        };
+        let layout = live.driver.function_params(found.handle);
+        let layout = layout.unwrap_or_default();
+        let attributes = live.driver.function_attributes(found.handle);
+        let version = attributes.get(cu::CU_FUNC_ATTRIBUTE_PTX_VERSION as usize);
+        let version = version.and_then(|version| u32::try_from(*version).ok());
+        let image = session.modules.get(record.module).map(|it| it.image);
+        let known = image.ok().and_then(|image| {
+            self.texts
+                .entry((image, version))
+                .or_insert_with(|| analyse(session.image(&image)?, version))
+                .clone()
+        });
+        let summary = known
+            .as_ref()
+            .and_then(|(analysis, exact)| Some((analysis.kernel(&record.name)?, *exact)));
+        match summary {
+            Some((summary, exact)) => Plan::from_text(summary, &record.name, &layout, exact),
+            None => Plan::from_arguments(&record.name, &layout),
+        }
+    }
+
+    fn graph(&mut self, exec: Handle, world: &World<'_>) -> AccessSet {
+        let World { session, live, .. } = world;
+        let revision = live.graph_revision(exec);
+        let fresh = self.graphs.get(&exec).is_some_and(|it| {
+            it.revision == revision && it.waits.is_none_or(|last| last == session.last_buffer())
+        });
+        if !fresh {
+            let Ok(executable) = session.executables.get(exec) else {
+                return unknown();
+            };
+            let mut waits = None;
+            let mut of_kernel = |function: Handle, params: &[u8]| {
+                self.plan(function, world);
+                let Some(plan) = self.plans.get(&function) else {
+                    return unknown();
+                };
+                if plan.symbols.iter().any(|symbol| symbol.address.is_none()) {
+                    waits = Some(session.last_buffer());
+                }
+                // Whether memory lives is asked at each launch.
+                let mut set = resolve(plan, params, world, |_| true);
+                for address in self.remembered.get(&function).into_iter().flatten() {
+                    set.add(Target::Around(*address), true, true);
+                }
+                set
+            };
+            let plan = GraphPlan::of(&executable.graph, world.moved, &mut of_kernel);
+            let known = KnownGraph {
+                plan,
+                revision,
+                waits,
+            };
+            self.graphs.insert(exec, known);
+        }
+        let Self { places, graphs, .. } = self;
+        match graphs.get(&exec) {
+            Some(known) => known
+                .plan
+                .set(|address| places.around(session, address).is_some()),
+            None => unknown(),
+        }
+    }
+}
+
+fn unknown() -> AccessSet {
+    AccessSet {
+        complete: false,
+        ..AccessSet::default()
+    }
+}
+
+fn analyse(image: &[u8], version: Option<u32>) -> Known {
+    let (text, exact) = text_of(image, version)?;
+    let module = fermata_ptx::parse(&text.source).ok()?;
+    Some((Arc::new(Analysis::of(&module)), exact))
+}
+
+/// The set of a launch with this parameter block.
+fn resolve(
+    plan: &Plan,
+    params: &[u8],
+    world: &World<'_>,
+    mut lives: impl FnMut(Address) -> bool,
+) -> AccessSet {
+    let mut set = AccessSet {
+        complete: plan.complete,
+        ..AccessSet::default()
+    };
+    for word in &plan.words {
+        let Some(bytes) = params.get(word.offset..).and_then(<[u8]>::first_chunk) else {
+            continue;
+        };
+        let address = world.moved.translate(u64::from_le_bytes(*bytes));
+        if lives(address) {
+            set.add(Target::Around(address), word.read, word.write);
+        }
+    }
+    for symbol in &plan.symbols {
+        match symbol.address {
+            Some(address) => set.add(Target::Around(address), symbol.read, symbol.write),
+            None => set.complete = false,
+        }
+    }
+    set
+}

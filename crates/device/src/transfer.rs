@@ -1,4 +1,6 @@
-//! Copies between device memory and pinned buffers, many in flight.
+//! Copies between device memory and pinned host memory, many in flight.
+
+use std::sync::Arc;
 
 use fermata_abi::sys::driver as cu;
 
@@ -16,42 +18,47 @@ pub enum Direction {
     ToDevice,
 }
 
-/// A stream of its own in one context for one direction. Its thread must have the context current.
-pub struct CopyEngine<'d> {
-    driver: &'d Driver,
+/// A stream of its own in one context for one direction. Whichever thread uses it must have the context
+/// current.
+pub struct CopyEngine {
+    driver: Arc<Driver>,
+    context: ContextHandle,
     stream: StreamHandle,
     direction: Direction,
     spare: Vec<EventHandle>,
 }
 
-/// A copy under way; it owns its buffer. Dropping one before it is waited for waits for it.
+/// A copy under way; it owns its end in host memory. Dropping one before it is waited for waits for it.
 #[must_use]
-pub struct InFlight<'d> {
-    driver: &'d Driver,
+pub struct InFlight {
+    driver: Arc<Driver>,
+    context: ContextHandle,
     event: Option<EventHandle>,
     buffer: Option<PinnedBuffer>,
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlight {
     fn drop(&mut self) {
         if let Some(event) = self.event.take() {
             // The buffer must not go back while the device may touch it; a failed device touches nothing.
+            let _ = self.driver.set_current(self.context);
             let _ = self.driver.synchronize_event(event);
             let _ = self.driver.destroy_event(event);
         }
     }
 }
 
-impl<'d> CopyEngine<'d> {
+impl CopyEngine {
     /// An engine in `context`, which becomes current.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn new(driver: &'d Driver, context: ContextHandle, direction: Direction) -> Result<Self> {
+    pub fn new(driver: &Arc<Driver>, context: ContextHandle, direction: Direction) -> Result<Self> {
         driver.set_current(context)?;
         let stream = driver.create_stream(cu::CU_STREAM_NON_BLOCKING, 0)?;
         Ok(Self {
-            driver,
+            driver: Arc::clone(driver),
+            context,
             stream,
             direction,
             spare: Vec::new(),
@@ -62,12 +69,7 @@ impl<'d> CopyEngine<'d> {
     ///
     /// # Errors
     /// What the driver says. Panics if the buffer is shorter than `len`.
-    pub fn start(
-        &mut self,
-        address: u64,
-        buffer: PinnedBuffer,
-        len: usize,
-    ) -> Result<InFlight<'d>> {
+    pub fn start(&mut self, address: u64, buffer: PinnedBuffer, len: usize) -> Result<InFlight> {
         assert!(len <= buffer.len(), "a piece fits its buffer");
         let stream = self.stream.raw();
         // SAFETY: the buffer is pinned memory of at least `len` bytes, owned by the copy until it is done.
@@ -98,7 +100,7 @@ impl<'d> CopyEngine<'d> {
         (y, z): (u64, u64),
         (width, rows): (u64, u64),
         buffer: PinnedBuffer,
-    ) -> Result<InFlight<'d>> {
+    ) -> Result<InFlight> {
         assert!(
             width * rows <= buffer.len() as u64,
             "a piece fits its buffer"
@@ -130,14 +132,15 @@ impl<'d> CopyEngine<'d> {
         self.mark(buffer)
     }
 
-    fn mark(&mut self, buffer: PinnedBuffer) -> Result<InFlight<'d>> {
+    fn mark(&mut self, buffer: PinnedBuffer) -> Result<InFlight> {
         let event = match self.spare.pop() {
             Some(event) => event,
             None => self.driver.create_event(cu::CU_EVENT_DISABLE_TIMING)?,
         };
         self.driver.record_event(event, self.stream, 0)?;
         Ok(InFlight {
-            driver: self.driver,
+            driver: Arc::clone(&self.driver),
+            context: self.context,
             event: Some(event),
             buffer: Some(buffer),
         })
@@ -147,7 +150,7 @@ impl<'d> CopyEngine<'d> {
     ///
     /// # Errors
     /// What the driver says, the copy's failure included.
-    pub fn finish(&mut self, mut copy: InFlight<'d>) -> Result<PinnedBuffer> {
+    pub fn finish(&mut self, mut copy: InFlight) -> Result<PinnedBuffer> {
         let (Some(event), Some(buffer)) = (copy.event.take(), copy.buffer.take()) else {
             unreachable!("a copy is finished once");
         };
@@ -157,8 +160,10 @@ impl<'d> CopyEngine<'d> {
     }
 }
 
-impl Drop for CopyEngine<'_> {
+impl Drop for CopyEngine {
     fn drop(&mut self) {
+        // A dead context cannot give anything back, and ends with the process.
+        let _ = self.driver.set_current(self.context);
         let _ = self.driver.synchronize_stream(self.stream);
         for event in self.spare.drain(..) {
             let _ = self.driver.destroy_event(event);

@@ -98,3 +98,30 @@ fn of_device(
         None => Ok(Vec::new()),
     }
 }
+
+/// Whether all bytes are zero; such pieces are not stored.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    let (blocks, tail) = bytes.as_chunks::<64>();
+    tail.iter().all(|byte| *byte == 0)
+        && blocks
+            .iter()
+            .all(|block| block.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_zero;
+
+    #[test]
+    fn one_bit_anywhere_is_not_zero() {
+        for len in [1, 63, 64, 65, 4096 + 7] {
+            let mut bytes = vec![0u8; len];
+            assert!(is_zero(&bytes));
+            for at in [0, len / 2, len - 1] {
+                bytes[at] = 1;
+                assert!(!is_zero(&bytes), "{len} {at}");
+                bytes[at] = 0;
+            }
+        }
+    }
+}

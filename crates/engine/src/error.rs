@@ -102,6 +102,18 @@ pub enum EngineError {
         #[source]
         source: std::io::Error,
     },
+    /// What arrived in host memory is not what the device holds.
+    #[error(
+        "buffer {buffer} at offset {offset} differs in host memory from what the device has hashed, after {tries} copies"
+    )]
+    Changed {
+        /// The buffer's number.
+        buffer: u64,
+        /// Of the piece in it.
+        offset: u64,
+        /// How often it was copied.
+        tries: u32,
+    },
     /// Something took too long or a thread of ours died.
     #[error("{0}")]
     Internal(String),
@@ -126,7 +138,8 @@ impl EngineError {
             Self::Driver { .. }
             | Self::Memory { .. }
             | Self::Module { .. }
-            | Self::HostRegion { .. } => ErrorKind::Host,
+            | Self::HostRegion { .. }
+            | Self::Changed { .. } => ErrorKind::Host,
             Self::Store(error) => store_kind(error),
             Self::Record {
                 source: RecordError::Newer { .. },

@@ -37,19 +37,30 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), EngineError> {
     write().map_err(file_error("write", path))
 }
 
+/// A session as the bytes of its `state` file, made while it stands still.
+pub(crate) struct Records {
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    /// Encodes for the image folder `image`, which is only named in errors.
+    pub(crate) fn encode(image: &Path, session: &Session) -> Result<Self, EngineError> {
+        let bytes = records::encode(session).map_err(|source| EngineError::Record {
+            path: image.join(STATE),
+            source,
+        })?;
+        Ok(Self { bytes })
+    }
+}
+
 /// Writes both files into the image folder and syncs them.
 pub(crate) fn save(
     image: &Path,
-    session: &Session,
+    records: &Records,
     table: &ChunkTableWriter,
 ) -> Result<(), EngineError> {
-    let path = image.join(STATE);
-    let bytes = records::encode(session).map_err(|source| EngineError::Record {
-        path: path.clone(),
-        source,
-    })?;
     write(&image.join(CHUNKS), &table.encode())?;
-    write(&path, &bytes)?;
+    write(&image.join(STATE), &records.bytes)?;
     File::open(image)
         .and_then(|folder| folder.sync_all())
         .map_err(file_error("sync", image))

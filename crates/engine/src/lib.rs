@@ -4,7 +4,7 @@
 //!   Site ── session: objects as data (fermata-state)
 //!     └──── live: the same objects in the driver
 //!
-//!   protocol::stop   session + device ──► chunks in the store, `state` and `chunks` in the image
+//!   protocol::stop   session + device ──► sink ──► chunks in the store, `state` and `chunks` in the image
 //!   restore          image + store ──► a new Site
 //! ```
 //! The engine reaches the device only through `fermata-device`'s safe calls, uses at most
@@ -21,6 +21,7 @@ mod live;
 mod pipeline;
 pub mod protocol;
 mod restore;
+mod sink;
 mod site;
 mod text;
 mod variables;

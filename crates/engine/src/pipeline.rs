@@ -118,9 +118,14 @@ impl<T> Queue<T> {
         self.state.lock().failed
     }
 
-    /// The failure, if there was one.
+    /// The failure, if there was one: in full to whoever asks first.
     pub(crate) fn outcome(&self) -> Result<(), EngineError> {
-        self.state.lock().failure.take().map_or(Ok(()), Err)
+        let mut state = self.state.lock();
+        match state.failure.take() {
+            Some(error) => Err(error),
+            None if state.failed => Err(EngineError::Internal("an earlier step has failed".into())),
+            None => Ok(()),
+        }
     }
 }
 

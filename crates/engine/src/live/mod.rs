@@ -4,6 +4,7 @@ mod exposed;
 mod graphs;
 mod handles;
 mod moved;
+mod reach;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use fermata_device::{
 
 pub use handles::HandleMap;
 pub use moved::Moved;
+pub(crate) use reach::Reach;
 
 use crate::{CHUNK, STAGING_BUFFERS};
 

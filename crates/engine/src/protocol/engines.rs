@@ -6,64 +6,51 @@ use std::collections::hash_map::Entry;
 use fermata_device::{CopyEngine, Direction, InFlight, PinnedBuffer, PinnedPool, StreamHandle};
 
 use super::{Piece, Source};
-use crate::{EngineError, Live};
+use crate::EngineError;
+use crate::live::Reach;
 
-/// A copy engine for each device in use, and the buffers they share.
-pub(crate) struct Engines<'d> {
-    live: &'d Live,
+/// A copy engine for each device in use, and the buffers they share. Usable from any thread, one at a time;
+/// each call makes the context it needs current.
+pub(crate) struct Engines {
+    reach: Reach,
     direction: Direction,
-    engines: HashMap<u32, CopyEngine<'d>>,
+    engines: HashMap<u32, CopyEngine>,
 }
 
-impl<'d> Engines<'d> {
-    pub(crate) fn new(live: &'d Live, direction: Direction) -> Self {
+impl Engines {
+    pub(crate) fn new(reach: Reach, direction: Direction) -> Self {
         Self {
-            live,
+            reach,
             direction,
             engines: HashMap::new(),
         }
     }
 
     /// The buffers.
-    pub(crate) fn pool(&self) -> Result<&'d PinnedPool, EngineError> {
+    pub(crate) fn pool(&self) -> Result<&PinnedPool, EngineError> {
         let missing = || EngineError::Internal("there are no staging buffers".to_owned());
-        self.live.staging.as_ref().ok_or_else(missing)
+        self.reach.staging.as_ref().ok_or_else(missing)
     }
 
     /// Where a piece is copied: its device, and its array if it is of one.
-    fn engine(&mut self, piece: &Piece) -> Result<&mut CopyEngine<'d>, EngineError> {
+    fn engine(&mut self, piece: &Piece) -> Result<&mut CopyEngine, EngineError> {
         let device = match piece.source {
             Source::Device { device, .. } => device,
-            Source::Array { array, .. } => {
-                let context = self.live.arrays.get(&array).map(|(_, context)| *context);
-                let found = context.and_then(|context| self.live.contexts.get(&context));
-                found
-                    .ok_or_else(|| {
-                        EngineError::Internal(format!("array {array:#x} has no context"))
-                    })?
-                    .device
-            }
+            Source::Array { array, .. } => self.reach.array(array)?.1,
             Source::Host { .. } => {
                 return Err(EngineError::Internal(
                     "host memory needs no device".to_owned(),
                 ));
             }
         };
-        let live = self.live;
-        let context = live
-            .contexts
-            .values()
-            .filter(|it| it.device == device)
-            .min_by_key(|it| it.handle);
-        let context = context
-            .ok_or_else(|| EngineError::Internal(format!("device {device} has no context")))?
-            .handle;
+        let context = self.reach.context(device)?;
+        let driver = &self.reach.driver;
         let operation = || format!("copy from or to device {device}");
         if let Entry::Vacant(entry) = self.engines.entry(device) {
-            let engine = CopyEngine::new(&live.driver, context, self.direction);
+            let engine = CopyEngine::new(driver, context, self.direction);
             entry.insert(engine.map_err(EngineError::driver(operation()))?);
         }
-        live.driver
+        driver
             .set_current(context)
             .map_err(EngineError::driver(operation()))?;
         self.engines
@@ -76,9 +63,7 @@ impl<'d> Engines<'d> {
         &mut self,
         piece: &Piece,
         buffer: PinnedBuffer,
-    ) -> Result<InFlight<'d>, EngineError> {
-        let live = self.live;
-        let engine = self.engine(piece)?;
+    ) -> Result<InFlight, EngineError> {
         match piece.source {
             Source::Array {
                 array,
@@ -87,9 +72,8 @@ impl<'d> Engines<'d> {
                 width,
                 rows,
             } => {
-                let handle = live
-                    .array(array)
-                    .map_err(EngineError::driver("copy an array"))?;
+                let (handle, _) = self.reach.array(array)?;
+                let engine = self.engine(piece)?;
                 let started = engine.start_array(handle, (y, z), (width, rows), buffer);
                 started.map_err(EngineError::driver(format!("copy array {array:#x}")))
             }
@@ -97,7 +81,7 @@ impl<'d> Engines<'d> {
             | Source::Host {
                 region: address, ..
             } => {
-                let started = engine.start(address, buffer, piece.len);
+                let started = self.engine(piece)?.start(address, buffer, piece.len);
                 started.map_err(EngineError::driver(format!(
                     "copy {} bytes at {address:#x}",
                     piece.len
@@ -110,7 +94,7 @@ impl<'d> Engines<'d> {
     pub(crate) fn finish(
         &mut self,
         piece: &Piece,
-        copy: InFlight<'d>,
+        copy: InFlight,
     ) -> Result<PinnedBuffer, EngineError> {
         let operation = format!("copy buffer {} at offset {}", piece.buffer, piece.offset);
         self.engine(piece)?
@@ -123,10 +107,10 @@ impl<'d> Engines<'d> {
         let Source::Device { address, .. } = piece.source else {
             return Ok(());
         };
-        let live = self.live;
         self.engine(piece)?;
         let legacy = StreamHandle::LEGACY;
-        let filled = live
+        let filled = self
+            .reach
             .driver
             .fill(address, 0, 1, 0, piece.len as u64, 1, legacy);
         filled.map_err(EngineError::driver(format!(
@@ -137,18 +121,12 @@ impl<'d> Engines<'d> {
 
     /// Waits for everything on every device that was used.
     pub(crate) fn settle(&mut self) -> Result<(), EngineError> {
+        let driver = &self.reach.driver;
         for device in self.engines.keys() {
-            let contexts = self
-                .live
-                .contexts
-                .values()
-                .filter(|it| it.device == *device);
-            for context in contexts {
-                let idle = self
-                    .live
-                    .driver
-                    .set_current(context.handle)
-                    .and_then(|()| self.live.driver.synchronize_context());
+            for context in self.reach.contexts(*device) {
+                let idle = driver
+                    .set_current(*context)
+                    .and_then(|()| driver.synchronize_context());
                 idle.map_err(EngineError::driver(format!(
                     "finish the copies of device {device}"
                 )))?;

@@ -73,7 +73,7 @@ fn transfer(
             "its chunks do not match the pieces of its buffers".to_owned(),
         ));
     }
-    let mut engines = Engines::new(live, Direction::ToDevice);
+    let mut engines = Engines::new(live.reach(), Direction::ToDevice);
     for piece in plan
         .iter()
         .filter(|piece| !by_place.contains_key(&(piece.buffer, piece.offset)))
@@ -172,8 +172,8 @@ impl Reading<'_> {
 }
 
 /// Copies what is ready to the device until nothing more comes.
-fn upload(engines: &mut Engines<'_>, queue: &Queue<Ready>) -> Result<(), EngineError> {
-    let mut flying: VecDeque<(Piece, InFlight<'_>)> = VecDeque::new();
+fn upload(engines: &mut Engines, queue: &Queue<Ready>) -> Result<(), EngineError> {
+    let mut flying: VecDeque<(Piece, InFlight)> = VecDeque::new();
     loop {
         let ready = match queue.try_next() {
             Some(ready) => ready,

@@ -1,0 +1,75 @@
+//! What copying data needs of a session's driver side, free of the session itself.
+//!
+//! A concurrent checkpoint copies on a thread of its own while the program goes on and changes the session.
+//! What is named here was there when the copy was planned and must stay until the copy has ended.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use fermata_abi::op::Handle;
+use fermata_device::{ArrayHandle, ContextHandle, Driver, PinnedPool};
+
+use crate::{EngineError, Live};
+
+/// See the module. Clones are cheap enough to be made for every checkpoint.
+#[derive(Clone)]
+pub(crate) struct Reach {
+    pub driver: Arc<Driver>,
+    /// Every context by device, the oldest first.
+    contexts: BTreeMap<u32, Vec<ContextHandle>>,
+    arrays: HashMap<Handle, (ArrayHandle, u32)>,
+    /// Staging buffers, if they have been made.
+    pub staging: Option<PinnedPool>,
+}
+
+impl Live {
+    /// The session's contexts, arrays and staging buffers as they are now.
+    pub(crate) fn reach(&self) -> Reach {
+        let mut contexts: BTreeMap<u32, Vec<ContextHandle>> = BTreeMap::new();
+        for context in self.contexts.values() {
+            contexts
+                .entry(context.device)
+                .or_default()
+                .push(context.handle);
+        }
+        contexts.values_mut().for_each(|all| all.sort());
+        let device = |context: &Handle| self.contexts.get(context).map(|it| it.device);
+        let arrays = self
+            .arrays
+            .iter()
+            .filter_map(|(handle, (array, context))| Some((*handle, (*array, device(context)?))));
+        Reach {
+            driver: Arc::clone(&self.driver),
+            contexts,
+            arrays: arrays.collect(),
+            staging: self.staging.clone(),
+        }
+    }
+}
+
+impl Reach {
+    /// A context of the device.
+    ///
+    /// # Errors
+    /// The session had none there.
+    pub fn context(&self, device: u32) -> Result<ContextHandle, EngineError> {
+        self.contexts(device)
+            .first()
+            .copied()
+            .ok_or_else(|| EngineError::Internal(format!("device {device} has no context")))
+    }
+
+    /// All contexts of the device.
+    pub fn contexts(&self, device: u32) -> &[ContextHandle] {
+        self.contexts.get(&device).map_or(&[], Vec::as_slice)
+    }
+
+    /// An array and its device.
+    ///
+    /// # Errors
+    /// Unknown.
+    pub fn array(&self, array: Handle) -> Result<(ArrayHandle, u32), EngineError> {
+        let found = self.arrays.get(&array).copied();
+        found.ok_or_else(|| EngineError::Internal(format!("array {array:#x} has no context")))
+    }
+}

@@ -1,0 +1,37 @@
+//! The part of a save that needs no device any more and can run while the program does.
+
+use fermata_store::Totals;
+
+use super::{Chunks, work::Team};
+use crate::EngineError;
+
+/// A closed sink. Dropped before [`Behind::finish`] it leaves nothing in the store.
+pub(crate) struct Behind {
+    team: Team,
+}
+
+/// What has been saved.
+pub(crate) struct Kept {
+    /// The image's chunks.
+    pub chunks: Chunks,
+    /// What that took.
+    pub totals: Totals,
+}
+
+impl Behind {
+    pub(super) fn new(team: Team) -> Self {
+        Self { team }
+    }
+
+    /// Waits until every chunk is hashed and written, and publishes them. Blocks; any thread may call it.
+    ///
+    /// # Errors
+    /// A write failed, or [`EngineError::Changed`]; the store then holds nothing new.
+    pub fn finish(self) -> Result<Kept, EngineError> {
+        let (writer, chunks) = self.team.end()?;
+        Ok(Kept {
+            chunks,
+            totals: writer.finish()?,
+        })
+    }
+}

@@ -1,0 +1,276 @@
+//! Where every protocol's data goes: pieces of buffers in, chunks of an image out.
+//!
+//! ```text
+//!  protocol ── Order: piece, digest if known ──► Sink::take
+//!                │ zero, or in the store already ──────────────────────────► table
+//!                └ copy device ─► host ── `read(piece)`: the device memory may change now
+//!                                  └► helpers (every core): hash, compare or name, write ─► table
+//!  Sink::mend    copies again what came out wrong, while the device memory is still as it was
+//!  Sink::close ─► Behind::finish    waits for the helpers, publishes the chunks, gives the table
+//! ```
+//! How a protocol uses it:
+//! - [`Sink::open`] needs the session; everything after it runs on any one thread, beside the program.
+//!   (Where that is the session's own thread, [`Live::forget_current`] is due afterwards.)
+//! - [`Sink::take`] pulls orders lazily, so an iterator may decide at each pull what is most urgent. It
+//!   returns when the device bytes of all orders have been read; `read` is called for each, on the calling
+//!   thread, in no particular order. It may be called again and again, also with pieces taken before: the
+//!   later content counts.
+//! - A piece's `source` says where the bytes are now (a copy made on the device, say), its `buffer` and
+//!   `offset` where they belong.
+//! - A digest must be that of the bytes that are copied. Every chunk is hashed on the processor where it
+//!   arrived; a chunk that differs from its digest is copied again by [`Sink::mend`], or fails the save
+//!   with [`EngineError::Changed`]. Without a digest what arrived is what is named.
+//! - Host memory is taken by [`Sink::take_host`], while the program stands still.
+//! - After an error, and when dropped early, nothing of it stays in the store.
+
+mod behind;
+mod work;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fermata_device::{Direction, HostMapping, InFlight};
+use fermata_store::{ChunkId, Store};
+
+pub(crate) use behind::Behind;
+use work::{Content, Flow, Job, Team};
+
+use crate::digest::Digest;
+use crate::pipeline::STEP_LIMIT;
+use crate::protocol::{Engines, Piece, Source};
+use crate::{EngineError, Live};
+
+/// Copies under way at once.
+const IN_FLIGHT: usize = 8;
+/// Threads that copy host memory.
+const HOST_READERS: usize = 4;
+
+/// The chunks of an image: by buffer number and offset, each with its length. What is missing is zero.
+pub(crate) type Chunks = BTreeMap<(u64, u64), (u32, ChunkId)>;
+
+/// A piece to be saved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Order {
+    /// Where it belongs and where its bytes are.
+    pub piece: Piece,
+    /// What is known of its bytes.
+    pub digest: Digest,
+}
+
+/// See the module.
+pub(crate) struct Sink {
+    engines: Engines,
+    /// Oldest first; before the team, so that copies have landed when the helpers are told to end.
+    flying: VecDeque<Flight>,
+    team: Team,
+}
+
+/// A copy under way.
+struct Flight {
+    job: Job,
+    copy: InFlight,
+}
+
+impl Sink {
+    /// A sink into `store` for pieces of the session; `plan` is what will be taken at least once.
+    ///
+    /// # Errors
+    /// What the store or the driver says.
+    pub fn open(live: &mut Live, store: &Store, plan: &[Piece]) -> Result<Self, EngineError> {
+        let writer = store.begin()?;
+        if plan
+            .iter()
+            .any(|piece| !matches!(piece.source, Source::Host { .. }))
+        {
+            live.prepare_staging()
+                .map_err(EngineError::driver("make staging buffers"))?;
+        }
+        live.forget_current();
+        Ok(Self {
+            engines: Engines::new(live.reach(), Direction::ToHost),
+            flying: VecDeque::new(),
+            team: Team::start(writer)?,
+        })
+    }
+
+    /// Bytes that can be taken at the link's speed, without waiting for storage: what is ready in the
+    /// registered memory tier. 0 where images go to a disk.
+    #[expect(dead_code, reason = "for the concurrent protocols")]
+    pub fn room(&self) -> u64 {
+        0
+    }
+
+    /// Saves device and array pieces; see the module. Returns when all their bytes have been read.
+    ///
+    /// # Errors
+    /// A copy or a write failed, here or in an earlier call; the sink can only be dropped then.
+    pub fn take(
+        &mut self,
+        orders: &mut dyn Iterator<Item = Order>,
+        read: &mut dyn FnMut(&Piece),
+    ) -> Result<(), EngineError> {
+        let taken = self.take_all(orders, read);
+        if let Err(error) = taken {
+            self.team.flow.fail(error);
+        }
+        self.team.flow.outcome()
+    }
+
+    fn take_all(
+        &mut self,
+        orders: &mut dyn Iterator<Item = Order>,
+        read: &mut dyn FnMut(&Piece),
+    ) -> Result<(), EngineError> {
+        for order in orders {
+            if self.team.flow.failed() {
+                return Ok(());
+            }
+            let turn = self.team.flow.turn();
+            if self.team.flow.known(&order, turn) {
+                read(&order.piece);
+                continue;
+            }
+            self.start(order, turn, read)?;
+        }
+        self.land_all(read)
+    }
+
+    fn start(
+        &mut self,
+        order: Order,
+        turn: u64,
+        read: &mut dyn FnMut(&Piece),
+    ) -> Result<(), EngineError> {
+        while self.flying.len() >= IN_FLIGHT {
+            self.land(read)?;
+        }
+        let buffer = loop {
+            if let Some(buffer) = self.engines.pool()?.try_take() {
+                break buffer;
+            }
+            if self.flying.is_empty() {
+                let late = || EngineError::Internal("no staging buffer comes back".to_owned());
+                break self.engines.pool()?.take(STEP_LIMIT).ok_or_else(late)?;
+            }
+            self.land(read)?;
+        };
+        let copy = self.engines.start(&order.piece, buffer)?;
+        let job = Job::new(order, turn);
+        self.flying.push_back(Flight { job, copy });
+        Ok(())
+    }
+
+    fn land_all(&mut self, read: &mut dyn FnMut(&Piece)) -> Result<(), EngineError> {
+        while !self.flying.is_empty() {
+            self.land(read)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest copy and hands it to the helpers.
+    fn land(&mut self, read: &mut dyn FnMut(&Piece)) -> Result<(), EngineError> {
+        let Some(Flight { job, copy }) = self.flying.pop_front() else {
+            return Ok(());
+        };
+        let piece = job.order.piece;
+        let buffer = self.engines.finish(&piece, copy)?;
+        self.team.flow.push(job.with(Content::Staged(buffer)));
+        read(&piece);
+        Ok(())
+    }
+
+    /// Saves pieces of host memory, which must not change meanwhile. `read` is called for each, in no order,
+    /// from several threads.
+    ///
+    /// # Errors
+    /// As [`Sink::take`].
+    pub fn take_host(
+        &mut self,
+        hosts: &BTreeMap<u64, HostMapping>,
+        pieces: &[Piece],
+        read: &(dyn Fn(&Piece) + Sync),
+    ) -> Result<(), EngineError> {
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let flow = &self.team.flow;
+        let turn = flow.turn();
+        let next = AtomicUsize::new(0);
+        let take = || {
+            while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match host_bytes(flow, hosts, piece) {
+                    Ok(Some(bytes)) => {
+                        let order = Order {
+                            piece: *piece,
+                            digest: Digest::Unknown,
+                        };
+                        flow.push(Job::new(order, turn).with(Content::Own(bytes)));
+                        read(piece);
+                    }
+                    Ok(None) => return,
+                    Err(error) => return flow.fail(error),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..HOST_READERS.min(pieces.len()) {
+                scope.spawn(take);
+            }
+            take();
+        });
+        flow.outcome()
+    }
+
+    /// Copies again what has turned out to differ from its digest, if anything has so far. Only while all
+    /// sources still hold what was to be saved.
+    ///
+    /// # Errors
+    /// As [`Sink::take`]; [`EngineError::Changed`] for a piece that differs time and again.
+    pub fn mend(&mut self) -> Result<(), EngineError> {
+        loop {
+            let wrong = self.team.flow.wrong();
+            if wrong.is_empty() {
+                return self.team.flow.outcome();
+            }
+            for job in wrong {
+                let mended = self
+                    .start(job.order, job.turn, &mut |_| {})
+                    .and_then(|()| self.land_all(&mut |_| {}));
+                if let Err(error) = mended {
+                    self.team.flow.fail(error);
+                }
+            }
+            // Whether they are right now is known when they have been hashed.
+            self.team.flow.wait_until_hashed();
+        }
+    }
+
+    /// No more orders come; what has not been hashed and written yet is, behind.
+    ///
+    /// # Errors
+    /// As [`Sink::take`].
+    pub fn close(self) -> Result<Behind, EngineError> {
+        self.team.flow.close()?;
+        Ok(Behind::new(self.team))
+    }
+}
+
+/// The bytes of a host piece in a buffer of ours; `None` if the save has failed elsewhere.
+fn host_bytes(
+    flow: &Arc<Flow>,
+    hosts: &BTreeMap<u64, HostMapping>,
+    piece: &Piece,
+) -> Result<Option<work::OwnBuffer>, EngineError> {
+    let Source::Host { region, offset } = piece.source else {
+        let what = "device memory is not taken as host memory";
+        return Err(EngineError::Internal(what.to_owned()));
+    };
+    let missing = || EngineError::Internal(format!("host region {region:#x} is not mapped"));
+    let mapping = hosts.get(&region).ok_or_else(missing)?;
+    let Some(mut bytes) = flow.buffer() else {
+        return Ok(None);
+    };
+    mapping.read(offset, &mut bytes[..piece.len]);
+    Ok(Some(bytes))
+}

@@ -1,0 +1,300 @@
+//! The helpers behind a sink: they hash what has been copied, compare or name it, and write it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fermata_device::PinnedBuffer;
+use fermata_store::{AlignedBuf, ChunkId, PackWriter};
+use parking_lot::Mutex;
+
+use super::{Chunks, Order};
+use crate::digest::{Digest, is_zero};
+use crate::pipeline::{Next, Queue, STEP_LIMIT, helpers};
+use crate::{CHUNK, EngineError};
+
+/// Buffers for host memory.
+const OWN_BUFFERS: usize = 16;
+/// A piece that differs from its digest is copied this often in all.
+const TRIES: u32 = 3;
+
+/// A piece on its way to the store.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    pub order: Order,
+    /// Later turns count where a piece is taken more than once.
+    pub turn: u64,
+}
+
+/// Its bytes.
+pub(super) enum Content {
+    Staged(PinnedBuffer),
+    Own(OwnBuffer),
+}
+
+/// A buffer that goes back to its flow by [`Flow::give_back`].
+pub(super) type OwnBuffer = AlignedBuf;
+
+impl Job {
+    pub fn new(order: Order, turn: u64) -> Self {
+        Self { order, turn }
+    }
+
+    pub fn with(self, content: Content) -> Load {
+        Load { job: self, content }
+    }
+}
+
+pub(super) struct Load {
+    job: Job,
+    content: Content,
+}
+
+/// What is known of one place in the image: the turn it was taken at, and its chunk unless it is zero.
+type Entry = (u64, Option<(u32, ChunkId)>);
+
+/// What the sink and its helpers share.
+pub(super) struct Flow {
+    queue: Queue<Load>,
+    spare: Queue<OwnBuffer>,
+    writer: PackWriter,
+    table: Mutex<BTreeMap<(u64, u64), Entry>>,
+    /// Pieces to be copied again; `None` when that cannot be done any more.
+    wrong: Mutex<Option<Vec<Job>>>,
+    /// How often each of them was.
+    tries: Mutex<HashMap<(u64, u64), u32>>,
+    turns: AtomicU64,
+    /// Pieces that have been copied and not been hashed.
+    pending: AtomicU64,
+}
+
+impl Flow {
+    fn new(writer: PackWriter) -> Self {
+        let spare = Queue::new(OWN_BUFFERS, 1);
+        Self {
+            queue: Queue::new(usize::MAX, 1),
+            spare,
+            writer,
+            table: Mutex::default(),
+            wrong: Mutex::new(Some(Vec::new())),
+            tries: Mutex::default(),
+            turns: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
+        }
+    }
+
+    /// A number above all before.
+    pub fn turn(&self) -> u64 {
+        self.turns.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Enters a piece that need not be copied; false if it must be.
+    pub fn known(&self, order: &Order, turn: u64) -> bool {
+        let len = order.piece.len;
+        match order.digest {
+            Digest::Zero => self.enter(order, turn, None),
+            Digest::Id(id) if self.writer.put_known(&id, len as u64) => {
+                self.enter(order, turn, Some(id));
+            }
+            Digest::Id(_) | Digest::Unknown => return false,
+        }
+        true
+    }
+
+    fn enter(&self, order: &Order, turn: u64, id: Option<ChunkId>) {
+        let piece = &order.piece;
+        let chunk = id.map(|id| (piece.len as u32, id));
+        let mut table = self.table.lock();
+        let entry = table
+            .entry((piece.buffer, piece.offset))
+            .or_insert((turn, chunk));
+        if entry.0 <= turn {
+            *entry = (turn, chunk);
+        }
+    }
+
+    pub fn push(&self, load: Load) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        // A failure is told by `outcome`.
+        let _ = self.queue.push(load);
+    }
+
+    /// Returns when all that was pushed has been hashed, or the save has failed.
+    pub fn wait_until_hashed(&self) {
+        let until = Instant::now() + STEP_LIMIT;
+        while self.pending.load(Ordering::Acquire) > 0 && !self.failed() {
+            if Instant::now() >= until {
+                self.fail(EngineError::Internal(
+                    "the hashing of chunks stalls".to_owned(),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn fail(&self, error: EngineError) {
+        self.queue.fail(error);
+        self.spare
+            .fail(EngineError::Internal("the save has failed".to_owned()));
+    }
+
+    pub fn failed(&self) -> bool {
+        self.queue.failed()
+    }
+
+    pub fn outcome(&self) -> Result<(), EngineError> {
+        self.queue.outcome()
+    }
+
+    /// A buffer of [`CHUNK`] bytes, waited for; `None` after a failure.
+    pub fn buffer(&self) -> Option<OwnBuffer> {
+        match self.spare.next() {
+            Next::Item(buffer) => Some(buffer),
+            Next::End => None,
+        }
+    }
+
+    /// What differs from its digest and shall be copied again.
+    pub fn wrong(&self) -> Vec<Job> {
+        let mut wrong = self.wrong.lock();
+        wrong.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// From here on nothing can be copied again.
+    pub fn close(&self) -> Result<(), EngineError> {
+        let left = self.wrong.lock().take().unwrap_or_default();
+        if let Some(job) = left.first() {
+            self.fail(changed(job, 1));
+        }
+        self.outcome()
+    }
+
+    /// Hashes and stores until nothing more comes.
+    fn work(&self) {
+        while let Next::Item(Load { job, content }) = self.queue.next() {
+            let bytes: &[u8] = match &content {
+                Content::Staged(buffer) => &buffer[..job.order.piece.len],
+                Content::Own(buffer) => &buffer[..job.order.piece.len],
+            };
+            if let Err(error) = self.store(&job, bytes) {
+                return self.fail(error);
+            }
+            self.pending.fetch_sub(1, Ordering::AcqRel);
+            if let Content::Own(buffer) = content {
+                // Fails when nobody wants it any more.
+                let _ = self.spare.push(buffer);
+            }
+        }
+    }
+
+    fn store(&self, job: &Job, bytes: &[u8]) -> Result<(), EngineError> {
+        if matches!(job.order.digest, Digest::Unknown) && is_zero(bytes) {
+            self.enter(&job.order, job.turn, None);
+            return Ok(());
+        }
+        let id = ChunkId::of(bytes);
+        if let Digest::Id(wanted) = job.order.digest
+            && wanted != id
+        {
+            return self.differs(*job);
+        }
+        self.writer.put(&id, bytes)?;
+        self.enter(&job.order, job.turn, Some(id));
+        Ok(())
+    }
+
+    fn differs(&self, job: Job) -> Result<(), EngineError> {
+        let piece = &job.order.piece;
+        let tries = {
+            let mut tries = self.tries.lock();
+            let tries = tries.entry((piece.buffer, piece.offset)).or_default();
+            *tries += 1;
+            *tries
+        };
+        match &mut *self.wrong.lock() {
+            Some(wrong) if tries < TRIES => {
+                wrong.push(job);
+                Ok(())
+            }
+            _ => Err(changed(&job, tries)),
+        }
+    }
+
+    /// The writer and the table, when all helpers have ended.
+    pub fn into_parts(self) -> (PackWriter, Chunks) {
+        let table = self.table.into_inner().into_iter();
+        let chunks = table.filter_map(|(place, (_, chunk))| Some((place, chunk?)));
+        (self.writer, chunks.collect())
+    }
+}
+
+fn changed(job: &Job, tries: u32) -> EngineError {
+    EngineError::Changed {
+        buffer: job.order.piece.buffer,
+        offset: job.order.piece.offset,
+        tries,
+    }
+}
+
+/// The helpers. When dropped they end, and what they have written goes with the flow's writer.
+pub(super) struct Team {
+    pub flow: Arc<Flow>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Team {
+    pub fn start(writer: PackWriter) -> Result<Self, EngineError> {
+        let flow = Arc::new(Flow::new(writer));
+        for _ in 0..OWN_BUFFERS {
+            // Their pages are touched when they are used.
+            let _ = flow.spare.push(AlignedBuf::new(CHUNK as usize));
+        }
+        let mut team = Self {
+            flow,
+            threads: Vec::new(),
+        };
+        for _ in 0..helpers() {
+            let flow = Arc::clone(&team.flow);
+            let thread = std::thread::Builder::new()
+                .name("sink".to_owned())
+                .spawn(move || flow.work());
+            let thread = thread.map_err(|error| {
+                EngineError::Internal(format!("cannot start a thread that writes chunks: {error}"))
+            })?;
+            team.threads.push(thread);
+        }
+        Ok(team)
+    }
+
+    /// Waits until everything has been hashed and written.
+    pub fn end(mut self) -> Result<(PackWriter, Chunks), EngineError> {
+        self.flow.queue.end();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                let what = "a thread that writes chunks has failed";
+                self.flow.fail(EngineError::Internal(what.to_owned()));
+            }
+        }
+        self.flow.outcome()?;
+        let flow = Arc::clone(&self.flow);
+        drop(self);
+        let flow = Arc::try_unwrap(flow)
+            .map_err(|_| EngineError::Internal("a save is still used".to_owned()))?;
+        Ok(flow.into_parts())
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            let what = "the save was given up";
+            self.flow.fail(EngineError::Internal(what.to_owned()));
+        }
+        for thread in self.threads.drain(..) {
+            // Its own failure is no matter any more.
+            let _ = thread.join();
+        }
+    }
+}

@@ -68,6 +68,16 @@ pub fn current_or_none() -> Option<Arc<Context>> {
     STACK.with_borrow(|stack| stack.last().cloned())
 }
 
+/// The current context as the API names it, null if there is none.
+#[inline]
+pub fn current_pointer() -> CUcontext {
+    STACK.with_borrow(|stack| {
+        stack
+            .last()
+            .map_or(std::ptr::null_mut(), |context| context.pointer())
+    })
+}
+
 /// Makes `context` current above the present one.
 pub fn push(context: Arc<Context>) {
     STACK.with_borrow_mut(|stack| stack.push(context));

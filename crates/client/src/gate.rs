@@ -10,6 +10,7 @@
 //! Everything the signal handler touches is a static or a leaked record, found by thread id: a
 //! thread-local of a loaded library may need the allocator, which the interrupted code may hold.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
 use rustix::thread::futex;
@@ -43,11 +44,14 @@ struct Own(&'static Record);
 
 impl Drop for Own {
     fn drop(&mut self) {
+        KNOWN.set(None);
         self.0.tid.store(0, Ordering::Release);
     }
 }
 
 thread_local! {
+    /// What `OWN` holds, as soon and as long as it does; costs less to look at.
+    static KNOWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
     static OWN: Own = Own(register());
 }
 
@@ -60,10 +64,9 @@ pub struct Inside {
 /// Marks the thread as inside; parks first if the gate is closed.
 #[inline]
 pub fn enter() -> Inside {
-    // A thread that is being torn down has lost its thread-local record already.
-    let (record, borrowed) = match OWN.try_with(|own| own.0) {
-        Ok(record) => (record, false),
-        Err(_) => (register(), true),
+    let (record, borrowed) = match KNOWN.get() {
+        Some(record) => (record, false),
+        None => first_record(),
     };
     let depth = record.depth.load(Ordering::Relaxed);
     record.depth.store(depth + 1, Ordering::Relaxed);
@@ -72,6 +75,19 @@ pub fn enter() -> Inside {
         wait_outside(record);
     }
     Inside { record, borrowed }
+}
+
+/// The thread's record, which it gets now; a thread that is being torn down has lost its own already and
+/// borrows one.
+#[cold]
+fn first_record() -> (&'static Record, bool) {
+    match OWN.try_with(|own| own.0) {
+        Ok(record) => {
+            KNOWN.set(Some(record));
+            (record, false)
+        }
+        Err(_) => (register(), true),
+    }
 }
 
 #[cold]

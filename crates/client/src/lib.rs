@@ -37,6 +37,7 @@ mod notice;
 mod physical;
 mod pool;
 mod quiesce;
+mod recent;
 mod restart;
 mod session;
 mod signal;

@@ -13,12 +13,13 @@ use fermata_abi::sys::driver::{
 };
 use parking_lot::{Mutex, RwLock};
 
-use crate::context::Context;
+use crate::context::{Context, with_current};
 use crate::entry::Result;
 use crate::handles::{self, Table};
 use crate::link;
 use crate::mirror::{Block, Kind};
 use crate::notice;
+use crate::recent;
 use crate::session::Session;
 
 /// Images up to this size travel inside the message.
@@ -124,6 +125,7 @@ impl Modules {
         session.managed.forget(session, handle);
         self.functions
             .remove_if(|function| function.module.handle == handle);
+        recent::forget_all();
         session
             .memory
             .remove_if(|block| block.kind == Kind::Variable && block.id == handle);
@@ -162,8 +164,20 @@ impl Modules {
         Ok(function)
     }
 
-    /// The function behind a `CUfunction`, which may also be a `CUkernel`.
+    /// Calls `act` with the function behind a `CUfunction`, which may also be a `CUkernel`, in the current
+    /// context.
     #[inline]
+    pub fn with_launchable<T>(
+        &self,
+        handle: Handle,
+        act: impl Fn(&Function) -> Result<T>,
+    ) -> Result<T> {
+        with_current(|context| {
+            recent::with_function(handle, context, || self.launchable(handle, context), act)
+        })
+    }
+
+    /// The function behind a `CUfunction` or a `CUkernel` in a context.
     pub fn launchable(&self, handle: Handle, context: &Arc<Context>) -> Result<Arc<Function>> {
         match self.functions.get(handle, CUDA_ERROR_INVALID_HANDLE) {
             Ok(function) => Ok(function),
@@ -190,6 +204,7 @@ impl Modules {
         let library = self.libraries.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         self.kernels
             .remove_if(|kernel| kernel.library.handle == handle);
+        recent::forget_all();
         let modules: Vec<_> = library
             .modules
             .lock()
@@ -313,6 +328,7 @@ impl Modules {
         for kernel in self.kernels.all() {
             kernel.functions.write().remove(&context);
         }
+        recent::forget_all();
     }
 }
 

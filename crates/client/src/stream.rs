@@ -14,7 +14,7 @@ use crate::graphs::any_capture;
 use crate::handles::{self, Table};
 use crate::link;
 use crate::session::{Session, session};
-use crate::{fork, gate};
+use crate::{fork, gate, recent};
 
 /// All streams the program made, and the hidden ones of its threads.
 #[derive(Debug, Default)]
@@ -80,6 +80,7 @@ impl Streams {
     /// Ends a stream; its work goes on to its end.
     pub fn destroy(&self, stream: Handle) -> Result {
         let stream = self.0.remove(stream, CUDA_ERROR_INVALID_HANDLE)?;
+        recent::forget_all();
         if any_capture() {
             session()?
                 .graphs
@@ -104,15 +105,24 @@ impl Streams {
     /// What operations call the stream.
     #[inline]
     pub fn resolve(&self, stream: CUstream) -> Result<StreamRef> {
-        match self.get(stream)? {
-            None => with_current(|context| Ok(legacy(context))),
-            Some(stream) => Ok(stream.reference()),
+        match handles::of(stream) {
+            0 | STREAM_LEGACY => with_current(|context| Ok(legacy(context))),
+            // A thread's own stream is another one in each context.
+            handle @ STREAM_PER_THREAD => with_current(|context| {
+                recent::stream(handle, context.handle, || {
+                    Ok(self.own(context)?.reference())
+                })
+            }),
+            handle => recent::stream(handle, 0, || {
+                Ok(self.0.get(handle, CUDA_ERROR_INVALID_HANDLE)?.reference())
+            }),
         }
     }
 
     /// Forgets the streams of a context that is gone.
     pub fn forget(&self, context: Handle) {
         self.0.remove_if(|stream| stream.context.handle == context);
+        recent::forget_all();
         OWN.with_borrow_mut(|own| own.0.retain(|(of, _)| *of != context));
     }
 

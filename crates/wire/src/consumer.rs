@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use fermata_abi::op::Op;
 
+use crate::barrier::Heavy;
 use crate::layout::{
-    ALIGN, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED, PROGRAM_AT, SPACE_AT,
-    TAIL_AT, WORKER_AT,
+    ALIGN, BARRIER_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED,
+    PROGRAM_AT, SPACE_AT, TAIL_AT, WORKER_AT,
 };
 use crate::message::{Header, KIND_OP, KIND_PAD};
 use crate::protocol::wake_sleeper;
 use crate::reply::Replier;
 use crate::shm::Mapping;
 use crate::side::Side;
-use crate::wait::{Spin, futex_wake, program_alive, wait};
+use crate::wait::{Spin, futex_wake, program_alive, wait_with};
 use crate::{StagedArea, Ticket, WireError};
 
 /// What [`Consumer::next`] found.
@@ -49,6 +50,7 @@ pub struct Consumer {
     number: u64,
     buffer: Vec<u8>,
     spin: Spin,
+    barrier: Heavy,
 }
 
 impl Consumer {
@@ -61,9 +63,11 @@ impl Consumer {
         if map.word64(TAIL_AT).load(Ordering::Acquire) != 0 {
             return Err(WireError::Layout("another worker has used it"));
         }
+        let barrier = Heavy::offer(map.word32(BARRIER_AT));
         map.word32(WORKER_AT)
             .store(PEER_ATTACHED, Ordering::Release);
         Ok(Self {
+            barrier,
             map,
             side,
             kicked: Arc::default(),
@@ -157,9 +161,17 @@ impl Consumer {
         let closed = || self.map.word32(PROGRAM_AT).load(Ordering::Acquire) == PEER_CLOSED;
         let ready = || self.head() != self.tail || self.kicked.load(Ordering::Acquire) || closed();
         let doorbell = self.map.word32(DOORBELL_AT);
-        wait(&self.spin, doorbell, Some(timeout), ready, || {
-            program_alive(&self.map, &*self.side)
-        })
+        // Where the barrier fails for once, the sleep is none: its condition is looked at again at once.
+        let ready_or_unsure = || ready() || !self.barrier.execute() || ready();
+        let alive = || program_alive(&self.map, &*self.side);
+        wait_with(
+            &self.spin,
+            doorbell,
+            Some(timeout),
+            ready,
+            ready_or_unsure,
+            alive,
+        )
     }
 
     fn nothing_left(&self) -> Event<'static> {

@@ -22,6 +22,8 @@ pub(crate) const HEAD_AT: usize = 0x100;
 pub(crate) const TAIL_AT: usize = 0x140;
 /// `u32` futex: the consumer sleeps until the head moves.
 pub(crate) const DOORBELL_AT: usize = 0x180;
+/// `u32`: 1 if the consumer executes the barrier for both sides before it sleeps (`barrier.rs`).
+pub(crate) const BARRIER_AT: usize = 0x184;
 /// `u32` futex: a producer sleeps until the tail moves.
 pub(crate) const SPACE_AT: usize = 0x1c0;
 /// `u32`: state of the program's side, one of the `PEER_*`.

@@ -17,6 +17,8 @@
 //! for ever: a peer that is gone is noticed within a tenth of a second.
 
 #[cfg(not(loom))]
+mod barrier;
+#[cfg(not(loom))]
 mod consumer;
 #[cfg(not(loom))]
 mod error;

@@ -1,7 +1,7 @@
 //! The program's end of the ring.
 //!
-//! Any thread may send; the order of messages is the order in which the threads got the lock. The lock
-//! is held for the copy into the ring only, encoding happens before it.
+//! Any thread may send; the order of messages is the order in which the threads got the lock. A small
+//! operation is encoded where it will be read, under the lock; a large one before it, and copied in.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,20 +10,24 @@ use std::time::Duration;
 
 use fermata_abi::op::{Op, Reply};
 
+use crate::barrier::Light;
 use crate::layout::{
-    DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED, PROGRAM_AT, SPACE_AT, TAIL_AT,
+    BARRIER_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED, PROGRAM_AT,
+    SPACE_AT, TAIL_AT,
 };
 use crate::message::{Header, span};
-use crate::protocol::wake_sleeper;
+use crate::protocol::{wake_fenced, wake_sleeper};
 use crate::reply::{Ticket, is_done, take, wait_done};
-use crate::shm::Mapping;
+use crate::shm::{Mapping, Window};
 use crate::side::Side;
 use crate::staging::{Staged, StagingPool};
 use crate::wait::{Spin, futex_wake, wait, worker_alive};
 use crate::{StagedArea, WireError};
 
-/// Operations up to this size are encoded without an allocation.
+/// Operations up to this size are encoded into the ring itself.
 const SMALL: usize = 512;
+/// Cache lines that are brought here for the next message: a launch with a handful of parameters.
+const AHEAD: usize = 3;
 
 /// Sends operations and receives their answers.
 #[derive(Debug)]
@@ -35,6 +39,7 @@ pub struct Producer {
     staging: StagingPool,
     spin: Spin,
     sent: AtomicU64,
+    barrier: Light,
 }
 
 /// The producer's private idea of the ring: what it has written is never read back.
@@ -80,6 +85,7 @@ impl Producer {
             slots: Mutex::new(slots),
             spin: Spin::new(),
             sent: AtomicU64::new(0),
+            barrier: Light::register(),
         })
     }
 
@@ -163,24 +169,64 @@ impl Producer {
 
     #[inline]
     fn send(&self, op: &Op<'_>, ticket: Option<Ticket>) -> Result<(), WireError> {
-        let mut small = [0; SMALL];
-        match postcard::to_slice(op, &mut small) {
-            Ok(bytes) => self.put(bytes, ticket),
-            Err(postcard::Error::SerializeBufferFull) => {
-                let encode = |source| WireError::Encode {
+        if self.put_small(op, ticket)? {
+            return Ok(());
+        }
+        let encode = |source| WireError::Encode {
+            what: "operation",
+            source,
+        };
+        self.put(&postcard::to_stdvec(op).map_err(encode)?, ticket)
+    }
+
+    /// Encodes straight into the ring, if there certainly is room; else nothing has happened.
+    #[inline]
+    fn put_small(&self, op: &Op<'_>, ticket: Option<Ticket>) -> Result<bool, WireError> {
+        let layout = self.map.layout();
+        let most = MESSAGE_HEADER + SMALL as u64;
+        let mut ring = self.lock();
+        let at = ring.head & (layout.ring_bytes - 1);
+        if at + most > layout.ring_bytes || ring.head - ring.tail + most > layout.ring_bytes {
+            return Ok(false);
+        }
+        let room = self.map.window(layout.ring + at + MESSAGE_HEADER, SMALL);
+        let len = match postcard::serialize_with_flavor(op, Body(room)) {
+            Ok(len) => len,
+            Err(postcard::Error::SerializeBufferFull) => return Ok(false),
+            Err(source) => {
+                return Err(WireError::Encode {
                     what: "operation",
                     source,
-                };
-                self.put(&postcard::to_stdvec(op).map_err(encode)?, ticket)
+                });
             }
-            Err(source) => Err(WireError::Encode {
-                what: "operation",
-                source,
-            }),
+        };
+        let header = Header::operation(len as u32, ticket, ring.number);
+        self.map.write(layout.ring + at, &header.encode());
+        self.publish(&mut ring, span(len as u64));
+        Ok(true)
+    }
+
+    /// `bytes` more have been written.
+    #[inline]
+    fn publish(&self, ring: &mut Ring, bytes: u64) {
+        ring.head += bytes;
+        ring.number += 1;
+        self.map.word64(HEAD_AT).store(ring.head, Ordering::Release);
+        self.sent.store(ring.number, Ordering::Relaxed);
+        let doorbell = self.map.word32(DOORBELL_AT);
+        if self.barrier.is_relieved(self.map.word32(BARRIER_AT)) {
+            wake_fenced(doorbell, futex_wake);
+        } else {
+            wake_sleeper(doorbell, futex_wake);
+        }
+        let layout = self.map.layout();
+        let next = ring.head & (layout.ring_bytes - 1);
+        if layout.ring_bytes - next >= AHEAD as u64 * 64 {
+            self.map.prefetch(layout.ring + next, AHEAD);
         }
     }
 
-    #[inline]
+    #[cold]
     fn put(&self, body: &[u8], ticket: Option<Ticket>) -> Result<(), WireError> {
         let layout = self.map.layout();
         let needed = span(body.len() as u64);
@@ -210,15 +256,10 @@ impl Producer {
         let header = Header::operation(body.len() as u32, ticket, ring.number);
         self.map.write(layout.ring + at, &header.encode());
         self.map.write(layout.ring + at + MESSAGE_HEADER, body);
-        ring.head += needed;
-        ring.number += 1;
-        self.map.word64(HEAD_AT).store(ring.head, Ordering::Release);
-        wake_sleeper(self.map.word32(DOORBELL_AT), futex_wake);
-        self.sent.store(ring.number, Ordering::Relaxed);
+        self.publish(&mut ring, needed);
         Ok(())
     }
 
-    #[inline]
     fn wait_for_space(&self, ring: &mut Ring, needed: u64) -> Result<(), WireError> {
         let bytes = self.map.layout().ring_bytes;
         while ring.head - ring.tail + needed > bytes {
@@ -263,6 +304,31 @@ impl Producer {
 
     fn slots(&self) -> MutexGuard<'_, Vec<Ticket>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The body of a message, written where it will be read.
+struct Body<'m>(Window<'m>);
+
+impl postcard::ser_flavors::Flavor for Body<'_> {
+    type Output = usize;
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.try_extend(&[byte])
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        if self.0.extend(bytes) {
+            Ok(())
+        } else {
+            Err(postcard::Error::SerializeBufferFull)
+        }
+    }
+
+    fn finalize(self) -> postcard::Result<usize> {
+        Ok(self.0.written())
     }
 }
 

@@ -8,6 +8,8 @@
 //!       └ no: futex wait while word == 1
 //! ```
 //! Of the two fences one comes first: either the sleeper sees the progress, or the waker sees the 1.
+//! A sleeper may execute the waker's fence too, between its own and the look at the progress
+//! (`barrier.rs`): then the waker's comes at a moment of its code that has no cost there.
 //! The ring's doorbell, the ring's space word and every reply slot use this and nothing else.
 
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -36,6 +38,12 @@ pub(crate) fn sleep_unless(
 #[inline]
 pub(crate) fn wake_sleeper(word: &AtomicU32, wake: impl FnOnce(&AtomicU32)) {
     fence(Ordering::SeqCst);
+    wake_fenced(word, wake);
+}
+
+/// As [`wake_sleeper`], where the sleeper executes the waker's fence (`barrier.rs`).
+#[inline]
+pub(crate) fn wake_fenced(word: &AtomicU32, wake: impl FnOnce(&AtomicU32)) {
     if word.load(Ordering::Relaxed) != AWAKE && word.swap(AWAKE, Ordering::Relaxed) != AWAKE {
         wake(word);
     }

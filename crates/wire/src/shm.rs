@@ -3,6 +3,7 @@
 //! Everything outside deals in offsets. Words are atomics; everything else is copied in or out as
 //! bytes, never borrowed, because the peer may write at any moment.
 
+use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -139,6 +140,33 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
     }
 
+    /// `len` bytes at `offset`, to be written one after the other.
+    #[inline]
+    pub fn window(&self, offset: u64, len: usize) -> Window<'_> {
+        let start = self.range(offset, len);
+        Window {
+            start,
+            len,
+            at: 0,
+            map: PhantomData,
+        }
+    }
+
+    /// Brings `lines` cache lines from `offset` on here, to be written soon.
+    #[inline]
+    pub fn prefetch(&self, offset: u64, lines: usize) {
+        let start = self.range(offset, lines * 64);
+        #[cfg(target_arch = "x86_64")]
+        for line in 0..lines {
+            // SAFETY: a hint: it changes nothing, and could not fault even outside the mapping.
+            unsafe {
+                std::arch::asm!("prefetchw [{}]", in(reg) start.add(line * 64), options(nostack, preserves_flags));
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = start;
+    }
+
     /// Address of a range that lies in the mapping.
     #[inline]
     fn range(&self, offset: u64, len: usize) -> *mut u8 {
@@ -156,6 +184,36 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing borrows from it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Room in the mapping that is filled from its start.
+pub(crate) struct Window<'m> {
+    start: *mut u8,
+    len: usize,
+    at: usize,
+    map: PhantomData<&'m Mapping>,
+}
+
+impl Window<'_> {
+    /// Appends bytes; false if there is no room for all of them.
+    #[inline]
+    pub fn extend(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() > self.len - self.at {
+            return false;
+        }
+        // SAFETY: `at + bytes.len()` is within the `len` bytes from `start`, which lie in a mapping that is
+        // borrowed for the window's life; private and shared memory do not overlap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(self.at), bytes.len());
+        }
+        self.at += bytes.len();
+        true
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> usize {
+        self.at
     }
 }
 

@@ -18,7 +18,10 @@ const SLICE: Duration = Duration::from_millis(40);
 /// The longest spin where there are cores to spare, microseconds.
 const SPIN_MOST: u32 = 40;
 /// The longest spin where the peer may need this very core.
-const SPIN_FEW_CORES: u32 = 10;
+const SPIN_FEW_CORES: u32 = 20;
+/// Waits up to this long, microseconds, call for the longest spin: a good part of them is what it costs
+/// to fall asleep and be woken, on either side.
+const SPIN_PAYS: u128 = 100;
 /// The shortest spin.
 const SPIN_LEAST: u32 = 2;
 
@@ -52,8 +55,11 @@ impl Spin {
         }
         let begun = Instant::now();
         let budget = self.budget.load(Ordering::Relaxed);
+        if budget == 0 {
+            return Some(begun);
+        }
         let end = begun + Duration::from_micros(u64::from(budget));
-        while budget > 0 {
+        loop {
             for _ in 0..32 {
                 if ready() {
                     self.learn(begun);
@@ -62,19 +68,16 @@ impl Spin {
                 std::hint::spin_loop();
             }
             if Instant::now() >= end {
-                break;
+                return Some(begun);
             }
         }
-        Some(begun)
     }
 
     /// A wait that began then is over.
     fn learn(&self, begun: Instant) {
         let waited = begun.elapsed().as_micros();
         let budget = self.budget.load(Ordering::Relaxed);
-        // A sleep and its end cost about as much as the longest spin; what took up to twice that has been
-        // one that a full spin would have ended, or nearly.
-        let next = if waited <= u128::from(2 * self.most) {
+        let next = if waited <= SPIN_PAYS {
             self.most
         } else {
             (budget / 2).max(SPIN_LEAST.min(self.most))
@@ -103,6 +106,21 @@ pub(crate) fn wait(
     ready: impl Fn() -> bool,
     alive: impl Fn() -> Result<(), WireError>,
 ) -> Result<bool, WireError> {
+    wait_with(spin, word, timeout, &ready, &ready, alive)
+}
+
+/// As [`wait`]; `ready_to_sleep` is the look that follows the announcement of a sleep.
+///
+/// # Errors
+/// As [`wait`].
+pub(crate) fn wait_with(
+    spin: &Spin,
+    word: &AtomicU32,
+    timeout: Option<Duration>,
+    ready: impl Fn() -> bool,
+    ready_to_sleep: impl Fn() -> bool,
+    alive: impl Fn() -> Result<(), WireError>,
+) -> Result<bool, WireError> {
     if timeout == Some(Duration::ZERO) {
         return Ok(ready());
     }
@@ -116,7 +134,9 @@ pub(crate) fn wait(
             spin.learn(begun);
             return Ok(ready());
         }
-        sleep_unless(word, &ready, |word| futex_wait(word, left.min(SLICE)));
+        sleep_unless(word, &ready_to_sleep, |word| {
+            futex_wait(word, left.min(SLICE))
+        });
         if ready() {
             spin.learn(begun);
             return Ok(true);

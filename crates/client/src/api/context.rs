@@ -7,7 +7,7 @@ use fermata_abi::op::Op;
 use fermata_abi::sys::driver as sys;
 
 use crate::capture;
-use crate::context::{current, current_or_none, pop, push, set_current};
+use crate::context::{current, current_pointer, pop, push, set_current};
 use crate::entry::{driver_api, get, put, put_if};
 use crate::link;
 use crate::managed;
@@ -97,7 +97,7 @@ driver_api! {
 
     fn cuCtxGetCurrent(context: *mut sys::CUcontext) {
         session()?;
-        put(context, current_or_none().map_or(core::ptr::null_mut(), |current| current.pointer()))
+        put(context, current_pointer())
     }
 
     fn cuCtxGetDevice(device: *mut sys::CUdevice) {

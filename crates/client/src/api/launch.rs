@@ -8,7 +8,6 @@ use fermata_graph::{HostCall, KernelNode, NodeKind};
 
 use crate::callback::{self, Callback};
 use crate::capture;
-use crate::context::with_current;
 use crate::entry::{Result, array, driver_api, get};
 use crate::handles::of;
 use crate::launch::{Shape, launch, with_params};
@@ -31,10 +30,11 @@ driver_api! {
         extra: *mut *mut c_void,
     ) {
         let session = session()?;
-        let function = with_current(|context| session.modules.launchable(of(function), context))?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, shared, cooperative: false };
-        with_params(&function, params, extra, |params| issue(session, &function, shape, params, Vec::new(), stream))
+        session.modules.with_launchable(of(function), |function| {
+            with_params(function, params, extra, |params| issue(session, function, shape, params, Vec::new(), stream))
+        })
     }
 
     fn cuLaunchCooperativeKernel(
@@ -50,11 +50,12 @@ driver_api! {
         params: *mut *mut c_void,
     ) {
         let session = session()?;
-        let function = with_current(|context| session.modules.launchable(of(function), context))?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, shared, cooperative: true };
         let none = core::ptr::null_mut();
-        with_params(&function, params, none, |params| issue(session, &function, shape, params, Vec::new(), stream))
+        session.modules.with_launchable(of(function), |function| {
+            with_params(function, params, none, |params| issue(session, function, shape, params, Vec::new(), stream))
+        })
     }
 
     fn cuLaunchKernelEx(
@@ -65,7 +66,6 @@ driver_api! {
     ) {
         let config = get(config)?;
         let session = session()?;
-        let function = with_current(|context| session.modules.launchable(of(function), context))?;
         let attributes = array(config.attrs, config.numAttrs as usize)?;
         let is_cooperative = |attribute: &&sys::CUlaunchAttribute| attribute.id == sys::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
         let cooperative =
@@ -79,9 +79,11 @@ driver_api! {
             shared: config.sharedMemBytes,
             cooperative,
         };
-        let attributes = attributes.iter().filter(kept).map(encode).collect();
         let stream = config.hStream;
-        with_params(&function, params, extra, |params| issue(session, &function, shape, params, attributes, stream))
+        session.modules.with_launchable(of(function), |function| {
+            let attributes = || attributes.iter().filter(kept).map(encode).collect();
+            with_params(function, params, extra, |params| issue(session, function, shape, params, attributes(), stream))
+        })
     }
 
     fn cuLaunchHostFunc(stream: sys::CUstream, function: sys::CUhostFn, data: *mut c_void) {

@@ -1,0 +1,54 @@
+//! Who pays for the barrier between a producer's message and its look at the doorbell.
+//!
+//! The protocol of `protocol.rs` has a fence on either side. The producer's would be paid with every
+//! message, the consumer's only before a sleep; so where the kernel can (`membarrier`), the consumer
+//! makes every running thread of the producer's process execute the barrier instead.
+//!
+//! ```text
+//!   consumer offers (a word in the header)   producer registers its process   producer's fence
+//!                 no                                   -                           its own
+//!                 yes                                  fails                       its own
+//!                 yes                                  works                       the consumer's
+//! ```
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+
+/// The word's value when the consumer executes the barrier for both.
+const OFFERED: u32 = 1;
+
+/// The consumer's side.
+#[derive(Debug)]
+pub(crate) struct Heavy(bool);
+
+impl Heavy {
+    /// Offers the barrier in `word` if the kernel has it.
+    pub fn offer(word: &AtomicU32) -> Self {
+        let able = membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED);
+        word.store(if able { OFFERED } else { 0 }, Ordering::Release);
+        Self(able)
+    }
+
+    /// Executes it; false if that failed, and nobody may rely on it this time.
+    pub fn execute(&self) -> bool {
+        !self.0 || membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+    }
+}
+
+/// The producer's side.
+#[derive(Debug)]
+pub(crate) struct Light(bool);
+
+impl Light {
+    /// Registers this process for the barriers of consumers. A child made by fork has to do so again.
+    pub fn register() -> Self {
+        Self(membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok())
+    }
+
+    /// Whether the consumer behind `word` executes the barrier.
+    #[inline]
+    pub fn is_relieved(&self, word: &AtomicU32) -> bool {
+        self.0 && word.load(Ordering::Relaxed) == OFFERED
+    }
+}

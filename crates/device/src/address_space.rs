@@ -1,24 +1,19 @@
 //! The range of device addresses of this process, with physical memory behind what is live.
 //!
 //! One per worker. The whole range is reserved once; allocations are mapped into it, so that each comes
-//! back at its address in another worker.
+//! back at its address in another worker. Pages of a freed allocation stay mapped for a while
+//! (`kept.rs`): what a program wrongly does to them concerns nobody else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_abi::op::{DEVICE_BASE, DEVICE_END};
 use fermata_abi::sys::driver as cu;
 
-use crate::layout::{Layout, LayoutError, MAX_DEVICES, PAGE, Reservations, device_of};
+use crate::kept::Kept;
+use crate::layout::{
+    LARGE, Layout, LayoutError, MAX_DEVICES, PAGE, Reservations, device_of, footprint,
+};
 use crate::{Driver, DriverError, MemoryError, PhysicalHandle};
-
-/// Physical memory of one device kept for the next allocation of its size, at most.
-const CACHE_BYTES: u64 = 256 << 20;
-
-#[derive(Default)]
-struct Cache {
-    by_size: BTreeMap<u64, Vec<PhysicalHandle>>,
-    bytes: u64,
-}
 
 struct Backing {
     len: u64,
@@ -30,7 +25,8 @@ pub struct AddressSpace {
     layouts: Vec<Layout>,
     reservations: Reservations,
     backing: BTreeMap<u64, Backing>,
-    caches: Vec<Cache>,
+    /// For each device, pages of freed allocations that are still mapped, and so in `backing`.
+    kept: Vec<Kept>,
     /// For each device, the others that may reach its memory.
     peers: Vec<BTreeSet<u32>>,
 }
@@ -78,7 +74,7 @@ impl AddressSpace {
             layouts: (0..devices).map(Layout::new).collect(),
             reservations: Reservations::default(),
             backing: BTreeMap::new(),
-            caches: (0..devices).map(|_| Cache::default()).collect(),
+            kept: (0..devices).map(|_| Kept::default()).collect(),
             peers: vec![BTreeSet::new(); devices as usize],
         })
     }
@@ -102,6 +98,16 @@ impl AddressSpace {
         device: u32,
         size: u64,
     ) -> Result<u64, MemoryError> {
+        self.layout(device)?;
+        let kept = footprint(size)
+            .filter(|_| size >= LARGE)
+            .and_then(|room| self.kept[device as usize].find(room));
+        if let Some(at) = kept
+            && self.layouts[device as usize].place_at(at, size).is_ok()
+        {
+            self.kept[device as usize].remove(at);
+            return Ok(at);
+        }
         let placed = self.layout(device)?.place(size).map_err(layout_error)?;
         self.back(driver, device, placed.address, placed.map)
     }
@@ -138,6 +144,7 @@ impl AddressSpace {
         map: Option<(u64, u64)>,
     ) -> Result<u64, MemoryError> {
         if let Some((at, len)) = map
+            && !self.kept[device as usize].remove_exact(at, len)
             && let Err(error) = self.map_pages(driver, device, at, len)
         {
             let layout = self.layout(device)?;
@@ -154,6 +161,8 @@ impl AddressSpace {
         at: u64,
         len: u64,
     ) -> Result<(), DriverError> {
+        let in_the_way = self.kept[device as usize].overlapping(at, len);
+        self.give_back(driver, device, in_the_way)?;
         let memory = self.physical(driver, device, len)?;
         let mapped = driver.map(at, len, 0, memory).and_then(|()| {
             self.grant(driver, device, at, len)
@@ -179,13 +188,8 @@ impl AddressSpace {
         device: u32,
         len: u64,
     ) -> Result<PhysicalHandle, DriverError> {
-        let cache = &mut self.caches[device as usize];
-        if let Some(memory) = cache.by_size.get_mut(&len).and_then(Vec::pop) {
-            cache.bytes -= len;
-            return Ok(memory);
-        }
         match driver.create_memory(device, len) {
-            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && cache.bytes > 0 => {
+            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.cached(device) > 0 => {
                 self.trim(driver, device)?;
                 driver.create_memory(device, len)
             }
@@ -198,21 +202,34 @@ impl AddressSpace {
     /// # Errors
     /// What the driver says.
     pub fn trim(&mut self, driver: &Driver, device: u32) -> Result<(), DriverError> {
-        let Some(cache) = self.caches.get_mut(device as usize) else {
+        let Some(kept) = self.kept.get(device as usize) else {
             return Ok(());
         };
-        cache.bytes = 0;
-        for memory in std::mem::take(&mut cache.by_size).into_values().flatten() {
-            driver.release_memory(memory)?;
+        let all = kept.all();
+        self.give_back(driver, device, all)
+    }
+
+    /// Unmaps and releases the pages at `starts`, whether still kept or not.
+    fn give_back(
+        &mut self,
+        driver: &Driver,
+        device: u32,
+        starts: Vec<u64>,
+    ) -> Result<(), DriverError> {
+        for at in starts {
+            self.kept[device as usize].remove(at);
+            let Some(backing) = self.backing.remove(&at) else {
+                continue;
+            };
+            driver.unmap(at, backing.len)?;
+            driver.release_memory(backing.memory)?;
         }
         Ok(())
     }
 
     /// Bytes kept for later on `device`: free memory from the program's point of view.
     pub fn cached(&self, device: u32) -> u64 {
-        self.caches
-            .get(device as usize)
-            .map_or(0, |cache| cache.bytes)
+        self.kept.get(device as usize).map_or(0, Kept::bytes)
     }
 
     /// Frees an allocation, which no work may use any more. The answer is its size.
@@ -227,21 +244,9 @@ impl AddressSpace {
         };
         let device = device_of(address).ok_or(unknown)?;
         let (size, unmap) = self.layout(device)?.remove(address).map_err(layout_error)?;
-        if let Some((at, _)) = unmap
-            && let Some(backing) = self.backing.remove(&at)
-        {
-            driver.unmap(at, backing.len)?;
-            let cache = &mut self.caches[device as usize];
-            if cache.bytes + backing.len <= CACHE_BYTES {
-                cache.bytes += backing.len;
-                cache
-                    .by_size
-                    .entry(backing.len)
-                    .or_default()
-                    .push(backing.memory);
-            } else {
-                driver.release_memory(backing.memory)?;
-            }
+        if let Some((at, len)) = unmap {
+            let too_much = self.kept[device as usize].add(at, len);
+            self.give_back(driver, device, too_much)?;
         }
         Ok(size)
     }

@@ -75,7 +75,8 @@ pub fn device_of(address: u64) -> Option<u32> {
     (index < u64::from(MAX_DEVICES)).then_some(index as u32)
 }
 
-fn footprint(size: u64) -> Option<u64> {
+/// Bytes that an allocation of `size` takes.
+pub(crate) fn footprint(size: u64) -> Option<u64> {
     size.max(1)
         .checked_next_multiple_of(if size >= LARGE { PAGE } else { SMALL_ALIGN })
 }

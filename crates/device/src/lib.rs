@@ -22,6 +22,7 @@ mod graph;
 mod handles;
 pub mod hash;
 mod host;
+mod kept;
 mod launch;
 pub mod layout;
 mod memory;

@@ -230,8 +230,14 @@ impl Server {
         let (row, rows, slices) =
             extent.ok_or_else(|| OpError::invalid("an array of unknown element size"))?;
         let live = &mut self.site.live;
-        live.enter(context)?;
-        let made = live.driver.create_array(&shape)?;
+        let device = live.enter(context)?.device;
+        let made = match live.driver.create_array(&shape) {
+            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => {
+                live.space.trim(&live.driver, device)?;
+                live.driver.create_array(&shape)?
+            }
+            other => other?,
+        };
         live.arrays.insert(array, (made, context));
         let ArrayShape {
             width,

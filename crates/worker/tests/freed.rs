@@ -1,0 +1,92 @@
+//! Memory that a program has freed: kept for its next allocation, and nobody else's loss.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Answer, CONTEXT, Program, Worker};
+use fermata_abi::op::Op;
+use fermata_control::worker::{FromWorker, ToWorker};
+
+const MIB: u64 = 1 << 20;
+
+fn free_bytes(program: &Program) -> u64 {
+    match program.ask(&Op::MemInfo { context: CONTEXT }) {
+        Answer::Pair(free, _) => free,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn free(program: &Program, address: u64) {
+    assert_eq!(program.ask(&Op::MemFree { address }), Answer::None);
+}
+
+#[test]
+fn freed_memory_counts_as_free_and_comes_back_when_it_is_needed() {
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    program.set_up();
+    let before = free_bytes(&program);
+    let first = program.alloc(2 * MIB);
+    assert_eq!(free_bytes(&program), before - 2 * MIB);
+    free(&program, first);
+    assert_eq!(free_bytes(&program), before);
+    // The next one of its size gets its pages, one of another size gets others.
+    assert_eq!(program.alloc(2 * MIB - 5), first);
+    free(&program, first);
+    let other = program.alloc(3 * MIB);
+    assert_eq!(free_bytes(&program), before - 4 * MIB);
+    free(&program, other);
+
+    // Nearly all memory in use: what is kept must be given up for an allocation of another size.
+    let large = program.alloc(before - 512 * MIB);
+    let kept = program.alloc(256 * MIB);
+    free(&program, kept);
+    let grown = program.alloc(500 * MIB);
+    free(&program, grown);
+    free(&program, large);
+    assert_eq!(free_bytes(&program), before);
+}
+
+#[test]
+fn an_image_holds_no_freed_memory() {
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    program.set_up();
+    let live = program.alloc(2 * MIB);
+    let freed = program.alloc(4 * MIB);
+    program.write(live, &[1; 64]);
+    program.write(freed, &[2; 64]);
+    free(&program, freed);
+    worker.detach(program);
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    std::fs::create_dir(&image).unwrap();
+    let store = folder.path().join("store").to_string_lossy().into_owned();
+    let image = image.to_string_lossy().into_owned();
+    let saved = worker.ask(ToWorker::Save {
+        store: store.clone(),
+        image: image.clone(),
+    });
+    let FromWorker::Saved(totals) = saved else {
+        panic!("{saved:?}")
+    };
+    assert_eq!(totals.allocations, 1);
+    // The allocation and the module's variable.
+    assert!(
+        (2 * MIB..3 * MIB).contains(&totals.device_bytes),
+        "{totals:?}"
+    );
+    // The program goes on and finds its memory.
+    let program = worker.attach();
+    assert_eq!(program.alloc(4 * MIB), freed);
+    assert_eq!(program.read(live, 64), [1; 64]);
+    worker.detach(program);
+    drop(worker);
+    let mut worker = Worker::start();
+    let loaded = worker.ask(ToWorker::Load { store, image });
+    assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+    let program = worker.attach();
+    assert_eq!(program.read(live, 64), [1; 64]);
+    free(&program, live);
+}

@@ -11,7 +11,10 @@
 //!     │ Detach ───────────────────────────► │  after the agent has quiesced
 //!     │ ◄────────────────────────── Detached│
 //!     │ Save ─────────────────────────────► │
-//!     │ ◄───────────────── Progress*, Saved │
+//!     │ ◄────────────── Progress*, Captured │  the bytes are read: the program may go on
+//!     │ (Attach ...)                        │
+//!     │ Finish ───────────────────────────► │  the rest of the save, behind
+//!     │ ◄───────────────────────────── Saved│
 //!     │ Attach ...  or  Exit                │
 //! ```
 //! Any request may be answered by `Failed`; the worker then is as it was before the request.
@@ -35,13 +38,15 @@ pub enum ToWorker {
     Attach,
     /// Stop serving the ring; keep everything else.
     Detach,
-    /// Write device data and state.
+    /// Read device data and state, and begin to write them. Waits for what an earlier save has left.
     Save {
         /// The chunk store's folder.
         store: String,
         /// The image folder being written; the worker writes `state` and `chunks` there.
         image: String,
     },
+    /// Wait until what the last Save has captured is written and synced.
+    Finish,
     /// Read device data and state from an image; only into a worker that has served nobody.
     Load {
         /// The chunk store's folder.
@@ -78,6 +83,8 @@ pub enum FromWorker {
         /// Bytes in all.
         total: u64,
     },
+    /// A Save has read everything; nothing of it is an image before Finish has been answered.
+    Captured(Totals),
     /// A Save is complete and synced.
     Saved(Totals),
     /// A Load is complete.

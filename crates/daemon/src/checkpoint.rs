@@ -1,9 +1,9 @@
 //! Taking an image of a running session.
 //!
 //! ```text
-//!  preflight ─► quiesce ─► detach ─┬─► worker: Save ──┬─► reattach ─► commit          (then run)
-//!                  │               └─► CRIU: dump  ───┘       └─ or: commit ─► kill   (then stop)
-//!                  └── program stopped ──────────────────┘
+//!  preflight ─► quiesce ─► detach ─┬─► worker: Save ──┬─► reattach ─► worker: Finish ─► commit
+//!                  │               └─► CRIU: dump  ───┘   (or stays stopped and is killed last)
+//!                  └── program stopped ────────────────────────┘
 //! ```
 //! Whatever fails, the program goes on as before, and there is no image.
 
@@ -40,6 +40,8 @@ pub type Report<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 const QUIESCE_TIME: Duration = Duration::from_secs(30);
 /// How long the worker of a program that makes its first CUDA call may take.
 const ATTACH_TIME: Duration = Duration::from_secs(60);
+/// How long hashing and syncing what a worker has read may take.
+const FINISH_TIME: Duration = Duration::from_secs(600);
 /// How long pages of an earlier lazy restore may take to arrive.
 const PAGES_TIME: Duration = Duration::from_secs(300);
 /// How long the end of a program that is stopped for good may take.
@@ -251,7 +253,7 @@ impl<'a> Taking<'a> {
         };
         let mut progress = |done, total| report.lock()("device", done, total);
         match worker.request(&save, &[], STALL_TIME, &mut progress)? {
-            FromWorker::Saved(totals) => Ok(totals),
+            FromWorker::Captured(totals) => Ok(totals),
             other => Err(unexpected(&other)),
         }
     }
@@ -281,10 +283,10 @@ impl<'a> Taking<'a> {
         let _ = fs::copy(self.draft.host().join(DUMP_LOG), &copy);
     }
 
-    /// Commits and lets the program go on, or commits and ends it.
+    /// Lets the program go on, finishes and commits; or finishes, commits and ends it.
     fn finish(
         self,
-        parts: Parts,
+        mut parts: Parts,
         then: Then,
         begun: Instant,
         report: &mut Report<'_>,
@@ -311,13 +313,17 @@ impl<'a> Taking<'a> {
         } else {
             0.0
         };
-        report("commit", 0, 0);
         let host_bytes = folder_bytes(&draft.host());
         phases.moved("host", host_bytes);
-        let manifest = describe(session, &criu, root, &parts, &phases, stopped_seconds)?;
         let committed = phases
-            .time("commit", || draft.commit(manifest))
-            .map_err(|e| from_store(&e));
+            .time("finish", || parts.finish(report))
+            .and_then(|()| {
+                report("commit", 0, 0);
+                let manifest = describe(session, &criu, root, &parts, &phases, stopped_seconds)?;
+                phases
+                    .time("commit", || draft.commit(manifest))
+                    .map_err(|e| from_store(&e))
+            });
         let image = match committed {
             Ok(image) => image.dir().to_owned(),
             Err(failure) => {
@@ -387,6 +393,21 @@ struct Parts {
     record: Record,
     device: Totals,
     worker: Option<(Arc<Worker>, Detached)>,
+}
+
+impl Parts {
+    /// Waits until the worker has written what it has read.
+    fn finish(&mut self, report: &mut Report<'_>) -> Result<()> {
+        let Some((worker, _)) = &self.worker else {
+            return Ok(());
+        };
+        let mut progress = |done, total| report("finish", done, total);
+        match worker.request(&ToWorker::Finish, &[], FINISH_TIME, &mut progress)? {
+            FromWorker::Saved(totals) => self.device = totals,
+            other => return Err(unexpected(&other)),
+        }
+        Ok(())
+    }
 }
 
 /// Brings a detached program back. When its worker cannot serve any more the program is told, so that

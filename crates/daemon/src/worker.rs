@@ -236,6 +236,7 @@ fn name(message: &ToWorker) -> &'static str {
         ToWorker::Attach => "Attach",
         ToWorker::Detach => "Detach",
         ToWorker::Save { .. } => "Save",
+        ToWorker::Finish => "Finish",
         ToWorker::Load { .. } => "Load",
         ToWorker::Describe => "Describe",
         ToWorker::Exit => "Exit",

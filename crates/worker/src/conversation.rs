@@ -21,7 +21,7 @@ use fermata_control::Connection;
 use fermata_control::PROTOCOL;
 use fermata_control::worker::{Device, Failure, FailureKind, FromWorker, ToWorker, Totals};
 use fermata_device::{DeviceFacts, Driver};
-use fermata_engine::{Gate, HostCaller, Live, Site, Summary, load, protocol};
+use fermata_engine::{EngineError, Gate, HostCaller, Live, Site, Summary, load, protocol};
 use fermata_state::Session;
 use fermata_store::Store;
 use fermata_wire::{Consumer, Kicker, Side};
@@ -61,6 +61,8 @@ struct Worker {
     serving: Option<Serving>,
     /// Where the ring of a loaded session's program will be.
     place: Option<RingPlace>,
+    /// What the last Save has left to do; its thread publishes and writes.
+    behind: Option<JoinHandle<Result<Summary, EngineError>>>,
     /// What the next attachment begins with.
     gate: Option<Box<dyn Gate>>,
 }
@@ -80,6 +82,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         used: false,
         serving: None,
         place: None,
+        behind: None,
         gate: None,
     };
     loop {
@@ -123,6 +126,7 @@ impl Worker {
             ToWorker::Attach => self.attach(fds),
             ToWorker::Detach => self.detach(),
             ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
+            ToWorker::Finish => self.finish(),
             ToWorker::Load { store, image } => self.load(Path::new(&store), Path::new(&image)),
             ToWorker::Describe => self.describe(),
             ToWorker::Exit => Err(failure(FailureKind::Internal, "Exit is handled before", "")),
@@ -326,25 +330,54 @@ impl Worker {
             ));
         }
         self.idle("Save")?;
+        self.wait_for_behind()?;
         let Some(mut site) = self.site.take() else {
             return self.describe();
         };
         site.live.forget_current();
-        let saved = {
+        let captured = {
             let report = Reporter::new(&self.daemon);
             Store::open(store, true)
                 .map_err(Into::into)
                 .and_then(|store| {
-                    protocol::stop::save(&mut site, &store, image, &|done, total| {
+                    protocol::stop::capture(&mut site, &store, image, &|done, total| {
                         report.tell(done, total)
                     })
                 })
         };
         site.live.forget_current();
+        let summary = Summary::of(&site.session);
         self.site = Some(site);
-        saved
-            .map(|summary| FromWorker::Saved(self.totals(summary)))
-            .map_err(|error| from_engine(&error))
+        let captured = captured.map_err(|error| from_engine(&error))?;
+        let thread = std::thread::Builder::new()
+            .name("finish".to_owned())
+            .spawn(move || captured.finish());
+        let failed = |error| {
+            let message = format!("cannot start a thread that finishes the image: {error}");
+            failure(FailureKind::Internal, message, "")
+        };
+        self.behind = Some(thread.map_err(failed)?);
+        Ok(FromWorker::Captured(self.totals(summary)))
+    }
+
+    fn finish(&mut self) -> Result<FromWorker, Failure> {
+        let missing = || failure(FailureKind::Internal, "Finish without a Save", "");
+        let summary = self.wait_for_behind()?.ok_or_else(missing)?;
+        let summary = summary.map_err(|error| from_engine(&error))?;
+        Ok(FromWorker::Saved(self.totals(summary)))
+    }
+
+    /// The outcome of what the last Save has left to do, waited for; `None` if that was nothing.
+    fn wait_for_behind(&mut self) -> Result<Option<Result<Summary, EngineError>>, Failure> {
+        let Some(thread) = self.behind.take() else {
+            return Ok(None);
+        };
+        // It has a limit for each of its steps.
+        let outcome = thread.join().map_err(|_| {
+            let message = "the thread that finishes the image has panicked";
+            failure(FailureKind::Internal, message, "")
+        })?;
+        Ok(Some(outcome))
     }
 
     fn load(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {

@@ -202,12 +202,9 @@ fn checkpoint() {
         } else {
             store.clone()
         };
-        let request = ToWorker::Save {
-            store,
-            image: image.to_string_lossy().into_owned(),
-        };
+        let image = image.to_string_lossy().into_owned();
         let start = Instant::now();
-        let FromWorker::Saved(totals) = worker.ask(request) else {
+        let FromWorker::Saved(totals) = worker.save(&store, &image) else {
             panic!("saved")
         };
         let seconds = start.elapsed().as_secs_f64();

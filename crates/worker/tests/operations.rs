@@ -40,10 +40,7 @@ fn move_over(mut worker: Worker, program: Program) -> (Worker, Program) {
     let store = folder.path().join("store").to_string_lossy().into_owned();
     let image = image.to_string_lossy().into_owned();
     worker.detach(program);
-    let saved = worker.ask(ToWorker::Save {
-        store: store.clone(),
-        image: image.clone(),
-    });
+    let saved = worker.save(&store, &image);
     assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
     drop(worker);
     let mut worker = Worker::start();
@@ -586,10 +583,7 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().to_string_lossy().into_owned();
     let store = folder.path().join("store").to_string_lossy().into_owned();
-    let saved = worker.ask(ToWorker::Save {
-        store: store.clone(),
-        image: image.clone(),
-    });
+    let saved = worker.save(&store, &image);
     assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
     let mut worker = Worker::start();
     match worker.ask(ToWorker::Load { store, image }) {

@@ -56,10 +56,7 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
     assert_eq!(words(&program.read(total, 4)), [1250]);
     first.detach(program);
     let (store, image) = paths;
-    let saved = first.ask(ToWorker::Save {
-        store: store.clone(),
-        image: image.clone(),
-    });
+    let saved = first.save(&store, &image);
     let FromWorker::Saved(totals) = &saved else {
         panic!("{saved:?}")
     };

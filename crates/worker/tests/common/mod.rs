@@ -124,6 +124,15 @@ impl Worker {
         self.answer()
     }
 
+    /// Saves, and waits until the image is written.
+    pub fn save(&mut self, store: &str, image: &str) -> FromWorker {
+        let (store, image) = (store.to_owned(), image.to_owned());
+        match self.ask(ToWorker::Save { store, image }) {
+            FromWorker::Captured(_) => self.ask(ToWorker::Finish),
+            other => other,
+        }
+    }
+
     pub fn answer(&mut self) -> FromWorker {
         loop {
             let (message, _) = self

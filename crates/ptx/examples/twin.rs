@@ -13,6 +13,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Guard::Writes
     };
     let module = fermata_ptx::parse(&std::fs::read_to_string(file)?)?;
-    println!("{}", guard(&module, what)?);
+    let twin = guard(&module, what, &|_| true)?;
+    for (kernel, why) in &twin.refused {
+        eprintln!("{kernel}: {why}");
+    }
+    println!("{}", twin.module);
     Ok(())
 }

@@ -13,6 +13,7 @@
 
 mod access;
 mod provenance;
+mod solver;
 #[cfg(test)]
 mod tests;
 

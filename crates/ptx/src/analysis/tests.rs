@@ -70,7 +70,9 @@ fn module_variables_are_named() {
             .collect::<Vec<_>>(),
         ["counter"]
     );
-    assert!(found.reads.symbols.iter().all(|s| &**s == "counter"));
+    let read: Vec<_> = found.reads.symbols.iter().map(|s| &**s).collect();
+    assert_eq!(read, ["counter", "table"]);
+    assert!(!found.reads.loaded && !found.writes.loaded);
 }
 
 #[test]
@@ -114,4 +116,59 @@ fn an_address_from_nowhere_is_unknown() {
         ".visible .entry k(.param .u64 p) { .reg .b64 %rd<3>; mov.u64 %rd1, 4096; st.global.u64 [%rd1], 7; ret; }",
     );
     assert!(found.writes.loaded);
+}
+
+#[test]
+fn elements_of_a_vector_of_parameters_are_told_apart() {
+    let found = summary(
+        ".visible .entry k(.param .align 16 .b8 k_param_0[32]) { .reg .b64 %rd<5>; .reg .b32 %r<3>;
+        ld.param.v2.u64 {%rd1, %rd2}, [k_param_0+16]; ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1; ret; }",
+    );
+    assert_eq!(found.reads.params, [slot(0, 16)].into());
+    assert_eq!(found.writes.params, [slot(0, 24)].into());
+}
+
+#[test]
+fn an_index_from_a_buffer_is_no_pointer() {
+    // p[q[i]], and p[r[i]] with indices of 64 bits.
+    let found = summary(&format!(
+        "{TWO} {{ .reg .b64 %rd<9>; .reg .b32 %r<4>;
+        ld.param.u64 %rd1, [k_param_0]; ld.param.u64 %rd2, [k_param_1];
+        ld.global.u32 %r1, [%rd2]; mul.wide.u32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3; st.global.u32 [%rd4], 7;
+        ld.global.u64 %rd5, [%rd2+8]; shl.b64 %rd6, %rd5, 2; add.s64 %rd7, %rd1, %rd6; st.global.u32 [%rd7], 7; ret; }}"
+    ));
+    assert_eq!(found.writes.params, [slot(0, 0)].into());
+    assert!(!found.writes.loaded && !found.reads.loaded);
+}
+
+#[test]
+fn a_pointer_put_together_from_halves_is_one() {
+    let found = summary(&format!(
+        "{TWO} {{ .reg .b64 %rd<9>; .reg .b32 %r<9>;
+        ld.param.u64 %rd1, [k_param_0]; ld.global.v2.u32 {{%r1, %r2}}, [%rd1]; mov.b64 %rd2, {{%r1, %r2}};
+        st.global.u32 [%rd2], 7; ld.param.u32 %r3, [k_param_1]; ld.param.u32 %r4, [k_param_1+4];
+        mov.b64 %rd3, {{%r3, %r4}}; red.global.add.u32 [%rd3], 1; ret; }}"
+    ));
+    assert!(found.writes.loaded);
+    assert_eq!(found.writes.params, [slot(1, 0), slot(1, 4)].into());
+}
+
+#[test]
+fn counts_among_the_parameters_are_no_pointers() {
+    let found = summary(&format!(
+        "{TWO} {{ .reg .b64 %rd<9>; .reg .b32 %r<4>;
+        ld.param.u64 %rd1, [k_param_0]; ld.param.u32 %r1, [k_param_2]; mul.wide.u32 %rd3, %r1, 4;
+        add.s64 %rd4, %rd1, %rd3; st.global.u32 [%rd4], 7; ret; }}"
+    ));
+    assert_eq!(found.writes.params, [slot(0, 0)].into());
+}
+
+#[test]
+fn a_pointer_kept_in_a_constant_is_unknown() {
+    let found = summary(
+        ".const .align 8 .b8 settings[16]; .visible .entry k() { .reg .b64 %rd<4>;
+        ld.const.u64 %rd1, [settings+8]; cvta.to.global.u64 %rd2, %rd1; st.global.u32 [%rd2], 7; ret; }",
+    );
+    assert!(found.writes.loaded);
+    assert_eq!(found.reads.symbols.len(), 1);
 }

@@ -1,5 +1,14 @@
 //! Rewriting of modules.
 
+mod bind;
+mod check;
+mod error;
 mod guard;
+mod reach;
+#[cfg(test)]
+mod tests;
 
-pub use guard::{Guard, GuardError, TABLE_HEADER_BYTES, guard};
+pub use bind::bind;
+pub use error::PassError;
+pub use guard::{Guard, TABLE_HEADER_BYTES, guard};
+pub use reach::Made;

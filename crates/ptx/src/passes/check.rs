@@ -1,0 +1,251 @@
+//! The check before one access, and the function it calls.
+
+use super::PassError;
+use super::guard::Guard;
+use crate::ast::{Function, Instruction, Item, Operand, Statement, Type};
+use crate::parse;
+
+/// Searches the table; `%s` is where addresses that may not be global are told apart.
+const SEARCH: &str = "
+(.param .b64 table, .param .b64 address, .param .b32 bytes)
+{
+    .reg .pred %p<3>;
+    .reg .b64 %rd<13>;
+    .reg .b32 %r<2>;
+    ld.param.u64 %rd1, [address];
+    %s
+    ld.param.u64 %rd3, [table];
+    ld.param.u32 %r1, [bytes];
+    cvt.u64.u32 %rd0, %r1;
+    add.s64 %rd2, %rd1, %rd0;
+    mov.u64 %rd5, 0;
+    ld.global.u64 %rd6, [%rd3+24];
+SEARCH:
+    setp.ge.u64 %p1, %rd5, %rd6;
+    @%p1 bra FOUND;
+    add.s64 %rd7, %rd5, %rd6;
+    shr.u64 %rd7, %rd7, 1;
+    shl.b64 %rd8, %rd7, 4;
+    add.s64 %rd9, %rd3, %rd8;
+    ld.global.u64 %rd10, [%rd9+32];
+    setp.le.u64 %p2, %rd10, %rd1;
+    @%p2 add.s64 %rd5, %rd7, 1;
+    @!%p2 mov.u64 %rd6, %rd7;
+    bra SEARCH;
+FOUND:
+    setp.eq.u64 %p1, %rd5, 0;
+    @%p1 bra OUTSIDE;
+    shl.b64 %rd8, %rd5, 4;
+    add.s64 %rd9, %rd3, %rd8;
+    ld.global.u64 %rd10, [%rd9+24];
+    setp.le.u64 %p1, %rd2, %rd10;
+    @%p1 bra DONE;
+OUTSIDE:
+    atom.global.add.u64 %rd11, [%rd3], 1;
+    setp.ne.u64 %p1, %rd11, 0;
+    @%p1 bra DONE;
+    ld.global.u64 %rd12, [%rd3+8];
+    st.global.u64 [%rd12+8], %rd0;
+    membar.sys;
+    st.volatile.global.u64 [%rd12], %rd1;
+DONE:
+    ret;
+}
+";
+
+/// Leaves the function for addresses of other spaces.
+const APART: &str = "isspacep.global %p1, %rd1; @!%p1 bra DONE;";
+
+const HEADER: &str = ".version 6.3\n.target sm_75\n.address_size 64\n";
+
+/// The functions that checks call.
+pub(super) fn functions() -> Vec<Item> {
+    let (plain, generic) = (SEARCH.replace("%s", ""), SEARCH.replace("%s", APART));
+    let text =
+        format!("{HEADER}.func __fermata_check{plain}\n.func __fermata_check_generic{generic}");
+    parse(&text).expect("the checking functions are PTX").items
+}
+
+/// The variable through which functions that are called find the table.
+pub(super) fn shared_variable() -> Vec<Item> {
+    let text = format!("{HEADER}.shared .align 8 .b64 __fermata_table;");
+    parse(&text).expect("a declaration is PTX").items
+}
+
+/// Statements of a text that stands in a body.
+pub(super) fn statements(text: &str) -> Vec<Statement> {
+    match parse(&format!("{HEADER}.func f()\n{{ {text} }}"))
+        .expect("a pass writes PTX")
+        .items
+        .pop()
+    {
+        Some(Item::Function(Function {
+            body: Some(body), ..
+        })) => body,
+        _ => Vec::new(),
+    }
+}
+
+/// What an instruction does to global memory, as far as a guard cares.
+enum Effect {
+    None,
+    /// Its `n`-th address is accessed.
+    Access(usize),
+    Unreadable,
+}
+
+/// State spaces whose accesses are not to global memory.
+const ELSEWHERE: [&str; 9] = [
+    "param",
+    "param::entry",
+    "param::func",
+    "shared",
+    "shared::cta",
+    "shared::cluster",
+    "local",
+    "const",
+    "tensor",
+];
+
+/// Instructions with an address in brackets that read and write nothing of the program's.
+const HARMLESS: [&str; 14] = [
+    "prefetch",
+    "prefetchu",
+    "applypriority",
+    "createpolicy",
+    "ldmatrix",
+    "stmatrix",
+    "mbarrier",
+    "wgmma",
+    "tcgen05",
+    "fence",
+    "txq",
+    "suq",
+    "istypep",
+    "clusterlaunchcontrol",
+];
+
+fn effect(i: &Instruction, what: Guard) -> Effect {
+    let has = |m: &str| i.modifiers.iter().any(|x| &**x == m);
+    let elsewhere = ELSEWHERE.iter().any(|space| has(space));
+    let reads = what == Guard::Reads;
+    let access_if = |yes: bool| if yes { Effect::Access(0) } else { Effect::None };
+    let unreadable_if = |yes: bool| {
+        if yes {
+            Effect::Unreadable
+        } else {
+            Effect::None
+        }
+    };
+    match &*i.opcode {
+        "ld" | "ldu" => access_if(reads && !elsewhere),
+        "st" if !elsewhere && (has("async") || has("bulk")) => unreadable_if(!reads),
+        "st" => access_if(!reads && !elsewhere),
+        "atom" | "red" if !elsewhere && has("async") => Effect::Unreadable,
+        "atom" | "red" => access_if(!elsewhere),
+        "discard" => access_if(!reads),
+        "cp" => copy_effect(i, reads),
+        "multimem" | "sured" => Effect::Unreadable,
+        "tex" | "tld4" | "suld" => unreadable_if(reads),
+        "sust" => unreadable_if(!reads),
+        "tensormap" => unreadable_if(!reads && !elsewhere),
+        "wmma" if has("load") => unreadable_if(reads && !elsewhere),
+        "wmma" if has("store") => unreadable_if(!reads && !elsewhere),
+        opcode if HARMLESS.contains(&opcode) => Effect::None,
+        // What is not known and has an address may do anything there.
+        _ => unreadable_if(
+            i.operands
+                .iter()
+                .any(|o| matches!(o, Operand::Address { .. })),
+        ),
+    }
+}
+
+/// Copies name their destination's space first. Those to shared memory read global memory, the others
+/// write it; sizes of tensor copies are not in the text.
+fn copy_effect(i: &Instruction, reads: bool) -> Effect {
+    let has = |m: &str| i.modifiers.iter().any(|x| &**x == m);
+    if i.operands.len() < 2 || has("prefetch") {
+        return Effect::None;
+    }
+    let space = |m: &&str| *m == "global" || m.starts_with("shared");
+    let mut spaces = i.modifiers.iter().map(|m| &**m).filter(space);
+    let (to, from) = (spaces.next(), spaces.next());
+    let touched = if reads { from } else { to } == Some("global");
+    match touched {
+        _ if has("reduce") && to == Some("global") => Effect::Unreadable,
+        false => Effect::None,
+        true if has("tensor") => Effect::Unreadable,
+        true => Effect::Access(usize::from(reads)),
+    }
+}
+
+/// The statements that check what `i` accesses; `None` if there is nothing to check.
+pub(super) fn check(
+    function: &Function,
+    i: &Instruction,
+    what: Guard,
+) -> Result<Option<Vec<Statement>>, PassError> {
+    let unreadable = || PassError::Instruction {
+        line: i.line,
+        function: function.name.to_string(),
+        instruction: i
+            .modifiers
+            .iter()
+            .fold(i.opcode.to_string(), |text, m| format!("{text}.{m}")),
+    };
+    let nth = match effect(i, what) {
+        Effect::None => return Ok(None),
+        Effect::Unreadable => return Err(unreadable()),
+        Effect::Access(nth) => nth,
+    };
+    let mut addresses = i.operands.iter().filter_map(|o| match o {
+        Operand::Address { base, offset, .. } => Some((base, *offset)),
+        _ => None,
+    });
+    let (base, offset) = addresses.nth(nth).ok_or_else(unreadable)?;
+    let bytes = access_bytes(i).ok_or_else(unreadable)?;
+    let address = match base {
+        None => format!("mov.u64 %fermata_a, {offset};"),
+        Some(name) => {
+            format!("mov.u64 %fermata_a, {name}; add.s64 %fermata_a, %fermata_a, {offset};")
+        }
+    };
+    let condition = match &i.guard {
+        Some(guard) if guard.negated => format!("@!{} ", guard.register),
+        Some(guard) => format!("@{} ", guard.register),
+        None => String::new(),
+    };
+    let global = i.modifiers.iter().any(|m| &**m == "global");
+    let callee = if global { "" } else { "_generic" };
+    Ok(Some(statements(&format!(
+        "{{ .reg .b64 %fermata_a; {address}
+           {{ .param .b64 fermata_table; st.param.b64 [fermata_table], %fermata_t;
+             .param .b64 fermata_address; st.param.b64 [fermata_address], %fermata_a;
+             .param .b32 fermata_bytes; st.param.b32 [fermata_bytes], {bytes};
+             {condition}call __fermata_check{callee}, (fermata_table, fermata_address, fermata_bytes); }} }}"
+    ))))
+}
+
+/// Bytes an access covers: type times vector length, or the size that a copy or discard names.
+fn access_bytes(i: &Instruction) -> Option<String> {
+    let named = match &*i.opcode {
+        "cp" => i.operands.get(2),
+        "discard" => i.operands.get(1),
+        _ => {
+            let ty = i.modifiers.iter().rev().find_map(|m| Type::from_name(m))?;
+            let vector = i.modifiers.iter().find_map(|m| match &**m {
+                "v2" => Some(2),
+                "v4" => Some(4),
+                "v8" => Some(8),
+                _ => None,
+            });
+            return Some((ty.bytes() * vector.unwrap_or(1)).to_string());
+        }
+    };
+    match named? {
+        Operand::Int(bytes) => u32::try_from(*bytes).ok().map(|bytes| bytes.to_string()),
+        Operand::Name(register) => Some(register.to_string()),
+        _ => None,
+    }
+}

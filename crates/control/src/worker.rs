@@ -5,7 +5,7 @@
 //!     │ Open ─────────────────────────────► │  load the driver, make contexts ready
 //!     │ ◄───────────────────────────── Ready│
 //!     │ (Load ────────────────────────────► │  restore only: objects and data from an image)
-//!     │ (◄──────────────── Progress* Loaded │)
+//!     │ (◄──────────────── Progress* Loaded │)  data may come later: Restoring asks how far it is
 //!     │ Attach + ring, side socket ───────► │  serve the ring
 //!     │ ◄────────────────────────── Attached│
 //!     │ Detach ───────────────────────────► │  after the agent has quiesced
@@ -53,7 +53,11 @@ pub enum ToWorker {
         store: String,
         /// The image folder.
         image: String,
+        /// Whether the answer waits for the data, or data may come while the program runs.
+        pace: Pace,
     },
+    /// How far the data is that comes while the program runs.
+    Restoring,
     /// What the session holds, for `ps` and `inspect`.
     Describe,
     /// Free everything and end.
@@ -87,8 +91,10 @@ pub enum FromWorker {
     Captured(Totals),
     /// A Save is complete and synced.
     Saved(Totals),
-    /// A Load is complete.
+    /// A Load is complete, but for data that may come later.
     Loaded(Totals),
+    /// Answer to Restoring.
+    Restoring(Restoring),
     /// Answer to Describe.
     Description(Totals),
     /// A request failed.
@@ -98,6 +104,54 @@ pub enum FromWorker {
         /// What happened.
         reason: String,
     },
+}
+
+/// When the data of an image is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pace {
+    /// Before the program runs.
+    Eager,
+    /// While it runs, in this order; what an operation needs comes first.
+    Behind(Order),
+}
+
+/// The order of data that no operation waits for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// As earlier restores of the image have used it.
+    #[default]
+    Profile,
+    /// By address.
+    Default,
+    /// The profile backwards, for comparison.
+    Worst,
+}
+
+/// How far a restore behind a running program is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Restoring {
+    /// Bytes that are there.
+    pub done: u64,
+    /// Bytes that come or came while the program runs.
+    pub total: u64,
+    /// Seconds since the first of them was asked for; until the end, if it has ended.
+    pub seconds: f64,
+    /// How it stands.
+    pub stand: Stand,
+}
+
+/// How a restore behind a running program stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stand {
+    /// Data is coming.
+    Coming,
+    /// Everything is there, or always was.
+    Complete,
+    /// The program has used memory before its data was there: only a rollback helps.
+    Missed(String),
+    /// The data cannot be brought: only a rollback helps.
+    Failed(Failure),
 }
 
 /// A device, as recorded in images.

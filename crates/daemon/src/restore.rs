@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
-use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, Pace, ToWorker};
 use fermata_store::Store;
 use fermata_store::image::Image;
 use parking_lot::Mutex;
@@ -325,6 +325,7 @@ impl<'a> Source<'a> {
         let load = ToWorker::Load {
             store: self.store.to_string_lossy().into_owned(),
             image: self.image.dir().to_string_lossy().into_owned(),
+            pace: Pace::Eager,
         };
         let mut progress = |done, total| report.lock()("device", done, total);
         let answer = worker.request(&load, &[], STALL_TIME, &mut progress);

@@ -238,6 +238,7 @@ fn name(message: &ToWorker) -> &'static str {
         ToWorker::Save { .. } => "Save",
         ToWorker::Finish => "Finish",
         ToWorker::Load { .. } => "Load",
+        ToWorker::Restoring => "Restoring",
         ToWorker::Describe => "Describe",
         ToWorker::Exit => "Exit",
     }

@@ -136,6 +136,43 @@ impl AddressSpace {
             .map(|_| ())
     }
 
+    /// Takes an allocation's addresses as [`Self::allocate_at`] does, without memory behind them. The answer
+    /// is the block of pages (address and length) that nobody has been told of yet; [`Self::adopt`] says when
+    /// memory is mapped there.
+    ///
+    /// # Errors
+    /// The address is taken or not one of the range; nothing is changed then.
+    pub fn place_late(
+        &mut self,
+        address: u64,
+        size: u64,
+    ) -> Result<Option<(u64, u64)>, MemoryError> {
+        let invalid = MemoryError::Invalid {
+            address,
+            size,
+            reason: "this is no address of a device",
+        };
+        let device = device_of(address).ok_or(invalid)?;
+        let placed = self
+            .layout(device)?
+            .place_at(address, size)
+            .map_err(layout_error)?;
+        Ok(placed.map)
+    }
+
+    /// The block of pages at `at`, from [`Self::place_late`], has `memory` mapped now, reachable for all of
+    /// [`Self::reachers`].
+    pub fn adopt(&mut self, at: u64, len: u64, memory: PhysicalHandle) {
+        self.backing.insert(at, Backing { len, memory });
+    }
+
+    /// Devices that may reach the memory of `device`, itself first.
+    pub fn reachers(&self, device: u32) -> Vec<u32> {
+        let mut devices = vec![device];
+        devices.extend(self.peers.get(device as usize).into_iter().flatten());
+        devices
+    }
+
     fn back(
         &mut self,
         driver: &Driver,
@@ -177,8 +214,7 @@ impl AddressSpace {
     }
 
     fn grant(&self, driver: &Driver, device: u32, at: u64, len: u64) -> Result<(), DriverError> {
-        let mut devices = vec![device];
-        devices.extend(&self.peers[device as usize]);
+        let devices = self.reachers(device);
         driver.set_access(at, len, cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE, &devices)
     }
 
@@ -244,7 +280,10 @@ impl AddressSpace {
         };
         let device = device_of(address).ok_or(unknown)?;
         let (size, unmap) = self.layout(device)?.remove(address).map_err(layout_error)?;
-        if let Some((at, len)) = unmap {
+        // A late block may never have got its memory.
+        if let Some((at, len)) = unmap
+            && self.backing.contains_key(&at)
+        {
             let too_much = self.kept[device as usize].add(at, len);
             self.give_back(driver, device, too_much)?;
         }

@@ -51,5 +51,5 @@ impl StreamHandle {
 }
 
 /// Physical device memory (`cuMemCreate`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PhysicalHandle(pub(crate) u64);

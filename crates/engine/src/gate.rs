@@ -36,6 +36,13 @@ pub trait Gate: Send {
     /// Whether nothing is left to watch; the server then closes the gate.
     fn finished(&self) -> bool;
 
+    /// A context has died for `reason` while the gate watches. True if that is the gate's own doing and the
+    /// session will be rolled back: the program must then get no answer any more.
+    fn condemns(&mut self, reason: &str) -> bool {
+        let _ = reason;
+        false
+    }
+
     /// The last call: gives back what the gate holds on the device. A purpose that is not achieved by now
     /// is given up.
     fn close(&mut self, site: &mut Site);

@@ -20,7 +20,7 @@ mod gate;
 mod live;
 mod pipeline;
 pub mod protocol;
-mod restore;
+pub mod restore;
 mod sink;
 mod site;
 mod text;
@@ -29,7 +29,6 @@ mod variables;
 pub use error::{EngineError, ErrorKind};
 pub use gate::{Gate, Passage};
 pub use live::{HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved};
-pub use restore::load;
 pub use site::{Site, Summary};
 pub use variables::mentions;
 

@@ -21,7 +21,8 @@ use fermata_control::Connection;
 use fermata_control::PROTOCOL;
 use fermata_control::worker::{Device, Failure, FailureKind, FromWorker, ToWorker, Totals};
 use fermata_device::{DeviceFacts, Driver};
-use fermata_engine::{EngineError, Gate, HostCaller, Live, Site, Summary, load, protocol};
+use fermata_engine::restore::Background;
+use fermata_engine::{EngineError, Gate, HostCaller, Live, Site, Summary, protocol};
 use fermata_state::Session;
 use fermata_store::Store;
 use fermata_wire::{Consumer, Kicker, Side};
@@ -49,22 +50,24 @@ struct Serving {
     kicker: Kicker,
 }
 
-struct Worker {
-    daemon: Daemon,
+pub(crate) struct Worker {
+    pub(crate) daemon: Daemon,
     callbacks: Arc<Callbacks>,
-    site: Option<Site>,
+    pub(crate) site: Option<Site>,
     faults: Faults,
     devices: Vec<DeviceInfo>,
     names: Vec<String>,
     /// Whether a program or an image has been here.
-    used: bool,
+    pub(crate) used: bool,
     serving: Option<Serving>,
     /// Where the ring of a loaded session's program will be.
-    place: Option<RingPlace>,
+    pub(crate) place: Option<RingPlace>,
     /// What the last Save has left to do; its thread publishes and writes.
     behind: Option<JoinHandle<Result<Summary, EngineError>>>,
     /// What the next attachment begins with.
-    gate: Option<Box<dyn Gate>>,
+    pub(crate) gate: Option<Box<dyn Gate>>,
+    /// Data that comes while the program runs.
+    pub(crate) background: Option<Background>,
 }
 
 /// Talks with the daemon until it says Exit or is gone.
@@ -84,6 +87,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         place: None,
         behind: None,
         gate: None,
+        background: None,
     };
     loop {
         worker.look_after_program();
@@ -127,7 +131,10 @@ impl Worker {
             ToWorker::Detach => self.detach(),
             ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
             ToWorker::Finish => self.finish(),
-            ToWorker::Load { store, image } => self.load(Path::new(&store), Path::new(&image)),
+            ToWorker::Load { store, image, pace } => {
+                self.load(Path::new(&store), Path::new(&image), pace)
+            }
+            ToWorker::Restoring => Ok(self.restoring()),
             ToWorker::Describe => self.describe(),
             ToWorker::Exit => Err(failure(FailureKind::Internal, "Exit is handled before", "")),
         }
@@ -298,7 +305,7 @@ impl Worker {
         let _ = self.daemon.send(&told, &[]);
     }
 
-    fn idle(&mut self, operation: &str) -> Result<&mut Site, Failure> {
+    pub(crate) fn idle(&mut self, operation: &str) -> Result<&mut Site, Failure> {
         self.look_after_program();
         if self.serving.is_some() {
             return Err(failure(
@@ -331,6 +338,13 @@ impl Worker {
         }
         self.idle("Save")?;
         self.wait_for_behind()?;
+        if self.background.as_ref().is_some_and(|it| !it.is_complete()) {
+            return Err(failure(
+                FailureKind::Locked,
+                "the session's data is still coming from its image",
+                "try again when everything is there",
+            ));
+        }
         let Some(mut site) = self.site.take() else {
             return self.describe();
         };
@@ -380,51 +394,7 @@ impl Worker {
         Ok(Some(outcome))
     }
 
-    fn load(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {
-        self.idle("Load")?;
-        if std::mem::replace(&mut self.used, true) {
-            return Err(failure(
-                FailureKind::Internal,
-                "Load into a worker that has been used",
-                "",
-            ));
-        }
-        let Some(site) = self.site.take() else {
-            return self.describe();
-        };
-        let place = RingPlace::take().map_err(|error| {
-            failure(
-                FailureKind::User,
-                format!("cannot keep a place for the program's ring: {error}"),
-                "",
-            )
-        })?;
-        let loaded = {
-            let report = Reporter::new(&self.daemon);
-            let run = || {
-                let store = Store::open(store, false)?;
-                load(site.live, &store, image, &|done, total| {
-                    report.tell(done, total)
-                })
-            };
-            // On a thread like the one that serves, so that the driver has the room it had then.
-            std::thread::scope(|scope| {
-                serving_thread()
-                    .spawn_scoped(scope, run)
-                    .map(|thread| thread.join())
-            })
-        };
-        let internal = |message: String| failure(FailureKind::Internal, message, "");
-        let loaded = loaded.map_err(|error| internal(format!("cannot start a thread: {error}")))?;
-        let loaded = loaded.map_err(|_| internal("loading has panicked".to_owned()))?;
-        let (mut site, summary) = loaded.map_err(|error| from_engine(&error))?;
-        self.place = Some(place);
-        site.live.forget_current();
-        self.site = Some(site);
-        Ok(FromWorker::Loaded(self.totals(summary)))
-    }
-
-    fn describe(&mut self) -> Result<FromWorker, Failure> {
+    pub(crate) fn describe(&mut self) -> Result<FromWorker, Failure> {
         if let Some(site) = &self.site {
             return Ok(FromWorker::Description(
                 self.totals(Summary::of(&site.session)),
@@ -442,7 +412,7 @@ impl Worker {
         Ok(FromWorker::Description(self.totals(summary)))
     }
 
-    fn totals(&self, summary: Summary) -> Totals {
+    pub(crate) fn totals(&self, summary: Summary) -> Totals {
         Totals {
             allocations: summary.allocations,
             device_bytes: summary.device_bytes,
@@ -457,27 +427,27 @@ impl Worker {
 }
 
 /// The thread that serves, and the one that loads.
-fn serving_thread() -> std::thread::Builder {
+pub(crate) fn serving_thread() -> std::thread::Builder {
     std::thread::Builder::new()
         .name("serve".to_owned())
         .stack_size(2 << 20)
 }
 
 /// Sends progress from whichever thread makes it, not too often.
-struct Reporter<'a> {
+pub(crate) struct Reporter<'a> {
     daemon: &'a Daemon,
     last: Mutex<Option<Instant>>,
 }
 
 impl<'a> Reporter<'a> {
-    fn new(daemon: &'a Daemon) -> Self {
+    pub(crate) fn new(daemon: &'a Daemon) -> Self {
         Self {
             daemon,
             last: Mutex::new(None),
         }
     }
 
-    fn tell(&self, done: u64, total: u64) {
+    pub(crate) fn tell(&self, done: u64, total: u64) {
         let Some(mut last) = self.last.try_lock() else {
             return;
         };

@@ -1,13 +1,15 @@
 //! Serving behind a gate: operations wait for it, and freed memory stays while it is needed.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, Op};
+use fermata_abi::op::{Address, Handle, Op, ReplyBody};
 use fermata_abi::sys::driver as cu;
 use fermata_engine::Passage;
+use fermata_wire::{Consumer, Event};
 
-use crate::errors::OpError;
-use crate::serve::Server;
+use crate::errors::{OpError, is_fatal};
+use crate::serve::{Ended, Requests, Server};
 
 /// Gates have deadlines of their own; one that holds an operation longer than this is broken.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -35,9 +37,52 @@ impl Server {
                 return Err(OpError::new(cu::CUDA_ERROR_UNKNOWN, text));
             }
             self.poll();
+            if self.condemned {
+                let text = "the session is about to be rolled back";
+                return Err(OpError::new(cu::CUDA_ERROR_UNKNOWN, text));
+            }
             std::thread::sleep(TURN);
         }
         Ok(())
+    }
+
+    /// Whether this answer, and all after it, must not reach the program: what has gone wrong is the gate's
+    /// doing, and the session will be rolled back.
+    pub(crate) fn is_condemned(
+        &mut self,
+        context: Option<Handle>,
+        reports: bool,
+        outcome: &Result<ReplyBody<'_>, OpError>,
+    ) -> bool {
+        if self.condemned {
+            return true;
+        }
+        let fatal = match outcome {
+            Err(error) if is_fatal(error.code) => Some(error),
+            _ if reports => context.and_then(|context| self.faults.fatal(context)),
+            _ => None,
+        };
+        let Some(reason) = fatal.map(|error| error.text.clone()) else {
+            return false;
+        };
+        self.condemned = self
+            .gate
+            .as_mut()
+            .is_some_and(|gate| gate.condemns(&reason));
+        self.condemned
+    }
+
+    /// Keeps the program waiting until the daemon has ended it, or this process. If nobody does, the
+    /// program is let go: its calls then fail.
+    pub(crate) fn await_rollback(&mut self, consumer: &mut Consumer, requests: &Requests) -> Ended {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until && !requests.stop.load(Ordering::Acquire) {
+            match consumer.next(Duration::from_millis(20)) {
+                Ok(Event::Message(_) | Event::Idle) => {}
+                Ok(Event::Closed) | Err(_) => return Ended::ProgramGone,
+            }
+        }
+        Ended::ProgramGone
     }
 
     /// Closes the gate, if there is one, and frees what it has held.

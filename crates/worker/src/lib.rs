@@ -15,6 +15,7 @@ mod errors;
 mod failure;
 mod gated;
 pub mod layout;
+mod loading;
 mod queues;
 mod scratch;
 mod serve;

@@ -74,6 +74,8 @@ pub(crate) struct Server {
     pub gate: Option<Box<dyn Gate>>,
     /// Allocations that the program has freed and the gate holds.
     pub limbo: Vec<Address>,
+    /// Whether the session will be rolled back: the program gets no answer any more.
+    pub condemned: bool,
     many_cores: bool,
 }
 
@@ -107,6 +109,7 @@ impl Server {
             printing,
             gate,
             limbo: Vec::new(),
+            condemned: false,
             many_cores: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4),
         }
     }
@@ -167,6 +170,9 @@ impl Server {
         let mut quiet_since = Instant::now();
         let mut naps = 0u32;
         loop {
+            if self.condemned {
+                return self.await_rollback(consumer, requests);
+            }
             let mut progress = false;
             for _ in 0..BATCH {
                 match consumer.next(Duration::ZERO) {
@@ -294,6 +300,9 @@ impl Server {
         reports: bool,
         outcome: Result<ReplyBody<'_>, OpError>,
     ) {
+        if self.gate.is_some() && self.is_condemned(context, reports, &outcome) {
+            return;
+        }
         let Some(ticket) = ticket else {
             if let Err(error) = outcome {
                 self.note(context, &error);

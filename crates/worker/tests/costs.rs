@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use common::{Answer, CONTEXT, LEGACY, Worker};
 use fermata_abi::op::{Op, StreamRef};
-use fermata_control::worker::{FromWorker, ToWorker};
+use fermata_control::worker::{FromWorker, Pace, ToWorker};
 use fermata_device::{AddressSpace, Driver, Grid, KernelLaunch, PinnedPool};
 
 const STREAM: StreamRef = StreamRef {
@@ -218,7 +218,11 @@ fn checkpoint() {
     let mut worker = Worker::start();
     let image = folder.path().join("image-0").to_string_lossy().into_owned();
     let start = Instant::now();
-    let loaded = worker.ask(ToWorker::Load { store, image });
+    let loaded = worker.ask(ToWorker::Load {
+        store,
+        image,
+        pace: Pace::Eager,
+    });
     assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
     let seconds = start.elapsed().as_secs_f64();
     println!(

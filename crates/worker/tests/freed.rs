@@ -6,7 +6,7 @@ mod common;
 
 use common::{Answer, CONTEXT, Program, Worker};
 use fermata_abi::op::Op;
-use fermata_control::worker::{FromWorker, ToWorker};
+use fermata_control::worker::{FromWorker, Pace, ToWorker};
 
 const MIB: u64 = 1 << 20;
 
@@ -84,7 +84,11 @@ fn an_image_holds_no_freed_memory() {
     worker.detach(program);
     drop(worker);
     let mut worker = Worker::start();
-    let loaded = worker.ask(ToWorker::Load { store, image });
+    let loaded = worker.ask(ToWorker::Load {
+        store,
+        image,
+        pace: Pace::Eager,
+    });
     assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
     let program = worker.attach();
     assert_eq!(program.read(live, 64), [1; 64]);

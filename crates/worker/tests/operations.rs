@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, Worker, words};
 use fermata_abi::op::{Blob, Extent, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
-use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, Pace, ToWorker};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, MemsetNode, NodeKind};
 
 const STREAM: StreamRef = StreamRef {
@@ -44,7 +44,11 @@ fn move_over(mut worker: Worker, program: Program) -> (Worker, Program) {
     assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
     drop(worker);
     let mut worker = Worker::start();
-    let loaded = worker.ask(ToWorker::Load { store, image });
+    let loaded = worker.ask(ToWorker::Load {
+        store,
+        image,
+        pace: Pace::Eager,
+    });
     assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
     let program = worker.attach();
     (worker, program)
@@ -586,7 +590,11 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
     let saved = worker.save(&store, &image);
     assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
     let mut worker = Worker::start();
-    match worker.ask(ToWorker::Load { store, image }) {
+    match worker.ask(ToWorker::Load {
+        store,
+        image,
+        pace: Pace::Eager,
+    }) {
         FromWorker::Loaded(_) => assert_eq!(worker.attach().read(device, 8), total.to_le_bytes()),
         FromWorker::Failed(refused) => {
             println!("refused: {}", refused.message);

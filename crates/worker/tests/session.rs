@@ -4,7 +4,7 @@ mod common;
 
 use common::{Answer, CONTEXT, FUNCTION, LEGACY, MODULE, Worker, words};
 use fermata_abi::op::{Op, StreamRef};
-use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, Pace, ToWorker};
 
 #[test]
 fn saved_data_and_objects_come_back_at_their_addresses() {
@@ -73,7 +73,11 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
     drop(first);
 
     let mut second = Worker::start();
-    let loaded = second.ask(ToWorker::Load { store, image });
+    let loaded = second.ask(ToWorker::Load {
+        store,
+        image,
+        pace: Pace::Eager,
+    });
     let FromWorker::Loaded(again) = &loaded else {
         panic!("{loaded:?}")
     };

@@ -41,6 +41,8 @@ pub(super) struct Plan {
     pub symbols: Vec<Symbol>,
     /// Whether words and symbols are all there is.
     pub complete: bool,
+    /// Whether the text says that the kernel follows pointers which it finds in memory.
+    pub strays: bool,
 }
 
 /// Offset and size of each parameter.
@@ -80,6 +82,7 @@ impl Plan {
             words: flat(words),
             symbols: symbols.collect(),
             complete: exact && found,
+            strays: summary.reads.loaded || summary.writes.loaded,
         }
     }
 

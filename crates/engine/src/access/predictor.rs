@@ -61,6 +61,19 @@ impl Predictor {
         }
     }
 
+    /// Whether the kernel's text says that it follows pointers which it finds in memory, so that no
+    /// prediction can name all it touches.
+    pub fn strays(&mut self, function: Handle, site: &Site) -> bool {
+        let Site { session, live } = site;
+        let world = World {
+            session,
+            moved: &live.moved,
+            live,
+        };
+        self.plan(function, &world);
+        self.plans.get(&function).is_some_and(|plan| plan.strays)
+    }
+
     /// Analyses all kernels and graphs of a session, so that no prediction has to.
     pub fn prepare(&mut self, site: &Site) {
         let Site { session, live } = site;

@@ -13,6 +13,7 @@ use fermata_device::{Direction, InFlight, PinnedBuffer, PinnedPool};
 use fermata_store::image::ChunkTable;
 use fermata_store::{ChunkId, ChunkReader, Store};
 
+use super::blocks::Blocks;
 use crate::pipeline::{Next, Queue, STEP_LIMIT, helpers};
 use crate::protocol::{Engines, Piece, Source, pieces};
 use crate::{CHUNK, EngineError, Live, Progress, Site};
@@ -25,15 +26,29 @@ struct Ready {
     buffer: PinnedBuffer,
 }
 
-/// Fills every buffer; the answer is the number of chunks.
+/// Chunks by buffer and offset, each with its length.
+type Chunks = HashMap<(u64, u64), (u32, ChunkId)>;
+
+/// Fills every buffer that is not in a late block, and tells those their pieces; the answer is the number
+/// of chunks.
 pub(super) fn fill(
     site: &mut Site,
     store: &Store,
     table: &ChunkTable,
+    late: &mut Blocks,
     progress: Progress<'_>,
 ) -> Result<u64, EngineError> {
     let exposed = site.live.expose(&site.session)?;
     let plan = pieces(&site.session, &exposed.addresses)?;
+    let mut chunks: Chunks = table
+        .records()
+        .iter()
+        .map(|it| ((it.buffer.0, it.offset), (it.length, it.id)))
+        .collect();
+    let plan = late.claim(plan, &chunks)?;
+    for (piece, _) in late.all().iter().flat_map(|it| &it.stored) {
+        chunks.remove(&(piece.buffer, piece.offset));
+    }
     if plan
         .iter()
         .any(|piece| !matches!(piece.source, Source::Host { .. }))
@@ -42,7 +57,7 @@ pub(super) fn fill(
             .prepare_staging()
             .map_err(EngineError::driver("make staging buffers"))?;
     }
-    let filled = transfer(&site.live, store, table, &plan, progress);
+    let filled = transfer(&site.live, store, &chunks, &plan, progress);
     site.live.forget_current();
     site.live.conceal(exposed)?;
     filled?;
@@ -52,15 +67,10 @@ pub(super) fn fill(
 fn transfer(
     live: &Live,
     store: &Store,
-    table: &ChunkTable,
+    by_place: &Chunks,
     plan: &[Piece],
     progress: Progress<'_>,
 ) -> Result<(), EngineError> {
-    let by_place: HashMap<(u64, u64), (u32, ChunkId)> = table
-        .records()
-        .iter()
-        .map(|it| ((it.buffer.0, it.offset), (it.length, it.id)))
-        .collect();
     let stored: Vec<(Piece, ChunkId)> = plan
         .iter()
         .filter_map(|piece| {

@@ -1,19 +1,27 @@
 //! Making a session's objects again: each kind after those it refers to.
 
+use std::collections::BTreeSet;
+
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ArrayShape, HostMapping, StreamHandle};
 use fermata_state::Session;
 
+use super::blocks::{self, Block, Blocks};
 use crate::live::{LiveContext, LiveFunction, LiveStream};
 use crate::{EngineError, Live, Site};
 
-pub(super) fn rebuild(site: &mut Site) -> Result<(), EngineError> {
+/// Makes everything but content. Blocks that may come late are left without memory, and named in `late`.
+pub(super) fn rebuild(site: &mut Site, late: Option<&mut Blocks>) -> Result<(), EngineError> {
     let Site { session, live } = site;
     contexts(session, live)?;
     // Modules come before any other memory, so that the driver has the same choice of addresses as before.
     modules(session, live)?;
     functions(session, live)?;
-    allocations(session, live)?;
+    // Whether memory mentions a variable that has moved must be known before the program runs.
+    match late.filter(|_| live.moved.is_empty()) {
+        Some(late) => late_allocations(session, live, late)?,
+        None => allocations(session, live)?,
+    }
     mapped_memory(session, live)?;
     host_regions(session, live)?;
     streams_and_events(session, live)?;
@@ -144,6 +152,37 @@ fn allocations(session: &Session, live: &mut Live) -> Result<(), EngineError> {
         live.space
             .allocate_at(&live.driver, address, allocation.size)
             .map_err(EngineError::memory(operation))?;
+    }
+    Ok(())
+}
+
+fn late_allocations(
+    session: &Session,
+    live: &mut Live,
+    late: &mut Blocks,
+) -> Result<(), EngineError> {
+    let touched: BTreeSet<u64> = blocks::touched(session)
+        .into_iter()
+        .filter_map(|address| {
+            let (start, it) = session.allocations.at_or_below(address)?;
+            (address - start < it.size).then(|| blocks::block_of(start, it.size))
+        })
+        .collect();
+    for (address, allocation) in session.allocations.iter() {
+        let size = allocation.size;
+        let operation = format!("allocate {size} bytes at {address:#x}");
+        if touched.contains(&blocks::block_of(address, size)) {
+            live.enter(allocation.context)
+                .map_err(EngineError::driver(&*operation))?;
+            live.space
+                .allocate_at(&live.driver, address, size)
+                .map_err(EngineError::memory(operation))?;
+            continue;
+        }
+        let placed = live.space.place_late(address, size);
+        if let Some((at, len)) = placed.map_err(EngineError::memory(operation))? {
+            late.insert(Block::new(at, len, allocation.device));
+        }
     }
     Ok(())
 }

@@ -17,6 +17,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub const MANIFEST: &str = "manifest.json";
 /// Name of the file with the manifest's BLAKE3: 64 hexadecimal digits and a line feed.
 pub const MANIFEST_HASH: &str = "manifest.b3";
+/// What restores of an image have learnt, for the next: advice that no hash covers.
+pub const PROFILE: &str = "profile";
 /// Name of the file with the session's objects.
 pub const STATE: &str = "state";
 /// Name of the chunk table.

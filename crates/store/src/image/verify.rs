@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Image;
 use super::draft::hash_file;
-use super::manifest::{MANIFEST, MANIFEST_HASH};
+use super::manifest::{MANIFEST, MANIFEST_HASH, PROFILE};
 use super::table::{BufferId, ChunkTable};
 use crate::{ChunkId, ChunkReader, Result, Store, StoreError};
 
@@ -183,7 +183,8 @@ fn check_files(
         let io = |e| StoreError::io("list", &folder, 0, e);
         for entry in std::fs::read_dir(&folder).map_err(io)? {
             let path = entry.map_err(io)?.path();
-            let own = path == image.dir().join(MANIFEST) || path == image.dir().join(MANIFEST_HASH);
+            let own = [MANIFEST, MANIFEST_HASH].map(|name| image.dir().join(name));
+            let own = own.contains(&path) || is_profile(image, &path);
             if path.is_dir() && !path.is_symlink() {
                 folders.push(path);
             } else if !own && !listed.contains(&path) {
@@ -193,6 +194,16 @@ fn check_files(
     }
     report.damage.dedup_by(|a, b| a.file == b.file);
     Ok(())
+}
+
+/// Whether a file is the profile, or one that is being written or that a dead writer has left.
+fn is_profile(image: &Image, path: &Path) -> bool {
+    let name = path.file_name().and_then(|it| it.to_str()).unwrap_or("");
+    let temporary = name
+        .strip_prefix('.')
+        .and_then(|it| it.strip_prefix(PROFILE));
+    path.parent() == Some(image.dir())
+        && (name == PROFILE || temporary.is_some_and(|it| it.starts_with('-')))
 }
 
 fn check_chunks(

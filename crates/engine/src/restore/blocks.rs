@@ -1,0 +1,230 @@
+//! Which memory can come late: blocks of pages that are mapped as one, with the pieces that fill them.
+//!
+//! ```text
+//!  allocations ─► blocks (a large allocation, or a slab of small ones) ─┬─► touched by a graph's copies: now
+//!                                                                       └─► late
+//!  variables, arrays, host regions, memory the program maps itself ─────────► now
+//! ```
+//! A driver looks at the addresses of copy nodes when a graph is made, so those must be mapped by then.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use fermata_device::layout::{LARGE, PAGE};
+use fermata_graph::{Graph, NodeKind};
+use fermata_state::Session;
+use fermata_store::ChunkId;
+
+use crate::EngineError;
+use crate::protocol::{Piece, Source};
+
+/// The start of the block that holds an allocation of `size` bytes at `address`.
+pub(super) fn block_of(address: u64, size: u64) -> u64 {
+    if size >= LARGE {
+        address
+    } else {
+        address / PAGE * PAGE
+    }
+}
+
+/// Where a piece of a block goes.
+pub(super) fn address_of(piece: &Piece) -> u64 {
+    match piece.source {
+        Source::Device { address, .. } => address,
+        Source::Host { region, offset } => region + offset,
+        Source::Array { .. } => 0,
+    }
+}
+
+/// Addresses that executable graphs name in other nodes than kernels.
+pub(super) fn touched(session: &Session) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    for (_, executable) in session.executables.iter() {
+        collect(&executable.graph, &mut found);
+    }
+    found
+}
+
+fn collect(graph: &Graph, found: &mut BTreeSet<u64>) {
+    for (_, node) in graph.nodes() {
+        match &node.kind {
+            NodeKind::Memcpy(copy) => found.extend([copy.src.address, copy.dst.address]),
+            NodeKind::Memset(fill) => {
+                found.insert(fill.dst);
+            }
+            NodeKind::BatchMemOp(ops) => found.extend(ops.iter().map(|op| op.address)),
+            NodeKind::ChildGraph(inner) => collect(inner, found),
+            _ => {}
+        }
+    }
+}
+
+/// Pages that are mapped as one, once all of their content is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Block {
+    /// Address of the first page.
+    pub at: u64,
+    /// Bytes, whole pages.
+    pub len: u64,
+    /// Their device.
+    pub device: u32,
+    /// Pieces with a chunk.
+    pub stored: Vec<(Piece, ChunkId)>,
+    /// Pieces that were zero.
+    pub zero: Vec<Piece>,
+}
+
+impl Block {
+    /// A block nothing is known of yet.
+    pub fn new(at: u64, len: u64, device: u32) -> Self {
+        Self {
+            at,
+            len,
+            device,
+            stored: Vec::new(),
+            zero: Vec::new(),
+        }
+    }
+}
+
+/// The late blocks of a session, by address.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    by_address: BTreeMap<u64, usize>,
+    blocks: Vec<Block>,
+}
+
+impl Blocks {
+    /// Adds a block.
+    pub fn insert(&mut self, block: Block) {
+        self.by_address.insert(block.at, self.blocks.len());
+        self.blocks.push(block);
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Whether none is late.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// The block that contains `address`.
+    pub fn containing(&self, address: u64) -> Option<usize> {
+        let (at, index) = self.by_address.range(..=address).next_back()?;
+        (address - at < self.blocks[*index].len).then_some(*index)
+    }
+
+    /// The block that starts at `address`.
+    pub fn starting(&self, address: u64) -> Option<usize> {
+        self.by_address.get(&address).copied()
+    }
+
+    /// Blocks that share a byte with `start .. start + len`.
+    pub fn within(&self, start: u64, len: u64) -> impl Iterator<Item = usize> {
+        let first = self.containing(start);
+        let end = start.saturating_add(len);
+        let further = self
+            .by_address
+            .range(start.saturating_add(1)..end.max(start + 1));
+        first.into_iter().chain(further.map(|(_, index)| *index))
+    }
+
+    /// Takes the pieces of late blocks out of `plan`; `chunks` says which have content.
+    ///
+    /// # Errors
+    /// A piece that lies in a late block in part.
+    pub fn claim(
+        &mut self,
+        plan: Vec<Piece>,
+        chunks: &HashMap<(u64, u64), (u32, ChunkId)>,
+    ) -> Result<Vec<Piece>, EngineError> {
+        let mut rest = Vec::new();
+        for piece in plan {
+            let Source::Device { address, .. } = piece.source else {
+                rest.push(piece);
+                continue;
+            };
+            let Some(index) = self.containing(address) else {
+                rest.push(piece);
+                continue;
+            };
+            let block = &mut self.blocks[index];
+            if address + piece.len as u64 > block.at + block.len {
+                let why = format!("buffer {} crosses its block", piece.buffer);
+                return Err(EngineError::Internal(why));
+            }
+            match chunks.get(&(piece.buffer, piece.offset)) {
+                Some((length, id)) if *length as usize == piece.len => {
+                    block.stored.push((piece, *id));
+                }
+                Some(_) => {
+                    let why = "its chunks do not match the pieces of its buffers";
+                    return Err(EngineError::Damaged(why.to_owned()));
+                }
+                None => block.zero.push(piece),
+            }
+        }
+        Ok(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks() -> Blocks {
+        let mut blocks = Blocks::default();
+        for at in [10, 11, 20] {
+            blocks.insert(Block::new(at * PAGE, PAGE, 0));
+        }
+        blocks
+    }
+
+    #[test]
+    fn ranges_name_every_block_they_share_a_byte_with() {
+        let blocks = blocks();
+        let within = |start, len| blocks.within(start, len).collect::<Vec<_>>();
+        assert_eq!(within(10 * PAGE, 1), [0]);
+        assert_eq!(within(10 * PAGE + 5, PAGE), [0, 1]);
+        assert!(within(9 * PAGE, PAGE).is_empty());
+        assert_eq!(within(9 * PAGE, PAGE + 1), [0]);
+        assert_eq!(within(0, u64::MAX), [0, 1, 2]);
+        assert!(within(12 * PAGE, 8 * PAGE).is_empty());
+        assert_eq!(within(20 * PAGE, 0), [2]);
+    }
+
+    #[test]
+    fn an_address_between_blocks_is_in_none() {
+        let blocks = blocks();
+        assert_eq!(blocks.containing(12 * PAGE - 1), Some(1));
+        assert_eq!(blocks.containing(12 * PAGE), None);
+        assert_eq!(blocks.starting(11 * PAGE), Some(1));
+        assert_eq!(blocks.starting(11 * PAGE + 1), None);
+    }
+
+    #[test]
+    fn pieces_go_to_their_blocks_and_the_rest_stays() {
+        let piece = |buffer, address| Piece {
+            buffer,
+            offset: 0,
+            len: 16,
+            source: Source::Device { device: 0, address },
+        };
+        let id = ChunkId::of(b"x");
+        let chunks = HashMap::from([((1, 0), (16, id))]);
+        let mut blocks = blocks();
+        let plan = vec![
+            piece(1, 10 * PAGE),
+            piece(2, 11 * PAGE + 512),
+            piece(3, 30 * PAGE),
+        ];
+        let rest = blocks.claim(plan, &chunks).expect("whole pieces");
+        assert_eq!(rest.iter().map(|it| it.buffer).collect::<Vec<_>>(), [3]);
+        assert_eq!(blocks.all()[0].stored.len(), 1);
+        assert_eq!(blocks.all()[1].zero.len(), 1);
+        let crossing = vec![piece(4, 12 * PAGE - 8)];
+        assert!(blocks.claim(crossing, &chunks).is_err());
+    }
+}

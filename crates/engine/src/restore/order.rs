@@ -1,0 +1,65 @@
+//! In which order late blocks come when nobody waits for any (gCROP, figure 11).
+
+use std::collections::HashMap;
+
+use super::blocks::Blocks;
+use super::profile::Profile;
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// As earlier restores have used them, then by address.
+    #[default]
+    Profile,
+    /// By address.
+    Default,
+    /// The profile backwards: the worst there is, to compare with.
+    Worst,
+}
+
+impl Order {
+    /// All blocks, each once.
+    pub(super) fn of(self, blocks: &Blocks, profile: &Profile) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..blocks.all().len()).collect();
+        if self == Self::Default {
+            order.sort_by_key(|index| blocks.all()[*index].at);
+            return order;
+        }
+        let place: HashMap<u64, usize> = profile
+            .order
+            .iter()
+            .enumerate()
+            .map(|(place, at)| (*at, place))
+            .collect();
+        order.sort_by_key(|index| {
+            let at = blocks.all()[*index].at;
+            (place.get(&at).copied().unwrap_or(usize::MAX), at)
+        });
+        if self == Self::Worst {
+            order.reverse();
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::blocks::Block;
+    use super::*;
+
+    #[test]
+    fn blocks_used_before_come_first_and_the_worst_order_is_that_reversed() {
+        let mut blocks = Blocks::default();
+        for at in [300, 100, 200] {
+            blocks.insert(Block::new(at, 10, 0));
+        }
+        let profile = Profile {
+            order: vec![200, 999, 300],
+            ..Profile::default()
+        };
+        assert_eq!(Order::Profile.of(&blocks, &profile), [2, 0, 1]);
+        assert_eq!(Order::Worst.of(&blocks, &profile), [1, 0, 2]);
+        assert_eq!(Order::Default.of(&blocks, &profile), [1, 2, 0]);
+        assert_eq!(Order::Profile.of(&blocks, &Profile::default()), [1, 2, 0]);
+    }
+}

@@ -1,0 +1,528 @@
+//! What of an image's data is absent, coming or present, and what comes next.
+//!
+//! ```text
+//!            memory made       pieces read, copied         mapped at its address
+//!  Absent ──────────────► Made ────────────────────► Full ───────────────────────► Present
+//!    └────── freed by the program ──────┴──► Dropped
+//!
+//!  readers: take() ─► ready()      uploader: next() ─► copied()      mapper: job() ─► made(), present()
+//! ```
+//! Blocks that an operation waits for come first, then the others in the order given. How many pieces that
+//! nobody waits for are under way at once is limited, so that an awaited one overtakes most of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fermata_device::{PhysicalHandle, PinnedBuffer};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::EngineError;
+use crate::pipeline::STEP_LIMIT;
+
+/// Pieces under way that nobody waits for, at most.
+const AHEAD: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Absent,
+    Making,
+    Made,
+    Present,
+    Dropped,
+}
+
+#[derive(Debug)]
+struct Slot {
+    stage: Stage,
+    pieces: usize,
+    handed: usize,
+    left: usize,
+    urgent: bool,
+}
+
+/// A piece that has been read: of which block, which of its stored pieces, and its bytes.
+pub(super) struct Ready {
+    pub block: usize,
+    pub piece: usize,
+    pub buffer: PinnedBuffer,
+}
+
+/// What the uploader does next.
+pub(super) enum Next {
+    /// Copy this.
+    Item(Ready),
+    /// Look after the copies under way.
+    Idle,
+    /// Nothing will come any more.
+    End,
+}
+
+/// What the mapper does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Job {
+    /// Make memory for a block.
+    Make(usize),
+    /// All content of a block is there: map it.
+    Map(usize),
+    /// The memory made for a block is not needed.
+    Release(usize),
+    /// Every block is settled.
+    End,
+}
+
+/// How a restore behind a running program stands.
+#[derive(Debug, Clone, Default)]
+pub enum Stand {
+    /// Data is coming.
+    #[default]
+    Coming,
+    /// All data is there, and nothing has touched what was not.
+    Complete,
+    /// The program has used data before it was there, as the text says: it must be rolled back.
+    Missed(String),
+    /// The data cannot be brought: the program must be rolled back.
+    Failed(Arc<EngineError>),
+    /// The session is over.
+    Cancelled,
+}
+
+#[derive(Default)]
+struct State {
+    slots: Vec<Slot>,
+    order: VecDeque<usize>,
+    urgent: VecDeque<usize>,
+    /// Urgent blocks whose memory is to be made first.
+    make_first: VecDeque<usize>,
+    make: VecDeque<usize>,
+    full: VecDeque<usize>,
+    release: VecDeque<usize>,
+    ready: VecDeque<Ready>,
+    ready_urgent: VecDeque<Ready>,
+    arrived: Vec<(usize, PhysicalHandle)>,
+    /// Pieces handed out of which the copy is not done.
+    under_way: usize,
+    /// Pieces that the uploader has not got yet.
+    pieces_left: usize,
+    settled: usize,
+    unmade: usize,
+    stand: Stand,
+    ended: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Schedule {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Raised with every arrival and every change of the stand.
+    news: AtomicU64,
+    bytes_done: AtomicU64,
+}
+
+impl State {
+    fn over(&self) -> bool {
+        !matches!(self.stand, Stand::Coming)
+    }
+
+    fn slot(&mut self, block: usize) -> &mut Slot {
+        &mut self.slots[block]
+    }
+
+    /// The next piece of the first block in `queue` that has one.
+    fn hand(&mut self, urgent: bool) -> Option<(usize, usize)> {
+        loop {
+            let queue = if urgent {
+                &mut self.urgent
+            } else {
+                &mut self.order
+            };
+            let block = *queue.front()?;
+            let slot = &mut self.slots[block];
+            if slot.stage == Stage::Dropped || slot.handed == slot.pieces {
+                queue.pop_front();
+                continue;
+            }
+            slot.handed += 1;
+            self.under_way += 1;
+            return Some((block, self.slots[block].handed - 1));
+        }
+    }
+
+    fn next_to_make(&mut self) -> Option<usize> {
+        loop {
+            let block = self
+                .make_first
+                .pop_front()
+                .or_else(|| self.make.pop_front())?;
+            if self.slots[block].stage == Stage::Absent {
+                self.slots[block].stage = Stage::Making;
+                return Some(block);
+            }
+        }
+    }
+}
+
+impl Schedule {
+    /// Blocks with as many stored pieces as said, to come in `order`, which names each once.
+    pub fn new(pieces: &[usize], order: &[usize]) -> Self {
+        let slot = |count: &usize| Slot {
+            stage: Stage::Absent,
+            pieces: *count,
+            handed: 0,
+            left: *count,
+            urgent: false,
+        };
+        let state = State {
+            slots: pieces.iter().map(slot).collect(),
+            order: order.iter().copied().collect(),
+            make: order.iter().copied().collect(),
+            pieces_left: pieces.iter().sum(),
+            unmade: pieces.len(),
+            ..State::default()
+        };
+        Self {
+            state: Mutex::new(state),
+            ..Self::default()
+        }
+    }
+
+    fn changed(&self) {
+        self.news.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Waits for a change; a stall of all steps ends the restore.
+    fn wait(&self, state: &mut MutexGuard<'_, State>) {
+        let until = Instant::now() + STEP_LIMIT;
+        if self.changed.wait_until(state, until).timed_out() && !state.over() {
+            let stalls = EngineError::Internal("a step of the restore stalls".to_owned());
+            state.stand = Stand::Failed(Arc::new(stalls));
+            self.changed();
+        }
+    }
+
+    /// A piece to be read: its block, its number there, and whether somebody waits for it. `None` when
+    /// there is none left.
+    pub fn take(&self) -> Option<(usize, usize, bool)> {
+        let mut state = self.state.lock();
+        loop {
+            if state.over() {
+                return None;
+            }
+            if let Some((block, piece)) = state.hand(true) {
+                return Some((block, piece, true));
+            }
+            if state.under_way < AHEAD {
+                let (block, piece) = state.hand(false)?;
+                return Some((block, piece, false));
+            }
+            self.wait(&mut state);
+        }
+    }
+
+    /// A piece has been read.
+    pub fn ready(&self, ready: Ready, urgent: bool) {
+        let mut state = self.state.lock();
+        if urgent {
+            state.ready_urgent.push_back(ready);
+        } else {
+            state.ready.push_back(ready);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// What is to be copied; waits only if nothing is under way (`idle`).
+    pub fn next(&self, idle: bool) -> Next {
+        let mut state = self.state.lock();
+        loop {
+            if state.over() {
+                return Next::End;
+            }
+            let item = state.ready_urgent.pop_front();
+            if let Some(item) = item.or_else(|| state.ready.pop_front()) {
+                state.pieces_left -= 1;
+                return Next::Item(item);
+            }
+            if state.pieces_left == 0 {
+                return Next::End;
+            }
+            if !idle {
+                return Next::Idle;
+            }
+            self.wait(&mut state);
+        }
+    }
+
+    /// Waits until a block's memory is made; false if it never will be.
+    pub fn await_made(&self, block: usize) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            if state.over() {
+                return false;
+            }
+            match state.slots[block].stage {
+                Stage::Made | Stage::Present => return true,
+                Stage::Dropped => return false,
+                Stage::Absent | Stage::Making => self.wait(&mut state),
+            }
+        }
+    }
+
+    /// A piece of `bytes` bytes is on the device.
+    pub fn copied(&self, block: usize, bytes: u64) {
+        let mut state = self.state.lock();
+        state.under_way -= 1;
+        let slot = state.slot(block);
+        slot.left -= 1;
+        if slot.left == 0 {
+            state.full.push_back(block);
+        }
+        drop(state);
+        self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    /// What the mapper does next.
+    pub fn job(&self) -> Job {
+        let mut state = self.state.lock();
+        loop {
+            if state.over() {
+                return Job::End;
+            }
+            if let Some(block) = state.full.pop_front() {
+                return Job::Map(block);
+            }
+            if let Some(block) = state.next_to_make() {
+                return Job::Make(block);
+            }
+            if let Some(block) = state.release.pop_front() {
+                return Job::Release(block);
+            }
+            if state.settled == state.slots.len() {
+                return Job::End;
+            }
+            self.wait(&mut state);
+        }
+    }
+
+    /// A block has memory.
+    pub fn made(&self, block: usize) {
+        let mut state = self.state.lock();
+        state.unmade -= 1;
+        let slot = state.slot(block);
+        slot.stage = Stage::Made;
+        if slot.left == 0 {
+            state.full.push_back(block);
+        }
+        drop(state);
+        self.changed();
+    }
+
+    /// A block is mapped at its address, with `memory` behind it.
+    pub fn present(&self, block: usize, memory: PhysicalHandle) {
+        let mut state = self.state.lock();
+        state.slot(block).stage = Stage::Present;
+        state.settled += 1;
+        state.arrived.push((block, memory));
+        drop(state);
+        self.changed();
+    }
+
+    /// These blocks are waited for.
+    pub fn want(&self, blocks: &[usize]) {
+        let mut state = self.state.lock();
+        for block in blocks {
+            let slot = state.slot(*block);
+            if !std::mem::replace(&mut slot.urgent, true) {
+                let absent = slot.stage == Stage::Absent;
+                state.urgent.push_back(*block);
+                if absent {
+                    state.make_first.push_back(*block);
+                }
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The program has freed a block; false if it is coming already, and has to be waited for.
+    pub fn drop_block(&self, block: usize) -> bool {
+        let mut state = self.state.lock();
+        let slot = state.slot(block);
+        match slot.stage {
+            Stage::Dropped => return true,
+            Stage::Absent | Stage::Made if slot.handed == 0 && slot.pieces > 0 => {}
+            _ => return false,
+        }
+        let made = slot.stage == Stage::Made;
+        slot.stage = Stage::Dropped;
+        let pieces = slot.pieces;
+        state.pieces_left -= pieces;
+        state.settled += 1;
+        if made {
+            state.release.push_back(block);
+        } else {
+            state.unmade -= 1;
+        }
+        drop(state);
+        self.changed();
+        true
+    }
+
+    /// Whether none of these blocks has to be waited for.
+    pub fn have(&self, blocks: &[usize]) -> bool {
+        let state = self.state.lock();
+        blocks
+            .iter()
+            .all(|it| matches!(state.slots[*it].stage, Stage::Present | Stage::Dropped))
+    }
+
+    /// Whether every block is settled.
+    pub fn have_all(&self) -> bool {
+        let state = self.state.lock();
+        state.settled == state.slots.len()
+    }
+
+    /// Whether all memory that the image needs has been made, so that the rest is the program's.
+    pub fn all_made(&self) -> bool {
+        self.state.lock().unmade == 0
+    }
+
+    /// A number that changes with every arrival.
+    pub fn news(&self) -> u64 {
+        self.news.load(Ordering::Acquire)
+    }
+
+    /// Blocks that have become present since the last call.
+    pub fn arrivals(&self) -> Vec<(usize, PhysicalHandle)> {
+        std::mem::take(&mut self.state.lock().arrived)
+    }
+
+    /// How the restore stands.
+    pub fn stand(&self) -> Stand {
+        self.state.lock().stand.clone()
+    }
+
+    /// Bytes copied so far.
+    pub fn bytes_done(&self) -> u64 {
+        self.bytes_done.load(Ordering::Relaxed)
+    }
+
+    /// Time from `begun` to the end, or until now.
+    pub fn ended_after(&self, begun: Instant) -> Duration {
+        let ended = self.state.lock().ended;
+        ended
+            .unwrap_or_else(Instant::now)
+            .saturating_duration_since(begun)
+    }
+
+    /// Ends the restore, unless it has ended before.
+    pub fn end(&self, stand: Stand) {
+        let mut state = self.state.lock();
+        if !state.over() {
+            state.stand = stand;
+            state.ended = Some(Instant::now());
+            // Their buffers go back.
+            state.ready.clear();
+            state.ready_urgent.clear();
+        }
+        drop(state);
+        self.changed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn takes(schedule: &Schedule, count: usize) -> Vec<usize> {
+        (0..count)
+            .map_while(|_| schedule.take())
+            .map(|(block, ..)| block)
+            .collect()
+    }
+
+    #[test]
+    fn what_is_awaited_overtakes_the_order() {
+        let schedule = Schedule::new(&[2, 2, 2], &[2, 1, 0]);
+        assert_eq!(schedule.take(), Some((2, 0, false)));
+        schedule.want(&[0]);
+        schedule.want(&[0]);
+        assert_eq!(takes(&schedule, 9), [0, 0, 2, 1, 1]);
+        assert_eq!(schedule.job(), Job::Make(0));
+        assert_eq!(schedule.job(), Job::Make(2));
+    }
+
+    #[test]
+    fn a_block_is_present_when_its_last_piece_is_and_it_is_mapped() {
+        let schedule = Schedule::new(&[2, 0], &[0, 1]);
+        assert_eq!(schedule.job(), Job::Make(0));
+        schedule.made(0);
+        assert_eq!(schedule.job(), Job::Make(1));
+        schedule.made(1);
+        assert!(schedule.all_made());
+        assert_eq!(
+            schedule.job(),
+            Job::Map(1),
+            "a block of zeros needs no copy"
+        );
+        schedule.present(1, PhysicalHandle::default());
+        assert_eq!(takes(&schedule, 2), [0, 0]);
+        schedule.copied(0, 10);
+        schedule.copied(0, 10);
+        assert_eq!(schedule.job(), Job::Map(0));
+        assert!(!schedule.have(&[0]) && schedule.have(&[1]));
+        schedule.present(0, PhysicalHandle::default());
+        assert!(schedule.have_all() && schedule.bytes_done() == 20);
+        assert_eq!(
+            schedule.arrivals(),
+            [
+                (1, PhysicalHandle::default()),
+                (0, PhysicalHandle::default())
+            ]
+        );
+        assert_eq!(schedule.job(), Job::End);
+        assert_eq!(schedule.take(), None);
+    }
+
+    #[test]
+    fn only_what_has_not_begun_to_come_is_dropped() {
+        let schedule = Schedule::new(&[1, 1, 1], &[0, 1, 2]);
+        assert_eq!(schedule.job(), Job::Make(0));
+        assert!(!schedule.drop_block(0), "its memory is being made");
+        schedule.made(0);
+        assert!(schedule.drop_block(0) && schedule.drop_block(0));
+        assert!(schedule.drop_block(1));
+        assert_eq!(takes(&schedule, 3), [2]);
+        assert!(!schedule.drop_block(2), "its piece is being read");
+        assert_eq!(schedule.job(), Job::Make(2));
+        schedule.made(2);
+        assert_eq!(schedule.job(), Job::Release(0));
+        assert!(schedule.have(&[0, 1]) && schedule.all_made());
+    }
+
+    #[test]
+    fn pieces_nobody_waits_for_are_limited() {
+        let schedule = Schedule::new(&[AHEAD + 1, 1], &[0, 1]);
+        assert_eq!(takes(&schedule, AHEAD).len(), AHEAD);
+        schedule.want(&[1]);
+        assert_eq!(schedule.take(), Some((1, 0, true)));
+        schedule.copied(1, 1);
+        schedule.copied(0, 1);
+        assert_eq!(schedule.take(), Some((0, AHEAD, false)));
+    }
+
+    #[test]
+    fn the_first_end_is_the_one_that_counts() {
+        let schedule = Schedule::new(&[1], &[0]);
+        schedule.end(Stand::Missed("x".to_owned()));
+        schedule.end(Stand::Complete);
+        assert!(matches!(schedule.stand(), Stand::Missed(_)));
+        assert!(schedule.take().is_none() && !schedule.await_made(0));
+        assert!(matches!(schedule.next(true), Next::End));
+        assert_eq!(schedule.job(), Job::End);
+    }
+}

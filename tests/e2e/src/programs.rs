@@ -65,6 +65,10 @@ pub const PROGRAMS: &[Program] = &[
     quick("longkernel", &[], &["--size", "30000000"]),
     plain("print", &["--steps", "40000"], &["--steps", "20000"]),
     plain("forks", &["--steps", "1000"], &["--steps", "4000"]),
+    plain("hidden", &["--steps", "1500"], &["--steps", "20000"]),
+    plain("chain", &["--steps", "1200"], &["--steps", "6000"]),
+    plain("ptrtable", &[], &["--steps", "20000"]),
+    plain("overrun", &["--steps", "2400"], &["--steps", "20000"]),
 ];
 
 impl Program {

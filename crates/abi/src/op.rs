@@ -348,10 +348,8 @@ pub enum Op<'a> {
     /// Answered with [`ReplyBody::F32`], milliseconds.
     EventElapsed { start: Handle, end: Handle },
     /// Not answered. The worker sends [`ToProgram::Callback`] when the stream reaches it and goes
-    /// on with the stream after [`Op::CallbackDone`].
+    /// on with the stream when the program has counted it as run, beside the ring.
     HostCall { stream: StreamRef, id: u64 },
-    /// Not answered.
-    CallbackDone { id: u64 },
     /// `cuStreamWriteValue32/64` (`wide`). Not answered.
     WriteValue {
         stream: StreamRef,
@@ -476,7 +474,7 @@ pub struct FunctionInfo {
 /// What the worker sends on its own account, over the side socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToProgram {
-    /// Run host callback `id`, then send [`Op::CallbackDone`].
+    /// Run host callback `id`, then count it; callbacks are run in the order of these messages.
     Callback {
         /// As given in [`Op::HostCall`].
         id: u64,

@@ -1,8 +1,9 @@
 //! Host callbacks: the worker says when, a thread of ours runs them.
 //!
 //! ```text
-//!   stream reaches it ─ worker ─ side socket ─► agent ─ queue ─► callback thread ─ CallbackDone ─► worker
+//!   stream reaches it ─ worker ─ side socket ─► agent ─ queue ─► callback thread ─ count ─► worker
 //! ```
+//! The count does not go through the ring, so that a worker which waits for a callback hears of its end.
 //! The thread is made for the first callback. While the program is stopped it waits for its queue, idle,
 //! because everything has drained; so it is not parked.
 
@@ -181,14 +182,13 @@ fn run() {
     THREAD.store(gate::gettid(), Ordering::Release);
     loop {
         let mut state = lock();
-        let (id, callback) = loop {
+        let callback = loop {
             if let Some(id) = state.due.pop_front() {
                 BUSY.store(true, Ordering::Release);
-                let callback = match state.waiting.get(&id) {
+                break match state.waiting.get(&id) {
                     Some((_, true)) => state.waiting.remove(&id).map(|(callback, _)| callback),
                     found => found.map(|(callback, _)| *callback),
                 };
-                break (id, callback);
             }
             BUSY.store(false, Ordering::Release);
             state = ARRIVED.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -204,6 +204,8 @@ fn run() {
             None => {}
         }
         // A lost worker is reported by the program's next call.
-        let _ = link::post(&Op::CallbackDone { id });
+        if let Ok(link) = link::current() {
+            link.producer.callback_done();
+        }
     }
 }

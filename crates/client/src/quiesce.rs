@@ -110,6 +110,18 @@ fn drain(end: Instant, pump: &mut impl FnMut()) -> Result<(), Refusal> {
         )
     };
     let link = link::current().map_err(|status| lost(&format!("error {status}")))?;
+    // Never waits for room without serving the worker, which may itself be waiting for a host callback.
+    while !link.producer.has_room() {
+        pump();
+        link.producer.check_peer().map_err(|error| lost(&error))?;
+        if Instant::now() >= end {
+            return Err(Refusal::new(
+                "the worker has not come to the program's last calls at the deadline",
+                "give it more time, or wait for the running kernels to end",
+            ));
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
     let pending = link
         .producer
         .request(&Op::Drain, None)

@@ -4,7 +4,8 @@
 //! The kernel restarts most calls by itself (`SA_RESTART`), but sleeping, polling and some waits return
 //! `EINTR` whatever the handler says, and the handler is not told which call it was. So the agent reads
 //! the call from `/proc` before it sends the signal, and the handler compares every register: if all
-//! are as noted and the result is `EINTR`, it is the same call, and is issued anew. A sleep goes on with
+//! are as noted and the result is `EINTR`, it is the same call, and is issued anew. Where the agent came too
+//! early, the code before the call may name it. A sleep goes on with
 //! what the kernel says is left, where the program gave room for that; else it, like a poll, begins from
 //! its full time.
 
@@ -29,6 +30,9 @@ const CALLS: [i64; 14] = [
     libc::SYS_pause,
     libc::SYS_semtimedop,
 ];
+
+/// The code of a call: `mov $0, %eax; syscall`.
+const CALL: [u8; 7] = [0xb8, 0, 0, 0, 0, 0x0f, 0x05];
 
 /// Registers that hold a call's arguments.
 const ARGUMENTS: [i32; 6] = [
@@ -74,21 +78,14 @@ pub fn note(tid: i32) {
 /// # Safety
 /// `context` is the third argument of a signal handler.
 pub unsafe fn resume_call(tid: i32, context: *mut libc::c_void) {
-    let note = place(tid);
-    if note.tid.load(Ordering::Acquire) != tid {
-        return;
-    }
     // SAFETY: the kernel passes the interrupted thread's context, which the handler may change.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let word = |n: usize| note.words[n].load(Ordering::Relaxed) as i64;
-    let arguments_agree = (0..6).all(|n| registers[ARGUMENTS[n] as usize] == word(1 + n));
-    let place_agrees = registers[libc::REG_RSP as usize] == word(7)
-        && registers[libc::REG_RIP as usize] == word(8);
-    let interrupted = registers[libc::REG_RAX as usize] == -i64::from(libc::EINTR);
-    if !(arguments_agree && place_agrees && interrupted) {
+    if registers[libc::REG_RAX as usize] != -i64::from(libc::EINTR) {
         return;
     }
-    let number = word(0);
+    let Some(number) = noted(tid, registers).or_else(|| coded(registers)) else {
+        return;
+    };
     registers[libc::REG_RAX as usize] = number;
     // The length of the instruction `syscall`, which the thread stands behind.
     registers[libc::REG_RIP as usize] -= 2;
@@ -103,6 +100,37 @@ pub unsafe fn resume_call(tid: i32, context: *mut libc::c_void) {
     if left != 0 {
         registers[asked as usize] = left;
     }
+}
+
+/// The call that the agent has noted, if the thread was interrupted in just that one.
+fn noted(tid: i32, registers: &[i64]) -> Option<i64> {
+    let note = place(tid);
+    if note.tid.load(Ordering::Acquire) != tid {
+        return None;
+    }
+    let word = |n: usize| note.words[n].load(Ordering::Relaxed) as i64;
+    let arguments_agree = (0..6).all(|n| registers[ARGUMENTS[n] as usize] == word(1 + n));
+    let place_agrees = registers[libc::REG_RSP as usize] == word(7)
+        && registers[libc::REG_RIP as usize] == word(8);
+    (arguments_agree && place_agrees).then(|| word(0))
+}
+
+/// The call that the code itself names: `mov $number, %eax; syscall`, as C libraries have it. For a thread
+/// that began its call between the agent's look and the signal.
+fn coded(registers: &[i64]) -> Option<i64> {
+    let behind = registers[libc::REG_RIP as usize] as usize;
+    if behind % 4096 < CALL.len() {
+        return None;
+    }
+    let code = std::ptr::with_exposed_provenance::<u8>(behind - CALL.len());
+    // SAFETY: the thread has just executed the `syscall` that ends at `behind`, in the same page as these
+    // bytes; the page is mapped, and pages that can be executed can be read on this architecture.
+    let code = unsafe { code.cast::<[u8; CALL.len()]>().read_unaligned() };
+    let [0xb8, n0, n1, n2, n3, 0x0f, 0x05] = code else {
+        return None;
+    };
+    let number = i64::from(u32::from_le_bytes([n0, n1, n2, n3]));
+    CALLS.contains(&number).then_some(number)
 }
 
 fn place(tid: i32) -> &'static Note {

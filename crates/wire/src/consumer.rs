@@ -8,6 +8,7 @@ use std::time::Duration;
 use fermata_abi::op::Op;
 
 use crate::barrier::Heavy;
+use crate::callbacks::CallbackCount;
 use crate::layout::{
     ALIGN, BARRIER_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED,
     PROGRAM_AT, SPACE_AT, TAIL_AT, WORKER_AT,
@@ -89,6 +90,11 @@ impl Consumer {
             map: self.map.clone(),
             kicked: self.kicked.clone(),
         }
+    }
+
+    /// Which host callbacks the program has run.
+    pub fn callbacks(&self) -> CallbackCount {
+        CallbackCount::new(self.map.clone())
     }
 
     /// The staging area.

@@ -30,6 +30,8 @@ pub(crate) const SPACE_AT: usize = 0x1c0;
 pub(crate) const PROGRAM_AT: usize = 0x200;
 /// `u32`: state of the worker's side.
 pub(crate) const WORKER_AT: usize = 0x240;
+/// `u32` futex: host callbacks that the program has run since it attached. Written by the program.
+pub(crate) const CALLBACKS_AT: usize = 0x280;
 /// Bytes of the header page.
 pub(crate) const HEADER_BYTES: u64 = 4096;
 

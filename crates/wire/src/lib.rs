@@ -19,6 +19,8 @@
 #[cfg(not(loom))]
 mod barrier;
 #[cfg(not(loom))]
+mod callbacks;
+#[cfg(not(loom))]
 mod consumer;
 #[cfg(not(loom))]
 mod error;
@@ -41,6 +43,8 @@ mod sync;
 #[cfg(not(loom))]
 mod wait;
 
+#[cfg(not(loom))]
+pub use callbacks::CallbackCount;
 #[cfg(not(loom))]
 pub use consumer::{Consumer, Event, Kicker, Message};
 #[cfg(not(loom))]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use fermata_abi::op::{Op, Reply};
 
 use crate::barrier::Light;
+use crate::callbacks;
 use crate::layout::{
     BARRIER_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED, PROGRAM_AT,
     SPACE_AT, TAIL_AT,
@@ -156,6 +157,25 @@ impl Producer {
     /// [`WireError::PeerGone`] if it is not.
     pub fn check_peer(&self) -> Result<(), WireError> {
         worker_alive(&self.map, &*self.side)
+    }
+
+    /// Tells the worker that one more host callback has run: the one it asked for longest ago. Never waits.
+    pub fn callback_done(&self) {
+        callbacks::count_one(&self.map);
+    }
+
+    /// Whether a small operation could be sent without waiting for the worker.
+    pub fn has_room(&self) -> bool {
+        let Ok(mut ring) = self.ring.try_lock() else {
+            return false;
+        };
+        let bytes = self.map.layout().ring_bytes;
+        let tail = self.map.word64(TAIL_AT).load(Ordering::Acquire);
+        if (ring.tail..=ring.head).contains(&tail) {
+            ring.tail = tail;
+        }
+        // Twice, for there may be padding before it.
+        ring.head - ring.tail + 2 * (MESSAGE_HEADER + SMALL as u64) <= bytes
     }
 
     /// Tells the worker that nothing more will come. Called before the producer is dropped; sending

@@ -88,7 +88,7 @@ proptest! {
     fn any_flipped_bytes_in_a_full_ring(flips in prop::collection::vec((0u64..4096, any::<u8>()), 1..8)) {
         let mut pair = pair();
         for id in 0..80 {
-            pair.producer.post(&Op::CallbackDone { id }).unwrap();
+            pair.producer.post(&Op::EventDestroy { event: id }).unwrap();
         }
         for (at, byte) in flips {
             pair.poke(RING + at, &[byte]);

@@ -35,7 +35,7 @@ fn small() -> Config {
     }
 }
 
-/// Answers requests until the program closes; returns the numbers of `CallbackDone` in order.
+/// Answers requests until the program closes; returns the numbers of `EventDestroy` in order.
 fn serve(mut consumer: Consumer) -> thread::JoinHandle<Vec<u64>> {
     thread::spawn(move || {
         let replier = consumer.replier();
@@ -49,7 +49,7 @@ fn serve(mut consumer: Consumer) -> thread::JoinHandle<Vec<u64>> {
             };
             let mut names = ModuleInfo::default();
             let body = match message.op {
-                Op::CallbackDone { id } => {
+                Op::EventDestroy { event: id } => {
                     seen.push(id);
                     continue;
                 }
@@ -96,7 +96,7 @@ fn threads_keep_their_order_through_a_ring_that_is_always_full() {
             let producer = &producer;
             scope.spawn(move || {
                 for id in base..base + 2000 {
-                    producer.post(&Op::CallbackDone { id }).unwrap();
+                    producer.post(&Op::EventDestroy { event: id }).unwrap();
                 }
             });
         }
@@ -199,7 +199,7 @@ fn a_dead_worker_is_noticed_while_waiting() {
     assert!(matches!(error, WireError::PeerGone("worker")), "{error}");
     assert!(start.elapsed() < Duration::from_millis(200));
     killer.join().unwrap();
-    let full = (0..1000).find_map(|id| producer.post(&Op::CallbackDone { id }).err());
+    let full = (0..1000).find_map(|id| producer.post(&Op::EventDestroy { event: id }).err());
     assert!(matches!(full, Some(WireError::PeerGone("worker"))));
 }
 

@@ -1,119 +1,144 @@
 //! Host callbacks: a thread of the driver asks the program to run one, and waits until it has.
 //!
 //! ```text
-//!  driver's thread           program                decode loop
+//!  driver's thread           program
 //!   call(id) ── Callback ──►  runs it
-//!      │ waits                └── CallbackDone ──►  done(id)
-//!      ◄─────────────────────────────────────────────┘
+//!      │ waits                └── counts it, in shared memory
+//!      ◄──────────────────────────┘
 //! ```
-//! The decode loop never waits here, so a callback cannot hold up what it depends on.
+//! Nothing of this passes through the decode loop, which may itself be waiting in the driver, behind the
+//! callback.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_abi::op::ToProgram;
-use fermata_wire::Side;
-use parking_lot::{Condvar, Mutex};
+use fermata_wire::{CallbackCount, Side};
+use parking_lot::Mutex;
 
 /// How long a waiting thread sleeps before it looks whether the program is still there.
-const SLICE: Duration = Duration::from_millis(500);
+const SLICE: Duration = Duration::from_millis(40);
+
+/// A program that can be asked.
+struct Program {
+    side: Arc<Side>,
+    count: CallbackCount,
+    /// Callbacks asked for so far.
+    asked: u32,
+}
 
 #[derive(Default)]
 struct State {
-    side: Option<Arc<Side>>,
-    /// How often each callback has run and not been waited for yet.
-    done: HashMap<u64, u64>,
-    running: u64,
+    program: Option<Program>,
+    /// Counts attachments.
+    attachment: u64,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Callbacks {
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 impl Callbacks {
-    /// A program is attached over this socket.
-    pub fn attach(&self, side: Arc<Side>) {
-        self.state.lock().side = Some(side);
+    /// A program is attached.
+    pub fn attach(&self, side: Arc<Side>, count: CallbackCount) {
+        let mut state = self.state.lock();
+        state.attachment += 1;
+        state.program = Some(Program {
+            side,
+            count,
+            asked: 0,
+        });
     }
 
     /// The program has left; whoever waits goes on.
     pub fn detach(&self) {
-        let mut state = self.state.lock();
-        state.side = None;
-        state.done.clear();
-        self.changed.notify_all();
+        self.state.lock().program = None;
     }
 
     /// Has the program run callback `id`, and returns when it has, or when it is gone.
     pub fn call(&self, id: u64) {
-        let Some(side) = self.state.lock().side.clone() else {
-            return;
-        };
-        self.state.lock().running += 1;
-        let sent = side.send_to_program(&ToProgram::Callback { id }, None);
-        let mut state = self.state.lock();
-        while sent.is_ok() && state.side.is_some() {
-            if let Some(count) = state.done.get_mut(&id) {
-                *count -= 1;
-                if *count == 0 {
-                    state.done.remove(&id);
-                }
-                break;
+        let (number, attachment, count) = {
+            let mut state = self.state.lock();
+            let attachment = state.attachment;
+            let Some(program) = &mut state.program else {
+                return;
+            };
+            // Under the lock: the program counts in the order of the messages.
+            let asked = ToProgram::Callback { id };
+            if program.side.send_to_program(&asked, None).is_err() {
+                return;
             }
-            self.changed.wait_for(&mut state, SLICE);
-        }
-        state.running -= 1;
-    }
-
-    /// The program has run callback `id`.
-    pub fn done(&self, id: u64) {
-        let mut state = self.state.lock();
-        if state.running > 0 {
-            *state.done.entry(id).or_default() += 1;
-            self.changed.notify_all();
+            let number = program.asked;
+            program.asked = number.wrapping_add(1);
+            (number, attachment, program.count.clone())
+        };
+        while !count.has_run(number, SLICE) {
+            let state = self.state.lock();
+            let Some(program) = &state.program else {
+                return;
+            };
+            if state.attachment != attachment || !count.program_lives(&*program.side) {
+                return;
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::fd::AsFd;
+    use std::thread::{JoinHandle, sleep, spawn};
+
+    use fermata_wire::{Config, Consumer, Producer, create};
+
     use super::*;
+
+    fn attached() -> (Arc<Callbacks>, Consumer, Producer, Arc<Side>) {
+        let (worker, program) = Side::pair().unwrap();
+        let (worker, program) = (Arc::new(Side::new(worker)), Arc::new(Side::new(program)));
+        let memory = create(&Config::default()).unwrap();
+        let consumer = Consumer::open(memory.as_fd(), Arc::clone(&worker)).unwrap();
+        let producer = Producer::open(memory.as_fd(), Arc::clone(&program)).unwrap();
+        let callbacks = Arc::new(Callbacks::default());
+        callbacks.attach(worker, consumer.callbacks());
+        (callbacks, consumer, producer, program)
+    }
+
+    fn call(callbacks: &Arc<Callbacks>, program: &Side, id: u64) -> JoinHandle<()> {
+        let callbacks = Arc::clone(callbacks);
+        let waiting = spawn(move || callbacks.call(id));
+        let asked = program.receive_from_worker(Duration::from_secs(5)).unwrap();
+        assert_eq!(asked.unwrap().0, ToProgram::Callback { id });
+        waiting
+    }
 
     #[test]
     fn a_caller_waits_for_its_own_callback() {
-        let (worker, program) = Side::pair().unwrap();
-        let callbacks = Arc::new(Callbacks::default());
-        callbacks.attach(Arc::new(Side::new(worker)));
-        let program = Side::new(program);
-        let waiting = {
-            let callbacks = Arc::clone(&callbacks);
-            std::thread::spawn(move || callbacks.call(7))
-        };
-        let asked = program
-            .receive_from_worker(Duration::from_secs(5))
-            .unwrap()
-            .unwrap();
-        assert_eq!(asked.0, ToProgram::Callback { id: 7 });
-        callbacks.done(8);
-        assert!(!waiting.is_finished());
-        callbacks.done(7);
-        waiting.join().unwrap();
+        let (callbacks, _consumer, producer, program) = attached();
+        let first = call(&callbacks, &program, 7);
+        let second = call(&callbacks, &program, 5);
+        producer.callback_done();
+        first.join().unwrap();
+        sleep(Duration::from_millis(5));
+        assert!(!second.is_finished());
+        producer.callback_done();
+        second.join().unwrap();
     }
 
     #[test]
     fn a_caller_goes_on_when_the_program_is_gone() {
-        let (worker, program) = Side::pair().unwrap();
-        let callbacks = Arc::new(Callbacks::default());
-        callbacks.attach(Arc::new(Side::new(worker)));
-        let waiting = {
-            let callbacks = Arc::clone(&callbacks);
-            std::thread::spawn(move || callbacks.call(7))
-        };
-        drop(program);
+        let (callbacks, _consumer, producer, program) = attached();
+        let waiting = call(&callbacks, &program, 7);
+        let other = call(&callbacks, &program, 8);
+        drop((program, producer));
+        waiting.join().unwrap();
+        other.join().unwrap();
+        let (callbacks, _consumer, _producer, program) = attached();
+        let waiting = call(&callbacks, &program, 7);
         callbacks.detach();
         waiting.join().unwrap();
     }

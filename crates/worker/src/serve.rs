@@ -117,7 +117,8 @@ impl Server {
     /// Serves until asked to stop or the program is gone; the answer is the session as it is then.
     pub fn run(mut self, mut consumer: Consumer, requests: &Requests) -> (Site, Faults, Ended) {
         self.site.live.forget_current();
-        self.callbacks.attach(Arc::clone(&self.side));
+        self.callbacks
+            .attach(Arc::clone(&self.side), consumer.callbacks());
         let ended = match self.welcome() {
             Ok(()) => self.decode(&mut consumer, requests),
             Err(error) => Ended::Broken(error),
@@ -266,10 +267,8 @@ impl Server {
         let context = context_of(op, &self.site.session);
         let reports = reports(op);
         if let Some(fatal) = context.and_then(|context| self.faults.fatal(context)) {
-            if !matches!(op, Op::CallbackDone { .. }) {
-                let error = fatal.clone();
-                self.answer(ticket, None, false, Err(error));
-            }
+            let error = fatal.clone();
+            self.answer(ticket, None, false, Err(error));
             return;
         }
         if self.light > 0

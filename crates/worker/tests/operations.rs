@@ -254,7 +254,7 @@ fn graphs_run_update_and_come_back() {
             stream: STREAM,
         });
         assert_eq!(program.callback(), 9);
-        program.post(&Op::CallbackDone { id: 9 });
+        program.producer.callback_done();
         done(program, &Op::StreamSync { stream: STREAM });
         assert_eq!(words(&program.read(device, 256)), [expected; 64]);
     };
@@ -317,7 +317,7 @@ fn a_callback_holds_its_stream_and_no_other() {
     program.launch_add(device, 0, 16, other);
     done(&program, &Op::StreamSync { stream: other });
     assert!(!waiting.wait_for(Duration::from_millis(30)).unwrap());
-    program.post(&Op::CallbackDone { id: 4 });
+    program.producer.callback_done();
     assert!(waiting.wait_for(Duration::from_secs(10)).unwrap());
     assert_eq!(waiting.wait(&mut Vec::new()).unwrap().status, 0);
     assert_eq!(words(&program.read(device, 64)), [1; 16]);
@@ -371,7 +371,7 @@ fn events_order_streams_and_tell_time() {
         Answer::Error(600, _)
     ));
     std::thread::sleep(Duration::from_millis(5));
-    program.post(&Op::CallbackDone { id: 1 });
+    program.producer.callback_done();
     done(&program, &Op::EventSync { event: 0x301 });
     // A destroyed stream's work is waited for.
     program.post(&Op::StreamDestroy { stream: 0x201 });

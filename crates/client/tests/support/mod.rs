@@ -1,6 +1,6 @@
 //! A daemon and a worker for tests: enough of both to run a small program against the library.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -119,7 +119,8 @@ impl Stage {
             side,
             device,
             stop: stop.clone(),
-            streams: HashMap::new(),
+            streams: VecDeque::new(),
+            ran: 0,
         };
         self.worker = Some((stop, std::thread::spawn(move || serving.run())));
     }
@@ -214,8 +215,10 @@ struct Serving {
     side: Arc<Side>,
     device: Arc<Mutex<Device>>,
     stop: Arc<AtomicBool>,
-    /// Streams that wait for a callback, and what was to come after it.
-    streams: HashMap<u64, Vec<fermata_wire::Ticket>>,
+    /// For each callback that has not run, what is to come after it.
+    streams: VecDeque<Vec<fermata_wire::Ticket>>,
+    /// Callbacks that have run.
+    ran: u32,
 }
 
 impl Serving {
@@ -234,9 +237,11 @@ impl Serving {
             .unwrap();
         let mut consumer = self.consumer.take().unwrap();
         let (replier, staging) = (consumer.replier(), consumer.staging());
+        let ran = consumer.callbacks();
         let mut names = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
-            let message = match consumer.next(Duration::from_millis(20)) {
+            self.release(&ran, &replier);
+            let message = match consumer.next(Duration::from_millis(1)) {
                 Ok(Event::Message(message)) => message,
                 Ok(Event::Idle) => continue,
                 Ok(Event::Closed) | Err(_) => return,
@@ -248,7 +253,7 @@ impl Serving {
                 message.op,
                 Op::StreamSync { .. } | Op::Drain | Op::ContextSync { .. }
             );
-            if let (true, Some(waiting)) = (behind, self.streams.values_mut().next()) {
+            if let (true, Some(waiting)) = (behind, self.streams.back_mut()) {
                 waiting.extend(message.ticket);
                 continue;
             }
@@ -264,19 +269,20 @@ impl Serving {
                     )
                     .unwrap();
             }
-            if let Op::CallbackDone { id } = message.op {
-                for ticket in self.streams.remove(&id).into_iter().flatten() {
-                    replier
-                        .answer(
-                            ticket,
-                            &Reply {
-                                status: 0,
-                                body: ReplyBody::None,
-                                text: "",
-                            },
-                        )
-                        .unwrap();
-                }
+        }
+    }
+
+    /// Answers what has waited for callbacks that have run by now.
+    fn release(&mut self, ran: &fermata_wire::CallbackCount, replier: &fermata_wire::Replier) {
+        while !self.streams.is_empty() && ran.has_run(self.ran, Duration::ZERO) {
+            self.ran += 1;
+            for ticket in self.streams.pop_front().into_iter().flatten() {
+                let reply = Reply {
+                    status: 0,
+                    body: ReplyBody::None,
+                    text: "",
+                };
+                replier.answer(ticket, &reply).unwrap();
             }
         }
     }
@@ -350,7 +356,7 @@ impl Serving {
                     .push((launch.function, launch.grid, launch.params.to_vec()));
             }
             Op::HostCall { id, .. } => {
-                self.streams.insert(*id, Vec::new());
+                self.streams.push_back(Vec::new());
                 self.side
                     .send_to_program(&ToProgram::Callback { id: *id }, None)
                     .unwrap();

@@ -221,10 +221,6 @@ impl Server {
             Op::EventQuery { event } => self.event_query(*event),
             Op::EventElapsed { start, end } => self.event_elapsed(*start, *end),
             Op::HostCall { stream, id } => self.host_call(*stream, *id),
-            Op::CallbackDone { id } => {
-                self.callbacks.done(*id);
-                Ok(Reaction::Later)
-            }
             Op::WriteValue {
                 stream,
                 address,

@@ -1,0 +1,75 @@
+//! More work than queues hold: nothing that waits may hold up what it waits for.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Answer, CONTEXT, LEGACY, Worker, words};
+use fermata_abi::op::{Op, StreamRef};
+
+const STREAM: StreamRef = StreamRef {
+    context: CONTEXT,
+    stream: 0x200,
+};
+
+/// More than a driver takes for one stream, and more than the ring of these tests holds.
+const LAUNCHES: u32 = 20_000;
+
+#[test]
+fn a_callback_ends_while_queue_and_ring_are_full_behind_it() {
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    program.set_up();
+    program.post(&Op::StreamCreate {
+        stream: 0x200,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
+    let device = program.alloc(64);
+    program.write(device, &[0; 64]);
+    program.post(&Op::HostCall {
+        stream: STREAM,
+        id: 3,
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..LAUNCHES).for_each(|_| program.launch_add(device, 1, 16, STREAM)));
+        assert_eq!(program.callback(), 3);
+        // Long enough for the ring to fill, if the driver's queue does.
+        std::thread::sleep(Duration::from_millis(300));
+        program.producer.callback_done();
+    });
+    let synced = program
+        .producer
+        .request(&Op::StreamSync { stream: STREAM }, None)
+        .unwrap();
+    assert!(synced.wait_for(Duration::from_secs(60)).unwrap());
+    assert_eq!(words(&program.read(device, 64)), [LAUNCHES; 16]);
+}
+
+#[test]
+fn a_ring_full_of_launches_is_no_deadlock() {
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    program.set_up();
+    let device = program.alloc(64);
+    program.write(device, &[0; 64]);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for n in 0..LAUNCHES / 4 {
+                    program.launch_add(device, 1, 16, LEGACY);
+                    if n % 1000 == 0 {
+                        assert_eq!(
+                            program.ask(&Op::ContextSync { context: CONTEXT }),
+                            Answer::None
+                        );
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(words(&program.read(device, 64)), [LAUNCHES; 16]);
+}

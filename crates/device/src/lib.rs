@@ -12,6 +12,7 @@
 
 mod address_space;
 mod arrays;
+mod block;
 mod context;
 mod copy;
 mod devices;
@@ -31,9 +32,11 @@ mod pinned;
 mod ranges;
 mod stream;
 mod transfer;
+mod words;
 
 pub use address_space::AddressSpace;
 pub use arrays::ArrayShape;
+pub use block::DeviceBlock;
 pub use copy::{CopyBox, CopySide, Endpoint};
 pub use devices::DeviceFacts;
 pub use driver::Driver;
@@ -48,3 +51,4 @@ pub use launch::{Grid, KernelLaunch};
 pub use module::ModuleRefused;
 pub use pinned::{PinnedBuffer, PinnedPool};
 pub use transfer::{CopyEngine, Direction, InFlight};
+pub use words::PinnedWords;

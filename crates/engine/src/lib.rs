@@ -24,6 +24,7 @@ pub mod restore;
 mod sink;
 mod site;
 mod text;
+pub mod twin;
 mod variables;
 
 pub use error::{EngineError, ErrorKind};

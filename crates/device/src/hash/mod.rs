@@ -72,7 +72,7 @@ impl Hasher {
             roots: driver.function(blake3, "fermata_blake3_roots")?,
             change,
             multiprocessors: driver.multiprocessors(index)?.max(1),
-            scratch: Scratch::new(driver, index)?,
+            scratch: Scratch::new(driver, index),
             bounce: PinnedPool::new(driver, 1, BOUNCE)?,
         })
     }

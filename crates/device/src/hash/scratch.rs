@@ -3,34 +3,25 @@
 use std::sync::Arc;
 
 use crate::driver::Result;
-use crate::{Driver, PhysicalHandle};
+use crate::{DeviceBlock, Driver};
 
 /// One block of device memory; what is placed in it lasts until the next placing.
 pub(super) struct Scratch {
     driver: Arc<Driver>,
     index: u32,
-    granularity: u64,
-    block: Option<Block>,
-}
-
-struct Block {
-    address: u64,
-    size: u64,
-    memory: PhysicalHandle,
+    block: Option<DeviceBlock>,
 }
 
 /// Alignment of everything placed.
 const ALIGN: usize = 256;
 
 impl Scratch {
-    pub fn new(driver: &Arc<Driver>, index: u32) -> Result<Self> {
-        let granularity = driver.granularity(index)?;
-        Ok(Scratch {
+    pub fn new(driver: &Arc<Driver>, index: u32) -> Self {
+        Scratch {
             driver: Arc::clone(driver),
             index,
-            granularity,
             block: None,
-        })
+        }
     }
 
     /// Addresses for three arrays of these sizes. What was placed before is overwritten, so the work
@@ -42,51 +33,13 @@ impl Scratch {
     }
 
     fn at_least(&mut self, bytes: u64) -> Result<u64> {
-        if let Some(block) = self.block.as_ref().filter(|block| block.size >= bytes) {
-            return Ok(block.address);
+        if let Some(block) = self.block.as_ref().filter(|block| block.size() >= bytes) {
+            return Ok(block.address());
         }
-        self.release()?;
-        let size = bytes.next_multiple_of(self.granularity);
-        let memory = self.driver.create_memory(self.index, size)?;
-        let placed = self
-            .driver
-            .reserve_addresses(size, 0, 0)
-            .and_then(|address| {
-                let mapped = self.driver.map(address, size, 0, memory).and_then(|()| {
-                    let access = fermata_abi::sys::driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-                    self.driver.set_access(address, size, access, &[self.index])
-                });
-                mapped.map(|()| address)
-            });
-        match placed {
-            Ok(address) => {
-                self.block = Some(Block {
-                    address,
-                    size,
-                    memory,
-                });
-                Ok(address)
-            }
-            Err(error) => {
-                self.driver.release_memory(memory)?;
-                Err(error)
-            }
-        }
-    }
-
-    fn release(&mut self) -> Result<()> {
-        let Some(block) = self.block.take() else {
-            return Ok(());
-        };
-        self.driver.unmap(block.address, block.size)?;
-        self.driver.release_addresses(block.address, block.size)?;
-        self.driver.release_memory(block.memory)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Nothing can be done about a failure here: the context is gone, and the memory with it.
-        let _ = self.release();
+        self.block = None;
+        let block = DeviceBlock::new(&self.driver, self.index, bytes)?;
+        let address = block.address();
+        self.block = Some(block);
+        Ok(address)
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Solver<'m> {
     pools: [Provenance; 2],
     summary: Summary,
     changed: bool,
+    /// Provenances are final: accesses are noted now. Before, a register may seem to come from nowhere.
+    settled: bool,
 }
 
 /// Functions the CUDA runtime provides to kernels that write no buffer of the program.
@@ -74,6 +76,7 @@ impl<'m> Solver<'m> {
             pools: Default::default(),
             summary: Summary::default(),
             changed: false,
+            settled: false,
         }
     }
 
@@ -106,9 +109,10 @@ impl<'m> Solver<'m> {
                     }
                 }
             }
-            if !self.changed {
+            if self.settled {
                 return self.summary;
             }
+            self.settled = !self.changed;
         }
     }
 
@@ -391,6 +395,9 @@ impl<'m> Solver<'m> {
     }
 
     fn access(&mut self, base: &Provenance, read: bool, write: bool) {
+        if !self.settled {
+            return;
+        }
         let whole = base.has_address();
         let packed;
         let base = if whole {
@@ -407,12 +414,10 @@ impl<'m> Solver<'m> {
             if !wanted {
                 continue;
             }
-            let before = (roots.params.len(), roots.symbols.len(), roots.loaded);
             roots.params.extend(&base.params);
             roots.symbols.extend(base.symbols.iter().cloned());
             // An address that comes from nowhere we know is as unknown as a loaded one.
             roots.loaded |= base.loaded || !base.has_address();
-            self.changed |= before != (roots.params.len(), roots.symbols.len(), roots.loaded);
         }
     }
 

@@ -1,0 +1,178 @@
+//! Making and loading the twins of one module.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use fermata_abi::op::Handle;
+use fermata_abi::sys::driver as cu;
+use fermata_device::{DriverError, FunctionHandle, ModuleHandle};
+use fermata_ptx::ast::Module;
+use fermata_ptx::passes::{bind, guard};
+use fermata_state::ImageId;
+
+use super::{NoTwin, Twin, TwinModule, Twins};
+use crate::text::text_of;
+use crate::{Live, Site};
+
+/// Texts that have been read while twins are made, by image and architecture; or why there is none.
+#[derive(Default)]
+pub(super) struct Texts(HashMap<(ImageId, Option<u32>), Result<Arc<Module>, String>>);
+
+impl Texts {
+    fn get(
+        &mut self,
+        image: Option<&[u8]>,
+        id: ImageId,
+        version: Option<u32>,
+    ) -> Result<Arc<Module>, String> {
+        let read = || read(image.unwrap_or_default(), version).map(Arc::new);
+        self.0.entry((id, version)).or_insert_with(read).clone()
+    }
+}
+
+fn read(image: &[u8], version: Option<u32>) -> Result<Module, String> {
+    let (text, certain) = text_of(image, version).ok_or("its module has machine code only")?;
+    if !certain {
+        return Err(format!(
+            "its module has text for architecture {} and runs code for {}",
+            text.sm.unwrap_or_default(),
+            version.unwrap_or_default()
+        ));
+    }
+    fermata_ptx::parse(&text.source).map_err(|error| format!("its text cannot be read: {error}"))
+}
+
+/// The architecture whose text the driver has compiled, or from which its machine code was made.
+fn version_of(live: &Live, function: FunctionHandle) -> Option<u32> {
+    let attributes = live.driver.function_attributes(function);
+    let version = attributes.get(cu::CU_FUNC_ATTRIBUTE_PTX_VERSION as usize)?;
+    u32::try_from(*version).ok()
+}
+
+impl Twins {
+    /// Makes the twins of these kernels of a module, or notes why there are none.
+    pub(super) fn make(
+        &mut self,
+        site: &mut Site,
+        module: Handle,
+        functions: &[Handle],
+        texts: &mut Texts,
+    ) -> Result<(), DriverError> {
+        let Site { session, live } = site;
+        let names: BTreeMap<String, Handle> = functions
+            .iter()
+            .filter_map(|function| {
+                let record = session.functions.get(*function).ok()?;
+                Some((record.name.clone(), *function))
+            })
+            .collect();
+        let (Ok(record), Some(original)) = (
+            session.modules.get(module),
+            live.modules.get(&module).copied(),
+        ) else {
+            return Ok(());
+        };
+        let context = record.context;
+        live.enter(context)?;
+        let version = functions
+            .iter()
+            .find_map(|function| version_of(live, live.functions.get(function)?.handle));
+        let text = texts.get(session.image(&record.image), record.image, version);
+        let loaded = text.and_then(|text| self.load(live, original, &text, &names));
+        let twin_module = match loaded {
+            Ok(Some(twin_module)) => twin_module,
+            Ok(None) => return Ok(()),
+            Err(why) => {
+                for (kernel, function) in &names {
+                    self.refuse(*function, kernel, &why);
+                }
+                return Ok(());
+            }
+        };
+        self.modules.push(TwinModule {
+            handle: twin_module,
+            context,
+            of: module,
+        });
+        for (kernel, function) in &names {
+            if self.without.contains_key(function) {
+                continue;
+            }
+            match find(live, twin_module, kernel, *function) {
+                Ok(twin) => {
+                    self.twins.insert(*function, twin);
+                }
+                Err(why) => self.refuse(*function, kernel, &why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the text over and loads it into the current context; `None` if no kernel is left.
+    fn load(
+        &mut self,
+        live: &Live,
+        original: ModuleHandle,
+        text: &Module,
+        names: &BTreeMap<String, Handle>,
+    ) -> Result<Option<ModuleHandle>, String> {
+        let guarded = guard(text, self.what, &|name| names.contains_key(name));
+        let guarded = guarded.map_err(|error| error.to_string())?;
+        let address = |name: &str| {
+            let found = live.driver.variable(original, name);
+            found.ok().map(|(address, _)| address)
+        };
+        let bound = bind(guarded.module, &address);
+        for (kernel, why) in guarded.refused.iter().chain(&bound.refused) {
+            if let Some(function) = names.get(&**kernel) {
+                self.refuse(*function, kernel, &why.to_string());
+            }
+        }
+        let made: Vec<&str> = bound.kernels().map(|name| &**name).collect();
+        for (kernel, function) in names {
+            if !made.contains(&kernel.as_str()) && !self.without.contains_key(function) {
+                self.refuse(*function, kernel, "it is not in its module's text");
+            }
+        }
+        if made.is_empty() {
+            return Ok(None);
+        }
+        let text = bound.module.to_string();
+        let loaded = live.driver.load_module(text.as_bytes());
+        let refused = |error| format!("the driver refuses the twin: {error}");
+        loaded.map(Some).map_err(refused)
+    }
+
+    fn refuse(&mut self, function: Handle, kernel: &str, why: &str) {
+        let refused = NoTwin {
+            function,
+            kernel: kernel.to_owned(),
+            why: why.to_owned(),
+        };
+        self.without.insert(function, refused);
+    }
+}
+
+/// The twin in its loaded module, compared with the original.
+fn find(live: &Live, module: ModuleHandle, kernel: &str, function: Handle) -> Result<Twin, String> {
+    let said = |error: DriverError| format!("the driver refuses the twin: {error}");
+    let original = live.functions.get(&function).ok_or("it is not loaded")?;
+    let twin = live.driver.function(module, kernel).map_err(said)?;
+    let expected = live.driver.function_params(original.handle).map_err(said)?;
+    let params = live.driver.function_params(twin).map_err(said)?;
+    let table = match params.split_last() {
+        Some(((at, 8), rest)) if rest == expected => *at,
+        _ => return Err("its parameters are others than its text says".to_owned()),
+    };
+    let attributes = live.driver.function_attributes(twin);
+    let threads = attributes.get(cu::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK as usize);
+    let max_threads = threads.and_then(|n| u64::try_from(*n).ok());
+    Ok(Twin {
+        function: twin,
+        kernel: kernel.to_owned(),
+        context: original.context,
+        table_at: table as usize,
+        max_threads: max_threads.unwrap_or(u64::MAX),
+        attributes: BTreeMap::new(),
+    })
+}

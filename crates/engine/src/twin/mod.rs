@@ -1,0 +1,318 @@
+//! Twin kernels at run time: launched in a kernel's place, they check each global access against the
+//! ranges that speculation has named, and report the first one outside (PhoenixOS, section 4.1).
+//!
+//! ```text
+//!  prepare: image ─ text ─ guard ─ bind ─► twin module, beside the original, with its variables  (make)
+//!  launch:  parameters + table ─► twin's function          table: ranges in device memory       (tables)
+//!                                    │ first access outside
+//!  violations ◄── record in pinned memory ◄┘
+//! ```
+//! Twins are made before anything stops, once per module; what has none is named with the reason, and
+//! content validation has to do. Loading a twin may fail, launching one too: the original runs then. A
+//! graph is launched with its original kernels always: its nodes are fixed when it is instantiated.
+
+mod make;
+mod tables;
+
+use std::collections::{BTreeMap, HashMap};
+
+use fermata_abi::op::{Address, Handle, Launch, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{DriverError, FunctionHandle, Grid, KernelLaunch, ModuleHandle};
+use fermata_ptx::passes::Guard;
+
+use crate::access::Range;
+use crate::{HandleMap, Live, Site};
+
+use tables::Tables;
+
+/// What twins have found: accesses of a kernel outside the ranges it was launched with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The kernel.
+    pub function: Handle,
+    /// Its name.
+    pub kernel: String,
+    /// The first access: where.
+    pub address: Address,
+    /// The first access: how many bytes.
+    pub bytes: u64,
+    /// Accesses outside, one per thread and instruction, until this was reported. Those after the first
+    /// may have been anywhere.
+    pub count: u64,
+}
+
+/// A kernel that has no twin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoTwin {
+    /// The kernel.
+    pub function: Handle,
+    /// Its name.
+    pub kernel: String,
+    /// Why.
+    pub why: String,
+}
+
+/// What [`Twins::prepare`] did.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Prepared {
+    /// Kernels that have a twin now.
+    pub twins: usize,
+    /// Those that have none.
+    pub without: Vec<NoTwin>,
+    /// Seconds spent.
+    pub seconds: f64,
+}
+
+/// The twin of a kernel.
+struct Twin {
+    function: FunctionHandle,
+    kernel: String,
+    context: Handle,
+    /// Where the table's address goes in the parameter block.
+    table_at: usize,
+    /// Larger blocks are beyond it: it needs more registers than the original.
+    max_threads: u64,
+    /// Attributes as they were last set.
+    attributes: BTreeMap<i32, i32>,
+}
+
+/// A module with twins, and the module it belongs to.
+struct TwinModule {
+    handle: ModuleHandle,
+    context: Handle,
+    of: Handle,
+}
+
+/// See the module.
+pub struct Twins {
+    what: Guard,
+    twins: HandleMap<Handle, Twin>,
+    without: HandleMap<Handle, NoTwin>,
+    modules: Vec<TwinModule>,
+    tables: HashMap<Handle, Tables>,
+    /// The parameter block of the launch at hand.
+    params: Vec<u8>,
+}
+
+impl Twins {
+    /// No twins yet; they will check `what`.
+    pub fn new(what: Guard) -> Self {
+        Self {
+            what,
+            twins: HandleMap::default(),
+            without: HandleMap::default(),
+            modules: Vec::new(),
+            tables: HashMap::new(),
+            params: Vec::new(),
+        }
+    }
+
+    /// Which accesses they check.
+    pub fn what(&self) -> Guard {
+        self.what
+    }
+
+    /// Makes the twins of all kernels of the session that have none yet. Compiles, so it takes its time;
+    /// nothing needs to stand still for it.
+    ///
+    /// # Errors
+    /// A context cannot be entered. A kernel without a twin is no error.
+    pub fn prepare(&mut self, site: &mut Site) -> Result<Prepared, DriverError> {
+        let start = std::time::Instant::now();
+        self.forget(site);
+        let mut by_module: BTreeMap<Handle, Vec<Handle>> = BTreeMap::new();
+        for (function, record) in site.session.functions.iter() {
+            if !self.knows(function) {
+                by_module.entry(record.module).or_default().push(function);
+            }
+        }
+        let mut texts = make::Texts::default();
+        for (module, functions) in by_module {
+            self.make(site, module, &functions, &mut texts)?;
+        }
+        let mut without: Vec<NoTwin> = self.without.values().cloned().collect();
+        without.sort_by_key(|it| it.function);
+        Ok(Prepared {
+            twins: self.twins.len(),
+            without,
+            seconds: start.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Whether [`Twins::prepare`] has looked at this kernel.
+    pub fn knows(&self, function: Handle) -> bool {
+        self.twins.contains_key(&function) || self.without.contains_key(&function)
+    }
+
+    /// Why a kernel has no twin; `None` if it has one, or was never looked at.
+    pub fn without(&self, function: Handle) -> Option<&NoTwin> {
+        self.without.get(&function)
+    }
+
+    /// Launches the twin in the kernel's place, with `allowed` as the ranges it may touch; they are used
+    /// until the next launch of the kernel in this stream names others. False if it has no twin, or one
+    /// that cannot run with this block: the original must be launched.
+    ///
+    /// # Errors
+    /// What a launch of the original could have said.
+    pub fn launch(
+        &mut self,
+        site: &mut Site,
+        launch: &Launch<'_>,
+        stream: StreamRef,
+        allowed: &[Range],
+    ) -> Result<bool, DriverError> {
+        let Self {
+            twins,
+            tables,
+            params,
+            ..
+        } = self;
+        let Some(twin) = twins.get_mut(&launch.function) else {
+            return Ok(false);
+        };
+        let threads: u64 = launch.block.iter().map(|n| u64::from(*n)).product();
+        if threads > twin.max_threads {
+            return Ok(false);
+        }
+        let Site { session, live } = site;
+        let device = live.enter(twin.context)?.device;
+        let on = live.stream(stream)?;
+        if let Ok(record) = session.functions.get(launch.function) {
+            twin.follow(&record.attributes, live)?;
+        }
+        let tables = match tables.entry(twin.context) {
+            std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
+            std::collections::hash_map::Entry::Vacant(room) => {
+                room.insert(Tables::new(&live.driver, device)?)
+            }
+        };
+        let table = tables.table(&live.driver, launch.function, stream, on, allowed)?;
+        params.clear();
+        params.extend_from_slice(&live.moved.patch(launch.params));
+        params.resize(twin.table_at, 0);
+        params.extend_from_slice(&table.to_le_bytes());
+        let yes = 1i32.to_ne_bytes();
+        let mut attributes: Vec<(u32, &[u8])> = launch
+            .attributes
+            .iter()
+            .map(|it| (it.id, it.value))
+            .collect();
+        if launch.cooperative {
+            attributes.push((cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &yes));
+        }
+        let kernel = KernelLaunch {
+            function: twin.function,
+            size: Grid {
+                grid: launch.grid,
+                block: launch.block,
+                shared: launch.shared,
+            },
+            params,
+            attributes: &attributes,
+        };
+        match live.driver.launch(&kernel, on) {
+            Ok(()) => Ok(true),
+            Err(error) if is_too_large(error.code) => {
+                twin.max_threads = twin.max_threads.min(threads.saturating_sub(1));
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What has been found since the last call. Kernels that are still running may report later.
+    ///
+    /// # Errors
+    /// What the driver says when counts are fetched; reports that were read by then come again.
+    pub fn violations(&mut self, live: &mut Live) -> Result<Vec<Violation>, DriverError> {
+        let mut found = Vec::new();
+        for (context, tables) in &mut self.tables {
+            if !tables.has_reports() {
+                continue;
+            }
+            live.enter(*context)?;
+            for report in tables.take(live)? {
+                let twin = self.twins.get(&report.function);
+                found.push(Violation {
+                    function: report.function,
+                    kernel: twin.map(|twin| twin.kernel.clone()).unwrap_or_default(),
+                    address: report.address,
+                    bytes: report.bytes,
+                    count: report.count,
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Lets go of twins whose module or context is gone. To be called while no launch of theirs is under
+    /// way, at the latest by the next [`Twins::prepare`], which does.
+    pub fn forget(&mut self, site: &mut Site) {
+        let Site { session, live } = site;
+        let functions = |handle: &Handle| session.functions.contains(*handle);
+        self.twins.retain(|handle, _| functions(handle));
+        self.without.retain(|handle, _| functions(handle));
+        self.modules.retain(|module| {
+            if session.modules.contains(module.of) {
+                return true;
+            }
+            // A context that is gone has taken its modules along.
+            if live.enter(module.context).is_ok() {
+                let _ = live.driver.unload_module(module.handle);
+            }
+            false
+        });
+        let gone = |context: &Handle| !session.contexts.contains(*context);
+        let gone: Vec<Handle> = self.tables.keys().copied().filter(gone).collect();
+        for context in gone {
+            // All work of a context has ended with it.
+            if let Some(tables) = self.tables.remove(&context) {
+                tables.release();
+            }
+        }
+    }
+
+    /// Gives everything back. Waits for all work of the contexts in which twins were launched.
+    ///
+    /// # Errors
+    /// What the driver says; what could not be given back goes with the process.
+    pub fn close(mut self, live: &mut Live) -> Result<(), DriverError> {
+        for (context, tables) in self.tables.drain() {
+            live.enter(context)?;
+            live.driver.synchronize_context()?;
+            tables.release();
+        }
+        for module in self.modules.drain(..) {
+            live.enter(module.context)?;
+            live.driver.unload_module(module.handle)?;
+        }
+        Ok(())
+    }
+}
+
+impl Twin {
+    /// Sets the attributes that the program has set.
+    fn follow(&mut self, wanted: &BTreeMap<i32, i32>, live: &Live) -> Result<(), DriverError> {
+        if self.attributes == *wanted {
+            return Ok(());
+        }
+        for (attribute, value) in wanted {
+            if self.attributes.get(attribute) != Some(value) {
+                live.driver
+                    .set_function_attribute(self.function, *attribute, *value)?;
+            }
+        }
+        self.attributes.clone_from(wanted);
+        Ok(())
+    }
+}
+
+/// A twin needs more of a multiprocessor than its original.
+fn is_too_large(code: cu::CUresult) -> bool {
+    matches!(
+        code,
+        cu::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES | cu::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+    )
+}

@@ -1,0 +1,271 @@
+//! The tables of ranges that twins search, in device memory, and the records they write, in pinned memory.
+//!
+//! ```text
+//!  block ─┬─ table of (kernel, stream): header, ranges ── record: 2 words ─┐ pinned
+//!         ├─ ...                                                           ├─ address, bytes
+//!         └─ room                                                          ┘
+//! ```
+//! A table belongs to one kernel in one stream, so that the stream's order keeps a table that is used from
+//! being changed: it is written by a copy in that stream, before the launch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fermata_abi::op::{Address, Handle, StreamRef};
+use fermata_device::{DeviceBlock, Driver, DriverError, PinnedWords, StreamHandle};
+use fermata_ptx::passes::TABLE_HEADER_BYTES;
+
+use crate::Live;
+use crate::access::Range;
+
+/// Device memory taken at a time.
+const BLOCK: u64 = 2 << 20;
+/// Tables are of this size or a power of two larger.
+const SMALLEST: u64 = 256;
+/// Records made at a time.
+const RECORDS: usize = 512;
+/// Where the part of a table begins that a launch may change: count of ranges, ranges.
+const VARIABLE_PART: u64 = TABLE_HEADER_BYTES - 8;
+/// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream.
+const NON_BLOCKING: u32 = 1;
+
+/// What a kernel has reported.
+pub(super) struct Report {
+    pub function: Handle,
+    pub address: Address,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+struct Table {
+    function: Handle,
+    stream: StreamRef,
+    address: Address,
+    room: u64,
+    /// Index of its first record word.
+    record: usize,
+    /// As they were given last.
+    allowed: Vec<Range>,
+}
+
+/// The tables of one context. Work that uses them may be under way when they are dropped, so their memory
+/// then stays until the process ends; [`Tables::release`] gives it back.
+pub(super) struct Tables {
+    driver: Arc<Driver>,
+    device: u32,
+    blocks: Vec<DeviceBlock>,
+    /// Bytes used of the last block.
+    used: u64,
+    words: Vec<PinnedWords>,
+    tables: Vec<Table>,
+    by_launch: HashMap<(Handle, StreamRef), usize>,
+    /// Counts are fetched here.
+    counts: PinnedWords,
+    fetching: StreamHandle,
+    buffer: Vec<u8>,
+}
+
+impl Tables {
+    /// None yet; the context is current.
+    pub fn new(driver: &Arc<Driver>, device: u32) -> Result<Self, DriverError> {
+        Ok(Self {
+            driver: Arc::clone(driver),
+            device,
+            blocks: Vec::new(),
+            used: 0,
+            words: Vec::new(),
+            tables: Vec::new(),
+            by_launch: HashMap::new(),
+            counts: PinnedWords::new(driver, 1)?,
+            fetching: driver.create_stream(NON_BLOCKING, 0)?,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// The table for a launch, holding `allowed`.
+    pub fn table(
+        &mut self,
+        driver: &Driver,
+        function: Handle,
+        stream: StreamRef,
+        on: StreamHandle,
+        allowed: &[Range],
+    ) -> Result<Address, DriverError> {
+        let known = self.by_launch.get(&(function, stream)).copied();
+        if let Some(index) = known {
+            let table = &mut self.tables[index];
+            if table.allowed == allowed {
+                return Ok(table.address);
+            }
+            let bytes = &mut self.buffer;
+            write_ranges(bytes, allowed);
+            if VARIABLE_PART + bytes.len() as u64 <= table.room {
+                table.allowed.clear();
+                driver.copy_from_slice(table.address + VARIABLE_PART, bytes, on)?;
+                table.allowed.extend_from_slice(allowed);
+                return Ok(table.address);
+            }
+        }
+        let index = self.add(function, stream, allowed.len() as u64)?;
+        let table = &self.tables[index];
+        let (address, record) = (table.address, table.record);
+        write_ranges(&mut self.buffer, allowed);
+        let mut bytes = vec![0; VARIABLE_PART as usize];
+        bytes[8..16].copy_from_slice(&self.record_address(record).to_le_bytes());
+        bytes.extend_from_slice(&self.buffer);
+        driver.copy_from_slice(address, &bytes, on)?;
+        self.tables[index].allowed = allowed.to_vec();
+        self.by_launch.insert((function, stream), index);
+        Ok(address)
+    }
+
+    /// Gives the memory back. Nothing may be under way that uses it.
+    pub fn release(mut self) {
+        self.blocks.clear();
+        // A stream of a context that is gone is gone too.
+        let _ = self.driver.destroy_stream(self.fetching);
+    }
+
+    /// Whether any kernel has reported.
+    pub fn has_reports(&self) -> bool {
+        self.tables.iter().any(|table| self.word(table.record) != 0)
+    }
+
+    /// The reports, taken away so that kernels report again. The context is current.
+    pub fn take(&mut self, live: &mut Live) -> Result<Vec<Report>, DriverError> {
+        let mut reports = Vec::new();
+        for table in &self.tables {
+            let address = self.word(table.record);
+            if address == 0 {
+                continue;
+            }
+            let driver = &self.driver;
+            driver.copy(self.counts.address(0), table.address, 8, self.fetching)?;
+            driver.synchronize_stream(self.fetching)?;
+            reports.push(Report {
+                function: table.function,
+                address,
+                bytes: self.word(table.record + 1),
+                count: self.counts.load(0),
+            });
+            self.clear_word(table.record);
+            // A stream that is gone has no launches that could report.
+            if let Ok(on) = live.stream(table.stream) {
+                driver.fill(table.address, 0, 4, 0, 2, 1, on)?;
+            }
+        }
+        Ok(reports)
+    }
+
+    fn add(
+        &mut self,
+        function: Handle,
+        stream: StreamRef,
+        ranges: u64,
+    ) -> Result<usize, DriverError> {
+        // Some room to grow, so that a few more ranges need no new table.
+        let room = (TABLE_HEADER_BYTES + 16 * (ranges + 2))
+            .next_power_of_two()
+            .max(SMALLEST);
+        let fits = self
+            .blocks
+            .last()
+            .is_some_and(|block| block.size() - self.used >= room);
+        if !fits {
+            let block = DeviceBlock::new(&self.driver, self.device, BLOCK.max(room))?;
+            self.blocks.push(block);
+            self.used = 0;
+        }
+        let base = self.blocks.last().map_or(0, DeviceBlock::address);
+        let record = self.tables.len() * 2;
+        if record / 2 >= self.words.len() * RECORDS {
+            self.words
+                .push(PinnedWords::new(&self.driver, RECORDS * 2)?);
+        }
+        self.tables.push(Table {
+            function,
+            stream,
+            address: base + self.used,
+            room,
+            record,
+            allowed: Vec::new(),
+        });
+        self.used += room;
+        Ok(self.tables.len() - 1)
+    }
+
+    fn record_address(&self, record: usize) -> u64 {
+        let words = self.words.get(record / (2 * RECORDS));
+        words.map_or(0, |words| words.address(record % (2 * RECORDS)))
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        let words = self.words.get(index / (2 * RECORDS));
+        words.map_or(0, |words| words.load(index % (2 * RECORDS)))
+    }
+
+    fn clear_word(&self, index: usize) {
+        if let Some(words) = self.words.get(index / (2 * RECORDS)) {
+            words.store(index % (2 * RECORDS), 0);
+        }
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        self.blocks.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// Count and ranges as a table has them: sorted, joined where they touch.
+fn write_ranges(bytes: &mut Vec<u8>, allowed: &[Range]) {
+    let mut ranges: Vec<(u64, u64)> = allowed
+        .iter()
+        .filter(|range| range.len > 0)
+        .map(|range| (range.start, range.start.saturating_add(range.len)))
+        .collect();
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let joined = next.0 <= last.1;
+        if joined {
+            last.1 = last.1.max(next.1);
+        }
+        joined
+    });
+    bytes.clear();
+    bytes.extend_from_slice(&(ranges.len() as u64).to_le_bytes());
+    for (start, end) in ranges {
+        bytes.extend_from_slice(&start.to_le_bytes());
+        bytes.extend_from_slice(&end.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_sorted_and_joined() {
+        let range = |start, len| Range { start, len };
+        let mut bytes = Vec::new();
+        let given = [
+            range(0x3000, 0x10),
+            range(0x1000, 0x100),
+            range(0x1100, 0x10),
+            range(0x1080, 8),
+            range(0x5000, 0),
+            range(u64::MAX - 1, 9),
+        ];
+        write_ranges(&mut bytes, &given);
+        let words: Vec<u64> = bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| u64::from_le_bytes(*word))
+            .collect();
+        assert_eq!(
+            words,
+            [3, 0x1000, 0x1110, 0x3000, 0x3010, u64::MAX - 1, u64::MAX]
+        );
+    }
+}

@@ -1,0 +1,233 @@
+//! Access sets of launches and graphs, in a session on the software GPU.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Bench, CONTEXT, LEGACY, bench, block, launch, op};
+use fermata_abi::op::Op;
+use fermata_engine::access::{AccessSet, Predictor, Range, Target};
+use fermata_graph::{
+    Copy, CopyEnd, Graph, HostCall, KernelNode, MemsetNode, NodeKind, Place as GraphPlace,
+};
+use fermata_state::Executable;
+
+const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
+
+/// A function from the text of one kernel named `k`, and of what it needs beside it.
+fn kernel(bench: &mut Bench, text: &str) -> u64 {
+    let module = bench.module(&format!("{HEAD}{text}"));
+    bench.function(module, "k")
+}
+
+fn predict(bench: &Bench, function: u64, params: &[u8]) -> AccessSet {
+    Predictor::default().predict(&op(&launch(function, params)), &bench.site)
+}
+
+fn around(addresses: &[u64]) -> Vec<Target> {
+    addresses.iter().map(|at| Target::Around(*at)).collect()
+}
+
+#[test]
+fn pointers_in_a_structure_and_arithmetic_on_them_are_followed() {
+    let mut bench = bench();
+    let function = kernel(
+        &mut bench,
+        ".visible .entry k(.param .align 8 .b8 s[32]) { .reg .b64 %rd<9>; .reg .b32 %r<3>;
+        ld.param.u64 %rd1, [s+8]; ld.param.u64 %rd2, [s+24]; ld.param.u32 %r1, [s+16];
+        mul.wide.u32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3; ld.global.u32 %r2, [%rd4+4];
+        sub.s64 %rd5, %rd2, %rd3; atom.global.add.u32 %r2, [%rd5], 1; ret; }",
+    );
+    let (a, b, unused) = (bench.allocate(64), bench.allocate(64), bench.allocate(64));
+    // The first word is a pointer that the kernel does not use.
+    let found = predict(&bench, function, &block(&[unused, a + 16, 3, b]));
+    assert_eq!(found.reads, around(&[a + 16, b]));
+    assert_eq!(found.writes, around(&[b]));
+    assert!(found.complete);
+}
+
+#[test]
+fn numbers_that_are_nobodys_addresses_do_not_count() {
+    let mut bench = bench();
+    let function = kernel(
+        &mut bench,
+        ".visible .entry k(.param .u64 p, .param .u64 q) { .reg .b64 %rd<4>;
+        ld.param.u64 %rd1, [p]; ld.param.u64 %rd2, [q]; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], 1; ret; }",
+    );
+    let a = bench.allocate(64);
+    let found = predict(&bench, function, &block(&[a, 1 << 40]));
+    assert_eq!(found.writes, around(&[a]));
+    let freed = a + (1 << 36);
+    assert!(predict(&bench, function, &block(&[freed, 7])).is_empty());
+}
+
+#[test]
+fn stored_pointers_and_tables_leave_the_set_open() {
+    let mut bench = bench();
+    let function = kernel(
+        &mut bench,
+        ".visible .entry k(.param .u64 t) { .reg .b64 %rd<4>; .reg .b32 %r<2>;
+        ld.param.u64 %rd1, [t]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 8; add.s64 %rd2, %rd1, %rd2;
+        ld.global.u64 %rd3, [%rd2]; st.global.u32 [%rd3], 1; ret; }",
+    );
+    let table = bench.allocate(64);
+    let found = predict(&bench, function, &block(&[table]));
+    assert_eq!(found.reads, around(&[table]));
+    // A guess: the entries may lead back into the table's buffer.
+    assert_eq!(found.writes, around(&[table]));
+    assert!(!found.complete);
+}
+
+#[test]
+fn local_copies_and_calls_are_followed() {
+    let mut bench = bench();
+    let function = kernel(
+        &mut bench,
+        ".func (.param .b64 r) second(.param .align 8 .b8 s[16]) { .reg .b64 %rd<2>;
+          ld.param.b64 %rd1, [s+8]; st.param.b64 [r], %rd1; ret; }
+        .visible .entry k(.param .u64 p, .param .u64 q) { .local .align 8 .b8 depot[16]; .reg .b64 %rd<9>;
+        ld.param.u64 %rd1, [p]; ld.param.u64 %rd2, [q]; mov.u64 %rd3, depot; cvta.local.u64 %rd4, %rd3;
+        st.local.u64 [%rd3], %rd1; st.u64 [%rd4+8], %rd2; ld.local.u64 %rd5, [%rd3]; ld.u64 %rd6, [%rd4+8];
+        { .param .align 8 .b8 a[16]; st.param.b64 [a], %rd5; st.param.b64 [a+8], %rd6; .param .b64 r;
+          call (r), second, (a); ld.param.b64 %rd7, [r]; } st.global.u32 [%rd7], 1; ret; }",
+    );
+    let (a, b) = (bench.allocate(64), bench.allocate(64));
+    let found = predict(&bench, function, &block(&[a, b]));
+    assert!(found.writes.contains(&Target::Around(b)), "{found:?}");
+    assert!(found.complete);
+}
+
+#[test]
+fn variables_are_named_once_they_are_known() {
+    let mut bench = bench();
+    let text = ".visible .global .align 4 .u32 total; .visible .const .align 4 .u32 factor;
+        .visible .entry k() { .reg .b32 %r<2>; ld.const.u32 %r1, [factor]; red.global.add.u32 [total], %r1; ret; }";
+    let module = bench.module(&format!("{HEAD}{text}"));
+    let function = bench.function(module, "k");
+    let mut predictor = Predictor::default();
+    let call = launch(function, &[]);
+    assert!(!predictor.predict(&op(&call), &bench.site).complete);
+    let (total, factor) = (
+        bench.variable(module, "total"),
+        bench.variable(module, "factor"),
+    );
+    let found = predictor.predict(&op(&call), &bench.site);
+    assert_eq!(found.writes, around(&[total]));
+    assert_eq!(found.reads, around(&[factor, total]));
+    assert!(found.complete);
+}
+
+#[test]
+fn a_variable_that_was_passed_and_has_moved_is_named_where_it_lies() {
+    let mut bench = bench();
+    let text = ".visible .global .align 8 .b8 room[64]; .visible .entry k(.param .u64 p) { .reg .b64 %rd<2>;
+        ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 1; ret; }";
+    let module = bench.module(&format!("{HEAD}{text}"));
+    let function = bench.function(module, "k");
+    let actual = bench.variable(module, "room");
+    // As after a restore: the program knows it somewhere else.
+    let known = 0x7123_4560_0000;
+    bench.site.live.moved.insert(known, 64, actual);
+    let found = predict(&bench, function, &block(&[known + 8]));
+    bench.site.live.moved.remove(known);
+    assert_eq!(found.writes, around(&[actual + 8]));
+}
+
+#[test]
+fn what_was_missed_once_is_known_from_then_on() {
+    let mut bench = bench();
+    let function = kernel(&mut bench, ".visible .entry k(.param .u64 p) { ret; }");
+    let (a, hidden) = (bench.allocate(64), bench.allocate(64));
+    let mut predictor = Predictor::default();
+    let params = block(&[a]);
+    let call = op(&launch(function, &params));
+    assert!(predictor.predict(&call, &bench.site).is_empty());
+    predictor.remember(function, hidden + 8);
+    let found = predictor.predict(&call, &bench.site);
+    assert_eq!(found.writes, around(&[hidden + 8]));
+    bench.site.session.allocations.remove(hidden).unwrap();
+    assert!(predictor.predict(&call, &bench.site).is_empty());
+}
+
+fn graph(function: u64, params: &[u8], fill: u64, copy: (u64, u64)) -> Graph {
+    let mut inner = Graph::new();
+    let end = |address| CopyEnd::linear(GraphPlace::Device, address);
+    let bytes = Copy::linear(end(copy.0), end(copy.1), 48);
+    inner.add(NodeKind::Memcpy(bytes), &[]).unwrap();
+    let mut graph = Graph::new();
+    let node = KernelNode {
+        function,
+        context: 0,
+        grid: [1, 1, 1],
+        block: [32, 1, 1],
+        shared_bytes: 0,
+        params: params.to_vec(),
+        attributes: Vec::new(),
+    };
+    let host = HostCall {
+        function: 0,
+        user_data: 1,
+    };
+    let fill = MemsetNode {
+        dst: fill,
+        pitch: 0,
+        value: 0,
+        element_size: 4,
+        width: 4,
+        height: 1,
+    };
+    for kind in [
+        NodeKind::Kernel(node),
+        NodeKind::Host(host),
+        NodeKind::Memset(fill),
+        NodeKind::ChildGraph(Box::new(inner)),
+    ] {
+        graph.add(kind, &[]).unwrap();
+    }
+    graph
+}
+
+#[test]
+fn a_graph_touches_what_its_nodes_do_and_updates_are_seen() {
+    let mut bench = bench();
+    let function = kernel(
+        &mut bench,
+        ".visible .entry k(.param .u64 p) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 1; ret; }",
+    );
+    let buffers: Vec<u64> = (0..5).map(|_| bench.allocate(64)).collect();
+    let [a, b, c, d, e] = buffers[..] else {
+        panic!("five")
+    };
+    let (exec, params) = (0x9000, block(&[a]));
+    let first = graph(function, &params, b, (c, d));
+    let live = &mut bench.site.live;
+    let made = live.instantiate(CONTEXT, &first, 0).unwrap();
+    live.executables.insert(exec, (made, CONTEXT));
+    let record = Executable {
+        context: CONTEXT,
+        flags: 0,
+        graph: first,
+    };
+    bench.site.session.executables.insert(exec, record).unwrap();
+
+    let mut predictor = Predictor::default();
+    let call = Op::GraphLaunch {
+        exec,
+        stream: LEGACY,
+    };
+    let exactly = |start, len| Target::Exactly(Range { start, len });
+    let mut found = predictor.predict(&call, &bench.site);
+    found.writes.sort();
+    let mut expected = vec![exactly(b, 16), exactly(c, 48), Target::Around(a)];
+    expected.sort();
+    assert_eq!(found.writes, expected);
+    assert_eq!(found.reads, [exactly(d, 48)]);
+    assert!(found.complete);
+
+    let params = block(&[e]);
+    let second = graph(function, &params, b, (c, d));
+    bench.site.live.update(exec, &second).unwrap();
+    bench.site.session.executables.get_mut(exec).unwrap().graph = second;
+    let found = predictor.predict(&call, &bench.site);
+    assert!(found.writes.contains(&Target::Around(e)));
+    assert!(!found.writes.contains(&Target::Around(a)));
+}

@@ -1,0 +1,212 @@
+//! A session on the software GPU, made by hand. One per process: the range of device addresses is fixed.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use fermata_abi::op::{Launch, Op, StreamRef};
+use fermata_device::{Driver, Grid, KernelLaunch};
+use fermata_engine::{Live, LiveContext, LiveFunction, Site};
+use fermata_state::{Allocation, Context, Device, Function, Session};
+use parking_lot::{Mutex, MutexGuard};
+
+pub const CONTEXT: u64 = 0x100;
+pub const LEGACY: StreamRef = StreamRef {
+    context: CONTEXT,
+    stream: 1,
+};
+
+/// Softgpu as built with the tests: beside them, or one folder up.
+fn softgpu() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let deps = own.parent().unwrap();
+    let places = [deps.to_path_buf(), deps.parent().unwrap().to_path_buf()];
+    let mut files = places
+        .iter()
+        .map(|folder| folder.join("libfermata_softgpu.so"));
+    files
+        .find(|file| file.exists())
+        .expect("softgpu's library: run `cargo build -p fermata-softgpu`")
+}
+
+/// A session with one context, and the next handle to give.
+pub struct Bench {
+    pub site: Site,
+    next: u64,
+}
+
+static BENCH: LazyLock<Mutex<Bench>> = LazyLock::new(|| Mutex::new(Bench::new()));
+
+/// The session; tests take turns.
+pub fn bench() -> MutexGuard<'static, Bench> {
+    let mut bench = BENCH.lock();
+    bench.site.live.forget_current();
+    bench
+}
+
+impl Bench {
+    fn new() -> Self {
+        let driver = Arc::new(Driver::load(&softgpu()).unwrap());
+        let facts = driver.device_facts(0).unwrap();
+        let handle = driver.primary_context(0, 0).unwrap();
+        let mut session = Session::new(vec![Device {
+            name: facts.name.clone(),
+            uuid: facts.uuid,
+            memory: facts.memory,
+            compute_capability: facts.compute_capability(),
+        }]);
+        let mut live = Live::new(driver, Arc::new(|_| {})).unwrap();
+        let context = LiveContext {
+            handle,
+            device: 0,
+            primary: true,
+        };
+        live.contexts.insert(CONTEXT, context);
+        let record = Context {
+            device: 0,
+            flags: 0,
+            primary: true,
+            limits: BTreeMap::new(),
+            peers: Default::default(),
+        };
+        session.contexts.insert(CONTEXT, record).unwrap();
+        Self {
+            site: Site { session, live },
+            next: CONTEXT,
+        }
+    }
+
+    fn handle(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Loads PTX; the module's handle.
+    pub fn module(&mut self, text: &str) -> u64 {
+        let module = self.handle();
+        let Site { session, live } = &mut self.site;
+        live.enter(CONTEXT).unwrap();
+        let loaded = live.driver.load_module(text.as_bytes());
+        let loaded = loaded.unwrap_or_else(|error| panic!("{error}"));
+        session
+            .add_module(module, CONTEXT, text.as_bytes())
+            .unwrap();
+        live.modules.insert(module, loaded);
+        module
+    }
+
+    pub fn function(&mut self, module: u64, name: &str) -> u64 {
+        let function = self.handle();
+        let Site { session, live } = &mut self.site;
+        live.enter(CONTEXT).unwrap();
+        let loaded = live.modules[&module];
+        let handle = live.driver.function(loaded, name).unwrap();
+        let context = CONTEXT;
+        live.functions
+            .insert(function, LiveFunction { handle, context });
+        let record = Function {
+            module,
+            name: name.to_owned(),
+            attributes: BTreeMap::new(),
+        };
+        session.functions.insert(function, record).unwrap();
+        function
+    }
+
+    /// A variable, recorded as one whose address the program knows.
+    pub fn variable(&mut self, module: u64, name: &str) -> u64 {
+        let Site { session, live } = &mut self.site;
+        live.enter(CONTEXT).unwrap();
+        let loaded = live.modules[&module];
+        let (address, size) = live.driver.variable(loaded, name).unwrap();
+        session
+            .add_variable(module, name, address, size, true)
+            .unwrap();
+        address
+    }
+
+    /// Device memory, zeroed.
+    pub fn allocate(&mut self, size: u64) -> u64 {
+        let Site { session, live } = &mut self.site;
+        live.enter(CONTEXT).unwrap();
+        let address = live.space.allocate(&live.driver, 0, size).unwrap();
+        let buffer = session.number_buffer();
+        let record = Allocation {
+            context: CONTEXT,
+            device: 0,
+            size,
+            buffer,
+        };
+        session.allocations.insert(address, record).unwrap();
+        self.write(address, &vec![0; size as usize]);
+        address
+    }
+
+    pub fn write(&mut self, address: u64, bytes: &[u8]) {
+        let live = &mut self.site.live;
+        let stream = live.stream(LEGACY).unwrap();
+        live.driver.copy_from_slice(address, bytes, stream).unwrap();
+        live.driver.synchronize_context().unwrap();
+    }
+
+    pub fn write_words(&mut self, address: u64, words: &[u64]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.write(address, &bytes);
+    }
+
+    /// A 32-bit word of device memory, through pinned memory.
+    pub fn read(&mut self, address: u64) -> u32 {
+        let live = &mut self.site.live;
+        let stream = live.stream(LEGACY).unwrap();
+        let place = fermata_device::PinnedWords::new(&live.driver, 1).unwrap();
+        live.driver
+            .copy(place.address(0), address, 4, stream)
+            .unwrap();
+        live.driver.synchronize_context().unwrap();
+        place.load(0) as u32
+    }
+
+    /// Runs the kernel itself, one block.
+    pub fn run(&mut self, launch: &Launch<'_>) {
+        let live = &mut self.site.live;
+        let function = live.function(launch.function).unwrap().handle;
+        let stream = live.stream(LEGACY).unwrap();
+        let kernel = KernelLaunch {
+            function,
+            size: Grid {
+                grid: launch.grid,
+                block: launch.block,
+                shared: launch.shared,
+            },
+            params: launch.params,
+            attributes: &[],
+        };
+        live.driver.launch(&kernel, stream).unwrap();
+        live.driver.synchronize_context().unwrap();
+    }
+}
+
+/// A launch of one block of 32 threads.
+pub fn launch(function: u64, params: &[u8]) -> Launch<'_> {
+    Launch {
+        function,
+        grid: [1, 1, 1],
+        block: [32, 1, 1],
+        shared: 0,
+        cooperative: false,
+        params,
+        attributes: Vec::new(),
+    }
+}
+
+pub fn op<'a>(launch: &Launch<'a>) -> Op<'a> {
+    Op::Launch {
+        launch: launch.clone(),
+        stream: LEGACY,
+    }
+}
+
+pub fn block(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}

@@ -15,6 +15,29 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// A size as people write it: `4096`, `512MiB`, `2 GiB`, `2G`. Units are binary.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        other => return Err(format!("`{other}` is no unit; use KiB, MiB, GiB or TiB")),
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` is no size, such as 2GiB"))?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("`{text}` is too large"))
+}
+
 /// Seconds with a fitting unit: `0.31 s`, `42 ms`.
 pub fn seconds(s: f64) -> String {
     if s < 0.001 {
@@ -39,6 +62,17 @@ pub fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read_as_they_are_written() {
+        assert_eq!(parse_bytes("0"), Ok(0));
+        assert_eq!(parse_bytes("512MiB"), Ok(512 << 20));
+        assert_eq!(parse_bytes(" 2 gib "), Ok(2 << 30));
+        assert_eq!(parse_bytes("6G"), Ok(6 << 30));
+        for bad in ["", "GiB", "-1", "1.5GiB", "3 parsecs", "99999999TiB"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn units_fit_the_size() {

@@ -135,6 +135,19 @@ pub enum Mode {
     Recopy,
 }
 
+impl Mode {
+    /// As on the command line and in manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Stop => "stop",
+            Self::Snapshot => "snapshot",
+            Self::Cow => "cow",
+            Self::Recopy => "recopy",
+        }
+    }
+}
+
 /// What becomes of the program after a checkpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -158,6 +171,16 @@ pub struct Checkpoint {
     pub mode: Mode,
     /// What then.
     pub then: Then,
+    /// Bytes of each device's memory that `cow` may set aside.
+    #[serde(default = "default_pool")]
+    pub pool_bytes: u64,
+}
+
+/// What `cow` sets aside of each device's memory unless told otherwise (PhoenixOS, section 4.2).
+pub const DEFAULT_POOL: u64 = 2 << 30;
+
+fn default_pool() -> u64 {
+    DEFAULT_POOL
 }
 
 /// An image to start.
@@ -293,6 +316,10 @@ pub struct Checkpointed {
     pub seconds: f64,
     /// Steps.
     pub phases: Vec<Phase>,
+    /// Buffers that the program wrote before they were copied, though nobody had foreseen it; a stop has
+    /// then taken them.
+    #[serde(default)]
+    pub overtaken: u64,
 }
 
 /// Sessions started from an image.
@@ -369,6 +396,7 @@ mod tests {
             output: Some("/tmp/image".into()),
             mode: Mode::Stop,
             then: Then::Run,
+            pool_bytes: DEFAULT_POOL,
         }));
         let json = serde_json::to_string(&request).expect("encoded");
         assert!(json.contains(r#""mode":"stop""#), "{json}");

@@ -17,6 +17,13 @@
 //!     │ ◄───────────────────────────── Saved│
 //!     │ Attach ...  or  Exit                │
 //! ```
+//! A checkpoint behind the running program makes ready what it can before the stop:
+//! ```text
+//!   attached:  Prepare ─► Prepared (Ahead ─► Begun, Look* ─► Ahead)
+//!   detached:  Begin ─► Begun        or, after Ahead: Save ─► Saved
+//!   attached:  Look* ─► Capturing*, then Saved, or Overtaken (a stop and Save then take the rest)
+//!   any time:  Abandon ─► Abandoned
+//! ```
 //! Any request may be answered by `Failed`; the worker then is as it was before the request.
 
 use serde::{Deserialize, Serialize};
@@ -58,6 +65,26 @@ pub enum ToWorker {
     },
     /// How far the data is that comes while the program runs.
     Restoring,
+    /// Make ready for a checkpoint behind the running program.
+    Prepare {
+        /// The chunk store's folder.
+        store: String,
+        /// How; none for the best that fits.
+        way: Option<Way>,
+        /// Bytes of each device's memory to set aside at most, for [`Way::Cow`].
+        pool_bytes: u64,
+    },
+    /// Copy ahead of a stop, for [`Way::Recopy`].
+    Ahead,
+    /// Take the session as it is now, detached; the program may run then.
+    Begin {
+        /// The image folder being written.
+        image: String,
+    },
+    /// How far it is.
+    Look,
+    /// Give up what was prepared, begun or copied ahead.
+    Abandon,
     /// What the session holds, for `ps` and `inspect`.
     Describe,
     /// Free everything and end.
@@ -91,6 +118,30 @@ pub enum FromWorker {
     Captured(Totals),
     /// A Save is complete and synced.
     Saved(Totals),
+    /// It is ready, and will go this way.
+    Prepared {
+        /// The way.
+        way: Way,
+    },
+    /// Copying has begun.
+    Begun,
+    /// Copying goes on.
+    Capturing {
+        /// Bytes copied.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// What could be copied ahead of the stop has been.
+    Ahead,
+    /// Buffers were written before they were copied, and nobody had foreseen it: no image yet. What was
+    /// copied is kept for a Save.
+    Overtaken {
+        /// How many buffers.
+        buffers: u64,
+    },
+    /// Nothing is prepared or under way any more.
+    Abandoned,
     /// A Load is complete, but for data that may come later.
     Loaded(Totals),
     /// Answer to Restoring.
@@ -186,6 +237,37 @@ pub struct Totals {
     pub seconds: f64,
     /// Names of devices used.
     pub devices: Vec<String>,
+    /// What a capture behind the program has cost it.
+    #[serde(default)]
+    pub stall: Stall,
+}
+
+/// Ways to take an image behind the running program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// All device memory is copied on the device in the stop, and drained behind.
+    Snapshot,
+    /// What the program is about to write is copied aside first.
+    Cow,
+    /// Copied ahead; the stop takes what was written meanwhile.
+    Recopy,
+}
+
+/// What a capture behind the program has cost it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stall {
+    /// Operations that had to wait for a copy.
+    pub waits: u64,
+    /// Seconds they waited, in all.
+    pub waited_seconds: f64,
+    /// Seconds spent on putting copies before operations.
+    pub issuing_seconds: f64,
+    /// Bytes copied aside on the devices.
+    pub isolated_bytes: u64,
+    /// The most bytes that lay aside at once.
+    pub pool_bytes: u64,
+    /// Operations that may touch more than could be foreseen.
+    pub incomplete: u64,
 }
 
 /// A failed request.

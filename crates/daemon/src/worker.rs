@@ -239,6 +239,11 @@ fn name(message: &ToWorker) -> &'static str {
         ToWorker::Finish => "Finish",
         ToWorker::Load { .. } => "Load",
         ToWorker::Restoring => "Restoring",
+        ToWorker::Prepare { .. } => "Prepare",
+        ToWorker::Ahead => "Ahead",
+        ToWorker::Begin { .. } => "Begin",
+        ToWorker::Look => "Look",
+        ToWorker::Abandon => "Abandon",
         ToWorker::Describe => "Describe",
         ToWorker::Exit => "Exit",
     }

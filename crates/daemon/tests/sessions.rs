@@ -242,6 +242,7 @@ fn a_new_daemon_finds_the_sessions_of_a_killed_one() {
         output: None,
         mode: fermata_control::user::Mode::Auto,
         then: fermata_control::user::Then::Run,
+        pool_bytes: 0,
     });
     assert_eq!(
         failure(daemon.ask(checkpoint)).0,

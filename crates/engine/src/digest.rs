@@ -5,10 +5,12 @@
 //! its pieces are `Unknown` here and hashed where they arrive.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use fermata_device::DriverError;
 use fermata_device::hash::Hasher;
+use fermata_device::{ContextHandle, DriverError};
 use fermata_store::ChunkId;
+use parking_lot::Mutex;
 
 use crate::Live;
 use crate::protocol::{Piece, Source};
@@ -24,12 +26,51 @@ pub(crate) enum Digest {
     Id(ChunkId),
 }
 
-/// The digests of `plan`'s pieces, one each. Nothing may be running on the devices.
-pub(crate) fn on_devices(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
-    let mut digests = vec![Digest::Unknown; plan.len()];
-    if !live.device_hashes {
-        return digests;
+/// Hash kernels of a device, with the context they are loaded into. They may be used by several threads.
+pub(crate) type SharedHasher = (ContextHandle, Arc<Mutex<Hasher>>);
+
+/// Tells digests of zeros from others.
+#[derive(Default)]
+pub(crate) struct Zeros {
+    by_len: HashMap<usize, ChunkId>,
+}
+
+impl Zeros {
+    /// What the digest of `len` bytes says.
+    pub fn digest(&mut self, digest: [u8; 32], len: usize) -> Digest {
+        let zero = *self
+            .by_len
+            .entry(len)
+            .or_insert_with(|| ChunkId::of(&vec![0; len]));
+        match ChunkId(digest) {
+            id if id == zero => Digest::Zero,
+            id => Digest::Id(id),
+        }
     }
+}
+
+/// The digests of `plan`'s pieces, one each, where devices hash faster than the processor. Nothing may be
+/// running on the devices.
+pub(crate) fn on_devices(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
+    if live.device_hashes {
+        on_any_device(live, plan)
+    } else {
+        vec![Digest::Unknown; plan.len()]
+    }
+}
+
+/// Loads the hash kernels, which takes time, before they are wanted.
+pub(crate) fn warm_up(live: &mut Live, devices: impl Iterator<Item = u32>) {
+    for device in devices {
+        // A device that cannot hash is noticed when it should.
+        let _ = hasher(live, device);
+    }
+    live.forget_current();
+}
+
+/// The digests of `plan`'s pieces, one each, from devices of any kind. Nothing may be running on them.
+pub(crate) fn on_any_device(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
+    let mut digests = vec![Digest::Unknown; plan.len()];
     let mut by_device: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (index, piece) in plan.iter().enumerate() {
         if let Source::Device { device, address } = piece.source
@@ -38,23 +79,14 @@ pub(crate) fn on_devices(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
             by_device.entry(device).or_default().push(index);
         }
     }
-    let mut zeros: HashMap<usize, ChunkId> = HashMap::new();
+    let mut zeros = Zeros::default();
     for (device, indices) in by_device {
         let Ok(found) = of_device(live, device, plan, &indices) else {
             live.hashers.remove(&device);
             continue;
         };
         for (index, digest) in indices.into_iter().zip(found) {
-            let len = plan[index].len;
-            let zero = *zeros
-                .entry(len)
-                .or_insert_with(|| ChunkId::of(&vec![0; len]));
-            let id = ChunkId(digest);
-            digests[index] = if id == zero {
-                Digest::Zero
-            } else {
-                Digest::Id(id)
-            };
+            digests[index] = zeros.digest(digest, plan[index].len);
         }
     }
     live.forget_current();
@@ -74,29 +106,38 @@ fn of_device(
             Source::Host { .. } | Source::Array { .. } => None,
         });
     let pieces: Vec<(u64, u64)> = pieces.collect();
+    let Some((context, hasher)) = hasher(live, device)? else {
+        return Ok(Vec::new());
+    };
+    live.driver.set_current(context)?;
+    live.forget_current();
+    hasher.lock().blake3(&pieces)
+}
+
+/// The hash kernels of a device that has a context, loaded if need be.
+fn hasher(live: &mut Live, device: u32) -> Result<Option<SharedHasher>, DriverError> {
     let context = live
         .contexts
         .values()
         .filter(|it| it.device == device)
         .min_by_key(|it| it.handle);
     let Some(context) = context.map(|it| it.handle) else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
+    // A hasher of a context that has gone went with it.
+    if let Some(known) = live.hashers.get(&device)
+        && known.0 == context
+    {
+        return Ok(Some(known.clone()));
+    }
     live.driver.set_current(context)?;
     live.forget_current();
-    // A hasher of a context that has gone went with it.
-    if live
-        .hashers
-        .get(&device)
-        .is_none_or(|(owner, _)| *owner != context)
-    {
-        let hasher = Hasher::new(&live.driver, device)?;
-        live.hashers.insert(device, (context, hasher));
-    }
-    match live.hashers.get_mut(&device) {
-        Some((_, hasher)) => hasher.blake3(&pieces),
-        None => Ok(Vec::new()),
-    }
+    let made = (
+        context,
+        Arc::new(Mutex::new(Hasher::new(&live.driver, device)?)),
+    );
+    live.hashers.insert(device, made.clone());
+    Ok(Some(made))
 }
 
 /// Whether all bytes are zero; such pieces are not stored.

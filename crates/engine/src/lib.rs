@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod capture;
 mod digest;
 mod error;
 mod files;

@@ -151,20 +151,46 @@ impl PackWriter {
         result
     }
 
-    /// Whether the store has this chunk already; if so it counts as put. For callers that know a chunk's
-    /// id before they have its bytes at hand.
+    /// Whether the store, or what was put here before, has this chunk already; if so it counts as put. For
+    /// callers that know a chunk's id before they have its bytes at hand.
     pub fn put_known(&self, id: &ChunkId, length: u64) -> bool {
-        let known = self
-            .index
-            .chunks
-            .get(id)
-            .is_some_and(|l| u64::from(l.length) == length);
+        let known = self.has(id, length);
         if known {
             let mut state = self.state.lock();
             state.totals.chunks += 1;
             state.totals.bytes += length;
         }
         known
+    }
+
+    /// Whether the store, or what was put here before, has this chunk.
+    pub fn has(&self, id: &ChunkId, length: u64) -> bool {
+        let stored = self.index.chunks.get(id);
+        stored.is_some_and(|l| u64::from(l.length) == length) || self.state.lock().new.contains(id)
+    }
+
+    /// Forgets chunks put here that nobody will refer to, and gives their space back where the file system
+    /// can. For callers that put content which has been superseded before [`PackWriter::finish`].
+    pub fn keep_only(&self, wanted: &HashSet<ChunkId>) {
+        let mut state = self.state.lock();
+        let State {
+            new, packs, totals, ..
+        } = &mut *state;
+        for pack in packs {
+            pack.records.retain(|record| {
+                let keep = wanted.contains(&record.id);
+                if !keep {
+                    let (offset, length) = (record.offset.get(), u64::from(record.length.get()));
+                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    // Space that cannot be given back now is, when garbage is collected.
+                    let _ = rustix::fs::fallocate(&*pack.file, flags, offset, blocks(length));
+                    new.remove(&record.id);
+                    totals.new_chunks -= 1;
+                    totals.new_bytes -= length;
+                }
+                keep
+            });
+        }
     }
 
     /// What has been put so far.

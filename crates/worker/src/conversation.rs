@@ -29,6 +29,7 @@ use fermata_wire::{Consumer, Kicker, Side};
 use parking_lot::Mutex;
 
 use crate::callbacks::Callbacks;
+use crate::capturing::{Capturing, stall};
 use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::layout::RingPlace;
@@ -44,10 +45,11 @@ const REPORT: Duration = Duration::from_millis(100);
 /// The longest wait for the server to answer or stop.
 const SERVER: Duration = Duration::from_secs(60);
 
-struct Serving {
+/// A program that is served, by a thread of its own.
+pub(crate) struct Serving {
     thread: JoinHandle<(Site, Faults, Ended)>,
-    requests: Arc<Requests>,
-    kicker: Kicker,
+    pub requests: Arc<Requests>,
+    pub kicker: Kicker,
 }
 
 pub(crate) struct Worker {
@@ -68,6 +70,7 @@ pub(crate) struct Worker {
     pub(crate) gate: Option<Box<dyn Gate>>,
     /// Data that comes while the program runs.
     pub(crate) background: Option<Background>,
+    capturing: Capturing,
 }
 
 /// Talks with the daemon until it says Exit or is gone.
@@ -88,6 +91,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         behind: None,
         gate: None,
         background: None,
+        capturing: Capturing::default(),
     };
     loop {
         worker.look_after_program();
@@ -135,6 +139,35 @@ impl Worker {
                 self.load(Path::new(&store), Path::new(&image), pace)
             }
             ToWorker::Restoring => Ok(self.restoring()),
+            ToWorker::Prepare {
+                store,
+                way,
+                pool_bytes,
+            } => {
+                self.look_after_program();
+                self.whole()?;
+                let serving = self.serving.as_ref();
+                self.capturing
+                    .prepare(serving, Path::new(&store), way, pool_bytes)
+            }
+            ToWorker::Ahead => self.capturing.ahead(self.serving.as_ref()),
+            ToWorker::Begin { image } => self.begin(Path::new(&image)),
+            ToWorker::Look => {
+                let names = self.names.clone();
+                self.capturing.look(|captured| Totals {
+                    stall: stall(&captured.stall),
+                    ..totals(names, captured.summary)
+                })
+            }
+            ToWorker::Abandon => {
+                self.look_after_program();
+                self.capturing
+                    .abandon(self.serving.as_ref(), self.site.as_mut());
+                if self.serving.is_none() {
+                    self.close_gate();
+                }
+                Ok(FromWorker::Abandoned)
+            }
             ToWorker::Describe => self.describe(),
             ToWorker::Exit => Err(failure(FailureKind::Internal, "Exit is handled before", "")),
         }
@@ -324,20 +357,32 @@ impl Worker {
         self.site.as_mut().ok_or_else(missing)
     }
 
-    fn save(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {
-        if let Some((_, error)) = self.faults.any_fatal() {
-            let message = format!(
-                "a fault has ended the program's GPU context: {}",
-                error.text
-            );
-            return Err(failure(
-                FailureKind::NotCheckpointable,
-                message,
-                "restore an earlier image",
-            ));
+    /// Takes the session as it is, for an image behind the program.
+    fn begin(&mut self, image: &Path) -> Result<FromWorker, Failure> {
+        self.sound()?;
+        self.idle("Begin")?;
+        let Some(mut site) = self.site.take() else {
+            return self.describe();
+        };
+        site.live.forget_current();
+        let begun = self.capturing.begin(&mut site, image);
+        site.live.forget_current();
+        self.site = Some(site);
+        self.gate = Some(begun?);
+        Ok(FromWorker::Begun)
+    }
+
+    /// Closes a gate that no attachment has taken over.
+    fn close_gate(&mut self) {
+        if let (Some(mut gate), Some(site)) = (self.gate.take(), self.site.as_mut()) {
+            site.live.forget_current();
+            gate.close(site);
+            site.live.forget_current();
         }
-        self.idle("Save")?;
-        self.wait_for_behind()?;
+    }
+
+    /// A session whose data is still coming cannot be saved.
+    fn whole(&self) -> Result<(), Failure> {
         if self.background.as_ref().is_some_and(|it| !it.is_complete()) {
             return Err(failure(
                 FailureKind::Locked,
@@ -345,18 +390,42 @@ impl Worker {
                 "try again when everything is there",
             ));
         }
+        Ok(())
+    }
+
+    /// A session whose context has been killed by a fault cannot be saved.
+    fn sound(&self) -> Result<(), Failure> {
+        match self.faults.any_fatal() {
+            None => Ok(()),
+            Some((_, error)) => {
+                let message = format!(
+                    "a fault has ended the program's GPU context: {}",
+                    error.text
+                );
+                let hint = "restore an earlier image";
+                Err(failure(FailureKind::NotCheckpointable, message, hint))
+            }
+        }
+    }
+
+    fn save(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {
+        self.sound()?;
+        self.idle("Save")?;
+        self.wait_for_behind()?;
+        self.whole()?;
         let Some(mut site) = self.site.take() else {
             return self.describe();
         };
         site.live.forget_current();
         let captured = {
             let report = Reporter::new(&self.daemon);
+            let progress = |done, total| report.tell(done, total);
+            let capturing = &mut self.capturing;
             Store::open(store, true)
                 .map_err(Into::into)
-                .and_then(|store| {
-                    protocol::stop::capture(&mut site, &store, image, &|done, total| {
-                        report.tell(done, total)
-                    })
+                .and_then(|store| Ok((store, capturing.take_ahead()?)))
+                .and_then(|(store, ahead)| {
+                    protocol::stop::capture(&mut site, &store, ahead, image, &progress)
                 })
         };
         site.live.forget_current();
@@ -413,16 +482,21 @@ impl Worker {
     }
 
     pub(crate) fn totals(&self, summary: Summary) -> Totals {
-        Totals {
-            allocations: summary.allocations,
-            device_bytes: summary.device_bytes,
-            host_bytes: summary.host_bytes,
-            objects: summary.objects,
-            chunks: summary.chunks,
-            written_bytes: summary.written_bytes,
-            seconds: summary.seconds,
-            devices: self.names.clone(),
-        }
+        totals(self.names.clone(), summary)
+    }
+}
+
+fn totals(devices: Vec<String>, summary: Summary) -> Totals {
+    Totals {
+        allocations: summary.allocations,
+        device_bytes: summary.device_bytes,
+        host_bytes: summary.host_bytes,
+        objects: summary.objects,
+        chunks: summary.chunks,
+        written_bytes: summary.written_bytes,
+        seconds: summary.seconds,
+        devices,
+        ..Totals::default()
     }
 }
 

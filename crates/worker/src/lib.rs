@@ -8,6 +8,7 @@
 //! One worker serves one program, and never a second one after a fault.
 
 mod callbacks;
+mod capturing;
 mod completions;
 pub mod conversation;
 mod dispatch;

@@ -17,6 +17,15 @@ enum Mode {
     /// The best there is for this session.
     #[default]
     Auto,
+    /// Copy on the device while the program stands still, to storage while it runs; needs as much free
+    /// device memory as the program uses.
+    Snapshot,
+    /// Copy while the program runs; what it is about to write is copied aside first. The image shows the
+    /// start.
+    Cow,
+    /// Copy while the program runs, then stop it for what it has written meanwhile. The image shows the
+    /// end.
+    Recopy,
     /// Copy while the program stands still.
     Stop,
 }
@@ -41,6 +50,7 @@ Examples:
   fermata checkpoint heat                       heat-1, heat-2, ... in the folder of images
   fermata checkpoint heat -o before-change      a name in the folder of images
   fermata checkpoint heat -o /data/heat-1       a path
+  fermata checkpoint heat --mode cow --pool 6GiB
   fermata checkpoint 4711 --then stop           by process id; the program ends")]
 pub struct Args {
     /// A session's name, or a process id inside a session.
@@ -55,6 +65,9 @@ pub struct Args {
     /// What becomes of the program afterwards.
     #[arg(long, value_enum, default_value_t)]
     then: Then,
+    /// Device memory that `cow` may set aside, per device; 0 works, and lets the program wait more.
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::parse_bytes)]
+    pool: u64,
 }
 
 /// Does it.
@@ -66,12 +79,16 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         output: output.as_deref().map(|p: &Path| p.into()),
         mode: match args.mode {
             Mode::Auto => user::Mode::Auto,
+            Mode::Snapshot => user::Mode::Snapshot,
+            Mode::Cow => user::Mode::Cow,
+            Mode::Recopy => user::Mode::Recopy,
             Mode::Stop => user::Mode::Stop,
         },
         then: match args.then {
             Then::Run => user::Then::Run,
             Then::Stop => user::Then::Stop,
         },
+        pool_bytes: args.pool,
     });
     let done = match daemon.ask(verb, &Progress::new(printer))? {
         FromDaemon::Checkpointed(done) => done,

@@ -11,17 +11,19 @@ use std::sync::Arc;
 
 use fermata_abi::op::{Address, Handle, STREAM_LEGACY, StreamRef};
 use fermata_abi::sys::driver as cu;
-use fermata_device::hash::Hasher;
 use fermata_device::{
     AddressSpace, ArrayHandle, ContextHandle, Driver, DriverError, EventHandle, ExecHandle,
     FunctionHandle, HostMapping, MemoryError, ModuleHandle, PhysicalHandle, PinnedPool,
     StreamHandle,
 };
 
+pub(crate) use exposed::Exposed;
 pub use handles::HandleMap;
 pub use moved::Moved;
 pub(crate) use reach::Reach;
 
+use crate::access::Predictor;
+use crate::digest::SharedHasher;
 use crate::{CHUNK, STAGING_BUFFERS};
 
 /// Runs a host callback of the program by its id, and returns when it has run. Called on threads of the driver.
@@ -91,7 +93,9 @@ pub struct Live {
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
     /// Hash kernels by device, each loaded into the context it is used from.
-    pub(crate) hashers: HashMap<u32, (ContextHandle, Hasher)>,
+    pub(crate) hashers: HashMap<u32, SharedHasher>,
+    /// What is known of kernels' accesses, kept from one checkpoint to the next.
+    pub(crate) predictor: Option<Box<Predictor>>,
     current: Option<ContextHandle>,
 }
 
@@ -126,6 +130,7 @@ impl Live {
             host_caller,
             device_hashes: false,
             hashers: HashMap::new(),
+            predictor: None,
             moved: Moved::default(),
             staging: None,
             current: None,

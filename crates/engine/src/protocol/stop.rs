@@ -13,6 +13,7 @@ use fermata_store::Store;
 use fermata_store::image::{BufferId, ChunkTableWriter};
 
 use super::{Piece, Source, pieces};
+use crate::capture::Ahead;
 use crate::files::Records;
 use crate::sink::{Behind, Order, Sink};
 use crate::{EngineError, Live, Progress, Site, Summary, digest, files, variables};
@@ -37,17 +38,18 @@ pub fn save(
     image: &Path,
     progress: Progress<'_>,
 ) -> Result<Summary, EngineError> {
-    capture(site, store, image, progress)?.finish()
+    capture(site, store, None, image, progress)?.finish()
 }
 
 /// The first part of [`save`], after which the session may go on: its bytes have been read. What is left
-/// needs no device.
+/// needs no device. What was copied `ahead` is not copied again, unless it has changed.
 ///
 /// # Errors
 /// As [`save`].
 pub fn capture(
     site: &mut Site,
     store: &Store,
+    ahead: Option<Ahead>,
     image: &Path,
     progress: Progress<'_>,
 ) -> Result<Captured, EngineError> {
@@ -56,7 +58,7 @@ pub fn capture(
     variables::discover(site)?;
     let exposed = site.live.expose(&site.session)?;
     let taken = pieces(&site.session, &exposed.addresses)
-        .and_then(|plan| take(&mut site.live, store, &plan, progress));
+        .and_then(|plan| take(&mut site.live, store, ahead, &plan, progress));
     site.live.forget_current();
     let concealed = site.live.conceal(exposed);
     let behind = taken?;
@@ -93,7 +95,7 @@ impl Captured {
 }
 
 /// Waits until every context is idle; a failed one cannot be saved.
-fn settle(live: &mut Live) -> Result<(), EngineError> {
+pub(crate) fn settle(live: &mut Live) -> Result<(), EngineError> {
     let contexts: Vec<u64> = live.contexts.keys().copied().collect();
     for context in contexts {
         let idle = live
@@ -110,11 +112,21 @@ fn settle(live: &mut Live) -> Result<(), EngineError> {
 fn take(
     live: &mut Live,
     store: &Store,
+    ahead: Option<Ahead>,
     plan: &[Piece],
     progress: Progress<'_>,
 ) -> Result<Behind, EngineError> {
-    let mut sink = Sink::open(live, store, plan)?;
-    let digests = digest::on_devices(live, plan);
+    let (mut sink, digests) = match ahead {
+        Some(Ahead { mut sink, .. }) => {
+            sink.renew(live, plan)?;
+            // Only what has another content than what was copied ahead has to be copied.
+            (sink, digest::on_any_device(live, plan))
+        }
+        None => (
+            Sink::open(live, store, plan)?,
+            digest::on_devices(live, plan),
+        ),
+    };
     let on_host = |piece: &Piece| matches!(piece.source, Source::Host { .. });
     let hosts: Vec<Piece> = plan.iter().copied().filter(on_host).collect();
     let done = AtomicU64::new(0);

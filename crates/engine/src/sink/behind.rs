@@ -29,6 +29,8 @@ impl Behind {
     /// A write failed, or [`EngineError::Changed`]; the store then holds nothing new.
     pub fn finish(self) -> Result<Kept, EngineError> {
         let (writer, chunks) = self.team.end()?;
+        // Content that was taken and then taken anew belongs to no image.
+        writer.keep_only(&chunks.values().map(|(_, id)| *id).collect());
         Ok(Kept {
             chunks,
             totals: writer.finish()?,

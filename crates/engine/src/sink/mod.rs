@@ -79,14 +79,7 @@ impl Sink {
     /// What the store or the driver says.
     pub fn open(live: &mut Live, store: &Store, plan: &[Piece]) -> Result<Self, EngineError> {
         let writer = store.begin()?;
-        if plan
-            .iter()
-            .any(|piece| !matches!(piece.source, Source::Host { .. }))
-        {
-            live.prepare_staging()
-                .map_err(EngineError::driver("make staging buffers"))?;
-        }
-        live.forget_current();
+        prepare(live, plan)?;
         Ok(Self {
             engines: Engines::new(live.reach(), Direction::ToHost),
             flying: VecDeque::new(),
@@ -246,6 +239,37 @@ impl Sink {
         }
     }
 
+    /// Begins anew, for the session as it is now: nothing has been taken, but content that was taken before
+    /// need not be copied again.
+    ///
+    /// # Errors
+    /// As [`Sink::open`] and [`Sink::take`].
+    pub fn renew(&mut self, live: &mut Live, plan: &[Piece]) -> Result<(), EngineError> {
+        self.team.flow.wait_until_hashed();
+        self.team.flow.outcome()?;
+        self.team.flow.forget();
+        prepare(live, plan)?;
+        self.engines = Engines::new(live.reach(), Direction::ToHost);
+        Ok(())
+    }
+
+    /// Whether this content is in the store, or zero, so that taking it would copy nothing.
+    pub fn has(&self, order: &Order) -> bool {
+        self.team.flow.has(order)
+    }
+
+    /// Waits until all that was taken has been hashed, and gives up what differs from its digest: those
+    /// pieces have to be taken anew, with the digest they have by then.
+    ///
+    /// # Errors
+    /// As [`Sink::take`].
+    pub fn differing(&mut self) -> Result<Vec<Piece>, EngineError> {
+        self.team.flow.wait_until_hashed();
+        self.team.flow.outcome()?;
+        let wrong = self.team.flow.wrong();
+        Ok(wrong.into_iter().map(|job| job.order.piece).collect())
+    }
+
     /// No more orders come; what has not been hashed and written yet is, behind.
     ///
     /// # Errors
@@ -254,6 +278,17 @@ impl Sink {
         self.team.flow.close()?;
         Ok(Behind::new(self.team))
     }
+}
+
+/// Makes staging buffers if there is anything on a device.
+fn prepare(live: &mut Live, plan: &[Piece]) -> Result<(), EngineError> {
+    let on_host = |piece: &Piece| matches!(piece.source, Source::Host { .. });
+    if !plan.iter().all(on_host) {
+        live.prepare_staging()
+            .map_err(EngineError::driver("make staging buffers"))?;
+    }
+    live.forget_current();
+    Ok(())
 }
 
 /// The bytes of a host piece in a buffer of ours; `None` if the save has failed elsewhere.

@@ -103,6 +103,15 @@ impl Flow {
         true
     }
 
+    /// Whether [`Flow::known`] would say yes.
+    pub fn has(&self, order: &Order) -> bool {
+        match order.digest {
+            Digest::Zero => true,
+            Digest::Id(id) => self.writer.has(&id, order.piece.len as u64),
+            Digest::Unknown => false,
+        }
+    }
+
     fn enter(&self, order: &Order, turn: u64, id: Option<ChunkId>) {
         let piece = &order.piece;
         let chunk = id.map(|id| (piece.len as u32, id));
@@ -154,6 +163,13 @@ impl Flow {
             Next::Item(buffer) => Some(buffer),
             Next::End => None,
         }
+    }
+
+    /// Nothing has been taken, as far as the image is concerned.
+    pub fn forget(&self) {
+        self.table.lock().clear();
+        self.tries.lock().clear();
+        self.wrong();
     }
 
     /// What differs from its digest and shall be copied again.

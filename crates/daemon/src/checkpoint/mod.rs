@@ -5,23 +5,25 @@
 //!                  │               └─► CRIU: dump  ───┘   (or stays stopped and is killed last)
 //!                  └── program stopped ────────────────────────┘
 //! ```
+//! That is `stop`; `behind` says what the other protocols do before, instead of and after Save.
 //! Whatever fails, the program goes on as before, and there is no image.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+mod behind;
+mod image;
+
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Text, Then, Totals};
-use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
-use fermata_store::image::{
-    DeviceRecord, Draft, HostRecord, Manifest, Program, SessionTotals, next_name,
-};
+use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Then, Totals};
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker, Way};
+use fermata_store::image::Draft;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
+use self::image::{copy_prefix, describe, folder_bytes, needed_bytes, target};
 use crate::attach::{Detached, reattach, reject};
 use crate::criu::{Criu, DUMP_LOG};
 use crate::daemon::{Daemon, check_running};
@@ -59,12 +61,11 @@ pub fn checkpoint(
     let session = daemon.session_or_pid(&request.session)?;
     let _busy = Turn::take(&session)?;
     check_running(&session)?;
-    check_mode(request.mode)?;
     let taking = Taking::prepare(daemon, &session, request)?;
     daemon
         .log
         .line(&format!("checkpoint of `{}` begins", session.name));
-    let taken = taking.take(request.then, report)?;
+    let taken = taking.take(request, report)?;
     daemon.log.line(&format!(
         "checkpoint of `{}` is `{}`",
         session.name,
@@ -106,17 +107,6 @@ impl<'s> Turn<'s> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.session.checkpointing.store(false, Ordering::Release);
-    }
-}
-
-fn check_mode(mode: Mode) -> Result<()> {
-    match mode {
-        Mode::Auto | Mode::Stop => Ok(()),
-        other => {
-            let name = format!("{other:?}").to_lowercase();
-            let message = format!("this release cannot checkpoint with `--mode {name}`");
-            Err(fail(FailureKind::User, message).hint("use `--mode stop`"))
-        }
     }
 }
 
@@ -164,63 +154,120 @@ impl<'a> Taking<'a> {
         })
     }
 
-    fn take(self, then: Then, report: &mut Report<'_>) -> Result<Checkpointed> {
-        let (agent, worker) = {
+    fn take(self, request: &Checkpoint, report: &mut Report<'_>) -> Result<Checkpointed> {
+        let attached = {
             let inner = self.session.lock();
-            (inner.agent.clone(), inner.worker.clone())
+            inner
+                .agent
+                .is_some()
+                .then(|| inner.worker.clone())
+                .flatten()
         };
-        let begun = Instant::now();
-        let parts = match agent.zip(worker) {
-            None => {
-                let record = self.record(None);
-                self.phases.time("host", || self.host(&record))?;
-                Parts {
-                    record,
-                    device: Totals::default(),
-                    worker: None,
-                }
-            }
-            Some((agent, worker)) => {
-                report("quiesce", 0, 0);
-                self.phases
-                    .time("quiesce", || agent.quiesce(QUIESCE_TIME))?;
-                let record = self.record(Some(AgentRecord {
-                    pid: agent.inner_pid,
-                    wake_block: agent.wake_block,
-                }));
-                let detached = Detached {
-                    process: agent.process,
-                    wake_block: agent.wake_block,
-                };
-                self.session.lock().detached = Some(detached);
-                self.session.set_state(SessionState::Stopped);
-                if let Err(failure) = self.phases.time("detach", || agent.detach()) {
-                    self.recover(&worker, detached);
-                    return Err(failure);
-                }
-                match self.save(&record, &worker, report) {
-                    Ok(device) => Parts {
-                        record,
-                        device,
-                        worker: Some((worker, detached)),
-                    },
-                    Err(failure) => {
-                        self.recover(&worker, detached);
-                        return Err(failure);
-                    }
-                }
-            }
+        let Some(worker) = attached else {
+            let record = self.record(None);
+            self.phases.time("host", || self.host(&record))?;
+            let parts = Parts {
+                record,
+                device: Totals::default(),
+                worker: None,
+                mode: Mode::Stop,
+                overtaken: 0,
+                stopped_seconds: 0.0,
+                since: None,
+                resumed: true,
+                saved: true,
+            };
+            return self.finish(parts, request.then, report);
         };
-        self.finish(parts, then, begun, report)
+        let taken = match self.ready(&worker, request)? {
+            None => self.stopped(&worker, Mode::Stop, report),
+            Some(Way::Recopy) => self
+                .copy_ahead(&worker, report)
+                .and_then(|()| self.stopped(&worker, Mode::Recopy, report)),
+            Some(way) => self.behind(&worker, way, request.then, report),
+        };
+        match taken {
+            Ok(parts) => self.finish(parts, request.then, report),
+            Err(failure) => {
+                self.abandon(&worker);
+                Err(failure)
+            }
+        }
     }
 
-    /// Device and host at the same time; both have ended when this returns.
-    fn save(
+    /// Takes everything while the program stands still.
+    fn stopped(&self, worker: &Arc<Worker>, mode: Mode, report: &mut Report<'_>) -> Result<Parts> {
+        let (stop, device) = self.stop(worker, report, |report| self.device(worker, report))?;
+        self.phases
+            .moved("device", device.device_bytes + device.host_bytes);
+        Ok(Parts {
+            record: stop.record,
+            device,
+            worker: Some((Arc::clone(worker), stop.detached)),
+            mode,
+            overtaken: 0,
+            stopped_seconds: 0.0,
+            since: Some(stop.since),
+            resumed: false,
+            saved: false,
+        })
+    }
+
+    /// Stops the program, and saves its host state while `device` does its part; both have ended when this
+    /// returns. After a failure the program goes on.
+    fn stop<T>(
         &self,
-        record: &Record,
         worker: &Arc<Worker>,
         report: &mut Report<'_>,
-    ) -> Result<Totals> {
+        device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
+    ) -> Result<(Stop, T)> {
+        let since = Instant::now();
+        let agent = self.session.lock().agent.clone().ok_or_else(|| {
+            fail(
+                FailureKind::NotFound,
+                format!("session `{}` has ended", self.session.name),
+            )
+        })?;
+        report("quiesce", 0, 0);
+        self.phases
+            .time("quiesce", || agent.quiesce(QUIESCE_TIME))?;
+        let record = self.record(Some(AgentRecord {
+            pid: agent.inner_pid,
+            wake_block: agent.wake_block,
+        }));
+        let detached = Detached {
+            process: agent.process,
+            wake_block: agent.wake_block,
+        };
+        self.session.lock().detached = Some(detached);
+        self.session.set_state(SessionState::Stopped);
+        let taken = self
+            .phases
+            .time("detach", || agent.detach())
+            .and_then(|()| self.both(&record, worker, report, device));
+        match taken {
+            Ok(taken) => {
+                let stop = Stop {
+                    record,
+                    detached,
+                    since,
+                };
+                Ok((stop, taken))
+            }
+            Err(failure) => {
+                self.recover(worker, detached);
+                Err(failure)
+            }
+        }
+    }
+
+    fn both<T>(
+        &self,
+        record: &Record,
+        worker: &Worker,
+        report: &mut Report<'_>,
+        device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
+    ) -> Result<T> {
         match self.phases.time("release", || {
             worker.request(&ToWorker::Detach, &[], STEP_TIME, &mut |_, _| {})
         })? {
@@ -230,7 +277,7 @@ impl<'a> Taking<'a> {
         let report = Mutex::new(report);
         let (device, host) = std::thread::scope(|scope| {
             let host = scope.spawn(|| self.phases.time("host", || self.host(record)));
-            let device = self.phases.time("device", || self.device(worker, &report));
+            let device = self.phases.time("device", || device(&report));
             let host = host.join().unwrap_or_else(|_| {
                 Err(fail(
                     FailureKind::Internal,
@@ -240,10 +287,7 @@ impl<'a> Taking<'a> {
             (device, host)
         });
         host?;
-        let device = device?;
-        self.phases
-            .moved("device", device.device_bytes + device.host_bytes);
-        Ok(device)
+        device
     }
 
     fn device(&self, worker: &Worker, report: &Mutex<&mut Report<'_>>) -> Result<Totals> {
@@ -284,13 +328,7 @@ impl<'a> Taking<'a> {
     }
 
     /// Lets the program go on, finishes and commits; or finishes, commits and ends it.
-    fn finish(
-        self,
-        mut parts: Parts,
-        then: Then,
-        begun: Instant,
-        report: &mut Report<'_>,
-    ) -> Result<Checkpointed> {
+    fn finish(self, mut parts: Parts, then: Then, report: &mut Report<'_>) -> Result<Checkpointed> {
         let Self {
             daemon,
             session,
@@ -300,26 +338,22 @@ impl<'a> Taking<'a> {
             phases,
         } = self;
         let resume = |parts: &Parts| match &parts.worker {
-            Some((worker, detached)) => phases.time("reattach", || {
+            Some((worker, detached)) if !parts.resumed => phases.time("reattach", || {
                 bring_back(daemon, session, worker, *detached)
             }),
-            None => Ok(()),
+            _ => Ok(()),
         };
         if then == Then::Run {
             resume(&parts)?;
         }
-        let stopped_seconds = if parts.worker.is_some() {
-            begun.elapsed().as_secs_f64()
-        } else {
-            0.0
-        };
+        parts.count_stop();
         let host_bytes = folder_bytes(&draft.host());
         phases.moved("host", host_bytes);
         let committed = phases
             .time("finish", || parts.finish(report))
             .and_then(|()| {
                 report("commit", 0, 0);
-                let manifest = describe(session, &criu, root, &parts, &phases, stopped_seconds)?;
+                let manifest = describe(session, &criu, root, &parts, &phases)?;
                 phases
                     .time("commit", || draft.commit(manifest))
                     .map_err(|e| from_store(&e))
@@ -347,13 +381,14 @@ impl<'a> Taking<'a> {
         Ok(Checkpointed {
             session: session.name.clone(),
             image,
-            mode: Mode::Stop,
+            mode: parts.mode,
             running: then == Then::Run,
             device: parts.device,
             host_bytes,
-            stopped_seconds,
+            stopped_seconds: parts.stopped_seconds,
             seconds: phases.seconds(),
             phases: phases.list(),
+            overtaken: parts.overtaken,
         })
     }
 
@@ -393,12 +428,40 @@ struct Parts {
     record: Record,
     device: Totals,
     worker: Option<(Arc<Worker>, Detached)>,
+    /// How it was done.
+    mode: Mode,
+    /// Buffers that an unforeseen write has reached before their copy.
+    overtaken: u64,
+    /// Seconds of the stops that are over.
+    stopped_seconds: f64,
+    /// When the stop began that is not over.
+    since: Option<Instant>,
+    /// Whether the program goes on already.
+    resumed: bool,
+    /// Whether its device part is complete already.
+    saved: bool,
+}
+
+impl Parts {
+    /// The stop is over, or will be as soon as this is done.
+    fn count_stop(&mut self) {
+        if let Some(since) = self.since.take() {
+            self.stopped_seconds += since.elapsed().as_secs_f64();
+        }
+    }
+}
+
+/// A program that stands still.
+struct Stop {
+    record: Record,
+    detached: Detached,
+    since: Instant,
 }
 
 impl Parts {
     /// Waits until the worker has written what it has read.
     fn finish(&mut self, report: &mut Report<'_>) -> Result<()> {
-        let Some((worker, _)) = &self.worker else {
+        let Some((worker, _)) = self.worker.as_ref().filter(|_| !self.saved) else {
             return Ok(());
         };
         let mut progress = |done, total| report("finish", done, total);
@@ -432,46 +495,6 @@ fn bring_back(
     Err(failure)
 }
 
-/// Folder and name of the image.
-fn target(daemon: &Daemon, session: &Session, output: Option<&Text>) -> Result<(PathBuf, String)> {
-    let Some(output) = output else {
-        let images = daemon.paths.images.clone();
-        let name = next_name(&images, &session.name).map_err(|e| from_store(&e))?;
-        return Ok((images, name));
-    };
-    let path = output.to_path();
-    let bad = || {
-        fail(
-            FailureKind::User,
-            format!("`{}` cannot be an image's path", path.display()),
-        )
-    };
-    let name = path
-        .file_name()
-        .and_then(|n| n.to_str())
-        .ok_or_else(bad)?
-        .to_owned();
-    match path.parent() {
-        Some(folder) if folder.is_absolute() => Ok((folder.to_owned(), name)),
-        Some(folder) if folder.as_os_str().is_empty() => Ok((daemon.paths.images.clone(), name)),
-        _ => Err(bad().hint("the daemon needs an absolute path")),
-    }
-}
-
-/// Bytes that the image can take, if nothing of it is in the store yet.
-fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
-    const MARGIN: u64 = 16 << 20;
-    let host = preflight::resident_bytes(root.pid) + MARGIN;
-    let worker = session.lock().worker.clone();
-    let Some(worker) = worker else {
-        return Ok(host);
-    };
-    match worker.request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {})? {
-        FromWorker::Description(totals) => Ok(host + totals.device_bytes + totals.host_bytes),
-        other => Err(unexpected(&other)),
-    }
-}
-
 /// CRIU cannot dump a process whose pages still come from an image.
 fn wait_for_pages(session: &Session) -> Result<()> {
     let pages = session.lock().pages.take();
@@ -487,82 +510,4 @@ fn wait_for_pages(session: &Session) -> Result<()> {
         session.name
     );
     Err(fail(FailureKind::Locked, message).hint("try again later, or restore with `--eager`"))
-}
-
-fn describe(
-    session: &Session,
-    criu: &Criu,
-    root: ProcessId,
-    parts: &Parts,
-    phases: &Phases,
-    stopped_seconds: f64,
-) -> Result<Manifest> {
-    let uname = rustix::system::uname();
-    let device = &parts.device;
-    let devices = parts.worker.iter().flat_map(|(worker, _)| {
-        worker.devices.iter().map(|d| DeviceRecord {
-            name: d.name.clone(),
-            uuid: d.uuid.clone(),
-            memory: d.memory,
-            compute_capability: d.compute_capability,
-            driver_version: worker.driver_version,
-            soft: worker.driver.soft,
-        })
-    });
-    let mut manifest = Manifest {
-        fermata_version: env!("CARGO_PKG_VERSION").into(),
-        session: session.name.clone(),
-        mode: "stop".into(),
-        program: Program {
-            argv: session.argv.clone(),
-            cwd: session.cwd.clone(),
-            executable: proc::executable(root.pid)
-                .map(|p| p.to_string_lossy().into_owned())
-                .unwrap_or_default(),
-            pid: parts.record.root,
-        },
-        host: HostRecord {
-            hostname: uname.nodename().to_string_lossy().into_owned(),
-            kernel: uname.release().to_string_lossy().into_owned(),
-            criu: criu.version()?,
-        },
-        devices: devices.collect(),
-        totals: SessionTotals {
-            allocations: device.allocations,
-            device_bytes: device.device_bytes,
-            host_bytes: device.host_bytes,
-            objects: device.objects,
-            chunks: device.chunks,
-            written_bytes: device.written_bytes,
-            seconds: phases.seconds(),
-            stopped_seconds,
-        },
-        phases: phases.recorded(),
-        ..Manifest::default()
-    };
-    parts.record.store(&mut manifest)?;
-    Ok(manifest)
-}
-
-/// Copies the first `length` bytes of a file.
-fn copy_prefix(from: &Path, to: &Path, length: u64) -> io::Result<()> {
-    let mut source = File::open(from)?.take(length);
-    let copied = io::copy(&mut source, &mut File::create_new(to)?)?;
-    if copied == length {
-        Ok(())
-    } else {
-        Err(io::Error::from(io::ErrorKind::UnexpectedEof))
-    }
-}
-
-/// Bytes of the files in a folder.
-fn folder_bytes(folder: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return 0;
-    };
-    entries
-        .flatten()
-        .filter_map(|e| e.metadata().ok())
-        .map(|m| m.len())
-        .sum()
 }

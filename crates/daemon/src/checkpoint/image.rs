@@ -1,0 +1,141 @@
+//! The image's folder: where it goes, what it needs, what its manifest says.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use fermata_control::user::Text;
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_store::image::{DeviceRecord, HostRecord, Manifest, Program, SessionTotals, next_name};
+
+use super::Parts;
+use crate::criu::Criu;
+use crate::daemon::Daemon;
+use crate::failure::{Hint, Result, fail, from_store};
+use crate::phases::Phases;
+use crate::preflight;
+use crate::proc::{self, ProcessId};
+use crate::session::Session;
+use crate::worker::{STEP_TIME, unexpected};
+
+/// Folder and name of the image.
+pub(super) fn target(
+    daemon: &Daemon,
+    session: &Session,
+    output: Option<&Text>,
+) -> Result<(PathBuf, String)> {
+    let Some(output) = output else {
+        let images = daemon.paths.images.clone();
+        let name = next_name(&images, &session.name).map_err(|e| from_store(&e))?;
+        return Ok((images, name));
+    };
+    let path = output.to_path();
+    let bad = || {
+        fail(
+            FailureKind::User,
+            format!("`{}` cannot be an image's path", path.display()),
+        )
+    };
+    let name = path
+        .file_name()
+        .and_then(|n| n.to_str())
+        .ok_or_else(bad)?
+        .to_owned();
+    match path.parent() {
+        Some(folder) if folder.is_absolute() => Ok((folder.to_owned(), name)),
+        Some(folder) if folder.as_os_str().is_empty() => Ok((daemon.paths.images.clone(), name)),
+        _ => Err(bad().hint("the daemon needs an absolute path")),
+    }
+}
+
+/// Bytes that the image can take, if nothing of it is in the store yet.
+pub(super) fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
+    const MARGIN: u64 = 16 << 20;
+    let host = preflight::resident_bytes(root.pid) + MARGIN;
+    let worker = session.lock().worker.clone();
+    let Some(worker) = worker else {
+        return Ok(host);
+    };
+    match worker.request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {})? {
+        FromWorker::Description(totals) => Ok(host + totals.device_bytes + totals.host_bytes),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// What the manifest says.
+pub(super) fn describe(
+    session: &Session,
+    criu: &Criu,
+    root: ProcessId,
+    parts: &Parts,
+    phases: &Phases,
+) -> Result<Manifest> {
+    let uname = rustix::system::uname();
+    let device = &parts.device;
+    let devices = parts.worker.iter().flat_map(|(worker, _)| {
+        worker.devices.iter().map(|d| DeviceRecord {
+            name: d.name.clone(),
+            uuid: d.uuid.clone(),
+            memory: d.memory,
+            compute_capability: d.compute_capability,
+            driver_version: worker.driver_version,
+            soft: worker.driver.soft,
+        })
+    });
+    let mut manifest = Manifest {
+        fermata_version: env!("CARGO_PKG_VERSION").into(),
+        session: session.name.clone(),
+        mode: parts.mode.name().into(),
+        program: Program {
+            argv: session.argv.clone(),
+            cwd: session.cwd.clone(),
+            executable: proc::executable(root.pid)
+                .map(|p| p.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            pid: parts.record.root,
+        },
+        host: HostRecord {
+            hostname: uname.nodename().to_string_lossy().into_owned(),
+            kernel: uname.release().to_string_lossy().into_owned(),
+            criu: criu.version()?,
+        },
+        devices: devices.collect(),
+        totals: SessionTotals {
+            allocations: device.allocations,
+            device_bytes: device.device_bytes,
+            host_bytes: device.host_bytes,
+            objects: device.objects,
+            chunks: device.chunks,
+            written_bytes: device.written_bytes,
+            seconds: phases.seconds(),
+            stopped_seconds: parts.stopped_seconds,
+        },
+        phases: phases.recorded(),
+        ..Manifest::default()
+    };
+    parts.record.store(&mut manifest)?;
+    Ok(manifest)
+}
+
+/// Copies the first `length` bytes of a file.
+pub(super) fn copy_prefix(from: &Path, to: &Path, length: u64) -> io::Result<()> {
+    let mut source = File::open(from)?.take(length);
+    let copied = io::copy(&mut source, &mut File::create_new(to)?)?;
+    if copied == length {
+        Ok(())
+    } else {
+        Err(io::Error::from(io::ErrorKind::UnexpectedEof))
+    }
+}
+
+/// Bytes of the files in a folder.
+pub(super) fn folder_bytes(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return 0;
+    };
+    entries
+        .flatten()
+        .filter_map(|e| e.metadata().ok())
+        .map(|m| m.len())
+        .sum()
+}

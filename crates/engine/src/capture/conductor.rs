@@ -1,0 +1,182 @@
+//! The thread that copies pieces to the host behind the running program.
+//!
+//! Order: what an operation waits for; slots of a pool that fills up; what the program has not touched;
+//! the rest of the slots. Transfers of the program go first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_device::Driver;
+
+use super::Purpose;
+use super::map::{Slot, State, device_of};
+use super::shared::{Inner, Shared};
+use crate::EngineError;
+use crate::digest::{Digest, SharedHasher, Zeros};
+use crate::protocol::{Piece, Source};
+use crate::sink::{Order, Sink};
+
+/// The longest sleep while there is nothing to start.
+const TURN: Duration = Duration::from_micros(200);
+/// Passes over what the program writes meanwhile, when the image is of the end.
+const PASSES: u32 = 5;
+/// Another pass pays only if the last one has left less than this share to do.
+const SHRINKING: f64 = 0.7;
+
+/// See the module.
+pub(crate) struct Conductor {
+    pub shared: Arc<Shared>,
+    pub driver: Arc<Driver>,
+    pub sink: Sink,
+    /// For pieces whose digest is not known: what is isolated already is hashed before it is copied.
+    pub hashers: HashMap<u32, SharedHasher>,
+}
+
+impl Conductor {
+    /// Copies until nothing is left or the attempt is given up, which a failure does.
+    pub(crate) fn run(mut self) -> Sink {
+        if self.shared.purpose == Purpose::Start
+            && let Err(error) = self.hash_isolated()
+        {
+            self.shared.give_up(error);
+        }
+        if let Err(error) = self.copy_all() {
+            self.shared.give_up(error);
+        }
+        self.shared.end();
+        self.sink
+    }
+
+    /// Finds the digests of what has been put aside, so that what the store has need not be copied.
+    fn hash_isolated(&mut self) -> Result<(), EngineError> {
+        let mut by_device: BTreeMap<u32, Vec<(usize, (u64, u64))>> = BTreeMap::new();
+        {
+            let inner = self.shared.inner.lock();
+            for index in inner.map.indices() {
+                if let State::Isolated { slot, .. } = inner.map.state(index)
+                    && inner.map.digest(index) == Digest::Unknown
+                {
+                    let piece = *inner.map.piece(index);
+                    let pieces = by_device.entry(device_of(&piece)).or_default();
+                    pieces.push((index, (slot, piece.len as u64)));
+                }
+            }
+        }
+        let mut zeros = Zeros::default();
+        for (device, pieces) in by_device {
+            let Some((context, hasher)) = self.hashers.get(&device) else {
+                continue;
+            };
+            let places: Vec<(u64, u64)> = pieces.iter().map(|(_, at)| *at).collect();
+            let found = self
+                .driver
+                .set_current(*context)
+                .and_then(|()| hasher.lock().blake3(&places))
+                .map_err(EngineError::driver(format!(
+                    "hash what was put aside on device {device}"
+                )))?;
+            let mut inner = self.shared.inner.lock();
+            for ((index, (_, bytes)), digest) in pieces.into_iter().zip(found) {
+                inner
+                    .map
+                    .set_digest(index, zeros.digest(digest, bytes as usize));
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_all(&mut self) -> Result<(), EngineError> {
+        let Self {
+            shared,
+            driver,
+            sink,
+            ..
+        } = self;
+        loop {
+            let mut orders = std::iter::from_fn(|| next(shared, driver));
+            sink.take(&mut orders, &mut |piece| read(shared, piece))?;
+            let mut inner = shared.inner.lock();
+            if inner.failure.is_some() {
+                return Ok(());
+            }
+            if inner.map.left().pieces == 0 {
+                if shared.purpose == Purpose::End && another_pass(&mut inner) {
+                    continue;
+                }
+                return Ok(());
+            }
+            shared.changed.wait_for(&mut inner, TURN);
+        }
+    }
+}
+
+/// The next piece to copy, its state changed accordingly; `None` if there is none just now.
+fn next(shared: &Shared, driver: &Driver) -> Option<Order> {
+    let mut inner = shared.inner.lock();
+    let yields = inner
+        .yield_until
+        .is_some_and(|until| Instant::now() < until);
+    if inner.failure.is_some() || yields && !inner.pressed {
+        return None;
+    }
+    let (index, slot) = pick(&mut inner, driver)?;
+    let mut piece = *inner.map.piece(index);
+    let digest = inner.map.digest(index);
+    match slot {
+        Some(slot) => {
+            piece.source = Source::Device {
+                device: device_of(&piece),
+                address: slot,
+            };
+            inner.map.set_draining(index, slot);
+        }
+        None => inner.map.set_copying(index),
+    }
+    Some(Order { piece, digest })
+}
+
+fn pick(inner: &mut Inner, driver: &Driver) -> Option<(usize, Option<Slot>)> {
+    let isolated = |inner: &mut Inner| {
+        let Inner { map, marks, .. } = inner;
+        let found = map.next_isolated(|mark| Inner::has_passed(marks, driver, mark));
+        found.map(|(index, slot)| (index, Some(slot)))
+    };
+    let tight = inner.pools.iter().any(|pool| pool.is_tight());
+    if tight
+        && !inner.pressed
+        && let Some(found) = isolated(inner)
+    {
+        return Some(found);
+    }
+    match inner.map.next_untouched() {
+        Some(index) => Some((index, None)),
+        None => isolated(inner),
+    }
+}
+
+/// The bytes of a piece have been read.
+fn read(shared: &Shared, piece: &Piece) {
+    let mut inner = shared.inner.lock();
+    let Some(index) = inner.map.index_of(piece) else {
+        return;
+    };
+    if let State::Draining(slot) = inner.map.state(index)
+        && let Some(pool) = inner.pool(device_of(piece))
+    {
+        pool.put(slot, piece.len as u64);
+    }
+    inner.map.set_done(index);
+    inner.moved += piece.len as u64;
+}
+
+/// Begins another pass over what was written meanwhile, if it pays.
+fn another_pass(inner: &mut Inner) -> bool {
+    let dirty = inner.map.dirty_bytes();
+    if inner.passes >= PASSES || dirty == 0 || dirty as f64 > SHRINKING * inner.last_pass as f64 {
+        return false;
+    }
+    inner.passes += 1;
+    inner.last_pass = inner.map.again();
+    inner.last_pass > 0
+}

@@ -1,0 +1,558 @@
+//! Taking an image behind a running program.
+//!
+//! ```text
+//!            program runs          program stands still            program runs, watched          
+//!  snapshot  prepare ────────────► begin: all copied on the device ► drained, hashed, written
+//!  cow       prepare ────────────► begin: digests of all           ► copied; what is written, aside first
+//!  recopy    prepare, ahead: all copied, again what was written    ► stop: digests, only what differs
+//! ```
+//! (PhoenixOS, sections 4.2 and 4.3.) The image of `snapshot` and `cow` is the session as `begin` found it,
+//! that of `recopy` as the stop found it. What access sets do not foresee is found by content: `cow` knows
+//! the digest of every piece at the consistent point and hashes every piece that it copies, and `recopy`
+//! copies whatever has another digest in the stop than what it has copied ahead. A capture that has been
+//! overtaken by an unforeseen write gives no image: [`Outcome::Overtaken`].
+
+mod conductor;
+mod map;
+mod pool;
+mod reference;
+mod shared;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fermata_device::StreamHandle;
+use fermata_store::Store;
+use fermata_store::image::{BufferId, ChunkTableWriter};
+
+use self::conductor::Conductor;
+use self::map::{ChunkMap, Mark, device_of};
+use self::pool::{DevicePool, slot_bytes};
+use self::reference::Reference;
+use self::shared::{MarkEvent, Shared};
+use self::watch::{Watch, copy_aside};
+use crate::digest::{self, Digest};
+use crate::files::{self, Records};
+use crate::live::Exposed;
+use crate::protocol::stop::settle;
+use crate::protocol::{Piece, Source, pieces};
+use crate::sink::{Order, Sink};
+use crate::{EngineError, Gate, Site, Summary, variables};
+
+/// Variables of a device up to this many bytes are read while the program stands still, for kernels reach
+/// them without naming them.
+const VARIABLES: u64 = 64 << 20;
+
+/// Which moment the image shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The consistent point at the start.
+    Start,
+    /// A stop that comes later.
+    End,
+}
+
+/// How a capture goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Copied on the device at once.
+    Snapshot,
+    /// Copied aside before it is written.
+    Cow,
+    /// Copied ahead, and what was written meanwhile again.
+    Recopy,
+}
+
+/// What a capture has cost the program.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Stall {
+    /// Operations that had to wait.
+    pub waits: u64,
+    /// How long they waited, in all.
+    pub waited: Duration,
+    /// Time spent on putting copies before operations.
+    pub issuing: Duration,
+    /// Pieces copied aside.
+    pub isolated_pieces: u64,
+    /// Their bytes.
+    pub isolated_bytes: u64,
+    /// The most bytes that lay aside at once.
+    pub pool_bytes: u64,
+    /// Operations that may touch more than could be foreseen.
+    pub incomplete: u64,
+}
+
+/// What can be made ready while the program runs.
+pub struct Prepared {
+    way: Way,
+    sink: Sink,
+    pools: Vec<DevicePool>,
+}
+
+/// What an image is made of.
+pub struct Captured {
+    /// Totals.
+    pub summary: Summary,
+    /// What it cost.
+    pub stall: Stall,
+}
+
+/// How a capture has ended.
+pub enum Outcome {
+    /// The image is complete and durable.
+    Complete(Captured),
+    /// Everything has been copied ahead; the sink takes the rest in the stop.
+    Ahead(Ahead),
+    /// Pieces were written before they were copied, and nobody had foreseen it. What was copied is not lost.
+    Overtaken(Ahead, Vec<u64>),
+}
+
+/// What has been copied before a stop.
+pub struct Ahead {
+    pub(crate) sink: Sink,
+    /// What it has cost.
+    pub stall: Stall,
+}
+
+/// A capture under way.
+pub struct Capture {
+    shared: Arc<Shared>,
+    thread: JoinHandle<Result<Outcome, EngineError>>,
+    total: u64,
+}
+
+/// How the program is captured, as asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// The way; `None` for the best: on the device if it fits, else `cow`.
+    pub way: Option<Way>,
+    /// Bytes of each device's memory to set aside at most, for `cow`.
+    pub pool_bytes: u64,
+}
+
+/// Makes ready what can be while the program runs. Called by the thread that serves it.
+///
+/// # Errors
+/// What the driver or the store says; the session is as before.
+pub fn prepare(site: &mut Site, store: &Store, wish: Wish) -> Result<Prepared, EngineError> {
+    variables::discover(site)?;
+    let exposed = site.live.expose(&site.session)?;
+    let plan = pieces(&site.session, &exposed.addresses);
+    site.live.conceal(exposed)?;
+    let plan = plan?;
+    let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+    for piece in plan.iter().filter(|piece| is_device(piece)) {
+        *bytes.entry(device_of(piece)).or_default() += slot_bytes(piece.len as u64);
+    }
+    digest::warm_up(&mut site.live, bytes.keys().copied());
+    let mut predictor = site.live.predictor.take().unwrap_or_default();
+    predictor.forget(&site.session);
+    predictor.prepare(site);
+    site.live.predictor = Some(predictor);
+    let sink = Sink::open(&mut site.live, store, &plan)?;
+    let mut prepared = Prepared {
+        way: wish.way.unwrap_or(Way::Snapshot),
+        sink,
+        pools: Vec::new(),
+    };
+    if prepared.way == Way::Recopy {
+        return Ok(prepared);
+    }
+    if prepared.way == Way::Snapshot {
+        prepared.set_aside(site, &bytes, u64::MAX)?;
+        if prepared.holds(&bytes) {
+            return Ok(prepared);
+        }
+        prepared.release(site);
+        if wish.way.is_some() {
+            let needed: u64 = bytes.values().sum();
+            return Err(EngineError::Unsuitable(format!(
+                "a snapshot needs {needed} bytes of free device memory beside the program's; `--mode cow` \
+                 needs less"
+            )));
+        }
+        prepared.way = Way::Cow;
+    }
+    prepared.set_aside(site, &bytes, wish.pool_bytes)?;
+    Ok(prepared)
+}
+
+fn is_device(piece: &Piece) -> bool {
+    matches!(piece.source, Source::Device { .. })
+}
+
+impl Prepared {
+    /// The way it will go.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    fn set_aside(
+        &mut self,
+        site: &mut Site,
+        bytes: &BTreeMap<u32, u64>,
+        most: u64,
+    ) -> Result<(), EngineError> {
+        for (device, bytes) in bytes {
+            match DevicePool::new(&mut site.live, *device, (*bytes).min(most)) {
+                Ok(pool) => self.pools.push(pool),
+                Err(error) => {
+                    self.release(site);
+                    return Err(error);
+                }
+            }
+        }
+        site.live.forget_current();
+        Ok(())
+    }
+
+    fn holds(&self, bytes: &BTreeMap<u32, u64>) -> bool {
+        let room = |device| self.pools.iter().find(|pool| pool.device == device);
+        bytes
+            .iter()
+            .all(|(device, bytes)| room(*device).is_some_and(|pool| pool.bytes() >= *bytes))
+    }
+
+    /// Gives the memory set aside back.
+    fn release(&mut self, site: &mut Site) {
+        for pool in self.pools.drain(..) {
+            pool.give_back(&mut site.live);
+        }
+    }
+
+    /// Nothing comes of it.
+    pub fn abandon(mut self, site: &mut Site) {
+        self.release(site);
+    }
+}
+
+/// Begins a capture of the session as it is: nothing may be running, and every operation from now on has to
+/// pass the gate. The image will be in `image`, an existing folder.
+///
+/// # Errors
+/// The session is as before.
+pub fn begin(
+    site: &mut Site,
+    mut prepared: Prepared,
+    image: &Path,
+    check: bool,
+) -> Result<(Capture, Box<dyn Gate>), EngineError> {
+    let start = Instant::now();
+    match begin_with(site, &mut prepared, image, check) {
+        Ok((map, marks, exposed, records, reference)) => {
+            let Prepared { sink, pools, .. } = prepared;
+            let shared = Arc::new(Shared::new(Purpose::Start, map, pools));
+            shared.inner.lock().marks = marks;
+            let finish = Finish {
+                image: image.to_owned(),
+                records,
+                summary: Summary::of(&site.session),
+                start,
+                reference,
+            };
+            launch(site, shared, sink, exposed, Some(finish))
+        }
+        Err(error) => {
+            prepared.release(site);
+            site.live.forget_current();
+            Err(error)
+        }
+    }
+}
+
+type Begun = (
+    ChunkMap,
+    Vec<MarkEvent>,
+    Exposed,
+    Records,
+    Option<Reference>,
+);
+
+fn begin_with(
+    site: &mut Site,
+    prepared: &mut Prepared,
+    image: &Path,
+    check: bool,
+) -> Result<Begun, EngineError> {
+    settle(&mut site.live)?;
+    variables::discover(site)?;
+    let exposed = site.live.expose(&site.session)?;
+    let begun = (|| {
+        let plan = pieces(&site.session, &exposed.addresses)?;
+        let reference = check
+            .then(|| Reference::take(&mut site.live, &plan))
+            .transpose()?;
+        let map = match prepared.way {
+            Way::Snapshot => aside_all(site, prepared, &plan)?,
+            Way::Cow | Way::Recopy => None,
+        };
+        let map = match map {
+            Some(map) => map,
+            None => known_all(site, prepared, &plan)?,
+        };
+        let records = Records::encode(image, &site.session)?;
+        Ok((map, records, reference))
+    })();
+    site.live.forget_current();
+    match begun {
+        Ok((map, records, reference)) => Ok((map, Vec::new(), exposed, records, reference)),
+        Err(error) => {
+            // The first failure is the one to report.
+            let _ = site.live.conceal(exposed);
+            Err(error)
+        }
+    }
+}
+
+/// Reads host memory and arrays, which no gate watches.
+fn take_unwatched(site: &mut Site, sink: &mut Sink, plan: &[Piece]) -> Result<(), EngineError> {
+    let of = |wanted: fn(&Source) -> bool| -> Vec<Piece> {
+        plan.iter()
+            .copied()
+            .filter(|piece| wanted(&piece.source))
+            .collect()
+    };
+    let hosts = of(|source| matches!(source, Source::Host { .. }));
+    sink.take_host(&site.live.hosts, &hosts, &|_| {})?;
+    let arrays = of(|source| matches!(source, Source::Array { .. }));
+    let mut orders = arrays.into_iter().map(|piece| Order {
+        piece,
+        digest: Digest::Unknown,
+    });
+    sink.take(&mut orders, &mut |_| {})
+}
+
+/// Copies everything on the device to the pools; `None` if it does not fit any more.
+fn aside_all(
+    site: &mut Site,
+    prepared: &mut Prepared,
+    plan: &[Piece],
+) -> Result<Option<ChunkMap>, EngineError> {
+    let watched: Vec<(Piece, Digest, bool)> = plan
+        .iter()
+        .filter(|piece| is_device(piece))
+        .map(|piece| (*piece, Digest::Unknown, true))
+        .collect();
+    let mut map = ChunkMap::new(&site.session, &watched);
+    let mut aside: BTreeMap<u32, Vec<(usize, u64)>> = BTreeMap::new();
+    for index in map.indices() {
+        let piece = *map.piece(index);
+        let device = device_of(&piece);
+        let pool = prepared.pools.iter_mut().find(|pool| pool.device == device);
+        let Some(slot) = pool.and_then(|pool| pool.take(piece.len as u64)) else {
+            return Ok(None);
+        };
+        aside.entry(device).or_default().push((index, slot));
+    }
+    let failed = || EngineError::driver("copy the session on its device");
+    for (device, aside) in &aside {
+        site.live.enter_device(*device).map_err(failed())?;
+        copy_aside(&site.live.driver, &map, aside, StreamHandle::LEGACY).map_err(failed())?;
+    }
+    // Host memory is read meanwhile.
+    take_unwatched(site, &mut prepared.sink, plan)?;
+    for (device, aside) in aside {
+        site.live.forget_current();
+        site.live
+            .enter_device(device)
+            .and_then(|_| site.live.driver.synchronize_context())
+            .map_err(failed())?;
+        for (index, slot) in aside {
+            map.set_isolated(index, slot, PASSED);
+        }
+    }
+    Ok(Some(map))
+}
+
+/// The mark of copies that are complete.
+const PASSED: Mark = Mark::MAX;
+
+/// Finds what everything is, and takes what cannot be watched.
+fn known_all(
+    site: &mut Site,
+    prepared: &mut Prepared,
+    plan: &[Piece],
+) -> Result<ChunkMap, EngineError> {
+    let digests = digest::on_any_device(&mut site.live, plan);
+    take_unwatched(site, &mut prepared.sink, plan)?;
+    let of_variables: Vec<u64> = variable_buffers(site);
+    let small = plan
+        .iter()
+        .filter(|piece| of_variables.contains(&piece.buffer))
+        .map(|piece| piece.len as u64)
+        .sum::<u64>()
+        <= VARIABLES;
+    let mut now = Vec::new();
+    let mut watched = Vec::new();
+    for (piece, digest) in plan
+        .iter()
+        .zip(digests)
+        .filter(|(piece, _)| is_device(piece))
+    {
+        let order = Order {
+            piece: *piece,
+            digest,
+        };
+        let variable = small && of_variables.contains(&piece.buffer);
+        // What no device can hash could not be validated later.
+        let at_once = variable || digest == Digest::Unknown || prepared.sink.has(&order);
+        if at_once {
+            now.push(order);
+        }
+        watched.push((*piece, digest, !at_once));
+    }
+    prepared.sink.take(&mut now.into_iter(), &mut |_| {})?;
+    Ok(ChunkMap::new(&site.session, &watched))
+}
+
+fn variable_buffers(site: &Site) -> Vec<u64> {
+    let modules = site.session.modules.iter();
+    modules
+        .flat_map(|(_, module)| module.variables.values().map(|it| it.buffer))
+        .collect()
+}
+
+/// Begins to copy ahead of a stop, while the program runs. Called by the thread that serves it.
+///
+/// # Errors
+/// The session is as before.
+pub fn begin_ahead(
+    site: &mut Site,
+    prepared: Prepared,
+) -> Result<(Capture, Box<dyn Gate>), EngineError> {
+    let exposed = site.live.expose(&site.session)?;
+    let plan = match pieces(&site.session, &exposed.addresses) {
+        Ok(plan) => plan,
+        Err(error) => {
+            // The first failure is the one to report.
+            let _ = site.live.conceal(exposed);
+            return Err(error);
+        }
+    };
+    let watched: Vec<(Piece, Digest, bool)> = plan
+        .iter()
+        .filter(|piece| is_device(piece))
+        .map(|piece| (*piece, Digest::Unknown, true))
+        .collect();
+    let map = ChunkMap::new(&site.session, &watched);
+    let shared = Arc::new(Shared::new(Purpose::End, map, prepared.pools));
+    launch(site, shared, prepared.sink, exposed, None)
+}
+
+/// What the thread needs to make an image of what it has copied.
+struct Finish {
+    image: PathBuf,
+    records: Records,
+    summary: Summary,
+    start: Instant,
+    reference: Option<Reference>,
+}
+
+fn launch(
+    site: &mut Site,
+    shared: Arc<Shared>,
+    sink: Sink,
+    exposed: Exposed,
+    finish: Option<Finish>,
+) -> Result<(Capture, Box<dyn Gate>), EngineError> {
+    let total = shared.inner.lock().map.left().bytes;
+    let predictor = site.live.predictor.take().unwrap_or_default();
+    let mut watch = Watch::new(Arc::clone(&shared), exposed, predictor);
+    let conductor = Conductor {
+        shared: Arc::clone(&shared),
+        driver: Arc::clone(&site.live.driver),
+        sink,
+        hashers: site.live.hashers.clone(),
+    };
+    let own = Arc::clone(&shared);
+    let thread = std::thread::Builder::new()
+        .name("capture".to_owned())
+        .spawn(move || end(&own, conductor.run(), finish));
+    match thread {
+        Ok(thread) => {
+            let capture = Capture {
+                shared,
+                thread,
+                total,
+            };
+            Ok((capture, Box::new(watch)))
+        }
+        Err(error) => {
+            shared.end();
+            watch.close(site);
+            Err(EngineError::Internal(format!(
+                "cannot start the thread that copies: {error}"
+            )))
+        }
+    }
+}
+
+/// What becomes of a sink whose pieces have been read.
+fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcome, EngineError> {
+    let (failure, stall) = {
+        let mut inner = shared.inner.lock();
+        (inner.failure.take(), inner.stall)
+    };
+    let Some(finish) = finish else {
+        // Whatever has ended the copying ahead, the stop takes the rest. What is written by then is not
+        // copied again.
+        sink.differing()?;
+        return Ok(Outcome::Ahead(Ahead { sink, stall }));
+    };
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let wrong = sink.differing()?;
+    if !wrong.is_empty() {
+        let mut buffers: Vec<u64> = wrong.iter().map(|piece| piece.buffer).collect();
+        buffers.dedup();
+        return Ok(Outcome::Overtaken(Ahead { sink, stall }, buffers));
+    }
+    let kept = sink.close()?.finish()?;
+    if let Some(reference) = &finish.reference {
+        reference.compare(&kept.chunks)?;
+    }
+    let mut table = ChunkTableWriter::new();
+    for ((buffer, offset), (length, id)) in &kept.chunks {
+        table.push(BufferId(*buffer), *offset, *length, *id)?;
+    }
+    files::save(&finish.image, &finish.records, &table)?;
+    let summary = Summary {
+        chunks: kept.chunks.len() as u64,
+        written_bytes: kept.totals.new_bytes,
+        seconds: finish.start.elapsed().as_secs_f64(),
+        ..finish.summary
+    };
+    Ok(Outcome::Complete(Captured { summary, stall }))
+}
+
+impl Capture {
+    /// Bytes copied and bytes in all.
+    pub fn progress(&self) -> (u64, u64) {
+        let moved = self.shared.inner.lock().moved;
+        (moved, self.total.max(moved))
+    }
+
+    /// Whether it has ended, one way or the other.
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Ends it early: the program goes on, and there is no image. Copying ahead ends without harm.
+    pub fn give_up(&self, why: &str) {
+        self.shared.give_up(EngineError::Internal(why.to_owned()));
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// There is no image.
+    pub fn join(self) -> Result<Outcome, EngineError> {
+        let failed = || EngineError::Internal("the thread that copies has failed".to_owned());
+        self.thread.join().map_err(|_| failed())?
+    }
+}

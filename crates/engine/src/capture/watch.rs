@@ -1,0 +1,355 @@
+//! The gate of a capture: nothing the image needs is overwritten before it is copied.
+//!
+//! ```text
+//!  operation ─► what does it write? ─┬─ nothing the image needs ───────────────► go
+//!               (access sets)        ├─ untouched pieces ─► copy aside, in its stream, before it
+//!                                    ├─ pieces being copied aside elsewhere ─► its stream waits for them
+//!                                    ├─ pieces being copied to the host ─► ask again
+//!                                    └─ no room aside ─► these pieces next; ask again
+//! ```
+//! (PhoenixOS, section 4.2.) For an image of the end, writes are noted instead and nothing waits.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Op, Place, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{Driver, DriverError, EventHandle, StreamHandle};
+
+use super::Purpose;
+use super::map::{ChunkMap, Slot, State, address_of, device_of};
+use super::pool::DevicePool;
+use super::shared::{MarkEvent, Shared};
+use crate::access::Predictor;
+use crate::live::Exposed;
+use crate::{EngineError, Gate, Passage, Site};
+
+/// A capture that lets an operation wait longer than this is given up, so that the program goes on.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Copies of the program from this many bytes up go before ours.
+const NOTABLE: u64 = 1 << 20;
+/// Bytes a second that a link is taken to move, when transfers of the program are given way to.
+const LINK: f64 = 50e9;
+
+/// See the module.
+pub(crate) struct Watch {
+    shared: Arc<Shared>,
+    predictor: Box<Predictor>,
+    /// Physical memory made reachable for the copies.
+    exposed: Option<Exposed>,
+    touched: Vec<usize>,
+    waiting_since: Option<Instant>,
+}
+
+impl Watch {
+    pub(crate) fn new(shared: Arc<Shared>, exposed: Exposed, predictor: Box<Predictor>) -> Self {
+        Self {
+            shared,
+            predictor,
+            exposed: Some(exposed),
+            touched: Vec::new(),
+            waiting_since: None,
+        }
+    }
+
+    /// Everything must have been copied before this operation.
+    fn wait_for_all(&mut self) -> Passage {
+        if self.shared.purpose == Purpose::End {
+            // What is not copied by now is copied when the program stops.
+            self.shared.give_up(EngineError::Internal(
+                "objects with content have been destroyed".to_owned(),
+            ));
+        }
+        self.shared.inner.lock().pressed = true;
+        // Even after the attempt is given up, what is being read must stay until it has been read.
+        self.not_yet();
+        Passage::NotYet
+    }
+
+    fn not_yet(&mut self) -> Passage {
+        let since = *self.waiting_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > PATIENCE {
+            self.shared.give_up(EngineError::Internal(format!(
+                "an operation of the program would have waited longer than {} s; the checkpoint was \
+                 given up so that the program goes on",
+                PATIENCE.as_secs()
+            )));
+            return self.go();
+        }
+        Passage::NotYet
+    }
+
+    fn go(&mut self) -> Passage {
+        if let Some(since) = self.waiting_since.take() {
+            let mut inner = self.shared.inner.lock();
+            inner.stall.waits += 1;
+            inner.stall.waited += since.elapsed();
+            inner.pressed = false;
+        }
+        Passage::Go
+    }
+
+    /// Notes what is about to be written.
+    fn soil(&mut self) {
+        let mut inner = self.shared.inner.lock();
+        for index in self.touched.drain(..) {
+            inner.map.soil(index);
+        }
+    }
+
+    /// Makes sure that what is about to be written stays for the image.
+    fn keep(&mut self, site: &mut Site, stream: StreamRef) -> Result<Passage, DriverError> {
+        let begun = Instant::now();
+        let handle = site.live.stream(stream)?;
+        let driver = Arc::clone(&site.live.driver);
+        let shared = Arc::clone(&self.shared);
+        let mut inner = shared.inner.lock();
+        let inner = &mut *inner;
+        let mut aside: Vec<(usize, Slot)> = Vec::new();
+        let mut waits: Vec<EventHandle> = Vec::new();
+        let mut late = false;
+        for index in self.touched.drain(..) {
+            match inner.map.state(index) {
+                State::Done | State::Draining(_) => {}
+                State::Copying => late = true,
+                State::Isolated { mark, .. } => {
+                    let mark = inner.marks.get(mark);
+                    if let Some(mark) = mark.filter(|it| !it.passed && it.stream != stream) {
+                        waits.push(mark.event);
+                    }
+                }
+                State::Untouched => {
+                    let piece = *inner.map.piece(index);
+                    let pool = inner.pool(device_of(&piece));
+                    match pool.and_then(|pool| pool.take(piece.len as u64)) {
+                        Some(slot) => aside.push((index, slot)),
+                        None => {
+                            inner.map.want(index);
+                            late = true;
+                        }
+                    }
+                }
+            }
+        }
+        waits.sort_unstable();
+        waits.dedup();
+        for event in waits {
+            driver.stream_wait(handle, event, 0)?;
+        }
+        if !aside.is_empty() {
+            let event = driver.create_event(cu::CU_EVENT_DISABLE_TIMING)?;
+            copy_aside(&driver, &inner.map, &aside, handle)?;
+            driver.record_event(event, handle, 0)?;
+            let mark = inner.marks.len();
+            inner.marks.push(MarkEvent {
+                event,
+                context: site.live.enter(stream.context)?.handle,
+                stream,
+                passed: false,
+            });
+            for (index, slot) in &aside {
+                inner.map.set_isolated(*index, *slot, mark);
+                inner.stall.isolated_bytes += inner.map.piece(*index).len as u64;
+            }
+            inner.stall.isolated_pieces += aside.len() as u64;
+        }
+        let used = inner.pools.iter().map(DevicePool::used).sum::<u64>();
+        inner.stall.pool_bytes = inner.stall.pool_bytes.max(used);
+        inner.stall.issuing += begun.elapsed();
+        inner.pressed |= late;
+        Ok(if late {
+            self.shared.changed.notify_all();
+            Passage::NotYet
+        } else {
+            Passage::Go
+        })
+    }
+}
+
+/// Copies pieces to their slots, neighbours together.
+pub(crate) fn copy_aside(
+    driver: &Driver,
+    map: &ChunkMap,
+    aside: &[(usize, Slot)],
+    stream: StreamHandle,
+) -> Result<(), DriverError> {
+    let mut run: Option<(u64, u64, u64)> = None;
+    for (index, to) in aside {
+        let piece = map.piece(*index);
+        let (from, bytes) = (address_of(piece), piece.len as u64);
+        match &mut run {
+            Some((run_to, run_from, len)) if *run_to + *len == *to && *run_from + *len == from => {
+                *len += bytes;
+            }
+            _ => {
+                if let Some((to, from, len)) = run.replace((*to, from, bytes)) {
+                    driver.copy(to, from, len, stream)?;
+                }
+            }
+        }
+    }
+    match run {
+        Some((to, from, len)) => driver.copy(to, from, len, stream),
+        None => Ok(()),
+    }
+}
+
+/// The stream of an operation that touches memory.
+fn stream_of(op: &Op<'_>) -> Option<StreamRef> {
+    match op {
+        Op::Copy { stream, .. }
+        | Op::Copy3d { stream, .. }
+        | Op::Fill { stream, .. }
+        | Op::WriteValue { stream, .. }
+        | Op::Launch { stream, .. }
+        | Op::GraphLaunch { stream, .. } => Some(*stream),
+        _ => None,
+    }
+}
+
+/// Whether an operation takes away what the copies read from.
+fn takes_away(op: &Op<'_>) -> bool {
+    matches!(
+        op,
+        Op::ContextDestroy { .. }
+            | Op::ModuleUnload { .. }
+            | Op::MemUnmap { .. }
+            | Op::MemSetAccess { .. }
+            | Op::PeerDisable { .. }
+    )
+}
+
+/// Bytes that an operation moves between device and host.
+fn transfer_bytes(op: &Op<'_>) -> u64 {
+    let on_device = |address: &Address| (DEVICE_BASE..DEVICE_END).contains(address);
+    match op {
+        Op::Copy {
+            to: Place::Address(to),
+            from: Place::Address(from),
+            len,
+            ..
+        } if on_device(to) != on_device(from) => *len,
+        Op::Copy {
+            to: Place::Blob(_),
+            len,
+            ..
+        }
+        | Op::Copy {
+            from: Place::Blob(_),
+            len,
+            ..
+        } => *len,
+        _ => 0,
+    }
+}
+
+impl Gate for Watch {
+    fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError> {
+        if self.shared.is_over() || self.shared.given_up() && !takes_away(op) {
+            return Ok(self.go());
+        }
+        if takes_away(op) {
+            return Ok(self.wait_for_all());
+        }
+        let Some(stream) = stream_of(op) else {
+            return Ok(Passage::Go);
+        };
+        let set = self.predictor.predict(op, site);
+        if self.waiting_since.is_none() {
+            let moved = transfer_bytes(op);
+            if moved >= NOTABLE {
+                self.shared
+                    .yield_for(Duration::from_secs_f64(moved as f64 / LINK));
+            }
+            if !set.complete {
+                self.shared.inner.lock().stall.incomplete += 1;
+            }
+        }
+        self.touched.clear();
+        {
+            let inner = self.shared.inner.lock();
+            for target in &set.writes {
+                inner.map.touched(target, &mut self.touched);
+            }
+        }
+        if self.touched.is_empty() {
+            return Ok(self.go());
+        }
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        if self.shared.purpose == Purpose::End {
+            self.soil();
+            return Ok(Passage::Go);
+        }
+        match self.keep(site, stream) {
+            Ok(Passage::Go) => Ok(self.go()),
+            Ok(Passage::NotYet) => Ok(self.not_yet()),
+            Err(error) => {
+                self.shared.give_up(EngineError::driver(
+                    "copy aside what the program is about to write",
+                )(error));
+                Ok(self.go())
+            }
+        }
+    }
+
+    fn holds(&self, address: Address) -> bool {
+        if self.shared.is_over() {
+            return false;
+        }
+        let mut inner = self.shared.inner.lock();
+        match self.shared.purpose {
+            Purpose::Start => inner.map.holds(address),
+            Purpose::End => !inner.map.give_up(address),
+        }
+    }
+
+    fn finished(&self) -> bool {
+        self.shared.is_over()
+    }
+
+    fn close(&mut self, site: &mut Site) {
+        if !self.shared.is_over() {
+            self.shared.give_up(EngineError::Internal(
+                "the program has ended or stopped while it was copied".to_owned(),
+            ));
+            let until = Instant::now() + PATIENCE;
+            let mut inner = self.shared.inner.lock();
+            while !self.shared.is_over() {
+                if self
+                    .shared
+                    .changed
+                    .wait_until(&mut inner, until)
+                    .timed_out()
+                {
+                    // Memory that a thread of ours may still read is not given back.
+                    return;
+                }
+            }
+        }
+        let (marks, pools) = {
+            let mut inner = self.shared.inner.lock();
+            (
+                std::mem::take(&mut inner.marks),
+                std::mem::take(&mut inner.pools),
+            )
+        };
+        let driver = Arc::clone(&site.live.driver);
+        for mark in marks {
+            if !mark.passed && driver.set_current(mark.context).is_ok() {
+                // Memory must not go before the copies into it have ended; a dead context has none.
+                let _ = driver.synchronize_event(mark.event);
+            }
+            let _ = driver.destroy_event(mark.event);
+        }
+        site.live.forget_current();
+        for pool in pools {
+            pool.give_back(&mut site.live);
+        }
+        site.live.predictor = Some(std::mem::take(&mut self.predictor));
+        if let Some(exposed) = self.exposed.take() {
+            // Addresses that stay mapped go with the process.
+            let _ = site.live.conceal(exposed);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Checkpoints behind the running program: what was prepared, what is under way, what was copied ahead.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use fermata_control::worker::{self as control, Failure, FailureKind, FromWorker};
+use fermata_engine::capture::{self, Ahead, Capture, Outcome, Prepared, Way, Wish};
+use fermata_engine::{EngineError, Gate, Site};
+use fermata_store::Store;
+
+use crate::conversation::Serving;
+use crate::failure::{failure, from_engine};
+use crate::serve::Server;
+
+/// The longest wait for the server to run an errand.
+const ERRAND: Duration = Duration::from_secs(60);
+/// Set for tests: the image is compared with the stopped copy of the same moment.
+const CHECK: &str = "FERMATA_TEST_REFERENCE";
+
+/// See the module. At most one of them is there.
+#[derive(Default)]
+pub(crate) struct Capturing {
+    prepared: Option<Prepared>,
+    capture: Option<Capture>,
+    ahead: Option<Ahead>,
+}
+
+fn order(what: &str) -> Failure {
+    failure(FailureKind::Internal, format!("{what} out of order"), "")
+}
+
+/// Lets the serving thread do something between two operations.
+fn on_server<T: Send + 'static>(
+    serving: &Serving,
+    work: impl FnOnce(&mut Server) -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let (sender, receiver) = mpsc::channel();
+    let errand = Box::new(move |server: &mut Server| {
+        // Whoever asked may have given up.
+        let _ = sender.send(work(server));
+    });
+    serving.requests.errands.lock().push(errand);
+    serving.kicker.kick();
+    let silent = |_| failure(FailureKind::Internal, "the server does not answer", "");
+    receiver.recv_timeout(ERRAND).map_err(silent)
+}
+
+impl Capturing {
+    /// Makes ready what can be while the program runs.
+    pub fn prepare(
+        &mut self,
+        serving: Option<&Serving>,
+        store: &Path,
+        way: Option<control::Way>,
+        pool_bytes: u64,
+    ) -> Result<FromWorker, Failure> {
+        let serving = serving.ok_or_else(|| order("Prepare without a program"))?;
+        if self.prepared.is_some() || self.capture.is_some() || self.ahead.is_some() {
+            return Err(order("Prepare"));
+        }
+        let store = Store::open(store, true).map_err(|error| from_engine(&error.into()))?;
+        let wish = Wish {
+            way: way.map(to_engine),
+            pool_bytes,
+        };
+        let prepared = on_server(serving, move |server| {
+            let prepared = capture::prepare(&mut server.site, &store, wish);
+            server.site.live.forget_current();
+            prepared
+        })?;
+        let prepared = prepared.map_err(|error| from_engine(&error))?;
+        let way = from_way(prepared.way());
+        self.prepared = Some(prepared);
+        Ok(FromWorker::Prepared { way })
+    }
+
+    /// Begins to copy ahead of a stop.
+    pub fn ahead(&mut self, serving: Option<&Serving>) -> Result<FromWorker, Failure> {
+        let serving = serving.ok_or_else(|| order("Ahead without a program"))?;
+        let prepared = self.prepared.take().ok_or_else(|| order("Ahead"))?;
+        let begun = on_server(serving, move |server| {
+            let begun = capture::begin_ahead(&mut server.site, prepared);
+            server.site.live.forget_current();
+            begun.map(|(capture, gate)| {
+                server.gate = Some(gate);
+                capture
+            })
+        })?;
+        self.capture = Some(begun.map_err(|error| from_engine(&error))?);
+        Ok(FromWorker::Begun)
+    }
+
+    /// Takes the session as it is; the answer is the gate that its operations have to pass from now on.
+    pub fn begin(&mut self, site: &mut Site, image: &Path) -> Result<Box<dyn Gate>, Failure> {
+        let prepared = self.prepared.take().ok_or_else(|| order("Begin"))?;
+        let check = std::env::var_os(CHECK).is_some();
+        let begun = capture::begin(site, prepared, image, check);
+        let (capture, gate) = begun.map_err(|error| from_engine(&error))?;
+        self.capture = Some(capture);
+        Ok(gate)
+    }
+
+    /// How far it is; totals by `totals` when it has ended with an image.
+    pub fn look(
+        &mut self,
+        totals: impl FnOnce(&capture::Captured) -> control::Totals,
+    ) -> Result<FromWorker, Failure> {
+        let capture = self.capture.take().ok_or_else(|| order("Look"))?;
+        if !capture.has_ended() {
+            let (done, total) = capture.progress();
+            self.capture = Some(capture);
+            return Ok(FromWorker::Capturing { done, total });
+        }
+        match capture.join().map_err(|error| from_engine(&error))? {
+            Outcome::Complete(captured) => Ok(FromWorker::Saved(totals(&captured))),
+            Outcome::Ahead(ahead) => {
+                self.ahead = Some(ahead);
+                Ok(FromWorker::Ahead)
+            }
+            Outcome::Overtaken(ahead, buffers) => {
+                self.ahead = Some(ahead);
+                Ok(FromWorker::Overtaken {
+                    buffers: buffers.len() as u64,
+                })
+            }
+        }
+    }
+
+    /// What was copied ahead of the stop that is now.
+    pub fn take_ahead(&mut self) -> Result<Option<Ahead>, EngineError> {
+        if let Some(capture) = self.capture.take() {
+            // Nobody has looked since it ended.
+            return match capture.join()? {
+                Outcome::Ahead(ahead) | Outcome::Overtaken(ahead, _) => Ok(Some(ahead)),
+                Outcome::Complete(_) => Ok(None),
+            };
+        }
+        Ok(self.ahead.take())
+    }
+
+    /// Gives everything up. Device memory that was set aside goes back.
+    pub fn abandon(&mut self, serving: Option<&Serving>, site: Option<&mut Site>) {
+        self.ahead = None;
+        if let Some(capture) = self.capture.take() {
+            capture.give_up("the checkpoint was given up");
+            // Its gate notices, and gives back what it holds.
+            drop(capture.join());
+        }
+        let Some(prepared) = self.prepared.take() else {
+            return;
+        };
+        match (serving, site) {
+            (_, Some(site)) => prepared.abandon(site),
+            (Some(serving), None) => {
+                let given_back = on_server(serving, move |server| {
+                    prepared.abandon(&mut server.site);
+                    server.site.live.forget_current();
+                });
+                // A server that does not answer any more ends with the process, and its memory with it.
+                drop(given_back);
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+fn to_engine(way: control::Way) -> Way {
+    match way {
+        control::Way::Snapshot => Way::Snapshot,
+        control::Way::Cow => Way::Cow,
+        control::Way::Recopy => Way::Recopy,
+    }
+}
+
+fn from_way(way: Way) -> control::Way {
+    match way {
+        Way::Snapshot => control::Way::Snapshot,
+        Way::Cow => control::Way::Cow,
+        Way::Recopy => control::Way::Recopy,
+    }
+}
+
+/// What it has cost, as the daemon hears it.
+pub(crate) fn stall(stall: &capture::Stall) -> control::Stall {
+    control::Stall {
+        waits: stall.waits,
+        waited_seconds: stall.waited.as_secs_f64(),
+        issuing_seconds: stall.issuing.as_secs_f64(),
+        isolated_bytes: stall.isolated_bytes,
+        pool_bytes: stall.pool_bytes,
+        incomplete: stall.incomplete,
+    }
+}

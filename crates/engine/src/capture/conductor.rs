@@ -24,6 +24,9 @@ const PASSES: u32 = 5;
 /// Another pass pays only if the last one has left less than this share to do.
 const SHRINKING: f64 = 0.7;
 
+/// A piece's index, and where its copy lies: address and bytes.
+type Aside = (usize, (u64, u64));
+
 /// See the module.
 pub(crate) struct Conductor {
     pub shared: Arc<Shared>,
@@ -50,7 +53,7 @@ impl Conductor {
 
     /// Finds the digests of what has been put aside, so that what the store has need not be copied.
     fn hash_isolated(&mut self) -> Result<(), EngineError> {
-        let mut by_device: BTreeMap<u32, Vec<(usize, (u64, u64))>> = BTreeMap::new();
+        let mut by_device: BTreeMap<u32, Vec<Aside>> = BTreeMap::new();
         {
             let inner = self.shared.inner.lock();
             for index in inner.map.indices() {

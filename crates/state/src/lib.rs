@@ -25,5 +25,5 @@ pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
 pub use objects::{
     Array, Context, Device, Event, Executable, Function, ImageId, Module, Stream, Variable,
 };
-pub use session::{Removed, Session};
+pub use session::{Deferred, Removed, Session};
 pub use table::{Kind, Table};

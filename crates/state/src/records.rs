@@ -3,7 +3,7 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `FERMSTAT` |
-//! | 8 | 4 | version, little-endian |
+//! | 8 | 4 | version, little-endian: 2, or 1 for a body that ends before [`Session::deferred`] |
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
@@ -12,10 +12,12 @@
 //! A body must end with the file. What is read has passed the checksum and every rule that a live session
 //! keeps, so that whoever restores it may rely on references and ranges.
 
+use std::borrow::Cow;
+
 use crate::{Session, StateError};
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -90,8 +92,13 @@ pub fn decode(bytes: &[u8]) -> Result<Session, RecordError> {
     {
         return Err(RecordError::Damaged("its header contradicts itself"));
     }
+    let mut body = Cow::Borrowed(body);
+    if version == 1 {
+        // No deferred errors: an empty list is one byte.
+        body.to_mut().push(0);
+    }
     let (session, rest): (Session, _) =
-        postcard::take_from_bytes(body).map_err(RecordError::Decode)?;
+        postcard::take_from_bytes(&body).map_err(RecordError::Decode)?;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }

@@ -46,6 +46,19 @@ pub struct Session {
     pub(crate) next_buffer: u64,
     /// The last number given to a module.
     pub(crate) next_serial: u64,
+    /// Errors that the program has not been told yet, as they were at the last consistent point.
+    pub deferred: Vec<Deferred>,
+}
+
+/// The error of an operation that nobody waited for; the context's next synchronisation reports it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deferred {
+    /// The context.
+    pub context: Handle,
+    /// A `CUresult`, not success.
+    pub code: u32,
+    /// What failed, in words.
+    pub text: String,
 }
 
 /// What went with a context.

@@ -48,6 +48,11 @@ impl Session {
     pub fn validate(&self) -> Result<(), StateError> {
         self.check_handles()?;
         self.check_references()?;
+        for error in &self.deferred {
+            let known = self.contexts.contains(error.context) && error.code != 0;
+            let reason = "its error is none, or of no context";
+            rule(known, "context", error.context, reason)?;
+        }
         self.check_memory()?;
         self.check_numbers()
     }

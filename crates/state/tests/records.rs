@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind};
 use fermata_state::records::{decode, encode};
 use fermata_state::{
-    Allocation, Context, Device, Event, Function, HostRegion, Mapping, Memory, Reservation,
-    Session, Stream,
+    Allocation, Context, Deferred, Device, Event, Function, HostRegion, Mapping, Memory,
+    Reservation, Session, Stream,
 };
 use proptest::prelude::*;
 
@@ -248,6 +248,33 @@ proptest! {
             prop_assert_eq!(session.validate(), Ok(()));
         }
     }
+}
+
+#[test]
+fn a_state_of_version_1_has_no_deferred_errors() {
+    let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
+    let bytes = encode(&session).unwrap();
+    let mut older = bytes[..bytes.len() - 1].to_vec();
+    assert_eq!(bytes[bytes.len() - 1], 0, "an empty list");
+    older[8] = 1;
+    let body = (older.len() - 56) as u64;
+    older[16..24].copy_from_slice(&body.to_le_bytes());
+    let sum = *blake3::Hasher::new()
+        .update(&older[..24])
+        .update(&older[56..])
+        .finalize()
+        .as_bytes();
+    older[24..56].copy_from_slice(&sum);
+    assert_eq!(decode(&older).unwrap(), session);
+    let context = session.contexts.iter().next().unwrap().0;
+    session.deferred.push(Deferred {
+        context,
+        code: 700,
+        text: "x".to_owned(),
+    });
+    assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
+    session.deferred[0].context = 0x9990;
+    assert!(session.validate().is_err());
 }
 
 #[test]

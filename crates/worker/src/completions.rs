@@ -258,10 +258,15 @@ impl Server {
             }
             Then::Orphan => Ok(()),
             // A session with a dead context is quiet, and can never be saved.
-            Then::Drained => self
-                .faults
-                .any_fatal()
-                .map_or(Ok(()), |(_, error)| Err(error.clone())),
+            Then::Drained => {
+                let session = &mut self.site.session;
+                session.deferred = self.faults.deferred();
+                let contexts = &session.contexts;
+                session.deferred.retain(|it| contexts.contains(it.context));
+                self.faults
+                    .any_fatal()
+                    .map_or(Ok(()), |(_, error)| Err(error.clone()))
+            }
             Then::Free(address) => self.release(address).and(failure.map_or(Ok(()), Err)),
             Then::Allocate { context, size } => {
                 let allocated = self.allocate(context, size).map(ReplyBody::U64);

@@ -56,7 +56,7 @@ pub(crate) struct Worker {
     pub(crate) daemon: Daemon,
     callbacks: Arc<Callbacks>,
     pub(crate) site: Option<Site>,
-    faults: Faults,
+    pub(crate) faults: Faults,
     devices: Vec<DeviceInfo>,
     names: Vec<String>,
     /// Whether a program or an image has been here.

@@ -7,7 +7,7 @@ use fermata_abi::op::{Handle, Op, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, MemoryError, ModuleRefused};
 use fermata_engine::HandleMap;
-use fermata_state::{Session, StateError};
+use fermata_state::{Deferred, Session, StateError};
 use fermata_wire::WireError;
 
 /// Why an operation failed.
@@ -138,6 +138,35 @@ impl Faults {
             .get(&context)
             .cloned()
             .or_else(|| self.waiting.remove(&context))
+    }
+
+    /// What a program that is restored must still be told. A context that is dead is never restored.
+    pub fn deferred(&self) -> Vec<Deferred> {
+        let mut deferred: Vec<Deferred> = self
+            .waiting
+            .iter()
+            .map(|(context, error)| Deferred {
+                context: *context,
+                code: error.code,
+                text: error.text.clone(),
+            })
+            .collect();
+        deferred.sort_by_key(|it| it.context);
+        deferred
+    }
+
+    /// As [`Faults::deferred`] has told them.
+    pub fn restored(deferred: &[Deferred]) -> Self {
+        let mut faults = Self::default();
+        for Deferred {
+            context,
+            code,
+            text,
+        } in deferred
+        {
+            faults.defer(*context, OpError::new(*code, text.clone()));
+        }
+        faults
     }
 
     /// The context is gone, with its errors.

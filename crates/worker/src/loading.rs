@@ -7,6 +7,7 @@ use fermata_engine::restore::{self, Loaded, Order, Stand};
 use fermata_store::Store;
 
 use crate::conversation::{Reporter, Worker, serving_thread};
+use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::layout::RingPlace;
 
@@ -68,6 +69,7 @@ impl Worker {
             self.gate = Some(gate);
         }
         self.place = Some(place);
+        self.faults = Faults::restored(&site.session.deferred);
         site.live.forget_current();
         self.site = Some(site);
         Ok(FromWorker::Loaded(self.totals(summary)))

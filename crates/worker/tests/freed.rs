@@ -64,10 +64,7 @@ fn an_image_holds_no_freed_memory() {
     std::fs::create_dir(&image).unwrap();
     let store = folder.path().join("store").to_string_lossy().into_owned();
     let image = image.to_string_lossy().into_owned();
-    let saved = worker.ask(ToWorker::Save {
-        store: store.clone(),
-        image: image.clone(),
-    });
+    let saved = worker.save(&store, &image);
     let FromWorker::Saved(totals) = saved else {
         panic!("{saved:?}")
     };

@@ -27,8 +27,10 @@ use crate::{StagedArea, WireError};
 
 /// Operations up to this size are encoded into the ring itself.
 const SMALL: usize = 512;
-/// Cache lines that are brought here for the next message: a launch with a handful of parameters.
-const AHEAD: usize = 3;
+/// Bytes of the ring that are brought here ahead of the messages that will fill them.
+const AHEAD: u64 = 512;
+/// While the worker keeps up, only so much of the ring's start is used: it stays in the caches.
+const NEAR: u64 = 128 << 10;
 
 /// Sends operations and receives their answers.
 #[derive(Debug)]
@@ -49,6 +51,8 @@ struct Ring {
     head: u64,
     tail: u64,
     number: u64,
+    /// Position from which on it is worth to look whether the ring can be used from its start again.
+    rewind_at: u64,
 }
 
 impl Producer {
@@ -72,6 +76,7 @@ impl Producer {
             .rev()
             .map(free)
             .collect();
+        map.populate(map.layout().ring, NEAR.min(map.layout().ring_bytes));
         map.word32(PROGRAM_AT)
             .store(PEER_ATTACHED, Ordering::Release);
         Ok(Self {
@@ -82,6 +87,7 @@ impl Producer {
                 head: 0,
                 tail: 0,
                 number: 0,
+                rewind_at: NEAR,
             }),
             slots: Mutex::new(slots),
             spin: Spin::new(),
@@ -205,6 +211,9 @@ impl Producer {
         let layout = self.map.layout();
         let most = MESSAGE_HEADER + SMALL as u64;
         let mut ring = self.lock();
+        if ring.head >= ring.rewind_at {
+            self.rewind(&mut ring);
+        }
         let at = ring.head & (layout.ring_bytes - 1);
         if at + most > layout.ring_bytes || ring.head - ring.tail + most > layout.ring_bytes {
             return Ok(false);
@@ -239,11 +248,43 @@ impl Producer {
         } else {
             wake_sleeper(doorbell, futex_wake);
         }
+        self.fetch_ahead(ring, bytes);
+    }
+
+    /// Brings as many lines here, somewhat further on, as have been written.
+    #[inline]
+    fn fetch_ahead(&self, ring: &Ring, bytes: u64) {
         let layout = self.map.layout();
-        let next = ring.head & (layout.ring_bytes - 1);
-        if layout.ring_bytes - next >= AHEAD as u64 * 64 {
-            self.map.prefetch(layout.ring + next, AHEAD);
+        if bytes > AHEAD {
+            return;
         }
+        let at = (ring.head & (layout.ring_bytes - 1)) + AHEAD - bytes;
+        let lines = bytes.div_ceil(64);
+        if at + lines * 64 <= layout.ring_bytes {
+            self.map.prefetch(layout.ring + at, lines as usize);
+        }
+    }
+
+    /// Begins again at the ring's start, if the worker has taken everything and that start is far behind.
+    #[cold]
+    fn rewind(&self, ring: &mut Ring) {
+        let layout = self.map.layout();
+        let at = ring.head & (layout.ring_bytes - 1);
+        let rest = layout.ring_bytes - at;
+        // Looked at again when as much more has been written.
+        ring.rewind_at = ring.head + NEAR;
+        let taken = self.map.word64(TAIL_AT).load(Ordering::Acquire) == ring.head;
+        if !taken || at < NEAR.min(layout.ring_bytes / 2) || rest < MESSAGE_HEADER {
+            return;
+        }
+        let header = Header::padding(rest, ring.number);
+        self.map.write(layout.ring + at, &header.encode());
+        ring.tail = ring.head;
+        ring.head += rest;
+        ring.rewind_at = ring.head + NEAR;
+        // Told at once: the next message may need more room than there is before this is taken.
+        self.map.word64(HEAD_AT).store(ring.head, Ordering::Release);
+        wake_sleeper(self.map.word32(DOORBELL_AT), futex_wake);
     }
 
     #[cold]

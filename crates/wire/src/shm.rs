@@ -140,6 +140,20 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
     }
 
+    /// Has the system make the pages of a range now, where it can; `offset` is at a page's start.
+    pub fn populate(&self, offset: u64, len: u64) {
+        let start = self.range(offset, len as usize);
+        // SAFETY: the range lies in our mapping; the advice changes no byte of it. A system that does not
+        // know it makes the pages when they are touched.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                start.cast(),
+                len as usize,
+                rustix::mm::Advice::LinuxPopulateWrite,
+            )
+        };
+    }
+
     /// `len` bytes at `offset`, to be written one after the other.
     #[inline]
     pub fn window(&self, offset: u64, len: usize) -> Window<'_> {

@@ -111,6 +111,34 @@ fn threads_keep_their_order_through_a_ring_that_is_always_full() {
 }
 
 #[test]
+fn a_worker_that_keeps_up_is_sent_around_near_the_start() {
+    let config = Config {
+        ring: 1 << 20,
+        ..small()
+    };
+    let (producer, consumer) = pair(config);
+    let server = serve(consumer);
+    let mut buffer = Vec::new();
+    // Answered ones now and then, so that the worker is level; long ones need room while it is told to
+    // skip the rest of the ring.
+    let long = "x".repeat(200 << 10);
+    for id in 0..20_000 {
+        producer.post(&Op::EventDestroy { event: id }).unwrap();
+        if id % 100 == 0 {
+            let name = if id % 1000 == 0 { &*long } else { "short" };
+            let function = Op::FunctionGet {
+                function: 1,
+                module: 2,
+                name,
+            };
+            assert_eq!(producer.ask(&function, &mut buffer).unwrap().status, 0);
+        }
+    }
+    producer.close();
+    assert!(server.join().unwrap().into_iter().eq(0..20_000));
+}
+
+#[test]
 fn answers_reach_the_thread_that_asked_with_more_threads_than_slots() {
     let (producer, consumer) = pair(small());
     let server = serve(consumer);

@@ -15,14 +15,20 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fenc
 
 use rustix::thread::futex;
 
-use crate::alloc;
+use crate::{alloc, exact};
 
 /// `GATE`: threads pass.
 const OPEN: u32 = 0;
 /// `GATE`: threads park.
 const CLOSED: u32 = 1;
+/// `GATE`: threads pass and are counted, for tests.
+const WATCHED: u32 = 2;
 
 static GATE: AtomicU32 = AtomicU32::new(OPEN);
+/// What an open gate is: [`OPEN`], or [`WATCHED`] in a test.
+static WHEN_OPEN: AtomicU32 = AtomicU32::new(OPEN);
+/// How often the gate has been closed.
+static STOPS: AtomicU32 = AtomicU32::new(0);
 static RECORDS: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Places for the ids of parked threads.
@@ -92,13 +98,25 @@ fn first_record() -> (&'static Record, bool) {
 
 #[cold]
 fn wait_outside(record: &Record) {
-    while GATE.load(Ordering::Acquire) != OPEN {
-        record.depth.store(0, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        park();
-        record.depth.store(1, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
+    if WHEN_OPEN.load(Ordering::Relaxed) == WATCHED && exact::arrives() {
+        outside(record, exact::wait);
     }
+    while is_closed() {
+        outside(record, park);
+    }
+}
+
+fn outside(record: &Record, act: fn()) {
+    record.depth.store(0, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    act();
+    record.depth.store(1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+}
+
+#[inline]
+fn is_closed() -> bool {
+    GATE.load(Ordering::Acquire) == CLOSED
 }
 
 impl Drop for Inside {
@@ -107,7 +125,7 @@ impl Drop for Inside {
         let depth = self.record.depth.load(Ordering::Relaxed).saturating_sub(1);
         self.record.depth.store(depth, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        if depth == 0 && GATE.load(Ordering::Acquire) != OPEN {
+        if depth == 0 && is_closed() {
             park();
         }
         if self.borrowed {
@@ -123,7 +141,7 @@ pub fn is_inside() -> bool {
 
 /// Parks the calling thread if it is outside; called by the signal handler, so async-signal-safe.
 pub fn park_if_outside() {
-    if GATE.load(Ordering::Acquire) != OPEN && !is_inside() && !alloc::is_inside() {
+    if is_closed() && !is_inside() && !alloc::is_inside() {
         park();
     }
 }
@@ -131,12 +149,24 @@ pub fn park_if_outside() {
 /// Closes the gate: from now on threads park when they come to it.
 pub fn close() {
     GATE.store(CLOSED, Ordering::SeqCst);
+    STOPS.fetch_add(1, Ordering::SeqCst);
 }
 
 /// Opens the gate and wakes every parked thread.
 pub fn open() {
-    GATE.store(OPEN, Ordering::SeqCst);
+    GATE.store(WHEN_OPEN.load(Ordering::Relaxed), Ordering::SeqCst);
     let _ = futex::wake(&GATE, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+/// From now on every call is shown to [`exact::arrives`] first. Called before the gate is ever closed.
+pub fn watch() {
+    WHEN_OPEN.store(WATCHED, Ordering::Relaxed);
+    GATE.store(WATCHED, Ordering::SeqCst);
+}
+
+/// How often the gate has been closed.
+pub fn stops() -> u32 {
+    STOPS.load(Ordering::Acquire)
 }
 
 /// Whether the thread `tid` is parked.
@@ -152,7 +182,7 @@ fn park() {
             .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     });
-    while GATE.load(Ordering::Acquire) != OPEN {
+    while is_closed() {
         // Woken or not, the gate decides.
         let _ = futex::wait(&GATE, futex::Flags::PRIVATE, CLOSED, None);
     }

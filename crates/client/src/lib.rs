@@ -20,6 +20,7 @@ mod copy;
 mod devices;
 mod entry;
 mod event;
+mod exact;
 mod fork;
 mod gate;
 mod graphs;

@@ -26,7 +26,7 @@ use crate::module::Modules;
 use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
 use crate::stream::Streams;
-use crate::{fork, notice, wake};
+use crate::{exact, fork, notice, wake};
 
 /// The agent's connection to the daemon.
 pub type Control = Connection<ToAgent, FromAgent>;
@@ -121,6 +121,7 @@ fn start() -> core::result::Result<Session, CUresult> {
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let devices = Devices::new(devices, visible.as_deref());
     fork::watch();
+    exact::arm();
     agent::start(control).map_err(|_| CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)?;
     Ok(Session {
         devices,

@@ -1,5 +1,6 @@
 //! One case: run, checkpoint at a moment, kill, restore, compare.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -105,6 +106,27 @@ pub fn straight(tree: &Tree, program: &Program, device: Device) -> Result<Refere
     })
 }
 
+/// How many calls of the driver API `program` makes under Fermata.
+///
+/// # Errors
+/// When it fails, or leaves no count.
+pub fn count_calls(tree: &Tree, program: &Program, device: Device) -> Result<u64> {
+    let sandbox = Sandbox::new()?;
+    let fermata = Fermata::new(tree, &sandbox);
+    let count = || {
+        let (path, mark) = (tree.program(program.name)?, fermata.mark());
+        fermata.run_until(0, &mark, "count", device, &path, program.options(device))?;
+        let status = fermata.wait_exit("count", PROGRAM_LIMIT)?;
+        ensure!(status == 0, "`{}` ended with {status}", program.name);
+        let bytes = std::fs::read(&mark).with_context(|| format!("`{}`", mark.display()))?;
+        let bytes: [u8; 8] = bytes.as_slice().try_into().context("the count of calls")?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    let counted = count();
+    sandbox.close();
+    counted
+}
+
 /// What is crossed.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
@@ -143,13 +165,13 @@ impl Case {
 
     fn run_in(&self, fermata: &Fermata, tree: &Tree, reference: &Reference) -> Result<Outcome> {
         let path = tree.program(self.program.name)?;
-        fermata.run(
-            "first",
-            self.device,
-            &path,
-            self.program.options(self.device),
-        )?;
-        if !self.wait_for_moment(fermata)? {
+        let mark = fermata.mark();
+        let options = self.program.options(self.device);
+        match self.moment.call {
+            Some(call) => fermata.run_until(call, &mark, "first", self.device, &path, options)?,
+            None => fermata.run("first", self.device, &path, options)?,
+        };
+        if !self.wait_for_moment(fermata, &mark)? {
             return Ok(Outcome::TooLate);
         }
         let before = match fermata.session("first").and_then(|s| live(&s)) {
@@ -194,7 +216,10 @@ impl Case {
     }
 
     /// Waits for the moment; false if the program ended before it.
-    fn wait_for_moment(&self, fermata: &Fermata) -> Result<bool> {
+    fn wait_for_moment(&self, fermata: &Fermata, mark: &Path) -> Result<bool> {
+        if self.moment.call.is_some() {
+            return fermata.wait_mark("first", PROGRAM_LIMIT, mark);
+        }
         let steps = self.moment.steps;
         let reached = |log: &str| {
             Output::parse(log).is_ok_and(|out| out.nonce.is_some() && out.steps.len() >= steps)

@@ -76,6 +76,44 @@ impl<'a> Fermata<'a> {
         program: &Path,
         args: &[&str],
     ) -> Result<Finished> {
+        self.start(&[], name, device, program, args)
+    }
+
+    /// As [`Fermata::run`]; the program waits before its `call`-th call until
+    /// it is stopped, and makes `mark` when it has come there.
+    ///
+    /// # Errors
+    /// When the tool refuses.
+    pub fn run_until(
+        &self,
+        call: u64,
+        mark: &Path,
+        name: &str,
+        device: Device,
+        program: &Path,
+        args: &[&str],
+    ) -> Result<Finished> {
+        let call = call.to_string();
+        let variables = [
+            ("FERMATA_TEST_QUIESCE_AT", OsStr::new(&call)),
+            ("FERMATA_TEST_QUIESCE_MARK", mark.as_os_str()),
+        ];
+        self.start(&variables, name, device, program, args)
+    }
+
+    /// Where a program marks that it has come to its call.
+    pub fn mark(&self) -> PathBuf {
+        self.sandbox.runtime().join("call")
+    }
+
+    fn start(
+        &self,
+        variables: &[(&str, &OsStr)],
+        name: &str,
+        device: Device,
+        program: &Path,
+        args: &[&str],
+    ) -> Result<Finished> {
         let mut words: Vec<&OsStr> = [
             "run",
             "--device",
@@ -89,7 +127,10 @@ impl<'a> Fermata<'a> {
         .into();
         words.push(program.as_os_str());
         words.extend(args.iter().map(OsStr::new));
-        self.call(&words)?.success("fermata run")
+        let mut command = Command::new(self.tree.fermata());
+        command.args(words).envs(variables.iter().copied());
+        self.sandbox.enter(&mut command);
+        command::run(command, COMMAND_LIMIT)?.success("fermata run")
     }
 
     /// Takes an image of session `name` and says where it lies.
@@ -168,6 +209,29 @@ impl<'a> Fermata<'a> {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Waits until the program has made `mark`; false if it has ended before.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub fn wait_mark(&self, name: &str, limit: Duration, mark: &Path) -> Result<bool> {
+        let begun = Instant::now();
+        let mut next_look = Duration::from_millis(200);
+        while !mark.is_dir() {
+            if begun.elapsed() > next_look {
+                next_look += Duration::from_millis(200);
+                if self.session(name)?.exit_status.is_some() {
+                    return Ok(false);
+                }
+            }
+            ensure!(
+                begun.elapsed() < limit,
+                "session `{name}` has not come to its call after {limit:?}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(true)
     }
 
     /// Waits until `condition` holds for the session's log; false if the

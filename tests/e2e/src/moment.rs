@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// A place in a run: after so many printed steps, and a little later.
+/// A place in a run: after so many printed steps, and a little later; or
+/// exactly before one of its calls.
 ///
 /// Steps make the place independent of the speed of the machine; the delay
 /// spreads it over the calls and kernels between two steps.
@@ -14,6 +15,10 @@ pub struct Moment {
     pub steps: usize,
     /// Microseconds to wait after them.
     pub delay_us: u64,
+    /// The call of the CUDA driver API, counted from 1, before which the
+    /// program waits to be stopped; then there are no steps and no delay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<u64>,
 }
 
 impl Moment {
@@ -28,6 +33,30 @@ impl Moment {
         Self {
             steps: place as usize,
             delay_us: (place.fract() * per_step * 1e6) as u64,
+            call: None,
+        }
+    }
+
+    /// The `index`-th of `count` moments of a run that makes `calls` calls:
+    /// spread evenly and jittered by `seed`, the first and the last call
+    /// included.
+    pub fn at_call(seed: u64, index: usize, count: usize, calls: u64) -> Self {
+        let jitter = scramble(seed.wrapping_mul(0x9e37_79b9).wrapping_add(index as u64));
+        let count = count.max(1) as u64;
+        let first = calls * index as u64 / count;
+        let span = (calls * (index as u64 + 1) / count - first).max(1);
+        Self {
+            steps: 0,
+            delay_us: 0,
+            call: Some((first + jitter % span + 1).min(calls.max(1))),
+        }
+    }
+
+    /// How it is printed.
+    pub fn name(&self) -> String {
+        match self.call {
+            Some(call) => format!("call {call}"),
+            None => format!("{}+{}us", self.steps, self.delay_us),
         }
     }
 }
@@ -57,5 +86,21 @@ mod tests {
         let place = |m: &Moment| m.steps as f64 + m.delay_us as f64 / 25_000.0;
         assert!(moments.windows(2).all(|w| place(&w[0]) < place(&w[1])));
         assert!(moments.iter().all(|m| place(m) <= 36.0));
+    }
+
+    #[test]
+    fn calls_are_spread_over_the_whole_run() {
+        let calls: Vec<_> = (0..50)
+            .filter_map(|i| Moment::at_call(3, i, 50, 500).call)
+            .collect();
+        assert_eq!(calls.len(), 50);
+        for (i, call) in calls.iter().enumerate() {
+            assert!((i as u64 * 10 + 1..=i as u64 * 10 + 10).contains(call));
+        }
+        let few: Vec<_> = (0..9)
+            .filter_map(|i| Moment::at_call(3, i, 9, 3).call)
+            .collect();
+        assert!(few.iter().all(|call| (1..=3).contains(call)));
+        assert!(few.contains(&1) && few.contains(&3));
     }
 }

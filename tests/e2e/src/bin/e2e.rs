@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, Subcommand};
-use fermata_e2e::case::{Case, Device, Mode, Outcome, Reference, straight};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use fermata_e2e::case::{Case, Device, Mode, Outcome, Reference, count_calls, straight};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::programs::{PROGRAMS, Program};
 use fermata_e2e::report::{CaseReport, Report, Verdict};
@@ -36,12 +36,24 @@ enum Verb {
         /// Moments of each program and protocol
         #[arg(long, default_value_t = 20)]
         moments: usize,
+        /// Where the moments are
+        #[arg(long, default_value = "steps")]
+        at: At,
         /// Protocols
         #[arg(long, value_delimiter = ',', default_value = "stop")]
         modes: Vec<Mode>,
     },
     /// Runs the programs without Fermata and compares their digests
     Straight(Common),
+}
+
+/// Where the moments of a matrix are.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum At {
+    /// A little after a printed step
+    Steps,
+    /// Exactly between two calls of the driver API
+    Calls,
 }
 
 #[derive(Args, Clone)]
@@ -85,13 +97,20 @@ impl Verb {
                 } else {
                     select(&common.programs)?
                 };
-                run_matrix(&tree, &common, &chosen, 2, &[Mode::Stop])
+                run_matrix(&tree, &common, &chosen, (2, At::Steps), &[Mode::Stop])
             }
             Self::Matrix {
                 common,
                 moments,
+                at,
                 modes,
-            } => run_matrix(&tree, &common, &select(&common.programs)?, moments, &modes),
+            } => run_matrix(
+                &tree,
+                &common,
+                &select(&common.programs)?,
+                (moments, at),
+                &modes,
+            ),
         }
     }
 }
@@ -129,19 +148,30 @@ fn run_matrix(
     tree: &Tree,
     common: &Common,
     programs: &[Program],
-    moments: usize,
+    moments: (usize, At),
     modes: &[Mode],
 ) -> Result<bool> {
     let begun = Instant::now();
     let mut work = Vec::new();
     let mut reports = Vec::new();
     for program in programs {
-        match straight(tree, program, common.device) {
-            Ok(reference) => work.extend(cases(common, *program, moments, modes, &reference)),
+        let prepared = straight(tree, program, common.device).and_then(|reference| {
+            let calls = match moments.1 {
+                At::Steps => None,
+                At::Calls => Some(count_calls(tree, program, common.device)?),
+            };
+            Ok((reference, calls))
+        });
+        match prepared {
+            Ok((reference, calls)) => {
+                let moments = (moments.0, calls);
+                work.extend(cases(common, *program, moments, modes, &reference));
+            }
             Err(error) => {
                 let lost = Moment {
                     steps: 0,
                     delay_us: 0,
+                    call: None,
                 };
                 let case = Case {
                     program: *program,
@@ -171,12 +201,15 @@ fn run_matrix(
 fn cases(
     common: &Common,
     program: Program,
-    moments: usize,
+    (moments, calls): (usize, Option<u64>),
     modes: &[Mode],
     reference: &Reference,
 ) -> Vec<(Case, Reference)> {
     let steps = reference.output.steps.len();
-    let at = |i| Moment::seeded(common.seed, i, moments, steps, reference.took);
+    let at = |i| match calls {
+        Some(calls) => Moment::at_call(common.seed, i, moments, calls),
+        None => Moment::seeded(common.seed, i, moments, steps, reference.took),
+    };
     modes
         .iter()
         .flat_map(|mode| (0..moments).map(move |i| (*mode, i)))
@@ -236,7 +269,7 @@ fn print_line(report: &CaseReport) {
         Verdict::Failed => "FAILED",
     };
     let mut out = std::io::stdout().lock();
-    let place = format!("{}+{}us", report.moment.steps, report.moment.delay_us);
+    let place = report.moment.name();
     let mode = report.mode.name();
     let error = report.error.as_deref().unwrap_or("");
     writeln!(

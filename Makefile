@@ -7,7 +7,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 CARGO := cargo
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client \
-            fermata-softgpu fermata-cudart fermata-e2e
+            fermata-softgpu fermata-cudart fermata-c fermata-e2e
 
 .PHONY: help deps build rust libs programs test check e2e demo bundle clean
 .DEFAULT_GOAL := build
@@ -30,7 +30,8 @@ rust: deps
 libs: rust
 	sh tools/install-tree.sh $(RELEASE) build
 
-programs: deps
+# Those in programs/app link with libfermata.
+programs: deps libs
 	$(MAKE) --no-print-directory -C programs OUT=$(CURDIR)/build/programs
 
 check: deps

@@ -6,6 +6,7 @@
 #   lib/softgpu/  libcuda.so(.1) that runs on the CPU
 #   lib/cudart/   libcudart.so.13, libcudart.so.12
 #   lib/criu/     CRIU with its libraries
+#   lib/libfermata.so, lib/pkgconfig/, include/   the application library
 #   test/e2e      the runner; not part of what is shipped
 #
 # Nothing in it names an absolute path. Files are replaced by rename, so that a
@@ -33,6 +34,12 @@ put "$from/libfermata_softgpu.so" lib/softgpu/libcuda.so.1
 for folder in client softgpu; do
     ln -sfn libcuda.so.1 "$to/lib/$folder/libcuda.so"
 done
+put "$from/libfermata.so" lib/libfermata.so.0
+ln -sfn libfermata.so.0 "$to/lib/libfermata.so"
+for header in bindings/c/include/*.h; do
+    put "$header" "include/$(basename "$header")"
+done
+put bindings/c/fermata.pc lib/pkgconfig/fermata.pc
 sh tools/link-cudart.sh "$to/lib/cudart" "$(basename "$from")"
 
 if ! cmp -s .deps/criu/bin/criu "$to/lib/criu/bin/criu"; then

@@ -232,6 +232,9 @@ functions! {
         cuGraphAddEventWaitNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, event: CUevent);
     }
     optional {
+        cuPointerGetAttribute(value: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr);
+        cuCtxGetCurrent(context: *mut CUcontext);
+        cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
         cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
         cuModuleGetFunctionCount(count: *mut c_uint, module: CUmodule);
         cuModuleEnumerateFunctions(functions: *mut CUfunction, count: c_uint, module: CUmodule);

@@ -1,0 +1,179 @@
+/* FTI's common calls over libfermata: a program written for FTI's C API includes
+ * this header instead of fti.h and is linked with -lfermata.
+ *
+ * There are: FTI_Init, FTI_Status, FTI_InitType, FTI_Protect, FTI_Checkpoint,
+ * FTI_Snapshot, FTI_Recover, FTI_RecoverVar, FTI_GetStoredSize, FTI_Finalize, the
+ * types FTI_CHAR to FTI_LDBE, and FTI_COMM_WORLD.
+ *
+ * There are not: dedicated FTI processes (head = 1; FTI_COMM_WORLD is always the
+ * communicator given to FTI_Init), complex types with named fields and HDF5,
+ * FTI_Realloc, FTI_BitFlip, FTI_RecoverVarInit and the rest of the incremental
+ * calls (FTI_InitICP, FTI_AddVarICP, FTI_FinalizeICP), staging (FTI_SendFile),
+ * and reading of files that FTI has written.
+ *
+ * Differences: a protected host pointer must be valid when it is protected, and
+ * recovery refuses variables of another type or size. A message goes to stderr when
+ * a call fails, as FTI does.
+ *
+ * Without MPI define FERMATA_NO_MPI; the second argument of FTI_Init is ignored then.
+ */
+#ifndef FERMATA_FTI_COMPAT_H
+#define FERMATA_FTI_COMPAT_H
+
+#include <stdio.h>
+
+#include "fermata.h"
+#ifdef FERMATA_NO_MPI
+typedef int MPI_Comm;
+#else
+#include "fermata_mpi.h"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FTI_SCES 0
+#define FTI_DONE 1
+#define FTI_NSCS (-1)
+#define FTI_NREC (-2)
+
+/* An element type: what it is for the library, and its bytes. */
+typedef struct FTIT_type {
+    int id;
+    int size;
+} FTIT_type;
+
+/* The one session of an FTI program, shared by all its source files. */
+typedef struct fermata_fti {
+    fermata *session;
+    fermata_comm bridge;
+    MPI_Comm world;
+} fermata_fti;
+
+__attribute__((weak)) fermata_fti fermata_fti_state;
+#define FTI_COMM_WORLD (fermata_fti_state.world)
+
+static inline FTIT_type fermata_fti_type(fermata_type type, size_t bytes) {
+    FTIT_type made;
+    made.id = (int)type;
+    made.size = (int)bytes;
+    return made;
+}
+#define FERMATA_FTI_TYPE(class_of, type) \
+    fermata_fti_type(class_of(sizeof(type)), sizeof(type))
+#define FTI_CHAR FERMATA_FTI_TYPE(FERMATA_INT, char)
+#define FTI_SHRT FERMATA_FTI_TYPE(FERMATA_INT, short)
+#define FTI_INTG FERMATA_FTI_TYPE(FERMATA_INT, int)
+#define FTI_LONG FERMATA_FTI_TYPE(FERMATA_INT, long)
+#define FTI_UCHR FERMATA_FTI_TYPE(FERMATA_UINT, unsigned char)
+#define FTI_USHT FERMATA_FTI_TYPE(FERMATA_UINT, unsigned short)
+#define FTI_UINT FERMATA_FTI_TYPE(FERMATA_UINT, unsigned int)
+#define FTI_ULNG FERMATA_FTI_TYPE(FERMATA_UINT, unsigned long)
+#define FTI_SFLT FERMATA_FTI_TYPE(FERMATA_FLOAT, float)
+#define FTI_DBLE FERMATA_FTI_TYPE(FERMATA_FLOAT, double)
+#define FTI_LDBE FERMATA_FTI_TYPE(FERMATA_FLOAT, long double)
+
+/* Turns a status into FTI's: `good` or FTI_NSCS, with a message. */
+static inline int fermata_fti_done(fermata_status status, fermata_error *error, int good) {
+    if (status == FERMATA_OK) {
+        return good;
+    }
+    fprintf(stderr, "fermata: %s\n", fermata_error_message(error));
+    fermata_error_free(error);
+    return FTI_NSCS;
+}
+
+static inline int FTI_Init(const char *config, MPI_Comm world) {
+    fermata_error *error = NULL;
+    const fermata_comm *bridge = NULL;
+    fermata_status status;
+    fermata_fti_state.world = world;
+#ifndef FERMATA_NO_MPI
+    if (fermata_mpi_open(world, &fermata_fti_state.bridge) != MPI_SUCCESS) {
+        return FTI_NSCS;
+    }
+    bridge = &fermata_fti_state.bridge;
+#endif
+    status = fermata_init(config, bridge, &fermata_fti_state.session, &error);
+    return fermata_fti_done(status, error, FTI_SCES);
+}
+
+/* 0 in a fresh job, 1 when there is something to recover. */
+static inline int FTI_Status(void) {
+    fermata_info info;
+    info.size_of_this = sizeof(info);
+    if (fermata_get_info(fermata_fti_state.session, &info, NULL) != FERMATA_OK) {
+        return 0;
+    }
+    return info.recoverable && !info.recovery_level && !info.checkpoints;
+}
+
+static inline int FTI_InitType(FTIT_type *type, int bytes) {
+    *type = fermata_fti_type(FERMATA_BYTES(bytes), (size_t)bytes);
+    return FTI_SCES;
+}
+
+static inline int FTI_Protect(int id, void *data, int64_t count, FTIT_type type) {
+    fermata_error *error = NULL;
+    fermata_status status = fermata_protect(fermata_fti_state.session, (uint32_t)id, data,
+                                            (size_t)count, (fermata_type)type.id, &error);
+    return fermata_fti_done(status, error, FTI_SCES);
+}
+
+static inline int FTI_Checkpoint(int id, int level) {
+    fermata_error *error = NULL;
+    fermata_status status =
+        fermata_checkpoint(fermata_fti_state.session, id, level, &error);
+    return fermata_fti_done(status, error, FTI_DONE);
+}
+
+/* FTI_DONE when it made a checkpoint. */
+static inline int FTI_Snapshot(void) {
+    fermata_error *error = NULL;
+    fermata_snapshot_kind kind = FERMATA_SNAPSHOT_NOTHING;
+    fermata_status status = fermata_snapshot(fermata_fti_state.session, &kind, &error);
+    return fermata_fti_done(status, error,
+                            kind == FERMATA_SNAPSHOT_CHECKPOINT ? FTI_DONE : FTI_SCES);
+}
+
+static inline int FTI_Recover(void) {
+    fermata_error *error = NULL;
+    fermata_status status = fermata_recover(fermata_fti_state.session, NULL, &error);
+    int code = fermata_fti_done(status, error, FTI_SCES);
+    return code == FTI_SCES ? FTI_SCES : FTI_NREC;
+}
+
+static inline int FTI_RecoverVar(int id) {
+    fermata_error *error = NULL;
+    fermata_status status =
+        fermata_recover_variable(fermata_fti_state.session, (uint32_t)id, NULL, &error);
+    int code = fermata_fti_done(status, error, FTI_SCES);
+    return code == FTI_SCES ? FTI_SCES : FTI_NREC;
+}
+
+/* Bytes of a variable in the checkpoint, 0 if there is none. */
+static inline long FTI_GetStoredSize(int id) {
+    uint64_t bytes = 0;
+    if (fermata_stored_bytes(fermata_fti_state.session, (uint32_t)id, &bytes, NULL) !=
+        FERMATA_OK) {
+        return 0;
+    }
+    return (long)bytes;
+}
+
+/* Removes the job's checkpoints unless the configuration keeps them. */
+static inline int FTI_Finalize(void) {
+    fermata_error *error = NULL;
+    fermata_status status = fermata_finalize(fermata_fti_state.session, 1, &error);
+    fermata_fti_state.session = NULL;
+#ifndef FERMATA_NO_MPI
+    fermata_mpi_close(&fermata_fti_state.bridge);
+#endif
+    return fermata_fti_done(status, error, FTI_SCES);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

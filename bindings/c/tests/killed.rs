@@ -1,0 +1,108 @@
+//! Programs that are killed with signal 9 at seeded moments and started again, until one of them ends: the
+//! result is the one of a run that nobody disturbed.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{command, cuda_program, kill_at, root, run};
+
+fn digest(output: &str) -> &str {
+    let line = output.lines().find(|l| l.starts_with("digest "));
+    line.unwrap_or_else(|| panic!("no digest in:\n{output}"))
+}
+
+fn resumed(output: &str) -> Option<u64> {
+    let line = output.lines().find_map(|l| l.strip_prefix("resumed at "))?;
+    Some(line.parse().unwrap())
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+}
+
+/// Steps that the programs are asked for, and kills they must survive.
+const STEPS: u64 = 200;
+const KILLS: u64 = 4;
+
+/// Runs a program undisturbed, then with kills; `saver` is the option that makes it keep its state.
+fn survives(program: &Path, size: &str, saver: &[&str], seed: u64) {
+    let steps = STEPS.to_string();
+    let options = ["--size", size, "--steps", &steps, "--pause-ms", "20"];
+    let want = run(command(program).args(options));
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let (mut newest, mut advanced) = (0, 0);
+    for kill in 1..=KILLS + 1 {
+        // A little further each time, then at any moment of what follows.
+        let step = match kill {
+            1..=KILLS => kill * STEPS / (KILLS + 2) + random.below(STEPS / 10),
+            _ => STEPS * 2,
+        };
+        let after = Duration::from_micros(random.below(20_000));
+        let saved = &mut command(program);
+        let (output, ended) = kill_at(saved.args(options).args(saver), step, after);
+        let resumed = resumed(&output);
+        if kill > 1 {
+            let at = resumed.unwrap_or(0);
+            assert!(at >= newest, "it went back from {newest} to {at}");
+            advanced += u64::from(at > newest);
+            newest = at;
+        }
+        if ended {
+            assert_eq!(digest(&output), digest(&want));
+            assert_eq!(kill, KILLS + 1, "it ended before it was killed");
+        }
+    }
+    assert!(
+        advanced >= KILLS / 2,
+        "only {advanced} times from a newer checkpoint"
+    );
+}
+
+fn program(dir: &Path, name: &str) -> PathBuf {
+    let out = dir.join(name);
+    cuda_program(&root().join(format!("programs/app/{name}.cu")), &out);
+    out
+}
+
+fn config(dir: &Path, more: &str) -> String {
+    let path = dir.join("config.toml");
+    let folder = dir.join("checkpoints");
+    let text = format!("{more}\n[local]\nfolders = [\"{}\"]\n", folder.display());
+    std::fs::write(&path, text).unwrap();
+    path.to_string_lossy().into_owned()
+}
+
+#[test]
+fn heat_in_managed_memory_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let heat = program(dir.path(), "heat2d");
+    for (seed, more) in [
+        (1, "background = true"),
+        (2, "background = false\nblock_bytes = 16384"),
+    ] {
+        let config = config(dir.path(), more);
+        survives(&heat, "384", &["--config", &config, "--every", "10"], seed);
+    }
+}
+
+#[test]
+fn jacobi_in_device_memory_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let jacobi = program(dir.path(), "jacobi");
+    let every = config(dir.path(), "");
+    survives(&jacobi, "100000", &["--config", &every, "--every", "10"], 3);
+    let timed = config(dir.path(), "interval = 0.05");
+    survives(&jacobi, "100000", &["--config", &timed, "--every", "0"], 4);
+    let plain = dir.path().join("plain").to_string_lossy().into_owned();
+    survives(&jacobi, "100000", &["--plain", &plain, "--every", "10"], 5);
+}

@@ -1,0 +1,68 @@
+//! The header in C, C++ and CUDA, and that header and library name the same functions.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use common::{command, cuda_program, root, run, tree};
+
+fn compile_and_run(compiler: &str, options: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("api");
+    let here = root().join("bindings/c");
+    run(Command::new(compiler)
+        .args(options)
+        .args(["-Wall", "-Wextra", "-Werror", "-pedantic"])
+        .arg(format!("-I{}", here.join("include").display()))
+        .arg("-o")
+        .arg(&program)
+        .arg(here.join("tests/api.c"))
+        .arg(format!("-L{}", tree().display()))
+        .arg("-lfermata"));
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    assert_eq!(run(command(&program).arg(&data)), "fine\n");
+}
+
+#[test]
+fn every_call_works_in_c() {
+    compile_and_run("gcc", &["-std=c11"]);
+}
+
+#[test]
+fn every_call_works_in_cxx() {
+    compile_and_run("g++", &["-std=c++17", "-x", "c++"]);
+}
+
+#[test]
+fn device_and_managed_pointers_work_in_cuda() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("device");
+    cuda_program(&root().join("bindings/c/tests/device.cu"), &program);
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    for part in ["write", "read"] {
+        assert_eq!(run(command(&program).arg(&data).arg(part)), "fine\n");
+    }
+}
+
+#[test]
+fn header_and_library_name_the_same_functions() {
+    let header = std::fs::read_to_string(root().join("bindings/c/include/fermata.h")).unwrap();
+    let declared: BTreeSet<&str> = header
+        .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '('))
+        .filter_map(|word| word.split_once('(').map(|(name, _)| name))
+        .filter(|name| name.starts_with("fermata_"))
+        .collect();
+    let symbols = run(Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(tree().join("libfermata.so.0")));
+    let exported: BTreeSet<&str> = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').nth(2))
+        .collect();
+    assert_eq!(declared, exported);
+    assert!(declared.len() >= 17);
+}

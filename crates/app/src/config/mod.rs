@@ -1,0 +1,258 @@
+//! What a job asks for: where checkpoints go, how often, how many are kept.
+//!
+//! Read from TOML, or from a file with FTI's keys. A key that does not exist is an error that names the
+//! nearest one that does.
+
+mod ini;
+mod nearest;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use crate::{AppError, Level, Result};
+
+/// Smallest and largest block, in bytes.
+pub const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 16 << 10..=4 << 20;
+
+/// How often [`crate::Session::snapshot`] makes a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Interval {
+    /// Only when asked for by name.
+    Never,
+    /// Every so many seconds.
+    Seconds(f64),
+    /// At the interval that wastes least, from what checkpoints have cost so far.
+    Auto,
+}
+
+/// The configuration of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The job's name; its checkpoints lie in folders of this name.
+    pub name: String,
+    /// How often a snapshot becomes a checkpoint.
+    pub interval: Interval,
+    /// Mean time between failures of the whole job, in seconds (for `Interval::Auto`).
+    pub between_failures: f64,
+    /// Seconds from a failure until the job runs again, recovery apart (for `Interval::Auto`).
+    pub downtime: f64,
+    /// Checkpoints kept at each level.
+    pub keep_last: u32,
+    /// Bytes of a block, the unit of differential checkpoints: a power of two in [`BLOCK_BYTES`].
+    pub block_bytes: u32,
+    /// Whether the program goes on as soon as its data is captured.
+    pub background: bool,
+    /// Bytes of host memory in which captured data waits to be written.
+    pub staging_bytes: u64,
+    /// Whether a job that is done keeps its checkpoints.
+    pub keep_at_end: bool,
+    /// Whether to look for checkpoints to recover from.
+    pub recover: bool,
+    /// Whether what a GPU has hashed is hashed once more by the CPU when it is written.
+    pub verify_blocks: bool,
+    /// Longest wait for a step of a checkpoint, in seconds.
+    pub deadline: f64,
+    /// Folders of local devices; ranks are spread over them.
+    pub local: Vec<PathBuf>,
+    /// Folder that all ranks reach, if level 4 is used.
+    pub shared: Option<PathBuf>,
+    /// For each level above the first, every how many snapshots' checkpoints go there; 0 never.
+    pub every: [u32; 5],
+    /// What was read and has no effect, one sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "job".into(),
+            interval: Interval::Never,
+            between_failures: 86_400.0,
+            downtime: 60.0,
+            keep_last: 2,
+            block_bytes: 1 << 20,
+            background: true,
+            staging_bytes: 256 << 20,
+            keep_at_end: false,
+            recover: true,
+            verify_blocks: true,
+            deadline: 600.0,
+            local: Vec::new(),
+            shared: None,
+            every: [0; 5],
+            notes: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the file `path`: TOML, or FTI's format when it has a section `[basic]`.
+    ///
+    /// # Errors
+    /// `Io`, `Config` or `UnknownKey`.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|source| AppError::Io {
+            op: "read the configuration",
+            path: path.into(),
+            source,
+        })?;
+        Self::parse(&text, &path.to_string_lossy())
+    }
+
+    /// Reads a configuration from text; `from` is only named in errors.
+    ///
+    /// # Errors
+    /// `Config` or `UnknownKey`.
+    pub fn parse(text: &str, from: &str) -> Result<Self> {
+        let config = if ini::is_fti(text) {
+            ini::parse(text, from)?
+        } else {
+            text::parse(text, from)?
+        };
+        config.check(from)?;
+        Ok(config)
+    }
+
+    /// Whether checkpoints of this level have somewhere to go.
+    ///
+    /// # Errors
+    /// `Level` says why not.
+    pub fn offers(&self, level: Level) -> Result<()> {
+        let what = match level {
+            Level::Local => return Ok(()),
+            Level::Shared if self.shared.is_some() => return Ok(()),
+            Level::Shared => "not configured; name a folder in `[shared]`",
+            Level::Partner | Level::Erasure => "not in this release",
+        };
+        Err(AppError::Level {
+            level: level.number(),
+            name: level.name(),
+            what,
+        })
+    }
+
+    fn check(&self, from: &str) -> Result<()> {
+        let wrong = |what: String| {
+            Err(AppError::Config {
+                from: from.into(),
+                what,
+            })
+        };
+        if let Err(e) = fermata_store::image::check_name(&self.name) {
+            return wrong(format!("`name`: {e}"));
+        }
+        if self.local.is_empty() {
+            return wrong("`local.folders` must name at least one folder".into());
+        }
+        if !self.block_bytes.is_power_of_two() || !BLOCK_BYTES.contains(&self.block_bytes) {
+            return wrong(format!(
+                "`block_bytes` is {}; it must be a power of two from {} to {}",
+                self.block_bytes,
+                BLOCK_BYTES.start(),
+                BLOCK_BYTES.end()
+            ));
+        }
+        if self.keep_last == 0 {
+            return wrong("`keep_last` is 0; at least one checkpoint must be kept".into());
+        }
+        let positive = [
+            ("between_failures", self.between_failures),
+            ("deadline", self.deadline),
+        ];
+        for (key, value) in positive {
+            if !(value > 0.0 && value.is_finite()) {
+                return wrong(format!("`{key}` must be a positive number of seconds"));
+            }
+        }
+        if !(self.downtime >= 0.0 && self.downtime.is_finite()) {
+            return wrong("`downtime` must be a number of seconds, 0 or more".into());
+        }
+        if let Interval::Seconds(s) = self.interval
+            && !(s > 0.0 && s.is_finite())
+        {
+            return wrong("`interval` must be positive, or \"auto\", or \"never\"".into());
+        }
+        for level in Level::ALL.into_iter().skip(1) {
+            if self.every[usize::from(level.number())] > 0 {
+                self.offers(level)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::parse(text, "test")
+    }
+
+    #[test]
+    fn every_key_of_the_documentation_is_read() {
+        let c = parse(
+            "name = \"heat\"\ninterval = 30\nbetween_failures = 3600\ndowntime = 5\nkeep_last = 3\n\
+             block_bytes = 65536\nbackground = false\nstaging_bytes = 16777216\nkeep_at_end = true\nrecover = false\n\
+             verify_blocks = false\ndeadline = 10.5\n[local]\nfolders = [\"/a\", \"/b\"]\n\
+             [shared]\nfolder = \"/s\"\nevery = 4\n",
+        )
+        .unwrap();
+        assert_eq!(c.name, "heat");
+        assert_eq!(c.interval, Interval::Seconds(30.0));
+        assert_eq!(c.local, [PathBuf::from("/a"), "/b".into()]);
+        assert_eq!((c.shared.clone().unwrap(), c.every[4]), ("/s".into(), 4));
+        assert!(!c.background && !c.recover && !c.verify_blocks && c.keep_at_end);
+        assert_eq!((c.deadline, c.keep_last, c.block_bytes), (10.5, 3, 65536));
+    }
+
+    #[test]
+    fn wrong_keys_are_named_with_the_nearest_right_one() {
+        let message = |text: &str| parse(text).unwrap_err().to_string();
+        let m = message("intervall = 3\n[local]\nfolders=[\"/a\"]\n");
+        assert!(m.contains("`intervall`") && m.contains("`interval`"), "{m}");
+        let m = message("[local]\nfolder = \"/a\"\n");
+        assert!(
+            m.contains("`local.folder`") && m.contains("`local.folders`"),
+            "{m}"
+        );
+        let m = message("[loacl]\nfolders = [\"/a\"]\n");
+        assert!(m.contains("`loacl`") && m.contains("`local`"), "{m}");
+        let m = message("[basic]\nckpt_dirr = /a\n");
+        assert!(m.contains("`ckpt_dirr`") && m.contains("`ckpt_dir`"), "{m}");
+    }
+
+    #[test]
+    fn values_out_of_range_say_which() {
+        let local = "[local]\nfolders=[\"/a\"]\n";
+        for (text, key) in [
+            ("block_bytes = 5000\n", "block_bytes"),
+            ("block_bytes = 8388608\n", "block_bytes"),
+            ("keep_last = 0\n", "keep_last"),
+            ("interval = -1\n", "interval"),
+            ("interval = \"often\"\n", "interval"),
+            ("name = \"a/b\"\n", "name"),
+            ("keep_last = \"x\"\n", "keep_last"),
+        ] {
+            let m = parse(&format!("{text}{local}")).unwrap_err().to_string();
+            assert!(m.contains(key), "{text}: {m}");
+        }
+        assert!(parse("").unwrap_err().to_string().contains("local.folders"));
+    }
+
+    #[test]
+    fn fti_keys_are_understood() {
+        let c = parse(
+            "[Basic]\nhead = 0\nckpt_dir = /local\nglbl_dir = /global\nmeta_dir = /meta\n\
+             ckpt_L1 = 3\nckpt_L2 = 0\nckpt_l3 = 0\nckpt_l4 = 11\nkeep_last_ckpt = 1\n\
+             dcp_block_size = 16384\ninline_l4 = 1\n[Restart]\nfailure = 0\n[Advanced]\nblock_size = 1024\n",
+        )
+        .unwrap();
+        assert_eq!(c.local, [PathBuf::from("/local")]);
+        assert_eq!(c.shared, Some("/global".into()));
+        assert_eq!(c.interval, Interval::Seconds(180.0));
+        assert_eq!(c.every[4], 4);
+        assert_eq!(c.block_bytes, 16384);
+        assert!(!c.notes.is_empty());
+    }
+}

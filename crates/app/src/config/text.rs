@@ -1,0 +1,143 @@
+//! The configuration as TOML.
+
+use serde::Deserialize;
+
+use super::nearest::nearest;
+use super::{Config, Interval};
+use crate::{AppError, Result};
+
+const TOP: [&str; 16] = [
+    "name",
+    "interval",
+    "between_failures",
+    "downtime",
+    "keep_last",
+    "block_bytes",
+    "background",
+    "staging_bytes",
+    "keep_at_end",
+    "recover",
+    "verify_blocks",
+    "deadline",
+    "local",
+    "partner",
+    "erasure",
+    "shared",
+];
+/// Tables and their keys.
+const TABLES: [(&str, &[&str]); 4] = [
+    ("local", &["local.folders"]),
+    ("partner", &["partner.every"]),
+    (
+        "erasure",
+        &["erasure.every", "erasure.group", "erasure.losses"],
+    ),
+    ("shared", &["shared.folder", "shared.every"]),
+];
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Raw {
+    name: Option<String>,
+    interval: Option<RawInterval>,
+    between_failures: Option<f64>,
+    downtime: Option<f64>,
+    keep_last: Option<u32>,
+    block_bytes: Option<u32>,
+    background: Option<bool>,
+    staging_bytes: Option<u64>,
+    keep_at_end: Option<bool>,
+    recover: Option<bool>,
+    verify_blocks: Option<bool>,
+    deadline: Option<f64>,
+    local: RawLocal,
+    partner: RawLevel,
+    erasure: RawLevel,
+    shared: RawLevel,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawLocal {
+    folders: Vec<std::path::PathBuf>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawLevel {
+    folder: Option<std::path::PathBuf>,
+    every: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawInterval {
+    Seconds(f64),
+    Word(String),
+}
+
+pub(super) fn parse(text: &str, from: &str) -> Result<Config> {
+    let wrong = |what: String| AppError::Config {
+        from: from.into(),
+        what,
+    };
+    let table: toml::Table = text
+        .parse()
+        .map_err(|e: toml::de::Error| wrong(e.to_string()))?;
+    for (key, value) in &table {
+        if !TOP.contains(&key.as_str()) {
+            return Err(unknown(from, key, &TOP));
+        }
+        let known = TABLES.iter().find(|(name, _)| name == key);
+        if let (Some((_, keys)), Some(inner)) = (known, value.as_table()) {
+            for name in inner.keys().map(|inner| format!("{key}.{inner}")) {
+                if !keys.contains(&name.as_str()) {
+                    return Err(unknown(from, &name, keys));
+                }
+            }
+        }
+    }
+    let raw: Raw = toml::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    let mut c = Config::default();
+    c.interval = match raw.interval {
+        None => c.interval,
+        Some(RawInterval::Seconds(s)) => Interval::Seconds(s),
+        Some(RawInterval::Word(w)) if w == "auto" => Interval::Auto,
+        Some(RawInterval::Word(w)) if w == "never" => Interval::Never,
+        Some(RawInterval::Word(w)) => {
+            return Err(wrong(format!(
+                "`interval` is \"{w}\"; it can be a number of seconds, \"auto\" or \"never\""
+            )));
+        }
+    };
+    macro_rules! take {
+        ($($field:ident),*) => { $(if let Some(value) = raw.$field { c.$field = value; })* };
+    }
+    take!(
+        name,
+        between_failures,
+        downtime,
+        keep_last,
+        block_bytes,
+        background,
+        staging_bytes,
+        keep_at_end,
+        recover,
+        verify_blocks,
+        deadline
+    );
+    c.local = raw.local.folders;
+    c.shared = raw.shared.folder;
+    c.every[2] = raw.partner.every;
+    c.every[3] = raw.erasure.every;
+    c.every[4] = raw.shared.every;
+    Ok(c)
+}
+
+fn unknown(from: &str, key: &str, known: &[&'static str]) -> AppError {
+    AppError::UnknownKey {
+        from: from.into(),
+        key: key.into(),
+        near: nearest(key, known),
+    }
+}

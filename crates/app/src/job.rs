@@ -1,0 +1,162 @@
+//! Making one checkpoint, on a thread of its own.
+//!
+//! ```text
+//!  draft ─► capture ─► packs published ─► chunk table, manifest ─► image has its name ─► next level, pruning
+//!              └─ captured: the program may go on
+//! ```
+//! Everything before the image has its name leaves nothing behind when it fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use fermata_store::image::{
+    BufferId, CHUNKS, ChunkTableWriter, Draft, Image, Manifest, SessionTotals,
+};
+use fermata_store::{AlignedBuf, ChunkId, Totals};
+
+use crate::capture::{Plan, Target, capture};
+use crate::gpu::Gpu;
+use crate::layout::Layout;
+use crate::record::{KEY, Record};
+use crate::site::Site;
+use crate::staging::{PIECE, PlainPool};
+use crate::{AppError, Config, Result};
+
+/// Everything a checkpoint needs.
+pub(crate) struct Job {
+    pub(crate) config: Config,
+    pub(crate) record: Record,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) local: Site,
+    /// Where else it goes.
+    pub(crate) further: Vec<Site>,
+    pub(crate) gpu: Option<Arc<Gpu>>,
+    pub(crate) plain: PlainPool,
+    /// Set when nobody waits for it any more: then there shall be no checkpoint.
+    pub(crate) abandoned: Arc<AtomicBool>,
+    /// Newest checkpoint that all ranks have; `None` if this one is it once it is there.
+    pub(crate) complete: Option<u64>,
+}
+
+/// What a checkpoint did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Outcome {
+    pub(crate) totals: Totals,
+    pub(crate) seconds: f64,
+}
+
+impl Job {
+    /// Makes the checkpoint. Sends on `captured` once the program may go on.
+    pub(crate) fn run(&self, captured: &Sender<()>) -> Result<Outcome> {
+        let start = Instant::now();
+        let (image, totals) = self.local(captured)?;
+        for site in &self.further {
+            copy(&image, &self.local, site)?;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let complete = self.complete.unwrap_or(self.record.sequence);
+        for site in std::iter::once(&self.local).chain(&self.further) {
+            site.prune(complete, self.config.keep_last as usize)?;
+        }
+        Ok(Outcome { totals, seconds })
+    }
+
+    fn local(&self, captured: &Sender<()>) -> Result<(Image, Totals)> {
+        let write = AppError::store("write the checkpoint");
+        let start = Instant::now();
+        let store = &self.local.store;
+        let name = Layout::name(self.record.sequence);
+        let draft = Draft::create(store, &self.local.layout.rank, &name).map_err(&write)?;
+        let writer = store.begin().map_err(&write)?;
+        let plan = Plan {
+            targets: &self.targets,
+            block: u64::from(self.config.block_bytes),
+            verify: self.config.verify_blocks,
+            limit: std::time::Duration::from_secs_f64(self.config.deadline),
+        };
+        let mut stopped = 0.0;
+        let names = capture(&plan, &writer, self.gpu.as_deref(), &self.plain, || {
+            stopped = start.elapsed().as_secs_f64();
+            // Nobody may be waiting any more; then the checkpoint is dropped below.
+            let _ = captured.send(());
+        })?;
+        let totals = writer.finish().map_err(&write)?;
+        self.table(&names)?
+            .write(&draft.path().join(CHUNKS))
+            .map_err(&write)?;
+        if self.abandoned.load(Ordering::Acquire) {
+            return Err(AppError::Deadline {
+                what: "capturing the program's data",
+                seconds: self.config.deadline,
+            });
+        }
+        let manifest = self.manifest(&totals, start.elapsed().as_secs_f64(), stopped)?;
+        Ok((draft.commit(manifest).map_err(&write)?, totals))
+    }
+
+    fn table(&self, names: &[Vec<ChunkId>]) -> Result<ChunkTableWriter> {
+        let mut table = ChunkTableWriter::new();
+        for (target, names) in self.targets.iter().zip(names) {
+            let buffer = BufferId(u64::from(target.variable.id.0));
+            let blocks = target.blocks(u64::from(self.config.block_bytes));
+            for ((offset, bytes), id) in blocks.zip(names) {
+                table
+                    .push(buffer, offset, bytes as u32, *id)
+                    .map_err(AppError::store("write the checkpoint"))?;
+            }
+        }
+        Ok(table)
+    }
+
+    fn manifest(&self, totals: &Totals, seconds: f64, stopped: f64) -> Result<Manifest> {
+        let record =
+            serde_json::to_value(&self.record).map_err(|_| AppError::Fault("a record's text"))?;
+        Ok(Manifest {
+            fermata_version: env!("CARGO_PKG_VERSION").into(),
+            session: self.record.job.clone(),
+            mode: "application".into(),
+            totals: SessionTotals {
+                allocations: self.targets.len() as u64,
+                device_bytes: totals.bytes,
+                chunks: totals.chunks,
+                written_bytes: totals.new_bytes,
+                seconds,
+                stopped_seconds: stopped,
+                ..SessionTotals::default()
+            },
+            extra: [(KEY.to_owned(), record)].into(),
+            ..Manifest::default()
+        })
+    }
+}
+
+/// Copies a checkpoint to another place; what that has already is not copied, what is copied is checked.
+fn copy(image: &Image, from: &Site, to: &Site) -> Result<()> {
+    let op = AppError::store("copy the checkpoint to the next level");
+    let sequence = Record::of(image)?.sequence;
+    let table = image.chunk_table().map_err(&op)?;
+    let draft = Draft::create(&to.store, &to.layout.rank, &Layout::name(sequence)).map_err(&op)?;
+    let (reader, writer) = (
+        from.store.reader().map_err(&op)?,
+        to.store.begin().map_err(&op)?,
+    );
+    let mut buffer = AlignedBuf::new(PIECE);
+    let mut copied = ChunkTableWriter::new();
+    for chunk in table.records() {
+        let bytes = &mut buffer[..chunk.length as usize];
+        if !writer.put_known(&chunk.id, u64::from(chunk.length)) {
+            reader.read_verified(&chunk.id, bytes).map_err(&op)?;
+            writer.put(&chunk.id, bytes).map_err(&op)?;
+        }
+        copied
+            .push(chunk.buffer, chunk.offset, chunk.length, chunk.id)
+            .map_err(&op)?;
+    }
+    drop(reader);
+    writer.finish().map_err(&op)?;
+    copied.write(&draft.path().join(CHUNKS)).map_err(&op)?;
+    draft.commit(image.manifest().clone()).map_err(&op)?;
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Sessions with device and managed memory, on softgpu.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use common::{host, noise, session};
+use fermata_app::{AppError, ElementType, Level, Memory};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+const BYTE: ElementType = ElementType(1);
+
+/// The driver as a program has it: loaded, initialised, a context current.
+struct Cuda {
+    library: Library,
+}
+
+macro_rules! call {
+    ($cuda:expr, $name:literal, $type:ty, $($arg:expr),*) => {{
+        // SAFETY: the function of this name has this type; the arguments are live locals or plain values.
+        let code = unsafe { ($cuda.library.get::<$type>($name.as_bytes()).unwrap())($($arg),*) };
+        assert_eq!(code, 0, $name);
+    }};
+}
+
+impl Cuda {
+    fn get() -> &'static Self {
+        static CUDA: OnceLock<Cuda> = OnceLock::new();
+        let cuda = CUDA.get_or_init(|| {
+            let here = std::env::current_exe().unwrap();
+            let folder = here.parent().unwrap();
+            let found = ["libfermata_softgpu.so", "../libfermata_softgpu.so"]
+                .map(|name| folder.join(name))
+                .into_iter()
+                .find(|p| p.exists());
+            let path = std::env::var_os("FERMATA_TEST_DRIVER")
+                .map(Into::into)
+                .or(found);
+            let path = path.expect("softgpu's library beside the test");
+            // SAFETY: a driver library, meant to be loaded.
+            let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.unwrap();
+            let cuda = Cuda { library };
+            call!(cuda, "cuInit", unsafe extern "C" fn(u32) -> i32, 0);
+            cuda
+        });
+        type Retain = unsafe extern "C" fn(*mut *mut c_void, i32) -> i32;
+        let mut context = std::ptr::null_mut();
+        call!(cuda, "cuDevicePrimaryCtxRetain", Retain, &mut context, 0);
+        call!(
+            cuda,
+            "cuCtxSetCurrent",
+            unsafe extern "C" fn(*mut c_void) -> i32,
+            context
+        );
+        cuda
+    }
+
+    fn device(&self, bytes: usize) -> u64 {
+        let mut address = 0;
+        call!(
+            self,
+            "cuMemAlloc_v2",
+            unsafe extern "C" fn(*mut u64, usize) -> i32,
+            &mut address,
+            bytes
+        );
+        address
+    }
+
+    fn managed(&self, bytes: usize) -> u64 {
+        type Alloc = unsafe extern "C" fn(*mut u64, usize, u32) -> i32;
+        let mut address = 0;
+        call!(self, "cuMemAllocManaged", Alloc, &mut address, bytes, 1);
+        address
+    }
+
+    fn free(&self, address: u64) {
+        call!(
+            self,
+            "cuMemFree_v2",
+            unsafe extern "C" fn(u64) -> i32,
+            address
+        );
+    }
+
+    fn write(&self, to: u64, data: &[u8]) {
+        type Copy = unsafe extern "C" fn(u64, *const u8, usize) -> i32;
+        call!(self, "cuMemcpyHtoD_v2", Copy, to, data.as_ptr(), data.len());
+    }
+
+    fn read(&self, from: u64, bytes: usize) -> Vec<u8> {
+        type Copy = unsafe extern "C" fn(*mut u8, u64, usize) -> i32;
+        let mut data = vec![0; bytes];
+        call!(
+            self,
+            "cuMemcpyDtoH_v2",
+            Copy,
+            data.as_mut_ptr(),
+            from,
+            bytes
+        );
+        data
+    }
+}
+
+fn at(address: u64, bytes: usize) -> Memory {
+    // SAFETY: the tests keep device memory while it is protected, or expect to be refused.
+    unsafe { Memory::new(address as *mut c_void, bytes as u64) }
+}
+
+#[test]
+fn host_device_and_managed_memory_come_back() {
+    let cuda = Cuda::get();
+    let dir = tempfile::tempdir().unwrap();
+    let sizes = [(5 << 20) + 1234, (2 << 20) + 7, 300_000];
+    let data: Vec<_> = sizes.iter().map(|n| noise(*n, *n as u64)).collect();
+    let (device, managed) = (cuda.device(sizes[0]), cuda.managed(sizes[1]));
+    cuda.write(device, &data[0]);
+    cuda.write(managed, &data[1]);
+    let mut plain = data[2].clone();
+    let mut s = session(dir.path(), |c| c.block_bytes = 65_536);
+    let protect = |s: &mut fermata_app::Session, plain: &mut [u8]| {
+        s.protect(0, at(device, sizes[0]), BYTE).unwrap();
+        s.protect(1, at(managed, sizes[1]), BYTE).unwrap();
+        s.protect(2, host(plain), BYTE).unwrap();
+    };
+    protect(&mut s, &mut plain);
+    s.checkpoint(1, Level::Local).unwrap();
+    s.wait(Duration::from_secs(120)).unwrap();
+    let bytes: usize = sizes.iter().sum();
+    assert_eq!(s.status().last.unwrap().written_bytes, bytes as u64);
+
+    // One byte of the device's data changes: one block is written.
+    let mut changed = data[0].clone();
+    changed[3 << 20] ^= 0x40;
+    cuda.write(device, &changed);
+    s.checkpoint(2, Level::Local).unwrap();
+    s.wait(Duration::from_secs(120)).unwrap();
+    assert_eq!(s.status().last.unwrap().written_bytes, 65_536);
+    drop(s);
+
+    cuda.write(device, &vec![0; sizes[0]]);
+    cuda.write(managed, &vec![0; sizes[1]]);
+    plain.fill(0);
+    let mut s = session(dir.path(), |_| ());
+    protect(&mut s, &mut plain);
+    assert_eq!(s.recover().unwrap(), 2);
+    assert!(cuda.read(device, sizes[0]) == changed);
+    assert!(cuda.read(managed, sizes[1]) == data[1]);
+    assert!(plain == data[2]);
+    drop(s);
+    cuda.free(device);
+    cuda.free(managed);
+}
+
+#[test]
+fn an_address_inside_an_allocation_will_do_even_unaligned() {
+    let cuda = Cuda::get();
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = 5 << 20;
+    let data = noise(bytes, 77);
+    let device = cuda.device(bytes + 100);
+    for shift in [1u64, 16, 99] {
+        let mut s = session(dir.path(), |_| ());
+        cuda.write(device + shift, &data);
+        s.protect(0, at(device + shift, bytes), BYTE).unwrap();
+        s.checkpoint(1, Level::Local).unwrap();
+        s.wait(Duration::from_secs(120)).unwrap();
+        cuda.write(device, &vec![1; bytes + 100]);
+        assert_eq!(s.recover().unwrap(), 1);
+        assert!(cuda.read(device + shift, bytes) == data, "{shift}");
+        assert!(cuda.read(device, shift as usize).iter().all(|b| *b == 1));
+        s.finalize(true).unwrap();
+    }
+    cuda.free(device);
+}
+
+#[test]
+fn device_memory_that_is_freed_or_too_short_is_refused() {
+    let cuda = Cuda::get();
+    let dir = tempfile::tempdir().unwrap();
+    let device = cuda.device(1 << 20);
+    let mut s = session(dir.path(), |_| ());
+    let e = s.protect(9, at(device, 64 << 20), BYTE).unwrap_err();
+    assert!(matches!(e, AppError::Variable { id: 9, .. }), "{e}");
+    s.protect(4, at(device, 1 << 20), BYTE).unwrap();
+    s.checkpoint(1, Level::Local).unwrap();
+    cuda.free(device);
+    s.wait(Duration::from_secs(120)).unwrap();
+    let e = s.checkpoint(2, Level::Local).unwrap_err();
+    assert!(matches!(e, AppError::Variable { id: 4, .. }), "{e}");
+    let again = cuda.device(1 << 20);
+    s.protect(4, at(again, 1 << 20), BYTE).unwrap();
+    s.checkpoint(3, Level::Local).unwrap();
+    s.wait(Duration::from_secs(120)).unwrap();
+    cuda.free(again);
+}
+
+#[test]
+fn the_programs_current_context_is_left_alone() {
+    let cuda = Cuda::get();
+    let dir = tempfile::tempdir().unwrap();
+    let device = cuda.device(1 << 20);
+    let current = || {
+        let mut context = std::ptr::null_mut();
+        type Get = unsafe extern "C" fn(*mut *mut c_void) -> i32;
+        call!(cuda, "cuCtxGetCurrent", Get, &mut context);
+        context as usize
+    };
+    let before = current();
+    // A thread that has no context at all can make checkpoints too, and has none afterwards.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut s = session(dir.path(), |_| ());
+            s.protect(1, at(device, 1 << 20), BYTE).unwrap();
+            s.checkpoint(1, Level::Local).unwrap();
+            s.recover().unwrap();
+            assert_eq!(current(), 0);
+        });
+    });
+    let mut s = session(dir.path(), |_| ());
+    s.protect(1, at(device, 1 << 20), BYTE).unwrap();
+    s.recover().unwrap();
+    s.checkpoint(2, Level::Local).unwrap();
+    assert_eq!(current(), before);
+    s.wait(Duration::from_secs(120)).unwrap();
+    cuda.free(device);
+}

@@ -176,6 +176,8 @@ pub enum Op<'a> {
         context: Handle,
         #[serde(borrow)]
         image: Blob<'a>,
+        /// Whether other threads of the program must not be held up by a long load.
+        beside: bool,
     },
     /// Answered.
     ModuleUnload { module: Handle },

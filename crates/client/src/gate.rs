@@ -146,6 +146,14 @@ pub fn park_if_outside() {
     }
 }
 
+/// Whether more than one living thread has called us.
+pub fn is_shared() -> bool {
+    all()
+        .filter(|record| record.tid.load(Ordering::Relaxed) != 0)
+        .nth(1)
+        .is_some()
+}
+
 /// Closes the gate: from now on threads park when they come to it.
 pub fn close() {
     GATE.store(CLOSED, Ordering::SeqCst);

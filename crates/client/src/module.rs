@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::context::{Context, with_current};
 use crate::entry::Result;
+use crate::gate;
 use crate::handles::{self, Table};
 use crate::link;
 use crate::mirror::{Block, Kind};
@@ -401,6 +402,7 @@ fn load_image(
             module,
             context,
             image,
+            beside: gate::is_shared(),
         },
         log,
         |body| match body {

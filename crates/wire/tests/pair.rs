@@ -169,6 +169,7 @@ fn large_answers_use_the_overflow_range_or_are_refused() {
         module: 1000,
         context: 1,
         image: Blob::Inline(b""),
+        beside: false,
     };
     let room = producer.stage(32 << 10).unwrap();
     let mut buffer = Vec::new();

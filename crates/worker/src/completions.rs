@@ -10,6 +10,7 @@ use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, EventHandle, PinnedBuffer};
 use fermata_wire::Ticket;
 
+use crate::beside::Load;
 use crate::errors::OpError;
 use crate::serve::Server;
 
@@ -47,6 +48,8 @@ pub(crate) enum Then {
     },
     /// Shared host memory is given up.
     HostUnmap(Address),
+    /// A module is recorded, once the driver has it.
+    ModuleLoad(Load),
     /// A module is unloaded.
     ModuleUnload(Handle),
     /// A context is destroyed.
@@ -206,6 +209,11 @@ impl Server {
         if matches!(waiting.then, Then::Drained) && index > 0 || waiting.wide && orphans() {
             return Check::NotYet;
         }
+        match &waiting.then {
+            Then::ModuleLoad(load) if !load.is_done() => return Check::NotYet,
+            Then::ContextDestroy(context) if self.is_loading(*context) => return Check::NotYet,
+            _ => {}
+        }
         let freeing = || {
             self.waiting[..index]
                 .iter()
@@ -273,6 +281,11 @@ impl Server {
                 self.answer(ticket, Some(context), reports, allocated);
                 return;
             }
+            Then::ModuleLoad(load) => {
+                let loaded = self.loaded(load);
+                self.answer(ticket, context, reports, loaded);
+                return;
+            }
             Then::HostUnmap(address) => self.release_host(address).and(failure.map_or(Ok(()), Err)),
             Then::ModuleUnload(module) => {
                 self.release_module(module).and(failure.map_or(Ok(()), Err))
@@ -286,6 +299,13 @@ impl Server {
             return;
         }
         self.answer(ticket, context, reports, outcome.map(|()| ReplyBody::None));
+    }
+
+    /// Whether a module is being loaded into the context.
+    fn is_loading(&self, context: Handle) -> bool {
+        self.waiting
+            .iter()
+            .any(|it| matches!(&it.then, Then::ModuleLoad(load) if load.context == context))
     }
 
     /// Whether an answer waits for this event.

@@ -7,6 +7,7 @@
 //! ```
 //! One worker serves one program, and never a second one after a fault.
 
+mod beside;
 mod callbacks;
 mod capturing;
 mod completions;

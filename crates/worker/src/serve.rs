@@ -149,7 +149,7 @@ impl Server {
     /// Takes back what belongs to the attachment.
     fn leave(&mut self) {
         self.close_gate();
-        self.waiting.clear();
+        self.abandon_loads();
         self.light = 0;
         if self.site.live.enter_any().is_ok() {
             let Server {

@@ -521,6 +521,7 @@ fn variables_keep_their_known_addresses_whatever_was_unloaded() {
         module: 0x110,
         context: CONTEXT,
         image: Blob::Inline(common::PTX),
+        beside: false,
     };
     assert!(matches!(program.ask(&second), Answer::Module(_)));
     let get = Op::VariableGet {
@@ -573,6 +574,7 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
         module: 0x110,
         context: CONTEXT,
         image: Blob::Inline(common::PTX),
+        beside: false,
     };
     assert!(matches!(program.ask(&second), Answer::Module(_)));
     let get = Op::VariableGet {
@@ -711,6 +713,7 @@ fn functions_modules_and_limits() {
         module: 0x150,
         context: CONTEXT,
         image: Blob::Inline(b"not ptx"),
+        beside: false,
     });
     assert!(matches!(refused, Answer::Error(1.., _)), "{refused:?}");
     let (_worker, program) = move_over(worker, program);

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Answer, CONTEXT, LEGACY, Worker, words};
-use fermata_abi::op::{Op, StreamRef};
+use fermata_abi::op::{Blob, Op, StreamRef};
 
 const STREAM: StreamRef = StreamRef {
     context: CONTEXT,
@@ -72,4 +72,77 @@ fn a_ring_full_of_launches_is_no_deadlock() {
         }
     });
     assert_eq!(words(&program.read(device, 64)), [LAUNCHES; 16]);
+}
+
+/// So many kernels that a driver takes long to load them.
+fn large_module() -> Vec<u8> {
+    let text = std::str::from_utf8(common::PTX).unwrap();
+    let (head, kernel) = text.split_at(text.find(".visible .entry").unwrap());
+    let kernels = (0..3000).map(|n| kernel.replace(" add(", &format!(" add_{n}(")));
+    head.chars()
+        .chain(kernels.collect::<String>().chars())
+        .collect::<String>()
+        .into_bytes()
+}
+
+#[test]
+fn a_large_module_holds_up_only_the_thread_that_loads_it() {
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    program.set_up();
+    let device = program.alloc(64);
+    program.write(device, &[0; 64]);
+    let image = large_module();
+    let staged = program.producer.stage(image.len() as u64).unwrap();
+    // SAFETY: the range is as long as the image.
+    unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), staged.address(), image.len()) };
+    let room = program.producer.stage(1 << 20).unwrap();
+    let load = Op::ModuleLoad {
+        module: 0x700,
+        context: CONTEXT,
+        image: Blob::Staged {
+            offset: staged.offset(),
+            len: staged.len(),
+        },
+        beside: true,
+    };
+    let loading = program.producer.request(&load, Some(&room)).unwrap();
+    program.launch_add(device, 5, 16, LEGACY);
+    assert_eq!(
+        program.ask(&Op::StreamSync { stream: LEGACY }),
+        Answer::None
+    );
+    assert!(!loading.is_done(), "the launch was held up");
+    // The consistent point comes after it.
+    assert_eq!(program.ask(&Op::Drain), Answer::None);
+    assert!(loading.is_done());
+    assert_eq!(loading.wait(&mut Vec::new()).unwrap().status, 0);
+    let get = Op::FunctionGet {
+        function: 0x701,
+        module: 0x700,
+        name: "add_2999",
+    };
+    assert!(matches!(program.ask(&get), Answer::Function(_)));
+    assert_eq!(words(&program.read(device, 64)), [5; 16]);
+    // A context waits for loads into it before it goes.
+    let again = program
+        .producer
+        .request(
+            &Op::ModuleLoad {
+                module: 0x702,
+                context: CONTEXT,
+                image: Blob::Staged {
+                    offset: staged.offset(),
+                    len: staged.len(),
+                },
+                beside: true,
+            },
+            Some(&room),
+        )
+        .unwrap();
+    assert_eq!(
+        program.ask(&Op::ContextDestroy { context: CONTEXT }),
+        Answer::None
+    );
+    assert!(again.is_done());
 }

@@ -63,7 +63,8 @@ impl Server {
                 module,
                 context,
                 image,
-            } => self.module_load(*module, *context, image),
+                beside,
+            } => self.module_load(*module, *context, image, *beside, ticket),
             Op::ModuleUnload { module } => self.module_unload(*module, ticket),
             Op::FunctionGet {
                 function,

@@ -2,14 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use fermata_abi::op::{Blob, FunctionInfo, Handle, ModuleInfo, ReplyBody};
 use fermata_abi::sys::driver as cu;
+use fermata_device::ModuleHandle;
 use fermata_engine::LiveFunction;
 use fermata_state::{Function, Session};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
+use crate::beside::{LARGE, Load};
 use crate::completions::Then;
 use crate::errors::OpError;
 use crate::serve::Server;
@@ -44,6 +47,8 @@ impl Server {
         module: Handle,
         context: Handle,
         image: &Blob<'_>,
+        beside: bool,
+        ticket: Option<Ticket>,
     ) -> Step {
         if self.site.session.modules.contains(module) {
             return Err(OpError::invalid(format!(
@@ -52,17 +57,37 @@ impl Server {
         }
         let image = self.blob(image)?;
         let live = &mut self.site.live;
-        live.enter(context)?;
+        let entered = live.enter(context)?.handle;
+        if beside && image.len() >= LARGE {
+            let (driver, image) = (Arc::clone(&live.driver), image.into_owned());
+            let load = Load::begin(driver, (module, context), entered, image).map_err(|error| {
+                let text = format!("cannot start a thread that loads: {error}");
+                OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, text)
+            })?;
+            return self.after(&[], Some(context), false, Then::ModuleLoad(load), ticket);
+        }
         let handle = live.driver.load_module(&image)?;
         let functions = live.driver.module_functions(handle);
-        self.site.session.add_module(module, context, &image)?;
-        live.modules.insert(module, handle);
-        if prints(&image) {
-            self.printing.insert(context);
-        }
+        self.record_module(module, context, handle, &image)?;
         Ok(Reaction::Answer(ReplyBody::Module(ModuleInfo {
             functions,
         })))
+    }
+
+    /// The driver has the module.
+    pub(crate) fn record_module(
+        &mut self,
+        module: Handle,
+        context: Handle,
+        handle: ModuleHandle,
+        image: &[u8],
+    ) -> Result<(), OpError> {
+        self.site.session.add_module(module, context, image)?;
+        self.site.live.modules.insert(module, handle);
+        if prints(image) {
+            self.printing.insert(context);
+        }
+        Ok(())
     }
 
     pub(super) fn module_unload(&mut self, module: Handle, ticket: Option<Ticket>) -> Step {

@@ -294,6 +294,7 @@ impl Program {
             module: MODULE,
             context: CONTEXT,
             image: Blob::Inline(PTX),
+            beside: false,
         };
         let loaded = self.ask(&load);
         assert!(matches!(loaded, Answer::Module(_)), "{loaded:?}");

@@ -141,6 +141,9 @@ pub fn status(ended: &Session, printer: &Printer) -> Result<u8, Failure> {
     if let Some(note) = ended.note.as_deref().filter(|n| !n.is_empty()) {
         printer.warn(&format!("session `{}`: {note}", ended.name));
     }
+    if let Some(failure) = &ended.failure {
+        return Err(failure.clone().into());
+    }
     match (ended.exit_status, ended.state) {
         (Some(status), _) => Ok(u8::try_from(status).unwrap_or(u8::MAX)),
         (None, SessionState::Orphaned) => {

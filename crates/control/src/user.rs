@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use crate::text::Text;
-pub use crate::worker::{Device, Failure, FailureKind, Totals};
+pub use crate::worker::{Device, Failure, FailureKind, Order, Totals};
 
 /// Name of the daemon's socket for users in its runtime folder.
 pub const SOCKET: &str = "fermatad.sock";
@@ -195,8 +195,11 @@ pub struct Restore {
     pub device: DeviceChoice,
     /// How many sessions; at least 1.
     pub copies: u32,
-    /// Read all host memory before the program runs.
+    /// Read everything before the program runs.
     pub eager: bool,
+    /// Else the order of device data that no operation waits for.
+    #[serde(default)]
+    pub order: Order,
     /// Go on although regular files of the program have changed since.
     pub ignore_changed_files: bool,
 }
@@ -282,6 +285,39 @@ pub struct Session {
     pub image: Option<PathBuf>,
     /// Why it is lost, or what else a user should know.
     pub note: Option<String>,
+    /// How its data has come, if it came while the program ran.
+    #[serde(default)]
+    pub arrival: Option<Arrival>,
+    /// Why it could not be brought back, once it has ended for that.
+    #[serde(default)]
+    pub failure: Option<Failure>,
+}
+
+/// Data of a restored session that comes while the program runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// How it stands.
+    pub stand: ArrivalStand,
+    /// Bytes that are there.
+    pub done: u64,
+    /// Bytes in all.
+    pub total: u64,
+    /// Seconds since the first were asked for, until the last were there.
+    pub seconds: f64,
+}
+
+/// How an [`Arrival`] stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ArrivalStand {
+    /// Data is coming.
+    Coming,
+    /// Everything is there.
+    Complete,
+    /// The program is being brought back again, with everything there before it runs.
+    RollingBack,
+    /// It was brought back again so.
+    RolledBack,
 }
 
 /// A step of a checkpoint or restore.

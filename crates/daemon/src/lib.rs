@@ -12,6 +12,7 @@
 
 mod agent;
 mod attach;
+mod behind;
 mod checkpoint;
 pub mod criu;
 mod criu_files;

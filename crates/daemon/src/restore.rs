@@ -5,6 +5,7 @@
 //!                                       ├─► worker from the pool: Load ─────┤
 //!                                       └─► hashes of the host's files ─────┘
 //! ```
+//! Device data may come while the program runs: see `behind`.
 //! A program that uses CUDA comes back parked, so its files are checked while it is restored; one that
 //! does not runs at once, so its files are checked before. A restore that fails leaves nothing.
 
@@ -20,6 +21,7 @@ use fermata_store::image::Image;
 use parking_lot::Mutex;
 
 use crate::attach::{Detached, reattach};
+use crate::behind;
 use crate::checkpoint::{Report, keep_hint};
 use crate::criu::RESTORE_LOG;
 use crate::criu_files::{self, ChangedFile};
@@ -48,7 +50,7 @@ pub fn restore(
     report: &mut Report<'_>,
 ) -> Result<Restored> {
     let begun = Instant::now();
-    let source = Source::open(daemon, request)?;
+    let source = Arc::new(Source::open(daemon, request)?);
     if request.copies == 0 || request.copies > MOST_COPIES {
         let message = format!("the number of copies must be 1 to {MOST_COPIES}");
         return Err(fail(FailureKind::User, message));
@@ -61,16 +63,21 @@ pub fn restore(
         }
     };
     let mut notes = Vec::new();
+    let pace = match request.eager {
+        true => Pace::Eager,
+        false => Pace::Behind(request.order),
+    };
     let lazy = !request.eager && sys::userfaultfd_permitted();
     if !request.eager && !lazy {
-        notes.push("all memory was read first: userfaultfd is not permitted here".to_owned());
+        notes.push("all host memory was read first: userfaultfd is not permitted here".to_owned());
     }
+    let how = How { lazy, pace };
     let report = Mutex::new(report);
     report.lock()("restore", 0, 0);
     let results: Vec<Result<(Arc<Session>, Phases)>> = std::thread::scope(|scope| {
         let threads: Vec<_> = names
             .iter()
-            .map(|name| scope.spawn(|| source.start(name.as_deref(), lazy, &report)))
+            .map(|name| scope.spawn(|| source.start(name.as_deref(), how, &report)))
             .collect();
         let crashed = || {
             Err(fail(
@@ -106,19 +113,28 @@ pub fn restore(
     })
 }
 
+/// How an image is brought back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct How {
+    /// Host memory comes when it is touched.
+    pub lazy: bool,
+    /// When device data is there.
+    pub pace: Pace,
+}
+
 /// What is restored, checked.
-struct Source<'a> {
-    daemon: &'a Arc<Daemon>,
+pub(crate) struct Source {
+    pub daemon: Arc<Daemon>,
     image: Image,
-    record: Record,
+    pub record: Record,
     store: PathBuf,
     driver: Option<Driver>,
     device: DeviceChoice,
     replaced: Vec<ChangedFile>,
 }
 
-impl<'a> Source<'a> {
-    fn open(daemon: &'a Arc<Daemon>, request: &Restore) -> Result<Self> {
+impl Source {
+    fn open(daemon: &Arc<Daemon>, request: &Restore) -> Result<Self> {
         let path = resolve(daemon, &request.image)?;
         let image = Image::open(&path).map_err(|e| from_store(&e))?;
         let record = Record::load(image.manifest())?;
@@ -149,7 +165,7 @@ impl<'a> Source<'a> {
             return Err(changed_failure(file));
         }
         Ok(Self {
-            daemon,
+            daemon: Arc::clone(daemon),
             image,
             record,
             store,
@@ -160,9 +176,9 @@ impl<'a> Source<'a> {
     }
 
     fn start(
-        &self,
+        self: &Arc<Self>,
         name: Option<&str>,
-        lazy: bool,
+        how: How,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<(Arc<Session>, Phases)> {
         let phases = Phases::start();
@@ -184,23 +200,28 @@ impl<'a> Source<'a> {
             state: SessionState::Restoring,
         })?;
         let _busy = session.busy.lock();
-        match self.fill(&session, lazy, &phases, report) {
+        match self.fill(&session, how, &phases, report) {
             Ok(()) => {
                 drop(_busy);
+                behind::follow(self, &session);
                 Ok((session, phases))
             }
             Err(failure) => {
                 drop(_busy);
-                discard(self.daemon, &session);
+                discard(&self.daemon, &session);
                 Err(failure)
             }
         }
     }
 
-    fn fill(
+    /// Makes the program of a session that has none.
+    ///
+    /// # Errors
+    /// The reason; processes that were started may have to be ended with the session.
+    pub(crate) fn fill(
         &self,
         session: &Arc<Session>,
-        lazy: bool,
+        how: How,
         phases: &Phases,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<()> {
@@ -209,14 +230,14 @@ impl<'a> Source<'a> {
                 format!("cannot make `{}`", session.log().display())
             })?;
         let (host, device, sound) = std::thread::scope(|scope| {
-            let host = scope.spawn(|| phases.time("host", || self.host(session, lazy)));
+            let host = scope.spawn(|| phases.time("host", || self.host(session, how.lazy)));
             let sound = self.record.agent.map(|_| {
                 scope.spawn(|| phases.time("verify", || integrity::check_files(&self.image)))
             });
             let device = self
                 .driver
                 .as_ref()
-                .map(|driver| phases.time("device", || self.device(session, driver, report)));
+                .map(|driver| phases.time("device", || self.device(session, driver, how.pace, report)));
             let crashed = |_| {
                 Err(fail(
                     FailureKind::Internal,
@@ -279,7 +300,8 @@ impl<'a> Source<'a> {
                 session.lock().detached = Some(detached);
                 session.save();
                 phases.time("reattach", || {
-                    reattach(self.daemon, session, &worker, detached)
+                    behind::begin(session, &worker)?;
+                    reattach(&self.daemon, session, &worker, detached)
                 })
             });
         self.daemon
@@ -319,13 +341,14 @@ impl<'a> Source<'a> {
         &self,
         session: &Session,
         driver: &Driver,
+        pace: Pace,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Arc<Worker>> {
         let worker = self.daemon.pool.take(driver, &session.variables)?;
         let load = ToWorker::Load {
             store: self.store.to_string_lossy().into_owned(),
             image: self.image.dir().to_string_lossy().into_owned(),
-            pace: Pace::Eager,
+            pace,
         };
         let mut progress = |done, total| report.lock()("device", done, total);
         let answer = worker.request(&load, &[], STALL_TIME, &mut progress);
@@ -345,12 +368,13 @@ impl<'a> Source<'a> {
 
 /// Collects the program's status when it ends.
 fn watch(session: &Arc<Session>, namespace: Namespace) -> Result<()> {
+    let init = namespace.init;
     let (mut outer, pages) = namespace.split();
     session.lock().pages = Some(pages);
     let watched = session.clone();
     let wait = move || {
         let status = outer.wait().ok().map(crate::init::status_code);
-        watched.ended(status);
+        watched.tree_ended(init, status);
     };
     std::thread::Builder::new()
         .name("session-watch".into())

@@ -21,7 +21,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use fermata_control::agent::ENV_TOKEN;
-use fermata_control::user::{self, DeviceChoice, SessionState};
+use fermata_control::user::{self, ArrivalStand, DeviceChoice, SessionState};
 use fermata_control::worker::FailureKind;
 use fermata_store::image::unix_now;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -29,12 +29,16 @@ use rustix::process::{Pid, Signal};
 
 use crate::agent::{Agent, Arrival};
 use crate::attach::Detached;
-use crate::failure::{OrFail, Result, fail};
+use crate::failure::{Failure, OrFail, Result, fail};
 use crate::namespace::{Pages, kill_tree};
 use crate::persist::SessionMeta;
 use crate::proc::{self, ProcessId};
 use crate::worker::{Variables, Worker};
 
+/// How long a signal waits for a program that is being rolled back.
+const ROLLBACK_TIME: Duration = Duration::from_secs(10);
+/// How long the end of a worker may take to be noticed.
+const LOSS_TIME: Duration = Duration::from_millis(150);
 /// How long processes may take to go once they are killed.
 const END_TIME: Duration = Duration::from_secs(5);
 /// Name of the log in a session's folder.
@@ -91,10 +95,17 @@ pub struct Inner {
     pub detached: Option<Detached>,
     /// Who waits for the agent to come back.
     pub expected: Option<SyncSender<Arrival>>,
+    /// Data that comes, or has come, while the program runs.
+    pub behind: Option<Behind>,
+    /// Why the program could not be brought back.
+    pub failure: Option<Failure>,
+    /// For users.
+    pub note: Option<String>,
+    /// Its end has begun.
+    ending: bool,
     exit_status: Option<i32>,
     soft: Option<bool>,
     devices: Vec<user::Device>,
-    note: Option<String>,
     worker_seen: Option<ProcessId>,
 }
 
@@ -245,6 +256,10 @@ impl Session {
     /// The GPU side is gone.
     pub fn worker_lost(&self, reason: &str) {
         let mut inner = self.lock();
+        if inner.rolls_back() {
+            // Whoever looks after the restore brings the program back.
+            return;
+        }
         if inner.state != SessionState::Exited {
             inner.state = SessionState::Lost;
             inner.note = Some(reason.to_owned());
@@ -257,11 +272,8 @@ impl Session {
     /// The agent's process has ended, or uses CUDA no more.
     pub fn agent_gone(&self, process: ProcessId) {
         let mut inner = self.lock();
-        if inner
-            .agent
-            .as_ref()
-            .is_none_or(|agent| agent.process != process)
-        {
+        let other = |agent: &Arc<Agent>| agent.process != process;
+        if inner.agent.as_ref().is_none_or(other) || inner.is_lost_behind() {
             return;
         }
         inner.agent = None;
@@ -274,9 +286,30 @@ impl Session {
         self.save();
     }
 
+    /// The tree below `init`, process 1 of a restored program's namespace, has ended. It may have been taken
+    /// back, or be about to be: then the session goes on.
+    pub fn tree_ended(&self, init: ProcessId, status: Option<i32>) {
+        let until = Instant::now() + LOSS_TIME;
+        loop {
+            let inner = self.lock();
+            if inner.init != Some(init) || inner.is_lost_behind() {
+                return;
+            }
+            let unsure = inner.rolls_back() && status != Some(0);
+            drop(inner);
+            // A program whose worker was killed may be known to have ended before the worker is.
+            if !unsure || Instant::now() > until {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.ended(status);
+    }
+
     /// The program has ended: ends everything else of the session.
     pub fn ended(&self, status: Option<i32>) {
         let mut inner = self.lock();
+        inner.ending = true;
         let worker = inner.worker.take();
         inner.agent = None;
         inner.expected = None;
@@ -330,9 +363,14 @@ impl Session {
     /// # Errors
     /// `NotFound` when it has ended.
     pub fn signal(&self, number: i32) -> Result<()> {
-        let (root, init) = {
+        let until = Instant::now() + ROLLBACK_TIME;
+        let (root, init) = loop {
             let inner = self.lock();
-            (inner.root, inner.init)
+            if inner.root.is_some() || !inner.rolls_back() || Instant::now() > until {
+                break (inner.root, inner.init);
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_millis(10));
         };
         let root = root.filter(ProcessId::alive).ok_or_else(|| {
             fail(
@@ -409,6 +447,8 @@ impl Session {
             devices: inner.devices.clone(),
             image: self.image.clone(),
             note: self.note(&inner),
+            arrival: inner.behind.as_ref().map(|it| it.arrival.clone()),
+            failure: inner.failure.clone(),
         }
     }
 
@@ -469,7 +509,34 @@ impl Session {
     }
 }
 
+/// A restore behind a running program.
+pub struct Behind {
+    /// The worker that brings the data.
+    pub worker: Arc<Worker>,
+    /// How far it is.
+    pub arrival: user::Arrival,
+}
+
 impl Inner {
+    /// Whether a failure now is answered by a rollback.
+    pub fn rolls_back(&self) -> bool {
+        let open = |it: &Behind| {
+            matches!(
+                it.arrival.stand,
+                ArrivalStand::Coming | ArrivalStand::RollingBack
+            )
+        };
+        !self.ending && self.behind.as_ref().is_some_and(open)
+    }
+
+    /// Whether the worker is gone while data was coming, so that a rollback follows.
+    fn is_lost_behind(&self) -> bool {
+        let lost = |it: &Behind| {
+            it.arrival.stand == ArrivalStand::Coming && it.worker.lost().is_some()
+        };
+        !self.ending && self.behind.as_ref().is_some_and(lost)
+    }
+
     fn new(token: String) -> Self {
         Self {
             state: SessionState::Running,
@@ -481,6 +548,9 @@ impl Inner {
             worker: None,
             detached: None,
             expected: None,
+            behind: None,
+            failure: None,
+            ending: false,
             exit_status: None,
             soft: None,
             devices: Vec::new(),

@@ -33,15 +33,40 @@ pub struct Args {
     /// How many sessions to start; more than one are detached.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     copies: u32,
-    /// Read all of the program's host memory before it runs.
+    /// Read everything before the program runs, instead of what it needs first and the rest behind it.
     #[arg(long)]
     eager: bool,
+    /// The order of device data that no operation waits for; for measurements.
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    order: Order,
     /// Go on although files that the program had open have changed since.
     #[arg(long)]
     ignore_changed_files: bool,
     /// Return as soon as the program runs, and print the session's name.
     #[arg(long, short)]
     detach: bool,
+}
+
+/// See [`user::Order`].
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Order {
+    /// As earlier restores have used it.
+    #[default]
+    Profile,
+    /// By address.
+    Default,
+    /// The worst there is.
+    Worst,
+}
+
+impl From<Order> for user::Order {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::Profile => Self::Profile,
+            Order::Default => Self::Default,
+            Order::Worst => Self::Worst,
+        }
+    }
 }
 
 /// Does it.
@@ -53,6 +78,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         device: args.device.into(),
         copies: args.copies,
         eager: args.eager,
+        order: args.order.into(),
         ignore_changed_files: args.ignore_changed_files,
     });
     let signals = attend::catch()?;

@@ -1,0 +1,225 @@
+//! Restores whose data comes while the program runs: how far they are, and the way back when one goes wrong.
+//!
+//! ```text
+//!  Coming ─┬─► Complete
+//!          └─ data used before it was there, damage, worker gone ─► RollingBack ─► RolledBack
+//!               program ended, log cut back, everything read,          └─ fails ─► Exited, with the failure
+//!               then the program starts again from the image
+//! ```
+//! A program is rolled back once: the second time everything is there before it runs.
+
+use std::fs::{self, OpenOptions};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_control::user::{Arrival, ArrivalStand, SessionState};
+use fermata_control::worker::{FailureKind, FromWorker, Pace, Restoring, Stand, ToWorker};
+use parking_lot::Mutex;
+use rustix::process::Signal;
+
+use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::phases::Phases;
+use crate::restore::{How, Source};
+use crate::session::{Behind, EXIT_FILE, Session};
+use crate::worker::{STEP_TIME, Worker, unexpected};
+
+/// How long the end of a program that is rolled back may take.
+const END_TIME: Duration = Duration::from_secs(15);
+/// How long a checkpoint waits for the data of an earlier restore.
+const SETTLE_TIME: Duration = Duration::from_secs(300);
+/// Between two questions to the worker, at first and later.
+const TURNS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
+
+fn ask(worker: &Worker) -> Result<Restoring> {
+    match worker.request(&ToWorker::Restoring, &[], STEP_TIME, &mut |_, _| {})? {
+        FromWorker::Restoring(restoring) => Ok(restoring),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn arrival(restoring: &Restoring, stand: ArrivalStand) -> Arrival {
+    Arrival {
+        stand,
+        done: restoring.done,
+        total: restoring.total,
+        seconds: restoring.seconds,
+    }
+}
+
+/// Notes that data of `session` is coming, if it is. From here on a failure leads to a rollback.
+///
+/// # Errors
+/// The worker does not answer.
+pub(crate) fn begin(session: &Session, worker: &Arc<Worker>) -> Result<()> {
+    let restoring = ask(worker)?;
+    if restoring.total > 0 {
+        session.lock().behind = Some(Behind {
+            worker: Arc::clone(worker),
+            arrival: arrival(&restoring, ArrivalStand::Coming),
+        });
+    }
+    Ok(())
+}
+
+/// Looks after a restored session until its data is there.
+pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
+    let worker = session.lock().behind.as_ref().map(|it| it.worker.clone());
+    let Some(worker) = worker else {
+        return;
+    };
+    let (source, followed) = (Arc::clone(source), Arc::clone(session));
+    let work = move || {
+        if let Err(reason) = watch(&followed, &worker) {
+            roll_back(&source, &followed, &reason);
+        }
+    };
+    let spawned = std::thread::Builder::new()
+        .name("restore-watch".into())
+        .spawn(work);
+    if spawned.is_err() {
+        // Unwatched it is only reported as coming for ever; the worker goes on.
+        session.lock().note = Some("its restore is not looked after: no thread".into());
+    }
+}
+
+/// Returns when everything is there or the session is over; fails with the reason for a rollback.
+fn watch(session: &Session, worker: &Worker) -> std::result::Result<(), String> {
+    let begun = Instant::now();
+    loop {
+        if !session.lock().rolls_back() {
+            return Ok(());
+        }
+        let restoring = ask(worker).map_err(|failure| failure.message)?;
+        let stand = match &restoring.stand {
+            Stand::Missed(why) => return Err(format!("it used data that was not there yet ({why})")),
+            Stand::Failed(failure) => return Err(failure.message.clone()),
+            Stand::Coming => ArrivalStand::Coming,
+            Stand::Complete => ArrivalStand::Complete,
+        };
+        if let Some(behind) = &mut session.lock().behind {
+            behind.arrival = arrival(&restoring, stand);
+        }
+        if stand == ArrivalStand::Complete {
+            return Ok(());
+        }
+        std::thread::sleep(TURNS[usize::from(begun.elapsed() > Duration::from_secs(1))]);
+    }
+}
+
+fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
+    let log = &source.daemon.log;
+    let (init, worker) = {
+        let mut inner = session.lock();
+        if !inner.rolls_back() {
+            return;
+        }
+        inner.state = SessionState::Restoring;
+        if let Some(behind) = &mut inner.behind {
+            behind.arrival.stand = ArrivalStand::RollingBack;
+        }
+        (inner.agent, inner.pages, inner.expected, inner.detached) = (None, None, None, None);
+        inner.root = None;
+        inner.note = Some(format!("being rolled back: {reason}"));
+        (inner.init.take(), inner.worker.take())
+    };
+    session.save();
+    log.line(&format!("`{}` is rolled back: {reason}", session.name));
+    let _busy = session.busy.lock();
+    if let Some(init) = init {
+        init.signal(Signal::KILL);
+        let until = Instant::now() + END_TIME;
+        while init.alive() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    if let Some(worker) = worker {
+        worker.end();
+    }
+    let how = How {
+        lazy: false,
+        pace: Pace::Eager,
+    };
+    let phases = Phases::start();
+    let mut silent = |_: &str, _, _| {};
+    let again = clean(source, session)
+        .and_then(|()| source.fill(session, how, &phases, &Mutex::new(&mut silent)));
+    match again {
+        Ok(()) => {
+            let seconds = phases.seconds();
+            let text = format!("rolled back to its image, in {seconds:.1} s: {reason}");
+            log.line(&format!("`{}` {text}", session.name));
+            let mut inner = session.lock();
+            inner.note = Some(text);
+            if let Some(behind) = &mut inner.behind {
+                behind.arrival.stand = ArrivalStand::RolledBack;
+            }
+            let lost = inner.worker.as_ref().and_then(|worker| worker.lost());
+            drop(inner);
+            // Nobody was told while it could still have been rolled back.
+            if let Some(reason) = lost {
+                session.worker_lost(&reason);
+            }
+        }
+        Err(failure) => give_up(session, reason, failure),
+    }
+    session.save();
+}
+
+/// Ends a session that cannot be brought back.
+fn give_up(session: &Session, reason: &str, failure: Failure) {
+    let init = {
+        let mut inner = session.lock();
+        inner.note = Some(format!("could not be rolled back ({reason})"));
+        let hint = failure.hint.clone();
+        let message = format!("session `{}` has ended: {}", session.name, failure.message);
+        inner.failure = Some(fail(failure.kind, message).hint(hint));
+        inner.init
+    };
+    if let Some(init) = init {
+        init.signal(Signal::KILL);
+    }
+    session.ended(None);
+}
+
+/// Makes the session's folder as it was before the program ran from the image.
+fn clean(source: &Source, session: &Session) -> Result<()> {
+    let what = || format!("cannot clean the folder `{}`", session.dir.display());
+    for left in [session.dir.join("criu"), session.dir.join(EXIT_FILE)] {
+        let removed = match left.is_dir() {
+            true => fs::remove_dir_all(&left),
+            false => fs::remove_file(&left),
+        };
+        match removed {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).or_fail(FailureKind::User, what);
+            }
+            _ => {}
+        }
+    }
+    // `fill` writes the image's log over what is left.
+    OpenOptions::new()
+        .write(true)
+        .open(session.log())
+        .and_then(|file| file.set_len(source.record.log_length))
+        .or_fail(FailureKind::User, what)
+}
+
+/// Waits until the data of an earlier restore is there.
+///
+/// # Errors
+/// `Locked` when it takes too long.
+pub(crate) fn settle(session: &Session) -> Result<()> {
+    let until = Instant::now() + SETTLE_TIME;
+    while session.lock().rolls_back() {
+        if Instant::now() > until {
+            let message = format!(
+                "the device data of session `{}` is still coming from its image",
+                session.name
+            );
+            return Err(fail(FailureKind::Locked, message)
+                .hint("try again later, or restore with `--eager`"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

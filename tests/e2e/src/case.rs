@@ -71,6 +71,26 @@ impl Mode {
     }
 }
 
+/// When a restored program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Restore {
+    /// As soon as its process is there; data comes behind it.
+    Concurrent,
+    /// When everything is there.
+    Eager,
+}
+
+impl Restore {
+    /// Options of `fermata restore`.
+    pub fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Concurrent => &[],
+            Self::Eager => &["--eager"],
+        }
+    }
+}
+
 /// A straight run of a program: what it printed and how long it took.
 #[derive(Debug, Clone)]
 pub struct Reference {
@@ -138,6 +158,8 @@ pub struct Case {
     pub mode: Mode,
     /// When.
     pub moment: Moment,
+    /// How it is restored.
+    pub restore: Restore,
 }
 
 /// How a case that broke no promise ended.
@@ -189,9 +211,11 @@ impl Case {
             .success("fermata images verify")?;
 
         let begun = Instant::now();
-        fermata.restore("image", "second", self.device)?;
+        fermata.restore_as("image", "second", self.device, self.restore)?;
         let restore = begun.elapsed();
-        if let Ok(after) = live(&fermata.session("second")?) {
+        let at_first = fermata.session("second")?;
+        let coming = at_first.arrival.as_ref().map_or("", |it| &it.stand) == "coming";
+        if let Ok(after) = live(&at_first) {
             for process in &after {
                 ensure!(
                     !before.contains(process),
@@ -209,9 +233,17 @@ impl Case {
         Output::parse(&log)?
             .check_complete(&reference.output)
             .with_context(|| format!("log of the restored session: {log}"))?;
+        // What the restore has learnt must not look like damage.
+        fermata
+            .call(&["images", "verify", "image"])?
+            .success("fermata images verify")?;
+        let arrival = fermata.session("second")?.arrival;
+        let rolled_back = arrival.is_some_and(|it| it.stand == "rolled-back");
         Ok(Outcome::Restored(Timings {
             checkpoint,
             restore,
+            coming,
+            rolled_back,
         }))
     }
 

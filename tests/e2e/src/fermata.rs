@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::case::{Device, Mode};
+use crate::case::{Device, Mode, Restore};
 use crate::command::{self, Finished};
 use crate::sandbox::Sandbox;
 use crate::tree::Tree;
@@ -41,6 +41,21 @@ pub struct Session {
     pub exit_status: Option<i32>,
     /// File with what the program prints.
     pub log: PathBuf,
+    /// Data that came, or comes, while the program ran.
+    #[serde(default)]
+    pub arrival: Option<Arrival>,
+    /// What a user should know.
+    #[serde(default)]
+    pub note: Option<String>,
+}
+
+/// Data that comes while a restored program runs.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Arrival {
+    /// `coming`, `complete`, `rolling-back`, `rolled-back`.
+    pub stand: String,
+    /// Bytes in all.
+    pub total: u64,
 }
 
 #[derive(Deserialize)]
@@ -149,16 +164,31 @@ impl<'a> Fermata<'a> {
         self.call(&all)?.success("fermata checkpoint")
     }
 
-    /// Starts `image` again as session `name`.
+    /// Starts `image` again as session `name`, as users do.
     ///
     /// # Errors
     /// When the tool refuses.
     pub fn restore(&self, image: &str, name: &str, device: Device) -> Result<Finished> {
+        self.restore_as(image, name, device, Restore::Concurrent)
+    }
+
+    /// Starts `image` again as session `name`.
+    ///
+    /// # Errors
+    /// When the tool refuses.
+    pub fn restore_as(
+        &self,
+        image: &str,
+        name: &str,
+        device: Device,
+        how: Restore,
+    ) -> Result<Finished> {
         let path = self.image(image);
         let tail = ["--name", name, "--device", device.name(), "--detach"].map(OsStr::new);
         let all: Vec<&OsStr> = [OsStr::new("restore"), path.as_os_str()]
             .into_iter()
             .chain(tail)
+            .chain(how.options().iter().map(OsStr::new))
             .collect();
         self.call(&all)?.success("fermata restore")
     }

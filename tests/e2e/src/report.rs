@@ -17,6 +17,10 @@ pub struct Timings {
     pub checkpoint: Duration,
     /// The restore command, until it returned.
     pub restore: Duration,
+    /// Whether data was still coming when the program ran.
+    pub coming: bool,
+    /// Whether the program was rolled back.
+    pub rolled_back: bool,
 }
 
 /// Result of one case.
@@ -53,6 +57,10 @@ pub struct CaseReport {
     /// Seconds of the restore command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore_s: Option<f64>,
+    /// Whether data was still coming when the restored program ran.
+    pub coming: bool,
+    /// Whether the restored program was rolled back.
+    pub rolled_back: bool,
 }
 
 /// The whole document.
@@ -70,6 +78,10 @@ pub struct Report {
     pub too_late: usize,
     /// Cases in which a promise was broken.
     pub failed: usize,
+    /// Cases in which data was still coming when the restored program ran.
+    pub coming: usize,
+    /// Cases in which the restored program was rolled back.
+    pub rolled_back: usize,
     /// Seconds for all of them.
     pub took_s: f64,
     /// Every case.
@@ -87,16 +99,18 @@ impl Report {
             passed: count(Verdict::Passed),
             too_late: count(Verdict::TooLate),
             failed: count(Verdict::Failed),
+            coming: cases.iter().filter(|case| case.coming).count(),
+            rolled_back: cases.iter().filter(|case| case.rolled_back).count(),
             took_s: took.as_secs_f64(),
             cases,
         }
     }
 
-    /// One line: `e2e: 20 passed, 0 too late, 0 failed in 31.2 s`.
+    /// One line: `e2e: 20 passed (...), 0 too late, 0 failed in 31.2 s`.
     pub fn summary(&self) -> String {
         format!(
-            "e2e: {} passed, {} too late, {} failed in {:.1} s",
-            self.passed, self.too_late, self.failed, self.took_s
+            "e2e: {} passed ({} ran before their data, {} rolled back), {} too late, {} failed in {:.1} s",
+            self.passed, self.coming, self.rolled_back, self.too_late, self.failed, self.took_s
         )
     }
 }

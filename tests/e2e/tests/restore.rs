@@ -1,7 +1,7 @@
 //! The main job on a few programs, and what a restored image allows.
 
 use anyhow::{Result, ensure};
-use fermata_e2e::case::{Case, Device, Mode, Outcome, PROGRAM_LIMIT, straight};
+use fermata_e2e::case::{Case, Device, Mode, Outcome, PROGRAM_LIMIT, Restore, straight};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::output::Output;
 use fermata_e2e::programs::PROGRAMS;
@@ -20,6 +20,7 @@ fn check(name: &str) -> Result<()> {
             device: Device::Soft,
             mode: Mode::Stop,
             moment,
+            restore: Restore::Concurrent,
         };
         match case.run(&tree, &reference)? {
             Outcome::Restored(_) => shown += 1,

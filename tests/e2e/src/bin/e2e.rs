@@ -12,7 +12,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use fermata_e2e::case::{Case, Device, Mode, Outcome, Reference, count_calls, straight};
+use fermata_e2e::case::{
+    Case, Device, Mode, Outcome, Reference, Restore, count_calls, straight,
+};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::programs::{PROGRAMS, Program};
 use fermata_e2e::report::{CaseReport, Report, Verdict};
@@ -67,6 +69,9 @@ struct Common {
     /// Seed of the moments
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How images are restored
+    #[arg(long, default_value = "concurrent")]
+    restore: Restore,
     /// Cases at a time
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -178,6 +183,7 @@ fn run_matrix(
                     device: common.device,
                     mode: Mode::Stop,
                     moment: lost,
+                    restore: common.restore,
                 };
                 reports.push(describe(&case, Err(error)));
             }
@@ -219,6 +225,7 @@ fn cases(
                 device: common.device,
                 mode,
                 moment: at(i),
+                restore: common.restore,
             };
             (case, reference.clone())
         })
@@ -259,11 +266,15 @@ fn describe(case: &Case, result: Result<Outcome>) -> CaseReport {
         error,
         checkpoint_s: timings.map(|t| t.checkpoint.as_secs_f64()),
         restore_s: timings.map(|t| t.restore.as_secs_f64()),
+        coming: timings.is_some_and(|t| t.coming),
+        rolled_back: timings.is_some_and(|t| t.rolled_back),
     }
 }
 
 fn print_line(report: &CaseReport) {
     let what = match report.verdict {
+        Verdict::Passed if report.rolled_back => "ok, rolled back",
+        Verdict::Passed if report.coming => "ok, before its data",
         Verdict::Passed => "ok",
         Verdict::TooLate => "too late",
         Verdict::Failed => "FAILED",

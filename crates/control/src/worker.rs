@@ -199,6 +199,8 @@ pub enum Stand {
     Coming,
     /// Everything is there, or always was.
     Complete,
+    /// The program has ended before everything was there.
+    GivenUp,
     /// The program has used memory before its data was there: only a rollback helps.
     Missed(String),
     /// The data cannot be brought: only a rollback helps.

@@ -91,8 +91,11 @@ fn watch(session: &Session, worker: &Worker) -> std::result::Result<(), String> 
         }
         let restoring = ask(worker).map_err(|failure| failure.message)?;
         let stand = match &restoring.stand {
-            Stand::Missed(why) => return Err(format!("it used data that was not there yet ({why})")),
+            Stand::Missed(why) => {
+                return Err(format!("it used data that was not there yet ({why})"));
+            }
             Stand::Failed(failure) => return Err(failure.message.clone()),
+            Stand::GivenUp => return Ok(()),
             Stand::Coming => ArrivalStand::Coming,
             Stand::Complete => ArrivalStand::Complete,
         };

@@ -271,11 +271,13 @@ impl Session {
 
     /// The agent's process has ended, or uses CUDA no more.
     pub fn agent_gone(&self, process: ProcessId) {
-        let mut inner = self.lock();
         let other = |agent: &Arc<Agent>| agent.process != process;
-        if inner.agent.as_ref().is_none_or(other) || inner.is_lost_behind() {
+        let Some(mut inner) = self.unless_lost(|inner| inner.agent.as_ref().is_none_or(other))
+        else {
             return;
-        }
+        };
+        // Nobody needs the data that is still coming.
+        inner.behind = inner.behind.take().filter(|_| !inner.rolls_back());
         inner.agent = None;
         let worker = inner.worker.take();
         inner.worker_seen = None;
@@ -289,21 +291,27 @@ impl Session {
     /// The tree below `init`, process 1 of a restored program's namespace, has ended. It may have been taken
     /// back, or be about to be: then the session goes on.
     pub fn tree_ended(&self, init: ProcessId, status: Option<i32>) {
+        if let Some(inner) = self.unless_lost(|inner| inner.init != Some(init)) {
+            drop(inner);
+            self.ended(status);
+        }
+    }
+
+    /// What changes, locked, unless `other` holds, or the worker was lost while data was coming. Which of
+    /// worker and program was first to end may take a moment to be known.
+    fn unless_lost(&self, other: impl Fn(&Inner) -> bool) -> Option<MutexGuard<'_, Inner>> {
         let until = Instant::now() + LOSS_TIME;
         loop {
             let inner = self.lock();
-            if inner.init != Some(init) || inner.is_lost_behind() {
-                return;
+            if other(&inner) || inner.is_lost_behind() {
+                return None;
             }
-            let unsure = inner.rolls_back() && status != Some(0);
+            if !inner.rolls_back() || Instant::now() > until {
+                return Some(inner);
+            }
             drop(inner);
-            // A program whose worker was killed may be known to have ended before the worker is.
-            if !unsure || Instant::now() > until {
-                break;
-            }
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.ended(status);
     }
 
     /// The program has ended: ends everything else of the session.
@@ -531,9 +539,8 @@ impl Inner {
 
     /// Whether the worker is gone while data was coming, so that a rollback follows.
     fn is_lost_behind(&self) -> bool {
-        let lost = |it: &Behind| {
-            it.arrival.stand == ArrivalStand::Coming && it.worker.lost().is_some()
-        };
+        let lost =
+            |it: &Behind| it.arrival.stand == ArrivalStand::Coming && it.worker.lost().is_some();
         !self.ending && self.behind.as_ref().is_some_and(lost)
     }
 

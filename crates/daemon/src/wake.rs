@@ -5,11 +5,15 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use fermata_control::agent::{WAKE_REATTACH, wake_block};
 use fermata_control::worker::FailureKind;
 
 use crate::failure::{OrFail, Result};
+
+/// How long the page with the block may take to come from the image.
+const PAGE_TIME: Duration = Duration::from_secs(10);
 
 /// Tells the agent of process `pid`, whose block lies at `address`, to connect to `socket` and to
 /// present `token`.
@@ -17,15 +21,25 @@ use crate::failure::{OrFail, Result};
 /// # Errors
 /// `Internal` when the memory cannot be written, or there is no block.
 pub fn wake(pid: u32, address: u64, socket: &Path, token: &str) -> Result<()> {
-    write(
-        pid,
-        address,
-        socket.as_os_str().as_bytes(),
-        token.as_bytes(),
-    )
-    .or_fail(FailureKind::Internal, || {
+    let (socket, token) = (socket.as_os_str().as_bytes(), token.as_bytes());
+    let until = Instant::now() + PAGE_TIME;
+    let written = loop {
+        match write(pid, address, socket, token) {
+            // The page still comes from the image; the agent, which waits on it, is about to fetch it.
+            Err(error) if is_missing(&error) && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => break other,
+        }
+    };
+    written.or_fail(FailureKind::Internal, || {
         format!("cannot wake the program, process {pid}")
     })
+}
+
+/// Whether a page of the program is not there: reading it from outside does not bring it.
+fn is_missing(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 fn write(pid: u32, address: u64, socket: &[u8], token: &[u8]) -> io::Result<()> {

@@ -91,11 +91,7 @@ impl Worker {
             Stand::Complete => control::Stand::Complete,
             Stand::Missed(why) => control::Stand::Missed(why),
             Stand::Failed(error) => control::Stand::Failed(from_engine(&error)),
-            Stand::Cancelled => control::Stand::Failed(failure(
-                FailureKind::Internal,
-                "the restore was given up",
-                "",
-            )),
+            Stand::Cancelled => control::Stand::GivenUp,
         };
         FromWorker::Restoring(Restoring {
             done: standing.done,

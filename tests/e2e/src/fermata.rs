@@ -74,8 +74,20 @@ impl<'a> Fermata<'a> {
     /// # Errors
     /// When it cannot be started or passes the deadline.
     pub fn call<S: AsRef<OsStr>>(&self, args: &[S]) -> Result<Finished> {
+        self.call_with(args, &[])
+    }
+
+    /// Runs the tool with `args` and more variables.
+    ///
+    /// # Errors
+    /// As [`Fermata::call`].
+    pub fn call_with<S: AsRef<OsStr>>(
+        &self,
+        args: &[S],
+        variables: &[(&str, &str)],
+    ) -> Result<Finished> {
         let mut command = Command::new(self.tree.fermata());
-        command.args(args);
+        command.args(args).envs(variables.iter().copied());
         self.sandbox.enter(&mut command);
         command::run(command, COMMAND_LIMIT)
     }

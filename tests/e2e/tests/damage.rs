@@ -43,9 +43,8 @@ fn damage_each(statuses: &[i32], change: impl Fn(&Path, &[u8]) -> Result<()>) ->
             !verify.stderr.trim().is_empty(),
             "`verify` says nothing about `{name}`"
         );
-        let restore = scene.try_restore("image", "broken")?;
         ensure!(
-            restore.status != 0,
+            is_refused(&scene, "image")?,
             "an image with damaged `{}` was restored",
             file.display()
         );
@@ -54,6 +53,17 @@ fn damage_each(statuses: &[i32], change: impl Fn(&Path, &[u8]) -> Result<()>) ->
     ensure!(seen >= 3, "the image has only {seen} files");
     scene.check_restorable("image")?;
     scene.close()
+}
+
+/// Whether `image` is not restored: at once, or, when the damage is in data that comes while the program
+/// runs, by ending the session for it, with the reason.
+fn is_refused(scene: &Scene, image: &str) -> Result<bool> {
+    let restore = scene.try_restore(image, "broken")?;
+    if restore.status != 0 {
+        return Ok(true);
+    }
+    let ended = scene.fermata().call(&["wait", "broken"])?;
+    Ok(ended.status != 0 && ended.stderr.contains("error: session `broken` has ended: "))
 }
 
 #[test]

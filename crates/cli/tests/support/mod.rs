@@ -115,6 +115,8 @@ impl Place {
             devices: Vec::new(),
             image: None,
             note: None,
+            arrival: None,
+            failure: None,
         }
     }
 }

@@ -1,0 +1,204 @@
+//! Restores behind a running program: what goes wrong while data is still coming ends in the right bytes
+//! or in a clear refusal, and what a restore has learnt helps the next.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::command;
+use fermata_e2e::output::Output;
+use fermata_e2e::scene::{Scene, Which, kill_nine};
+
+/// Bytes per second between host and device: some 28 MB of data then take seconds to come.
+const LINK: &str = "12M";
+/// A program that reaches from one buffer into others, of 4 MB each, and names none of them.
+const STRAYING: (&str, &[&str]) = (
+    "overrun",
+    &["--size", "1000000", "--steps", "200", "--pause-ms", "20"],
+);
+/// A program that names what it touches: one buffer of 8 MB, and small ones.
+const TAME: (&str, &[&str]) = (
+    "jacobi",
+    &["--size", "1024", "--steps", "200", "--pause-ms", "60"],
+);
+const DAMAGED: i32 = 12;
+
+struct Late {
+    scene: Scene,
+    /// What the program prints when nothing happens to it.
+    digest: Option<String>,
+}
+
+impl Late {
+    /// Image `image` of the program at work, and the digest it must reach.
+    fn new((name, options): (&str, &[&str])) -> Result<Self> {
+        let scene = Scene::new()?;
+        let path = scene.tree().program(name)?;
+        let mut straight = std::process::Command::new(&path);
+        straight
+            .args(options)
+            .args(["--pause-ms", "0"])
+            .env("LD_LIBRARY_PATH", scene.tree().library_path(Device::Soft));
+        let straight = command::run(straight, PROGRAM_LIMIT)?.success(name)?;
+        let digest = Output::parse(&straight.stdout)?.digest;
+        ensure!(digest.is_some(), "`{name}` printed no digest");
+        let mut words: Vec<&str> = vec!["run", "--device", "soft", "--name", "source"];
+        let path = path.to_str().context("path")?;
+        words.extend(["--detach", "--", path]);
+        words.extend(options);
+        let link = [("FERMATA_SOFTGPU_HOST_LINK", LINK)];
+        scene
+            .fermata()
+            .call_with(&words, &link)?
+            .success("fermata run")?;
+        scene.wait_steps("source", 2)?;
+        scene.fermata().checkpoint("source", "image", Mode::Stop)?;
+        scene
+            .fermata()
+            .call(&["kill", "source"])?
+            .success("fermata kill")?;
+        Ok(Self { scene, digest })
+    }
+
+    /// Restores the image as session `name`, which must run before its data is there.
+    fn restore(&self, name: &str) -> Result<()> {
+        self.scene.fermata().restore("image", name, Device::Soft)?;
+        let stand = self.stand(name)?;
+        ensure!(stand == "coming", "data of `{name}`: {stand}");
+        Ok(())
+    }
+
+    fn stand(&self, name: &str) -> Result<String> {
+        let arrival = self.scene.fermata().session(name)?.arrival;
+        Ok(arrival.map_or_else(|| "none".to_owned(), |it| it.stand))
+    }
+
+    fn check_digest(&self, name: &str) -> Result<()> {
+        let fermata = self.scene.fermata();
+        let status = fermata.wait_exit(name, PROGRAM_LIMIT)?;
+        let log = fermata.log(name)?;
+        ensure!(status == 0, "`{name}` ended with {status}: {log}");
+        let output = Output::parse(&log)?;
+        ensure!(
+            output.digest == self.digest,
+            "`{name}`: {:?} instead of {:?}",
+            output.digest,
+            self.digest
+        );
+        output.check_complete(&output)
+    }
+
+    fn close(self) -> Result<()> {
+        self.scene
+            .fermata()
+            .call(&["images", "verify", "image"])?
+            .success("fermata images verify")?;
+        self.scene.close()
+    }
+}
+
+#[test]
+fn a_kernel_that_strays_is_caught_rolled_back_and_remembered() -> Result<()> {
+    let late = Late::new(STRAYING)?;
+    late.restore("first")?;
+    late.check_digest("first")?;
+    ensure!(late.stand("first")? == "rolled-back", "it was not caught");
+    let note = late.scene.fermata().session("first")?.note;
+    ensure!(
+        note.is_some_and(|it| it.contains("rolled back")),
+        "the user is not told"
+    );
+    late.restore("second")?;
+    late.check_digest("second")?;
+    let stand = late.stand("second")?;
+    ensure!(stand == "complete", "it was not remembered: {stand}");
+    late.close()
+}
+
+#[test]
+fn two_sessions_of_one_image_restored_at_once_end_with_the_same_bytes() -> Result<()> {
+    let late = Late::new(TAME)?;
+    let path = late.scene.fermata().image("image");
+    let path = path.to_str().context("path")?;
+    late.scene
+        .fermata()
+        .call(&["restore", path, "--copies", "2", "--name", "copy"])?
+        .success("fermata restore")?;
+    for name in ["copy-1", "copy-2"] {
+        late.check_digest(name)?;
+        ensure!(late.stand(name)? == "complete", "`{name}` was rolled back");
+    }
+    late.close()
+}
+
+#[test]
+fn a_worker_killed_while_data_comes_costs_a_rollback() -> Result<()> {
+    let late = Late::new(TAME)?;
+    late.restore("again")?;
+    kill_nine(&late.scene.process("again", Which::Worker)?)?;
+    late.check_digest("again")?;
+    ensure!(late.stand("again")? == "rolled-back", "no rollback");
+    late.close()
+}
+
+#[test]
+fn a_program_killed_while_data_comes_stays_dead() -> Result<()> {
+    let late = Late::new(TAME)?;
+    late.restore("again")?;
+    let worker = late.scene.process("again", Which::Worker)?;
+    kill_nine(&late.scene.process("again", Which::Program)?)?;
+    let status = late.scene.fermata().wait_exit("again", PROGRAM_LIMIT)?;
+    ensure!(status == 137, "status {status}");
+    let begun = Instant::now();
+    while fermata_e2e::processes::look_up(worker.pid).as_ref() == Some(&worker) {
+        ensure!(begun.elapsed() < PROGRAM_LIMIT, "the worker is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    late.restore("third")?;
+    late.check_digest("third")?;
+    late.close()
+}
+
+#[test]
+fn damage_found_while_the_program_runs_ends_it_with_the_reason() -> Result<()> {
+    let late = Late::new(TAME)?;
+    let mut packs = late.scene.image_files()?;
+    packs.retain(|it| it.extension().is_some_and(|ending| ending == "pack"));
+    ensure!(packs.len() == 1, "packs: {packs:?}");
+    let whole = fs::read(&packs[0])?;
+    let mut damaged = whole.clone();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    fs::write(&packs[0], damaged)?;
+    let restored = late.scene.try_restore("image", "broken")?;
+    ensure!(restored.status == 0, "refused at once: {}", restored.stderr);
+    let ended = late.scene.fermata().call(&["wait", "broken"])?;
+    ensure!(ended.status == DAMAGED, "status {}", ended.status);
+    ensure!(ended.stderr.contains("hash"), "{}", ended.stderr);
+    let log = late.scene.fermata().log("broken")?;
+    ensure!(!log.contains("digest"), "it went on: {log}");
+    fs::write(&packs[0], whole)?;
+    late.restore("whole")?;
+    late.check_digest("whole")?;
+    late.close()
+}
+
+#[test]
+fn a_checkpoint_waits_until_the_data_of_a_restore_is_there() -> Result<()> {
+    let late = Late::new(TAME)?;
+    late.restore("again")?;
+    late.scene
+        .fermata()
+        .checkpoint("again", "newer", Mode::Stop)?;
+    late.check_digest("again")?;
+    late.scene
+        .fermata()
+        .call(&["images", "verify", "newer"])?
+        .success("fermata images verify")?;
+    late.scene
+        .fermata()
+        .restore("newer", "newest", Device::Soft)?;
+    late.check_digest("newest")?;
+    late.close()
+}

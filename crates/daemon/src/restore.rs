@@ -234,10 +234,9 @@ impl Source {
             let sound = self.record.agent.map(|_| {
                 scope.spawn(|| phases.time("verify", || integrity::check_files(&self.image)))
             });
-            let device = self
-                .driver
-                .as_ref()
-                .map(|driver| phases.time("device", || self.device(session, driver, how.pace, report)));
+            let device = self.driver.as_ref().map(|driver| {
+                phases.time("device", || self.device(session, driver, how.pace, report))
+            });
             let crashed = |_| {
                 Err(fail(
                     FailureKind::Internal,

@@ -83,6 +83,8 @@ impl Capturing {
             let begun = capture::begin_ahead(&mut server.site, prepared);
             server.site.live.forget_current();
             begun.map(|(capture, gate)| {
+                // That of a restore whose data is all there.
+                server.close_gate();
                 server.gate = Some(gate);
                 capture
             })

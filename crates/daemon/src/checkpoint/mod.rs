@@ -25,7 +25,6 @@ use rustix::process::Signal;
 
 use self::image::{copy_prefix, describe, folder_bytes, needed_bytes, target};
 use crate::attach::{Detached, reattach, reject};
-use crate::behind;
 use crate::criu::{Criu, DUMP_LOG};
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
@@ -60,7 +59,7 @@ pub fn checkpoint(
     report: &mut Report<'_>,
 ) -> Result<Checkpointed> {
     let session = daemon.session_or_pid(&request.session)?;
-    behind::settle(&session)?;
+    crate::behind::settle(&session)?;
     let _busy = Turn::take(&session)?;
     check_running(&session)?;
     let taking = Taking::prepare(daemon, &session, request)?;

@@ -12,9 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use fermata_e2e::case::{
-    Case, Device, Mode, Outcome, Reference, Restore, count_calls, straight,
-};
+use fermata_e2e::case::{Case, Device, Mode, Outcome, Reference, Restore, count_calls, straight};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::programs::{PROGRAMS, Program};
 use fermata_e2e::report::{CaseReport, Report, Verdict};

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fermata_device::hash::Hasher;
-use fermata_device::{ContextHandle, DriverError};
+use fermata_device::{ContextHandle, DriverError, PinnedBuffer, StreamHandle};
 use fermata_store::ChunkId;
 use parking_lot::Mutex;
 
-use crate::Live;
+use crate::pipeline::{Next, Queue, STEP_LIMIT, helpers};
 use crate::protocol::{Piece, Source};
+use crate::{EngineError, Live};
 
 /// What is known of a piece before it is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +54,7 @@ impl Zeros {
 /// running on the devices.
 pub(crate) fn on_devices(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
     if live.device_hashes {
-        on_any_device(live, plan)
+        of_all(live, plan)
     } else {
         vec![Digest::Unknown; plan.len()]
     }
@@ -68,8 +69,68 @@ pub(crate) fn warm_up(live: &mut Live, devices: impl Iterator<Item = u32>) {
     live.forget_current();
 }
 
-/// The digests of `plan`'s pieces, one each, from devices of any kind. Nothing may be running on them.
-pub(crate) fn on_any_device(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
+/// The digests of `plan`'s pieces on devices, one each, wherever they are found soonest. Nothing may be
+/// running on the devices.
+pub(crate) fn on_any_device(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, EngineError> {
+    if live.device_hashes {
+        Ok(of_all(live, plan))
+    } else {
+        by_copy(live, plan)
+    }
+}
+
+/// The digests of `plan`'s pieces on devices, one each, found by the processor in copies.
+///
+/// # Errors
+/// What the driver says.
+pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, EngineError> {
+    let failed = || EngineError::driver("copy device memory to hash it");
+    let digests = Mutex::new(vec![Digest::Unknown; plan.len()]);
+    live.prepare_staging().map_err(failed())?;
+    let queue: Queue<(usize, PinnedBuffer)> = Queue::new(usize::MAX, 1);
+    std::thread::scope(|scope| {
+        for _ in 0..helpers() {
+            scope.spawn(|| {
+                while let Next::Item((index, buffer)) = queue.next() {
+                    let bytes = &buffer[..plan[index].len];
+                    let digest = match is_zero(bytes) {
+                        true => Digest::Zero,
+                        false => Digest::Id(ChunkId::of(bytes)),
+                    };
+                    digests.lock()[index] = digest;
+                }
+            });
+        }
+        for (index, piece) in plan.iter().enumerate() {
+            let Source::Device { device, address } = piece.source else {
+                continue;
+            };
+            let buffer = live.staging.as_ref().and_then(|pool| pool.take(STEP_LIMIT));
+            let Some(buffer) = buffer else {
+                queue.fail(EngineError::Internal("no staging buffer comes back".to_owned()));
+                break;
+            };
+            let copied = live.enter_device(device).and_then(|_| {
+                let bytes = piece.len as u64;
+                live.driver
+                    .copy(buffer.address(), address, bytes, StreamHandle::LEGACY)?;
+                live.driver.synchronize_stream(StreamHandle::LEGACY)
+            });
+            if let Err(error) = copied {
+                queue.fail(failed()(error));
+                break;
+            }
+            // A failure is told by the outcome.
+            let _ = queue.push((index, buffer));
+        }
+        queue.end();
+    });
+    live.forget_current();
+    queue.outcome()?;
+    Ok(digests.into_inner())
+}
+
+fn of_all(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
     let mut digests = vec![Digest::Unknown; plan.len()];
     let mut by_device: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (index, piece) in plan.iter().enumerate() {

@@ -148,7 +148,9 @@ pub fn prepare(site: &mut Site, store: &Store, wish: Wish) -> Result<Prepared, E
     for piece in plan.iter().filter(|piece| is_device(piece)) {
         *bytes.entry(device_of(piece)).or_default() += slot_bytes(piece.len as u64);
     }
-    digest::warm_up(&mut site.live, bytes.keys().copied());
+    if site.live.device_hashes {
+        digest::warm_up(&mut site.live, bytes.keys().copied());
+    }
     let mut predictor = site.live.predictor.take().unwrap_or_default();
     predictor.forget(&site.session);
     predictor.prepare(site);
@@ -377,7 +379,7 @@ fn known_all(
     prepared: &mut Prepared,
     plan: &[Piece],
 ) -> Result<ChunkMap, EngineError> {
-    let digests = digest::on_any_device(&mut site.live, plan);
+    let digests = digest::on_any_device(&mut site.live, plan)?;
     take_unwatched(site, &mut prepared.sink, plan)?;
     let of_variables: Vec<u64> = variable_buffers(site);
     let small = plan

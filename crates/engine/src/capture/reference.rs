@@ -1,18 +1,14 @@
 //! The stopped copy's digests, kept to be compared with what a capture behind the program gives. For tests:
 //! it takes the time that a capture saves.
 
-use std::collections::BTreeMap;
-
-use fermata_store::ChunkId;
-
+use crate::digest::{self, Digest};
 use crate::protocol::{Piece, Source};
 use crate::sink::Chunks;
 use crate::{EngineError, Live};
 
-/// By buffer and offset; what is missing is zero.
+/// What each piece of device memory was.
 pub(crate) struct Reference {
-    chunks: BTreeMap<(u64, u64), ChunkId>,
-    taken: Vec<(u64, u64)>,
+    pieces: Vec<(Piece, Digest)>,
 }
 
 impl Reference {
@@ -21,35 +17,12 @@ impl Reference {
     /// # Errors
     /// What the driver says.
     pub(crate) fn take(live: &mut Live, plan: &[Piece]) -> Result<Self, EngineError> {
-        let mut reference = Self {
-            chunks: BTreeMap::new(),
-            taken: Vec::new(),
-        };
-        live.prepare_staging()
-            .map_err(EngineError::driver("make staging buffers"))?;
-        for piece in plan {
-            let Source::Device { device, address } = piece.source else {
-                continue;
-            };
-            let buffer = live.staging.as_ref().and_then(|pool| pool.try_take());
-            let busy = || EngineError::Internal("no buffer for the reference".to_owned());
-            let buffer = buffer.ok_or_else(busy)?;
-            let copied = live.enter_device(device).and_then(|_| {
-                let stream = fermata_device::StreamHandle::LEGACY;
-                let bytes = piece.len as u64;
-                live.driver.copy(buffer.address(), address, bytes, stream)?;
-                live.driver.synchronize_context()
-            });
-            copied.map_err(EngineError::driver("copy the reference"))?;
-            let bytes = &buffer[..piece.len];
-            let place = (piece.buffer, piece.offset);
-            reference.taken.push(place);
-            if bytes.iter().any(|byte| *byte != 0) {
-                reference.chunks.insert(place, ChunkId::of(bytes));
-            }
-        }
-        live.forget_current();
-        Ok(reference)
+        let digests = digest::by_copy(live, plan)?;
+        let on_device = |piece: &Piece| matches!(piece.source, Source::Device { .. });
+        let pieces = plan.iter().copied().zip(digests);
+        Ok(Self {
+            pieces: pieces.filter(|(piece, _)| on_device(piece)).collect(),
+        })
     }
 
     /// Compares block by block.
@@ -57,12 +30,15 @@ impl Reference {
     /// # Errors
     /// The first block that differs.
     pub(crate) fn compare(&self, chunks: &Chunks) -> Result<(), EngineError> {
-        for place in &self.taken {
-            let (ours, theirs) = (chunks.get(place).map(|(_, id)| id), self.chunks.get(place));
-            if ours != theirs {
-                let (buffer, offset) = place;
+        for (piece, digest) in &self.pieces {
+            let found = match chunks.get(&(piece.buffer, piece.offset)) {
+                Some((_, id)) => Digest::Id(*id),
+                None => Digest::Zero,
+            };
+            if found != *digest {
                 return Err(EngineError::Internal(format!(
-                    "buffer {buffer} at offset {offset} differs from the stopped copy"
+                    "buffer {} at offset {} differs from the stopped copy",
+                    piece.buffer, piece.offset
                 )));
             }
         }

@@ -120,7 +120,7 @@ fn take(
         Some(Ahead { mut sink, .. }) => {
             sink.renew(live, plan)?;
             // Only what has another content than what was copied ahead has to be copied.
-            (sink, digest::on_any_device(live, plan))
+            (sink, digest::on_any_device(live, plan)?)
         }
         None => (
             Sink::open(live, store, plan)?,

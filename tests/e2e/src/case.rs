@@ -156,6 +156,8 @@ pub struct Case {
     pub device: Device,
     /// How it is checkpointed.
     pub mode: Mode,
+    /// Bytes of device memory that `cow` may set aside.
+    pub pool: u64,
     /// When.
     pub moment: Moment,
     /// How it is restored.
@@ -200,7 +202,12 @@ impl Case {
             Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),
             before => before?,
         };
-        let checkpoint = match fermata.checkpoint("first", "image", self.mode) {
+        let checkpoint = match fermata.checkpoint_with(
+            "first",
+            "image",
+            self.mode,
+            &["--pool", &self.pool.to_string()],
+        ) {
             Ok(done) => done.took,
             Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),
             Err(error) => return Err(error),

@@ -106,6 +106,25 @@ impl<'a> Fermata<'a> {
         self.start(&[], name, device, program, args)
     }
 
+    /// As [`Fermata::run`], with variables of its own.
+    ///
+    /// # Errors
+    /// When the tool refuses.
+    pub fn run_with(
+        &self,
+        variables: &[(&str, &str)],
+        name: &str,
+        device: Device,
+        program: &Path,
+        args: &[&str],
+    ) -> Result<Finished> {
+        let variables: Vec<(&str, &OsStr)> = variables
+            .iter()
+            .map(|(name, value)| (*name, OsStr::new(value)))
+            .collect();
+        self.start(&variables, name, device, program, args)
+    }
+
     /// As [`Fermata::run`]; the program waits before its `call`-th call until
     /// it is stopped, and makes `mark` when it has come there.
     ///
@@ -165,6 +184,20 @@ impl<'a> Fermata<'a> {
     /// # Errors
     /// When the tool refuses.
     pub fn checkpoint(&self, name: &str, image: &str, mode: Mode) -> Result<Finished> {
+        self.checkpoint_with(name, image, mode, &[])
+    }
+
+    /// As [`Fermata::checkpoint`], with more options.
+    ///
+    /// # Errors
+    /// When the tool refuses.
+    pub fn checkpoint_with(
+        &self,
+        name: &str,
+        image: &str,
+        mode: Mode,
+        options: &[&str],
+    ) -> Result<Finished> {
         let path = self.image(image);
         let words = ["checkpoint", name, "-o"].map(OsStr::new);
         let tail = ["--mode", mode.name()].map(OsStr::new);
@@ -172,6 +205,7 @@ impl<'a> Fermata<'a> {
             .into_iter()
             .chain([path.as_os_str()])
             .chain(tail)
+            .chain(options.iter().map(OsStr::new))
             .collect();
         self.call(&all)?.success("fermata checkpoint")
     }

@@ -12,6 +12,7 @@
 
 pub mod case;
 pub mod command;
+pub mod disk;
 pub mod fermata;
 pub mod moment;
 pub mod output;

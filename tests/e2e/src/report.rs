@@ -44,6 +44,8 @@ pub struct CaseReport {
     pub device: Device,
     /// Protocol.
     pub mode: Mode,
+    /// Bytes of device memory that `cow` could set aside.
+    pub pool: u64,
     /// Moment of the checkpoint.
     pub moment: Moment,
     /// Result.

@@ -73,7 +73,9 @@ impl Sandbox {
             .current_dir(self.work())
             .env(MARK, &self.mark)
             .env("FERMATA_RUNTIME_DIR", self.runtime())
-            .env("FERMATA_IMAGE_DIR", self.images());
+            .env("FERMATA_IMAGE_DIR", self.images())
+            // Every image taken behind a program is compared with the stopped copy of its moment.
+            .env("FERMATA_WORKER_FERMATA_TEST_REFERENCE", "1");
     }
 
     /// Live processes of the case.

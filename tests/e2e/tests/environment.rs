@@ -2,43 +2,12 @@
 //! with too little memory, files that changed.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
-use fermata_e2e::command;
-use fermata_e2e::fermata::COMMAND_LIMIT;
+use fermata_e2e::disk::SmallDisk;
 use fermata_e2e::scene::Scene;
-
-/// A small file system below the image folder; unmounted when dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(at: PathBuf, size: &str) -> Result<Self> {
-        fs::create_dir_all(&at)?;
-        let mut mount = Command::new("mount");
-        mount
-            .args([
-                "-t",
-                "tmpfs",
-                "-o",
-                &format!("size={size},mode=700"),
-                "tmpfs",
-            ])
-            .arg(&at);
-        command::run(mount, COMMAND_LIMIT)?.success("mount")?;
-        Ok(Self(at))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let mut unmount = Command::new("umount");
-        unmount.arg("-l").arg(&self.0);
-        command::run(unmount, COMMAND_LIMIT).ok();
-    }
-}
 
 #[test]
 fn a_full_disk_fails_the_checkpoint_and_nothing_else() -> Result<()> {

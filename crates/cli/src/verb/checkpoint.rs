@@ -104,10 +104,22 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
 }
 
 fn summary(done: &Checkpointed) -> String {
+    let stall = &done.device.stall;
+    let waited = match stall.waits {
+        0 => String::new(),
+        _ => format!(" and waited {}", units::seconds(stall.waited_seconds)),
+    };
+    let overtaken = match done.overtaken {
+        0 => String::new(),
+        n => format!(
+            "; {n} buffers were written before they could be foreseen, and were taken in a stop"
+        ),
+    };
     format!(
-        "session `{}` in {}, of which it stood still {}: {} of device memory ({} new), {} of host \
-         memory; the program {}",
+        "session `{}` ({}) in {}, of which it stood still {}{waited}: {} of device memory ({} new), {} of \
+         host memory; the program {}{overtaken}",
         done.session,
+        done.mode.name(),
         units::seconds(done.seconds),
         units::seconds(done.stopped_seconds),
         units::bytes(done.device.device_bytes),

@@ -18,6 +18,9 @@ use fermata_e2e::programs::{PROGRAMS, Program};
 use fermata_e2e::report::{CaseReport, Report, Verdict};
 use fermata_e2e::tree::Tree;
 
+/// What `fermata checkpoint` sets aside unless told otherwise.
+const POOL: u64 = 2 << 30;
+
 #[derive(Parser)]
 #[command(about = "Runs programs under Fermata, kills and restores them, and compares")]
 struct Cli {
@@ -42,6 +45,9 @@ enum Verb {
         /// Protocols
         #[arg(long, value_delimiter = ',', default_value = "stop")]
         modes: Vec<Mode>,
+        /// Sizes of the pool in bytes, crossed with the protocol `cow`
+        #[arg(long, value_delimiter = ',', default_values_t = [POOL])]
+        pools: Vec<u64>,
     },
     /// Runs the programs without Fermata and compares their digests
     Straight(Common),
@@ -100,19 +106,27 @@ impl Verb {
                 } else {
                     select(&common.programs)?
                 };
-                run_matrix(&tree, &common, &chosen, (2, At::Steps), &[Mode::Stop])
+                let modes = [
+                    (Mode::Stop, 0),
+                    (Mode::Snapshot, 0),
+                    (Mode::Cow, POOL),
+                    (Mode::Cow, 0),
+                    (Mode::Recopy, 0),
+                ];
+                run_matrix(&tree, &common, &chosen, (1, At::Steps), &modes)
             }
             Self::Matrix {
                 common,
                 moments,
                 at,
                 modes,
+                pools,
             } => run_matrix(
                 &tree,
                 &common,
                 &select(&common.programs)?,
                 (moments, at),
-                &modes,
+                &crossed(&modes, &pools),
             ),
         }
     }
@@ -152,7 +166,7 @@ fn run_matrix(
     common: &Common,
     programs: &[Program],
     moments: (usize, At),
-    modes: &[Mode],
+    modes: &[Protocol],
 ) -> Result<bool> {
     let begun = Instant::now();
     let mut work = Vec::new();
@@ -180,6 +194,7 @@ fn run_matrix(
                     program: *program,
                     device: common.device,
                     mode: Mode::Stop,
+                    pool: 0,
                     moment: lost,
                     restore: common.restore,
                 };
@@ -202,11 +217,22 @@ fn run_matrix(
     Ok(report.failed == 0)
 }
 
+/// A protocol, and the bytes that it may set aside.
+type Protocol = (Mode, u64);
+
+fn crossed(modes: &[Mode], pools: &[u64]) -> Vec<Protocol> {
+    let of = |mode: &Mode| match mode {
+        Mode::Cow => pools.iter().map(|pool| (Mode::Cow, *pool)).collect(),
+        mode => vec![(*mode, POOL)],
+    };
+    modes.iter().flat_map(of).collect()
+}
+
 fn cases(
     common: &Common,
     program: Program,
     (moments, calls): (usize, Option<u64>),
-    modes: &[Mode],
+    modes: &[Protocol],
     reference: &Reference,
 ) -> Vec<(Case, Reference)> {
     let steps = reference.output.steps.len();
@@ -217,11 +243,12 @@ fn cases(
     modes
         .iter()
         .flat_map(|mode| (0..moments).map(move |i| (*mode, i)))
-        .map(|(mode, i)| {
+        .map(|((mode, pool), i)| {
             let case = Case {
                 program,
                 device: common.device,
                 mode,
+                pool,
                 moment: at(i),
                 restore: common.restore,
             };
@@ -259,6 +286,7 @@ fn describe(case: &Case, result: Result<Outcome>) -> CaseReport {
         program: case.program.name.to_owned(),
         device: case.device,
         mode: case.mode,
+        pool: case.pool,
         moment: case.moment,
         verdict,
         error,
@@ -279,7 +307,10 @@ fn print_line(report: &CaseReport) {
     };
     let mut out = std::io::stdout().lock();
     let place = report.moment.name();
-    let mode = report.mode.name();
+    let mode = match (report.mode, report.pool) {
+        (Mode::Cow, 0) => "cow:0",
+        (mode, _) => mode.name(),
+    };
     let error = report.error.as_deref().unwrap_or("");
     writeln!(
         out,

@@ -219,7 +219,7 @@ impl Server {
                 .iter()
                 .any(|it| matches!(it.then, Then::Free(_)))
         };
-        if matches!(waiting.then, Then::Allocate { .. }) && (freeing() || self.gate.is_some()) {
+        if matches!(waiting.then, Then::Allocate { .. }) && (freeing() || self.is_captured()) {
             return Check::NotYet;
         }
         Check::Over(Ok(()))

@@ -85,6 +85,11 @@ impl Server {
         Ended::ProgramGone
     }
 
+    /// Whether memory is set aside or held for a checkpoint or restore, and will be free again.
+    pub(crate) fn is_captured(&self) -> bool {
+        self.gate.is_some() || !self.site.live.set_aside.is_empty()
+    }
+
     /// Closes the gate, if there is one, and frees what it has held.
     pub(crate) fn close_gate(&mut self) {
         if let Some(mut gate) = self.gate.take() {

@@ -6,7 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::command;
 use fermata_e2e::disk::SmallDisk;
+use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::scene::Scene;
 
 #[test]

@@ -81,7 +81,10 @@ impl DevicePool {
             used: 0,
         };
         match pool.map(live, memory) {
-            Ok(()) => Ok(pool),
+            Ok(()) => {
+                *live.set_aside.entry(device).or_default() += bytes;
+                Ok(pool)
+            }
             Err(error) => {
                 pool.give_back(live);
                 Err(EngineError::driver(operation)(error))
@@ -92,8 +95,10 @@ impl DevicePool {
     fn map(&self, live: &Live, memory: PhysicalHandle) -> Result<(), DriverError> {
         live.driver.map(self.base, self.bytes, 0, memory)?;
         let access = cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        let all: Vec<u32> = vec![self.device];
-        live.driver.set_access(self.base, self.bytes, access, &all)
+        // Whoever can write the program's memory can be told to copy it aside first.
+        let devices = live.space.reachers(self.device);
+        live.driver
+            .set_access(self.base, self.bytes, access, &devices)
     }
 
     /// Bytes it can take.
@@ -145,6 +150,7 @@ impl DevicePool {
         let Some(memory) = self.memory else {
             return;
         };
+        live.set_aside.remove(&self.device);
         // What the driver does not take back now goes with the process.
         if live.enter_device(self.device).is_ok() {
             let _ = live.driver.unmap(self.base, self.bytes);

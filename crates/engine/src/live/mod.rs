@@ -94,6 +94,8 @@ pub struct Live {
     pub staging: Option<PinnedPool>,
     /// Hash kernels by device, each loaded into the context it is used from.
     pub(crate) hashers: HashMap<u32, SharedHasher>,
+    /// Bytes by device that a capture has set aside: free memory from the program's point of view.
+    pub set_aside: BTreeMap<u32, u64>,
     /// What is known of kernels' accesses, kept from one checkpoint to the next.
     pub(crate) predictor: Option<Box<Predictor>>,
     current: Option<ContextHandle>,
@@ -130,6 +132,7 @@ impl Live {
             host_caller,
             device_hashes: false,
             hashers: HashMap::new(),
+            set_aside: BTreeMap::new(),
             predictor: None,
             moved: Moved::default(),
             staging: None,

@@ -29,7 +29,7 @@ impl Server {
 
     /// Whether memory is about to be free.
     fn is_freeing(&self) -> bool {
-        self.gate.is_some()
+        self.is_captured()
             || self
                 .waiting
                 .iter()
@@ -129,12 +129,16 @@ impl Server {
         let live = &mut self.site.live;
         let made = match live.driver.create_memory(device, size) {
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => {
+                // The program's memory goes before a checkpoint's.
+                self.close_gate();
+                let live = &mut self.site.live;
+                live.enter_any()?;
                 live.space.trim(&live.driver, device)?;
                 live.driver.create_memory(device, size)?
             }
             other => other?,
         };
-        live.memories.insert(memory, made);
+        self.site.live.memories.insert(memory, made);
         let buffer = self.site.session.number_buffer();
         self.site.session.memories.insert(
             memory,

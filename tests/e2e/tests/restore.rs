@@ -19,6 +19,7 @@ fn check(name: &str) -> Result<()> {
             program: *program,
             device: Device::Soft,
             mode: Mode::Stop,
+            pool: 0,
             moment,
             restore: Restore::Concurrent,
         };

@@ -8,6 +8,7 @@
 //! The program cannot reach the window, so what is not there yet faults. These threads have their own
 //! streams and make contexts current for themselves; they never touch the session's state.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -237,17 +238,17 @@ impl Loader {
                     .map_err(EngineError::driver("use a device"))?;
                 current = Some(block.device);
             }
-            if !engines.contains_key(&block.device) {
-                let context = self.context(block.device)?;
-                let made = CopyEngine::new(&self.driver, context, Direction::ToDevice);
-                let made = made.map_err(EngineError::driver("make a stream for restoring"))?;
-                engines.insert(block.device, made);
-            }
-            if let Some(engine) = engines.get_mut(&block.device) {
-                let copy = engine.start(to, item.buffer, piece.len);
-                let copy = copy.map_err(EngineError::driver("bring data to the device"))?;
-                flying.push_back((block.device, item.block, piece.len as u64, copy));
-            }
+            let engine = match engines.entry(block.device) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => {
+                    let context = self.context(block.device)?;
+                    let made = CopyEngine::new(&self.driver, context, Direction::ToDevice);
+                    entry.insert(made.map_err(EngineError::driver("make a stream for restoring"))?)
+                }
+            };
+            let copy = engine.start(to, item.buffer, piece.len);
+            let copy = copy.map_err(EngineError::driver("bring data to the device"))?;
+            flying.push_back((block.device, item.block, piece.len as u64, copy));
         }
     }
 

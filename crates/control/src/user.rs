@@ -419,6 +419,9 @@ pub struct Status {
     pub running: u32,
     /// Workers that wait for a session.
     pub spare_workers: u32,
+    /// How the memory tier of such a worker is, where images are kept in memory.
+    #[serde(default)]
+    pub memory_tier: Option<crate::worker::Tier>,
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //!   daemon                               worker
 //!     │ Open ─────────────────────────────► │  load the driver, make contexts ready
 //!     │ ◄───────────────────────────── Ready│
+//!     │ (Keep ────────────────────────────► │  where a registered memory tier is kept; any time)
+//!     │ (◄──────────────────────────── Kept │)
 //!     │ (Load ────────────────────────────► │  restore only: objects and data from an image)
 //!     │ (◄──────────────── Progress* Loaded │)  data may come later: Restoring asks how far it is
 //!     │ Attach + ring, side socket ───────► │  serve the ring
@@ -39,6 +41,14 @@ pub enum ToWorker {
         driver: String,
         /// Whether that driver is softgpu.
         soft: bool,
+    },
+    /// Keep the packs of a store in memory mapped and registered, behind everything else. Asked again it
+    /// only answers.
+    Keep {
+        /// The chunk store's folder.
+        store: String,
+        /// The most bytes that may be registered.
+        limit: u64,
     },
     /// Serve a program. Comes with three descriptors: ring memory, side socket, the program's
     /// standard output (device `printf`).
@@ -103,6 +113,8 @@ pub enum FromWorker {
         /// `cuDriverGetVersion`.
         driver_version: i32,
     },
+    /// How the registered memory tier is.
+    Kept(Tier),
     /// The ring is served.
     Attached,
     /// The ring is no longer served.
@@ -218,6 +230,19 @@ pub struct Device {
     pub memory: u64,
     /// 10 * major + minor.
     pub compute_capability: u32,
+}
+
+/// A worker's registered memory tier.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tier {
+    /// Bytes registered with the driver.
+    pub registered: u64,
+    /// Of these, ready for the next checkpoint.
+    pub ready: u64,
+    /// The most that may be registered.
+    pub limit: u64,
+    /// Why less is registered than there is; empty if that is not so.
+    pub trouble: String,
 }
 
 /// Totals of a session or an image's device part.

@@ -21,6 +21,7 @@ use crate::log::Log;
 use crate::persist::SessionMeta;
 use crate::pool::Pool;
 use crate::session::{self, Plan, Session, same_token};
+use crate::tier::MemoryTier;
 use crate::worker;
 
 /// How many ended sessions are remembered, with their logs.
@@ -34,6 +35,8 @@ pub struct Daemon {
     pub paths: Paths,
     /// Workers made ahead.
     pub pool: Arc<Pool>,
+    /// Memory kept ready, if images are kept in memory.
+    pub tier: Option<Arc<MemoryTier>>,
     /// Its log.
     pub log: Arc<Log>,
     /// Its own executable, for helper processes.
@@ -45,10 +48,16 @@ pub struct Daemon {
 impl Daemon {
     /// A daemon in existing folders, without sessions.
     pub fn new(paths: Paths, executable: PathBuf, log: Arc<Log>) -> Arc<Self> {
-        let pool = Pool::new(&paths.home, paths.runtime.join("workers.log"), log.clone());
+        let tier = MemoryTier::from_env(&paths, &log);
+        let workers_log = paths.runtime.join("workers.log");
+        let pool = Pool::new(&paths.home, workers_log, log.clone(), tier.clone());
+        if let Some(tier) = &tier {
+            tier.refill();
+        }
         let daemon = Arc::new(Self {
             paths,
             pool,
+            tier,
             log,
             executable,
             sessions: Mutex::default(),
@@ -260,6 +269,7 @@ impl Daemon {
             log: self.log.path().into(),
             running: u32::try_from(running).unwrap_or(u32::MAX),
             spare_workers: self.pool.waiting(),
+            memory_tier: self.pool.tier(),
         }
     }
 

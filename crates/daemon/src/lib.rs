@@ -37,6 +37,7 @@ mod run;
 mod server;
 mod session;
 mod sys;
+mod tier;
 mod wake;
 mod worker;
 

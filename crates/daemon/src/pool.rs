@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fermata_control::worker::Tier;
 use parking_lot::Mutex;
 
 use crate::driver::Driver;
 use crate::failure::Result;
 use crate::log::Log;
+use crate::tier::MemoryTier;
 use crate::worker::{self, Variables, Worker};
 
 /// The pool: per driver and set of variables up to `FERMATA_SPARE_WORKERS` (1) waiting workers.
@@ -15,6 +17,7 @@ pub struct Pool {
     home: PathBuf,
     worker_log: PathBuf,
     log: Arc<Log>,
+    tier: Option<Arc<MemoryTier>>,
     most: usize,
     spares: Mutex<Spares>,
 }
@@ -27,7 +30,12 @@ struct Spares {
 
 impl Pool {
     /// An empty pool of the installation at `home`.
-    pub fn new(home: &Path, worker_log: PathBuf, log: Arc<Log>) -> Arc<Self> {
+    pub fn new(
+        home: &Path,
+        worker_log: PathBuf,
+        log: Arc<Log>,
+        tier: Option<Arc<MemoryTier>>,
+    ) -> Arc<Self> {
         let most = std::env::var("FERMATA_SPARE_WORKERS")
             .ok()
             .and_then(|n| n.parse().ok());
@@ -35,6 +43,7 @@ impl Pool {
             home: home.into(),
             worker_log,
             log,
+            tier,
             most: most.unwrap_or(1),
             spares: Mutex::default(),
         })
@@ -115,11 +124,27 @@ impl Pool {
     }
 
     fn start(&self, driver: &Driver, variables: &Variables) -> Result<Arc<Worker>> {
-        Worker::start(
+        let worker = Worker::start(
             &worker::program(&self.home),
             driver,
             variables,
             &self.worker_log,
-        )
+        )?;
+        if let Some(tier) = &self.tier
+            && let Err(failure) = tier.keep(&worker)
+        {
+            // It serves all the same.
+            self.log
+                .line(&format!("a worker has no memory tier: {}", failure.message));
+        }
+        Ok(worker)
+    }
+
+    /// How the memory tier of a waiting worker is: the one that has registered most.
+    pub fn tier(&self) -> Option<Tier> {
+        let tier = self.tier.as_ref()?;
+        let workers = self.spares.lock().workers.clone();
+        let told = workers.iter().filter_map(|worker| tier.keep(worker).ok());
+        told.max_by_key(|it| it.registered)
     }
 }

@@ -233,6 +233,7 @@ impl Pending<'_> {
 fn name(message: &ToWorker) -> &'static str {
     match message {
         ToWorker::Open { .. } => "Open",
+        ToWorker::Keep { .. } => "Keep",
         ToWorker::Attach => "Attach",
         ToWorker::Detach => "Detach",
         ToWorker::Save { .. } => "Save",

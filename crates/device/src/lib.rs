@@ -5,7 +5,7 @@
 //!   Driver ──────── functions of one libcuda.so.1, chosen by path
 //!     ▲
 //!   AddressSpace ── Layout (pure: which address) + physical memory mapped there
-//!   CopyEngine ──── a stream per direction, PinnedPool buffers, events
+//!   CopyEngine ──── a stream per direction, PinnedPool buffers or Window spans, events
 //! ```
 //! Handles of the driver are plain numbers here; a stale one gets an error from the driver. Calls act
 //! on the calling thread's current context, as in CUDA: see [`Driver::set_current`].
@@ -33,6 +33,7 @@ mod ranges;
 mod resident;
 mod stream;
 mod transfer;
+mod window;
 mod words;
 
 pub use address_space::AddressSpace;
@@ -52,5 +53,6 @@ pub use launch::{Grid, KernelLaunch};
 pub use module::ModuleRefused;
 pub use pinned::{PinnedBuffer, PinnedPool};
 pub use resident::{MemoryKind, Resident};
-pub use transfer::{CopyEngine, Direction, InFlight};
+pub use transfer::{CopyEngine, Direction, HostEnd, InFlight};
+pub use window::{SLICE, SharedSpan, Span, Window};
 pub use words::PinnedWords;

@@ -6,7 +6,8 @@ use fermata_abi::sys::driver as cu;
 
 use crate::driver::Result;
 use crate::{
-    ContextHandle, CopyBox, CopySide, Driver, Endpoint, EventHandle, PinnedBuffer, StreamHandle,
+    ContextHandle, CopyBox, CopySide, Driver, Endpoint, EventHandle, PinnedBuffer, SharedSpan,
+    Span, StreamHandle,
 };
 
 /// Which way data goes.
@@ -16,6 +17,27 @@ pub enum Direction {
     ToHost,
     /// From the host to the device.
     ToDevice,
+}
+
+/// The host memory at one end of a copy.
+pub enum HostEnd {
+    /// A buffer of a pool.
+    Buffer(PinnedBuffer),
+    /// Part of a window that is written.
+    Span(Span),
+    /// Part of a window that is read.
+    Shared(SharedSpan),
+}
+
+impl HostEnd {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Buffer(buffer) => buffer,
+            Self::Span(span) => span,
+            Self::Shared(span) => span,
+        }
+    }
 }
 
 /// A stream of its own in one context for one direction. Whichever thread uses it must have the context
@@ -34,7 +56,7 @@ pub struct InFlight {
     driver: Arc<Driver>,
     context: ContextHandle,
     event: Option<EventHandle>,
-    buffer: Option<PinnedBuffer>,
+    end: Option<HostEnd>,
 }
 
 impl Drop for InFlight {
@@ -87,7 +109,7 @@ impl CopyEngine {
                 }
             }
         }
-        self.mark(buffer)
+        self.mark(HostEnd::Buffer(buffer))
     }
 
     /// Starts copying `rows` rows of `width` bytes, from row `y` of slice `z` of an array, packed in `buffer`.
@@ -129,10 +151,62 @@ impl CopyEngine {
             },
             self.stream,
         )?;
-        self.mark(buffer)
+        self.mark(HostEnd::Buffer(buffer))
     }
 
-    fn mark(&mut self, buffer: PinnedBuffer) -> Result<InFlight> {
+    /// Starts filling a span from `address` on the device. The direction must be to the host.
+    ///
+    /// # Errors
+    /// What the driver says. Panics if the engine copies the other way.
+    pub fn start_into(&mut self, address: u64, span: Span) -> Result<InFlight> {
+        assert_eq!(self.direction, Direction::ToHost);
+        let mut from = address;
+        for (part, len) in span.parts() {
+            let to = part as *mut std::ffi::c_void;
+            // SAFETY: the part is mapped and registered, and the span, which the copy owns until it is done,
+            // is its only user.
+            let started = unsafe {
+                self.driver
+                    .f
+                    .cuMemcpyDtoHAsync_v2(to, from, len as usize, self.stream.raw())
+            };
+            self.or_settle(started)?;
+            from += len;
+        }
+        self.mark(HostEnd::Span(span))
+    }
+
+    /// Starts copying a shared span to `address` on the device. The direction must be to the device.
+    ///
+    /// # Errors
+    /// What the driver says. Panics if the engine copies the other way.
+    pub fn start_from(&mut self, address: u64, span: SharedSpan) -> Result<InFlight> {
+        assert_eq!(self.direction, Direction::ToDevice);
+        let mut to = address;
+        for (part, len) in span.parts() {
+            let from = part as *const std::ffi::c_void;
+            // SAFETY: the part is mapped and registered, and only read while the copy owns the span.
+            let started = unsafe {
+                self.driver
+                    .f
+                    .cuMemcpyHtoDAsync_v2(to, from, len as usize, self.stream.raw())
+            };
+            self.or_settle(started)?;
+            to += len;
+        }
+        self.mark(HostEnd::Shared(span))
+    }
+
+    /// Nothing may be under way to memory that is given back because of an error.
+    fn or_settle(&self, started: Result<()>) -> Result<()> {
+        if started.is_err() {
+            // The first error is the one to report.
+            let _ = self.driver.synchronize_stream(self.stream);
+        }
+        started
+    }
+
+    fn mark(&mut self, end: HostEnd) -> Result<InFlight> {
         let event = match self.spare.pop() {
             Some(event) => event,
             None => self.driver.create_event(cu::CU_EVENT_DISABLE_TIMING)?,
@@ -142,21 +216,21 @@ impl CopyEngine {
             driver: Arc::clone(&self.driver),
             context: self.context,
             event: Some(event),
-            buffer: Some(buffer),
+            end: Some(end),
         })
     }
 
-    /// Waits for a copy and gives its buffer back. Blocks.
+    /// Waits for a copy and gives its end in host memory back. Blocks.
     ///
     /// # Errors
     /// What the driver says, the copy's failure included.
-    pub fn finish(&mut self, mut copy: InFlight) -> Result<PinnedBuffer> {
-        let (Some(event), Some(buffer)) = (copy.event.take(), copy.buffer.take()) else {
+    pub fn finish(&mut self, mut copy: InFlight) -> Result<HostEnd> {
+        let (Some(event), Some(end)) = (copy.event.take(), copy.end.take()) else {
             unreachable!("a copy is finished once");
         };
         self.driver.synchronize_event(event)?;
         self.spare.push(event);
-        Ok(buffer)
+        Ok(end)
     }
 }
 

@@ -25,6 +25,7 @@ pub mod restore;
 mod sink;
 mod site;
 mod text;
+mod tier;
 pub mod twin;
 mod variables;
 
@@ -32,6 +33,7 @@ pub use error::{EngineError, ErrorKind};
 pub use gate::{Gate, Passage};
 pub use live::{HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved};
 pub use site::{Site, Summary};
+pub use tier::{Tier, TierStatus};
 pub use variables::mentions;
 
 /// Bytes of a chunk: device memory is copied, hashed and stored in such pieces.

@@ -141,3 +141,10 @@ pub(crate) fn helpers() -> usize {
         .map_or(1, |cores| cores.get().saturating_sub(1))
         .clamp(1, 8)
 }
+
+/// Threads that hash while nothing else is to be done: all cores but one, 1 to 32.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism()
+        .map_or(1, |cores| cores.get().saturating_sub(1))
+        .clamp(1, 32)
+}

@@ -15,6 +15,9 @@ const HOST: i32 = -1;
 /// Pageable bytes up to this are set aside when an asynchronous copy is submitted.
 const STAGED: u64 = 1 << 20;
 
+/// Shortest copy that the setting for wrong bits is about.
+const FLIPPED: u64 = 64 << 10;
+
 /// A copy whose ends are known.
 #[derive(Debug)]
 pub struct Plan {
@@ -23,6 +26,8 @@ pub struct Plan {
     dst: Side,
     /// Bytes per second of the link it goes over; 0 is unlimited.
     rate: u64,
+    /// It goes from a device to host memory.
+    to_host: bool,
     /// The source's bytes, when they were set aside.
     staged: Option<Vec<u8>>,
     /// An end is host memory, so that a synchronous copy waits.
@@ -72,6 +77,7 @@ impl Plan {
             src: src.side,
             dst: dst.side,
             rate,
+            to_host: dst.device == HOST && src.device != HOST,
             staged: None,
             touches_host: src.device == HOST || dst.device == HOST,
             pageable: Pageable {
@@ -124,12 +130,30 @@ impl Plan {
                 }
             }
         }
+        if self.to_host && copy.width_bytes >= FLIPPED && context.device.flips_copy() {
+            self.flip(driver)?;
+        }
         if self.rate > 0 {
             let bytes = copy.bytes().unwrap_or(0) as f64;
             let due = Duration::from_secs_f64(bytes / self.rate as f64);
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
         }
         Ok(())
+    }
+}
+
+impl Plan {
+    /// Makes one bit of what has arrived wrong.
+    fn flip(&self, driver: &Driver) -> Result {
+        let mut byte = [0u8];
+        let own = Side {
+            address: byte.as_mut_ptr().expose_provenance() as u64,
+            checked: false,
+        };
+        let at = self.dst.add(self.copy.width_bytes / 2);
+        driver.memory.copy(own, at, 1)?;
+        byte[0] ^= 0x10;
+        driver.memory.write_side(at, &byte)
     }
 }
 

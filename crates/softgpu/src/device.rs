@@ -27,6 +27,7 @@ pub struct Device {
     used: AtomicU64,
     allocations: AtomicU64,
     copies: AtomicU64,
+    flipped: AtomicU64,
     launches: AtomicU64,
     lost: AtomicBool,
 }
@@ -71,6 +72,7 @@ impl Device {
             used: AtomicU64::new(0),
             allocations: AtomicU64::new(0),
             copies: AtomicU64::new(0),
+            flipped: AtomicU64::new(0),
             launches: AtomicU64::new(0),
             lost: AtomicBool::new(false),
         })
@@ -135,6 +137,12 @@ impl Device {
             return Err(CuError(cu::CUDA_ERROR_ECC_UNCORRECTABLE));
         }
         Ok(())
+    }
+
+    /// Whether a long copy to the host that is made now arrives with a wrong bit.
+    pub fn flips_copy(&self) -> bool {
+        self.settings.flip_copies > 0
+            && self.flipped.fetch_add(1, Ordering::Relaxed) < self.settings.flip_copies
     }
 
     /// Counts a launch, for the setting that loses the device, and numbers it.

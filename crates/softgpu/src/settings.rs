@@ -12,6 +12,7 @@
 //! | `KERNEL_LIMIT` | seconds after which a kernel is stopped with a timeout; 0: never | 0 |
 //! | `FAIL_ALLOC` | the n-th allocation of device memory fails for want of memory; 0: none | 0 |
 //! | `FAIL_COPY` | the n-th copy fails like an uncorrectable memory error; 0: none | 0 |
+//! | `FLIP_COPIES` | the first n copies of 64 KiB or more to the host arrive with a wrong bit; 0: none | 0 |
 //! | `LOSE_DEVICE` | the device is lost when its n-th kernel is launched; 0: never | 0 |
 //!
 //! A value that cannot be read makes `cuInit` fail with `CUDA_ERROR_INVALID_VALUE`.
@@ -41,6 +42,8 @@ pub struct Settings {
     pub fail_alloc: u64,
     /// Number of the copy that fails, from 1; 0 is none.
     pub fail_copy: u64,
+    /// How many long copies to the host arrive with a wrong bit.
+    pub flip_copies: u64,
     /// Number of the launch at which the device is lost, from 1; 0 is none.
     pub lose_device: u64,
 }
@@ -58,6 +61,7 @@ impl Default for Settings {
             kernel_limit: 0,
             fail_alloc: 0,
             fail_copy: 0,
+            flip_copies: 0,
             lose_device: 0,
         }
     }
@@ -89,6 +93,7 @@ impl Settings {
         number("KERNEL_LIMIT", &mut settings.kernel_limit)?;
         number("FAIL_ALLOC", &mut settings.fail_alloc)?;
         number("FAIL_COPY", &mut settings.fail_copy)?;
+        number("FLIP_COPIES", &mut settings.flip_copies)?;
         number("LOSE_DEVICE", &mut settings.lose_device)?;
         settings.devices = usize::try_from(devices)
             .ok()

@@ -11,6 +11,7 @@ use crate::direct::{self, BLOCK, blocks};
 use crate::format::PackHeader;
 use crate::index::{Index, Location, Pack};
 use crate::lock::Guard;
+use crate::pack::FileKey;
 use crate::{ChunkId, Result, Store, StoreError};
 
 /// Reads chunks; see [`Store::reader`]. All methods may be called from several threads.
@@ -18,6 +19,17 @@ pub struct ChunkReader {
     store: Store,
     index: Mutex<Arc<Index>>,
     _lock: Option<Guard>,
+}
+
+/// Where a chunk's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Located {
+    /// The pack's file.
+    pub key: FileKey,
+    /// In the file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u32,
 }
 
 impl ChunkReader {
@@ -112,6 +124,25 @@ impl ChunkReader {
             return Err(damaged(id, &at, "the fill of its last block is not zero"));
         }
         Ok(length)
+    }
+
+    /// Where a chunk's bytes are, for a caller that has its pack mapped. Their hash is not checked.
+    ///
+    /// # Errors
+    /// `MissingChunk`, or `DamagedChunk` when the pack is cut.
+    pub fn locate(&self, id: &ChunkId) -> Result<Located> {
+        let at = self.find(id)?;
+        let file = at.pack.file(false)?;
+        let stat =
+            rustix::fs::fstat(file).map_err(|e| StoreError::io("stat", &at.pack.path, 0, e))?;
+        if u64::try_from(stat.st_size).unwrap_or(0) < at.offset + u64::from(at.length) {
+            return Err(damaged(id, &at, "its pack has been cut"));
+        }
+        Ok(Located {
+            key: FileKey::of(&stat),
+            offset: at.offset,
+            length: at.length,
+        })
     }
 
     /// The pack that holds a chunk.

@@ -3,6 +3,8 @@
 //!
 //! ```text
 //!  prepare ─► ready/ID.pack ── rename ─► tmp/ID'.pack ─► written, cut to length, published as any pack
+//!                   ▲                        │
+//!                   └── rename ── given up ──┘
 //! ```
 //! A ready file holds nothing that is read; it may be removed at any time.
 
@@ -15,7 +17,7 @@ use crate::format::PackId;
 use crate::{Result, Store, StoreError, index, sync};
 
 /// Bytes of a ready file.
-pub const READY_BYTES: u64 = 1 << 30;
+pub const READY_BYTES: u64 = 256 << 20;
 
 impl Store {
     /// Makes packs ready until at least `bytes` are; returns the bytes that are ready then. `0` only
@@ -26,10 +28,7 @@ impl Store {
     pub fn prepare(&self, bytes: u64) -> Result<u64> {
         let folder = self.ready_dir();
         sync::make_folder(&folder)?;
-        let mut ready = 0;
-        for id in index::list(&folder, "pack")? {
-            ready += std::fs::metadata(index::pack_path(&folder, id)).map_or(0, |m| m.len());
-        }
+        let mut ready = self.ready_bytes();
         while ready < bytes {
             let id = PackId(sync::unique()?);
             // Under its final name only once its space is there.
@@ -45,6 +44,12 @@ impl Store {
         Ok(ready)
     }
 
+    /// Bytes that are ready.
+    pub fn ready_bytes(&self) -> u64 {
+        let files = self.pack_files().unwrap_or_default();
+        files.iter().filter(|f| f.ready).map(|f| f.bytes).sum()
+    }
+
     /// Moves a ready file to `to`; its length, or `None` if there is none.
     pub(crate) fn take_ready(&self, to: &Path) -> Option<u64> {
         let folder = self.ready_dir();
@@ -58,7 +63,18 @@ impl Store {
             .map(|m| m.len())
     }
 
-    fn ready_dir(&self) -> PathBuf {
+    /// Moves this ready file to `to`; its length, or `None` if it is gone.
+    pub(crate) fn take_ready_file(&self, id: PackId, to: &Path) -> Option<u64> {
+        std::fs::rename(index::pack_path(&self.ready_dir(), id), to).ok()?;
+        std::fs::metadata(to).ok().map(|m| m.len())
+    }
+
+    /// Makes the file at `from`, which is as long as it was when it was taken, a ready one.
+    pub(crate) fn put_ready(&self, from: &Path, id: PackId) -> bool {
+        std::fs::rename(from, index::pack_path(&self.ready_dir(), id)).is_ok()
+    }
+
+    pub(crate) fn ready_dir(&self) -> PathBuf {
         self.dir().join("ready")
     }
 }

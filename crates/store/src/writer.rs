@@ -5,31 +5,28 @@
 //!           │ no
 //!           ▼
 //!        reserve a place (short lock) ─► write it (no lock) ─► finish: sync, index, rename
+//!
+//!  claim ─► a place in a pack that the caller has mapped ─► filled by the caller ─► settle: its chunk's name
 //! ```
 //! Nothing is visible before `finish`; a writer dropped without it leaves nothing behind.
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
-use zerocopy::IntoBytes;
 
 use crate::direct::{self, AlignedBuf, BLOCK, blocks};
-use crate::format::{IndexFile, IndexRecord, PackHeader, PackId};
+use crate::format::{IndexFile, PackId};
 use crate::index::{self, Index};
 use crate::lock::Guard;
+use crate::pack::{OpenPack, Place};
 use crate::{ChunkId, MAX_CHUNK_BYTES, Result, Store, StoreError, sync};
 
 /// Buffers that are not aligned are written in pieces of this many bytes.
 const PIECE: usize = 1 << 20;
-/// Space is asked of the file system in steps of this many bytes.
-const STEP: u64 = 256 << 20;
-const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// How a [`PackWriter`] writes.
 #[derive(Debug, Clone)]
@@ -38,6 +35,9 @@ pub struct WriteOptions {
     pub sync: bool,
     /// A pack that has this many bytes is followed by another.
     pub pack_bytes: u64,
+    /// Ready packs to be used before all others, and the only ones that [`PackWriter::claim`] uses: those
+    /// that the caller has mapped. The last is used first.
+    pub wanted: Vec<PackId>,
 }
 
 impl Default for WriteOptions {
@@ -45,6 +45,7 @@ impl Default for WriteOptions {
         Self {
             sync: true,
             pack_bytes: 4 << 30,
+            wanted: Vec::new(),
         }
     }
 }
@@ -69,21 +70,13 @@ pub struct Totals {
     pub new_bytes: u64,
 }
 
-struct OpenPack {
-    id: PackId,
-    path: PathBuf,
-    file: Arc<File>,
-    next: u64,
-    allocated: u64,
-    /// Bytes after which another pack follows.
-    limit: u64,
-    records: Vec<IndexRecord>,
-}
-
 #[derive(Default)]
 struct State {
     new: HashSet<ChunkId>,
     packs: Vec<OpenPack>,
+    wanted: Vec<PackId>,
+    /// Places whose bytes turned out not to be needed.
+    free: Vec<Place>,
     totals: Totals,
 }
 
@@ -107,12 +100,16 @@ impl PackWriter {
     }
 
     /// For a caller that holds the exclusive lock; writes every chunk, known or not.
-    pub(crate) fn under_lock(store: Store, options: WriteOptions) -> Self {
+    pub(crate) fn under_lock(store: Store, mut options: WriteOptions) -> Self {
+        let state = State {
+            wanted: std::mem::take(&mut options.wanted),
+            ..State::default()
+        };
         Self {
             store,
             index: Arc::default(),
             options,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             spare: Mutex::default(),
             failed: AtomicBool::new(false),
             _lock: None,
@@ -127,21 +124,12 @@ impl PackWriter {
     /// [`MAX_CHUNK_BYTES`]. After an error the writer can only be dropped, which leaves the store
     /// as it was.
     pub fn put(&self, id: &ChunkId, bytes: &[u8]) -> Result<Put> {
-        if bytes.is_empty() || bytes.len() > MAX_CHUNK_BYTES {
-            let what = format!(
-                "it has {} bytes; 1 to {MAX_CHUNK_BYTES} can be",
-                bytes.len()
-            );
-            return Err(StoreError::Misuse {
-                op: "store a chunk",
-                what,
-            });
-        }
+        check_length(bytes.len() as u64)?;
         let place = self.reserve(id, bytes.len() as u64);
         let result = place.and_then(|place| match place {
             None => Ok(Put { new: false }),
-            Some((file, offset)) => self
-                .write(&file, bytes, offset)
+            Some(place) => self
+                .write(&place.file, bytes, place.offset)
                 .map(|()| Put { new: true })
                 .map_err(|e| self.failure("write", blocks(bytes.len() as u64), e)),
         });
@@ -156,9 +144,7 @@ impl PackWriter {
     pub fn put_known(&self, id: &ChunkId, length: u64) -> bool {
         let known = self.has(id, length);
         if known {
-            let mut state = self.state.lock();
-            state.totals.chunks += 1;
-            state.totals.bytes += length;
+            self.state.lock().count(length);
         }
         known
     }
@@ -177,20 +163,99 @@ impl PackWriter {
             new, packs, totals, ..
         } = &mut *state;
         for pack in packs {
-            pack.records.retain(|record| {
-                let keep = wanted.contains(&record.id);
-                if !keep {
-                    let (offset, length) = (record.offset.get(), u64::from(record.length.get()));
-                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                    // Space that cannot be given back now is, when garbage is collected.
-                    let _ = rustix::fs::fallocate(&*pack.file, flags, offset, blocks(length));
-                    new.remove(&record.id);
-                    totals.new_chunks -= 1;
-                    totals.new_bytes -= length;
+            for (id, length) in pack.keep_only(wanted) {
+                new.remove(&id);
+                totals.new_chunks -= 1;
+                totals.new_bytes -= length;
+            }
+        }
+    }
+
+    /// A place of `length` bytes in one of the wanted packs, which the caller fills before it calls
+    /// [`Self::settle`] or [`Self::waive`]; `None` if there is no room in them. The fill behind it is zero.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn claim(&self, length: u64) -> Result<Option<Place>> {
+        check_length(length)?;
+        let mut state = self.state.lock();
+        let State {
+            packs,
+            wanted,
+            free,
+            ..
+        } = &mut *state;
+        let usable = |p: &&mut OpenPack| p.wanted && p.fits(length);
+        let place = match free.iter().position(|p| u64::from(p.length) == length) {
+            Some(at) => free.swap_remove(at),
+            None => {
+                if packs.last_mut().filter(usable).is_none() {
+                    packs.extend(OpenPack::open(&self.store, wanted, false, 0)?);
                 }
-                keep
+                match packs.last_mut().filter(usable) {
+                    Some(pack) => pack.place(length)?,
+                    None => return Ok(None),
+                }
+            }
+        };
+        drop(state);
+        self.clear_fill(&place)
+            .map_err(|e| self.failure("write", BLOCK as u64, e))?;
+        Ok(Some(place))
+    }
+
+    /// Fills a place that the caller cannot reach by a mapping.
+    ///
+    /// # Errors
+    /// `Io`, `Full`; `Misuse` for bytes of another length.
+    pub fn fill(&self, place: &Place, bytes: &[u8]) -> Result<()> {
+        if bytes.len() != place.length as usize {
+            let what = format!("the place has {} bytes, not {}", place.length, bytes.len());
+            return Err(StoreError::Misuse {
+                op: "fill a place",
+                what,
             });
         }
+        self.write(&place.file, bytes, place.offset)
+            .map_err(|e| self.failure("write", blocks(bytes.len() as u64), e))
+    }
+
+    /// The place holds the chunk `id`. The answer tells whether it is new; if not, the place is used for
+    /// something else.
+    ///
+    /// # Errors
+    /// `Misuse` if the store has a chunk of that name and another length.
+    pub fn settle(&self, place: &Place, id: &ChunkId) -> Result<Put> {
+        let length = u64::from(place.length);
+        self.check_known(id, length)?;
+        if self.put_known(id, length) {
+            self.waive(place);
+            return Ok(Put { new: false });
+        }
+        let mut state = self.state.lock();
+        state.count(length);
+        let new = state.new.insert(*id);
+        if new {
+            state.record(place, id);
+        } else {
+            state.free.push(place.clone());
+        }
+        Ok(Put { new })
+    }
+
+    /// The place is not needed.
+    pub fn waive(&self, place: &Place) {
+        self.state.lock().free.push(place.clone());
+    }
+
+    /// Makes the fill behind a place's chunk zero; what the place was before is not known.
+    fn clear_fill(&self, place: &Place) -> Result<(), Errno> {
+        let length = u64::from(place.length);
+        if length.is_multiple_of(BLOCK as u64) {
+            return Ok(());
+        }
+        let last = place.offset + blocks(length) - BLOCK as u64;
+        direct::write_all(&*place.file, &AlignedBuf::new(BLOCK), last)
     }
 
     /// What has been put so far.
@@ -213,16 +278,24 @@ impl PackWriter {
         }
         let mut state = self.state.lock();
         let sync = self.options.sync;
-        for pack in &state.packs {
-            let io = |op| move |e: Errno| StoreError::io(op, &pack.path, 0, e);
-            rustix::fs::ftruncate(&*pack.file, pack.next).map_err(io("cut"))?;
+        let store = &self.store;
+        state.packs.retain(|pack| {
+            let used = !pack.is_empty();
+            if !used {
+                pack.discard(store);
+            }
+            used
+        });
+        for pack in &mut state.packs {
+            pack.cut()?;
             if sync {
-                rustix::fs::fsync(&*pack.file).map_err(io("sync"))?;
+                rustix::fs::fsync(&*pack.file)
+                    .map_err(|e| StoreError::io("sync", &pack.path, 0, e))?;
             }
             let index = IndexFile {
                 pack: pack.id,
                 pack_bytes: pack.next,
-                records: pack.records.clone(),
+                records: pack.records(),
             };
             let path = index::index_path(&self.store.tmp_dir(), pack.id);
             sync::write_new(&path, &[&index.encode()], sync)?;
@@ -248,80 +321,47 @@ impl PackWriter {
         Ok(totals)
     }
 
-    /// A place for a chunk of this length, or `None` if the store or this writer has the chunk.
-    fn reserve(&self, id: &ChunkId, length: u64) -> Result<Option<(Arc<File>, u64)>> {
+    fn check_known(&self, id: &ChunkId, length: u64) -> Result<()> {
         let known = self.index.chunks.get(id);
-        if let Some(l) = known.filter(|l| u64::from(l.length) != length) {
-            let what = format!(
-                "`{id}` has {length} bytes here and {} in the store",
-                l.length
-            );
-            return Err(StoreError::Misuse {
-                op: "store a chunk",
-                what,
-            });
-        }
-        let mut state = self.state.lock();
-        state.totals.chunks += 1;
-        state.totals.bytes += length;
-        if known.is_some() || !state.new.insert(*id) {
-            return Ok(None);
-        }
-        let full = |p: &OpenPack| p.next + blocks(length) > p.limit;
-        if state.packs.last().is_none_or(full) {
-            let pack = self.open_pack()?;
-            state.packs.push(pack);
-        }
-        let pack = state.packs.last_mut().expect("a pack was just opened");
-        let offset = pack.next;
-        allocate(pack, offset + blocks(length))?;
-        pack.next = offset + blocks(length);
-        pack.records.push(IndexRecord {
-            id: *id,
-            offset: offset.into(),
-            length: (length as u32).into(),
-            flags: 0.into(),
-        });
-        let file = pack.file.clone();
-        state.totals.new_chunks += 1;
-        state.totals.new_bytes += length;
-        Ok(Some((file, offset)))
-    }
-
-    fn open_pack(&self) -> Result<OpenPack> {
-        let id = PackId(sync::unique()?);
-        let path = index::pack_path(&self.store.tmp_dir(), id);
-        let ready = self.store.take_ready(&path);
-        let flags = match ready {
-            Some(_) => OFlags::WRONLY,
-            None => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
-        };
-        let file = Arc::new(direct::open(&path, flags, "create pack")?);
-        let tmpfs = rustix::fs::fstatfs(&*file).is_ok_and(|s| s.f_type == TMPFS_MAGIC);
-        let mut pack = OpenPack {
-            id,
-            path,
-            file,
-            next: BLOCK as u64,
-            allocated: if tmpfs { u64::MAX } else { ready.unwrap_or(0) },
-            limit: ready.unwrap_or(self.options.pack_bytes),
-            records: Vec::new(),
-        };
-        let written = allocate(&mut pack, BLOCK as u64).and_then(|()| {
-            let mut block = AlignedBuf::new(BLOCK);
-            let header = PackHeader::new(id);
-            block[..size_of::<PackHeader>()].copy_from_slice(header.as_bytes());
-            direct::write_all(&*pack.file, &block, 0)
-                .map_err(|e| StoreError::io("write", &pack.path, BLOCK as u64, e))
-        });
-        match written {
-            Ok(()) => Ok(pack),
-            Err(e) => {
-                // The first error is the one to report.
-                let _ = sync::remove_file(&pack.path);
-                Err(e)
+        match known.filter(|l| u64::from(l.length) != length) {
+            None => Ok(()),
+            Some(l) => {
+                let what = format!(
+                    "`{id}` has {length} bytes here and {} in the store",
+                    l.length
+                );
+                Err(StoreError::Misuse {
+                    op: "store a chunk",
+                    what,
+                })
             }
         }
+    }
+
+    /// A place for a chunk of this length, or `None` if the store or this writer has the chunk.
+    fn reserve(&self, id: &ChunkId, length: u64) -> Result<Option<Place>> {
+        self.check_known(id, length)?;
+        if self.put_known(id, length) {
+            return Ok(None);
+        }
+        let mut state = self.state.lock();
+        state.count(length);
+        if !state.new.insert(*id) {
+            return Ok(None);
+        }
+        let State { packs, wanted, .. } = &mut *state;
+        if packs.last().is_none_or(|p| !p.fits(length)) {
+            packs.extend(OpenPack::open(
+                &self.store,
+                wanted,
+                true,
+                self.options.pack_bytes,
+            )?);
+        }
+        let pack = packs.last_mut().expect("a pack was just opened");
+        let place = pack.place(length)?;
+        state.record(&place, id);
+        Ok(Some(place))
     }
 
     /// Writes a chunk and fills its last block with zeros.
@@ -365,31 +405,34 @@ impl PackWriter {
 impl Drop for PackWriter {
     fn drop(&mut self) {
         for pack in &self.state.get_mut().packs {
-            // What cannot be removed now is removed by the next `Store::open` or collection.
-            let _ = sync::remove_file(&pack.path);
+            pack.discard(&self.store);
+            // As above.
             let _ = sync::remove_file(&index::index_path(&self.store.tmp_dir(), pack.id));
         }
     }
 }
 
-/// Makes sure that the file system has room for the pack up to `end`.
-fn allocate(pack: &mut OpenPack, end: u64) -> Result<()> {
-    if end <= pack.allocated {
+impl State {
+    fn count(&mut self, length: u64) {
+        self.totals.chunks += 1;
+        self.totals.bytes += length;
+    }
+
+    fn record(&mut self, place: &Place, id: &ChunkId) {
+        if let Some(pack) = self.packs.iter_mut().find(|p| p.id == place.pack) {
+            pack.record(place, id);
+        }
+        self.totals.new_chunks += 1;
+        self.totals.new_bytes += u64::from(place.length);
+    }
+}
+
+fn check_length(length: u64) -> Result<()> {
+    if (1..=MAX_CHUNK_BYTES as u64).contains(&length) {
         return Ok(());
     }
-    let have = pack.allocated;
-    let fallocate = |to: u64| {
-        rustix::fs::fallocate(&*pack.file, FallocateFlags::empty(), have, to - have).map(|()| to)
-    };
-    let got = fallocate(end.next_multiple_of(STEP)).or_else(|e| match e {
-        Errno::NOSPC | Errno::DQUOT => fallocate(end),
-        e => Err(e),
-    });
-    pack.allocated = match got {
-        Ok(to) => to,
-        // Without this service a full disk shows at the write.
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => u64::MAX,
-        Err(e) => return Err(StoreError::io("allocate", &pack.path, end - have, e)),
-    };
-    Ok(())
+    Err(StoreError::Misuse {
+        op: "store a chunk",
+        what: format!("it has {length} bytes; 1 to {MAX_CHUNK_BYTES} can be"),
+    })
 }

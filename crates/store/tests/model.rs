@@ -67,7 +67,7 @@ proptest! {
                 Step::Put { seeds, align, small, finish } => {
                     let pack_bytes = if small { 16 << 10 } else { 1 << 30 };
                     let writer =
-                        store.begin_with(WriteOptions { sync: false, pack_bytes }).unwrap();
+                        store.begin_with(WriteOptions { sync: false, pack_bytes, ..WriteOptions::default() }).unwrap();
                     let mut put = BTreeMap::new();
                     for seed in seeds {
                         let bytes = chunk(seed);
@@ -203,6 +203,7 @@ fn threads_put_and_read_together() {
         .begin_with(WriteOptions {
             sync: false,
             pack_bytes: 1 << 20,
+            ..WriteOptions::default()
         })
         .unwrap();
     std::thread::scope(|scope| {

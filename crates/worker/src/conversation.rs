@@ -9,7 +9,7 @@
 //! When the daemon is gone, the worker serves its program to the end and then ends too.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -20,9 +20,9 @@ use fermata_abi::op::DeviceInfo;
 use fermata_control::Connection;
 use fermata_control::PROTOCOL;
 use fermata_control::worker::{Device, Failure, FailureKind, FromWorker, ToWorker, Totals};
-use fermata_device::{DeviceFacts, Driver};
+use fermata_device::{ContextHandle, DeviceFacts, Driver};
 use fermata_engine::restore::Background;
-use fermata_engine::{EngineError, Gate, HostCaller, Live, Site, Summary, protocol};
+use fermata_engine::{EngineError, Gate, HostCaller, Live, Site, Summary, Tier, protocol};
 use fermata_state::Session;
 use fermata_store::Store;
 use fermata_wire::{Consumer, Kicker, Side};
@@ -32,6 +32,7 @@ use crate::callbacks::Callbacks;
 use crate::capturing::{Capturing, stall};
 use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
+use crate::keeper::Keeper;
 use crate::layout::RingPlace;
 use crate::serve::{Ended, Requests, Server};
 
@@ -64,6 +65,10 @@ pub(crate) struct Worker {
     serving: Option<Serving>,
     /// Where the ring of a loaded session's program will be.
     pub(crate) place: Option<RingPlace>,
+    keeper: Option<Keeper>,
+    /// The primary context of the first device, where host memory is registered.
+    home: Option<ContextHandle>,
+    tier: Option<Arc<Tier>>,
     /// What the last Save has left to do; its thread publishes and writes.
     behind: Option<JoinHandle<Result<Summary, EngineError>>>,
     /// What the next attachment begins with.
@@ -88,6 +93,9 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         used: false,
         serving: None,
         place: None,
+        keeper: None,
+        home: None,
+        tier: None,
         behind: None,
         gate: None,
         background: None,
@@ -131,6 +139,7 @@ impl Worker {
                 driver,
                 soft,
             } => self.open(protocol, Path::new(&driver), soft),
+            ToWorker::Keep { store, limit } => self.keep(PathBuf::from(store), limit),
             ToWorker::Attach => self.attach(fds),
             ToWorker::Detach => self.detach(),
             ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
@@ -198,6 +207,7 @@ impl Worker {
                 "fermata doctor says what this machine can do",
             )
         };
+        self.keeper = Some(Keeper::start().map_err(|error| host(&error))?);
         let driver = Arc::new(Driver::load(path).map_err(|error| host(&error))?);
         let facts: Vec<DeviceFacts> = (0..driver.device_count())
             .map(|index| driver.device_facts(index))
@@ -207,7 +217,7 @@ impl Worker {
         let caller: HostCaller = Arc::new(move |id| callbacks.call(id));
         if !facts.is_empty() {
             // Held for the life of the process: a program finds the device's context ready.
-            driver.primary_context(0, 0).map_err(|error| host(&error))?;
+            self.home = Some(driver.primary_context(0, 0).map_err(|error| host(&error))?);
         }
         let version = driver.version();
         let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
@@ -235,6 +245,34 @@ impl Worker {
             devices: devices.collect(),
             driver_version: version,
         })
+    }
+
+    /// Begins to keep the tier; once begun, it stays as it is.
+    fn keep(&mut self, store: PathBuf, limit: u64) -> Result<FromWorker, Failure> {
+        if self.tier.is_none() {
+            let early = || {
+                failure(
+                    FailureKind::Internal,
+                    "Keep before Open, or without a GPU",
+                    "",
+                )
+            };
+            let (site, keeper) = (self.site.as_mut(), self.keeper.as_ref());
+            let site = site.ok_or_else(early)?;
+            let home = self.home.ok_or_else(early)?;
+            let tier = Tier::new(Arc::clone(&site.live.driver), home, limit);
+            keeper.ok_or_else(early)?.keep(Arc::clone(&tier), store);
+            site.live.tier = Some(Arc::clone(&tier));
+            self.tier = Some(tier);
+        }
+        let status = self.tier.as_ref().map(|tier| tier.status());
+        let status = status.unwrap_or_default();
+        Ok(FromWorker::Kept(fermata_control::worker::Tier {
+            registered: status.registered,
+            ready: status.ready,
+            limit: status.limit,
+            trouble: status.trouble.unwrap_or_default(),
+        }))
     }
 
     fn attach(&mut self, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {

@@ -16,6 +16,7 @@ mod dispatch;
 mod errors;
 mod failure;
 mod gated;
+mod keeper;
 pub mod layout;
 mod loading;
 mod queues;

@@ -14,6 +14,7 @@ use crate::daemon::{Daemon, unexpected};
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::progress::Progress;
+use crate::units;
 
 /// All checks that need no daemon.
 pub fn host() -> Vec<Check> {
@@ -47,11 +48,25 @@ pub fn no_daemon() -> Check {
 pub fn daemon(daemon: &Daemon, printer: &Printer) -> Result<Check, Failure> {
     match daemon.ask(Verb::Status, &Progress::new(printer))? {
         FromDaemon::Status(s) => {
-            let text = format!(
+            let mut text = format!(
                 "release {}, process {}, {} running",
                 s.version, s.pid, s.running
             );
-            Ok(ok("daemon", text))
+            let Some(tier) = s.memory_tier else {
+                return Ok(ok("daemon", text));
+            };
+            text += &format!(
+                "; memory tier: {} ready of {} registered, at most {}",
+                units::bytes(tier.ready),
+                units::bytes(tier.registered),
+                units::bytes(tier.limit)
+            );
+            if tier.trouble.is_empty() {
+                return Ok(ok("daemon", text));
+            }
+            let hint = "checkpoints and restores take the ordinary way; `FERMATA_MEMORY_TIER_LIMIT=0` \
+                        turns the tier off";
+            Ok(warn("daemon", format!("{text}: {}", tier.trouble), hint))
         }
         other => Err(unexpected(&other)),
     }

@@ -66,7 +66,11 @@ pub fn checkpoint(
     daemon
         .log
         .line(&format!("checkpoint of `{}` begins", session.name));
-    let taken = taking.take(request, report)?;
+    let taken = taking.take(request, report);
+    if let Some(tier) = &daemon.tier {
+        tier.refill();
+    }
+    let taken = taken?;
     daemon.log.line(&format!(
         "checkpoint of `{}` is `{}`",
         session.name,
@@ -141,7 +145,9 @@ impl<'a> Taking<'a> {
             })?;
         preflight::check_tree(root.pid)?;
         let (folder, name) = target(daemon, session, request.output.as_ref())?;
-        preflight::check_space(&folder, needed_bytes(session, root)?)?;
+        let ready = daemon.tier.as_ref().map_or(0, |tier| tier.ready_bytes());
+        let needed = needed_bytes(session, root)?;
+        preflight::check_space(&folder, needed.saturating_sub(ready))?;
         wait_for_pages(session)?;
         let store = daemon.store()?;
         let draft = Draft::create(&store, &folder, &name).map_err(|e| from_store(&e))?;

@@ -24,7 +24,7 @@ pub(crate) use reach::Reach;
 
 use crate::access::Predictor;
 use crate::digest::SharedHasher;
-use crate::{CHUNK, STAGING_BUFFERS};
+use crate::{CHUNK, STAGING_BUFFERS, Tier};
 
 /// Runs a host callback of the program by its id, and returns when it has run. Called on threads of the driver.
 pub type HostCaller = Arc<dyn Fn(u64) + Send + Sync>;
@@ -92,6 +92,8 @@ pub struct Live {
     pub moved: Moved,
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
+    /// The registered memory tier, if there is one.
+    pub tier: Option<Arc<Tier>>,
     /// Hash kernels by device, each loaded into the context it is used from.
     pub(crate) hashers: HashMap<u32, SharedHasher>,
     /// Bytes by device that a capture has set aside: free memory from the program's point of view.
@@ -136,6 +138,7 @@ impl Live {
             predictor: None,
             moved: Moved::default(),
             staging: None,
+            tier: None,
             current: None,
         })
     }

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use fermata_device::{CopyEngine, Direction, InFlight, PinnedBuffer, PinnedPool, StreamHandle};
+use fermata_device::{
+    CopyEngine, Direction, HostEnd, InFlight, PinnedBuffer, PinnedPool, SharedSpan, Span,
+    StreamHandle,
+};
 
 use super::{Piece, Source};
 use crate::EngineError;
@@ -90,12 +93,36 @@ impl Engines {
         }
     }
 
-    /// Waits for a copy.
-    pub(crate) fn finish(
+    /// Starts copying a piece of device memory straight into a span of its length.
+    pub(crate) fn start_into(
         &mut self,
         piece: &Piece,
-        copy: InFlight,
-    ) -> Result<PinnedBuffer, EngineError> {
+        span: Span,
+    ) -> Result<InFlight, EngineError> {
+        let address = piece.device_address()?;
+        let started = self.engine(piece)?.start_into(address, span);
+        started.map_err(EngineError::driver(format!(
+            "copy {} bytes at {address:#x}",
+            piece.len
+        )))
+    }
+
+    /// Starts copying a span straight to a piece of device memory of its length.
+    pub(crate) fn start_from(
+        &mut self,
+        piece: &Piece,
+        span: SharedSpan,
+    ) -> Result<InFlight, EngineError> {
+        let address = piece.device_address()?;
+        let started = self.engine(piece)?.start_from(address, span);
+        started.map_err(EngineError::driver(format!(
+            "copy {} bytes to {address:#x}",
+            piece.len
+        )))
+    }
+
+    /// Waits for a copy.
+    pub(crate) fn finish(&mut self, piece: &Piece, copy: InFlight) -> Result<HostEnd, EngineError> {
         let operation = format!("copy buffer {} at offset {}", piece.buffer, piece.offset);
         self.engine(piece)?
             .finish(copy)

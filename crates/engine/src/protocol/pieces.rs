@@ -32,6 +32,22 @@ pub(crate) struct Piece {
     pub source: Source,
 }
 
+impl Piece {
+    /// Its device address.
+    ///
+    /// # Errors
+    /// It is no plain device memory.
+    pub(crate) fn device_address(&self) -> Result<u64, EngineError> {
+        match self.source {
+            Source::Device { address, .. } => Ok(address),
+            Source::Host { .. } | Source::Array { .. } => Err(EngineError::Internal(format!(
+                "buffer {} is no plain device memory",
+                self.buffer
+            ))),
+        }
+    }
+}
+
 fn linear(pieces: &mut Vec<Piece>, buffer: u64, bytes: u64, source: impl Fn(u64) -> Source) {
     let mut offset = 0;
     while offset < bytes {

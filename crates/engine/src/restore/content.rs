@@ -1,29 +1,35 @@
 //! Bringing content back: helpers read and check chunks, one thread copies them to the device.
 //!
 //! ```text
+//!  registered pack ─────────────────► copy to the device ─► hashed there; what is not right comes again:
 //!  store ─ read, hash ─► pinned buffers ─► queue ─► copy to the device
 //!                    └─► host regions directly
 //! ```
-//! Pieces without a chunk were zero.
+//! Pieces without a chunk were zero. Nothing counts as restored whose hash has not been seen to be right, on
+//! the device or before the copy.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use fermata_device::{Direction, InFlight, PinnedBuffer, PinnedPool};
+use fermata_device::{Direction, HostEnd, InFlight, PinnedPool};
 use fermata_store::image::ChunkTable;
 use fermata_store::{ChunkId, ChunkReader, Store};
 
 use super::blocks::Blocks;
+use crate::digest::{self, Digest};
 use crate::pipeline::{Next, Queue, STEP_LIMIT, helpers};
 use crate::protocol::{Engines, Piece, Source, pieces};
 use crate::{CHUNK, EngineError, Live, Progress, Site};
 
 const IN_FLIGHT: usize = 8;
 
-/// A piece whose bytes have been read.
+/// A piece and the chunk it is filled from.
+type Stored = (Piece, ChunkId);
+
+/// A piece whose bytes have been read and checked.
 struct Ready {
     piece: Piece,
-    buffer: PinnedBuffer,
+    end: HostEnd,
 }
 
 /// Chunks by buffer and offset, each with its length.
@@ -57,7 +63,9 @@ pub(super) fn fill(
             .prepare_staging()
             .map_err(EngineError::driver("make staging buffers"))?;
     }
-    let filled = transfer(&site.live, store, &chunks, &plan, progress);
+    let quiet = site.live.tier.as_ref().map(|tier| tier.quiet());
+    let filled = transfer(&mut site.live, store, &chunks, &plan, progress);
+    drop(quiet);
     site.live.forget_current();
     site.live.conceal(exposed)?;
     filled?;
@@ -65,13 +73,13 @@ pub(super) fn fill(
 }
 
 fn transfer(
-    live: &Live,
+    live: &mut Live,
     store: &Store,
     by_place: &Chunks,
     plan: &[Piece],
     progress: Progress<'_>,
 ) -> Result<(), EngineError> {
-    let stored: Vec<(Piece, ChunkId)> = plan
+    let stored: Vec<Stored> = plan
         .iter()
         .filter_map(|piece| {
             let (length, id) = by_place.get(&(piece.buffer, piece.offset))?;
@@ -90,20 +98,89 @@ fn transfer(
     {
         engines.zero(piece)?;
     }
-    let pool = live.staging.clone();
-    let (reader, total) = (
-        store.reader()?,
-        stored.iter().map(|(piece, _)| piece.len as u64).sum(),
-    );
-    let (next, done, helpers) = (AtomicUsize::new(0), AtomicU64::new(0), helpers());
-    let queue = Queue::new(crate::STAGING_BUFFERS, helpers);
+    let total = stored.iter().map(|(piece, _)| piece.len as u64).sum();
+    let (done, reader) = (AtomicU64::new(0), store.reader()?);
+    let count = |bytes: u64| progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
     progress(0, total);
+    let (direct, rest) = straight(live, &mut engines, &reader, stored, &count)?;
+    read_all(live, &mut engines, &reader, &rest, &count)?;
+    engines.settle()?;
+    let again = not_right(live, direct);
+    read_all(live, &mut engines, &reader, &again, &|_| {})?;
+    engines.settle()
+}
+
+/// Copies what lies in the registered tier, for a device that hashes what has arrived. The answer is what
+/// has been copied, and what must be read.
+fn straight(
+    live: &Live,
+    engines: &mut Engines,
+    reader: &ChunkReader,
+    stored: Vec<Stored>,
+    count: &dyn Fn(u64),
+) -> Result<(Vec<Stored>, Vec<Stored>), EngineError> {
+    let Some(tier) = live.tier.as_ref().filter(|_| live.device_hashes) else {
+        return Ok((Vec::new(), stored));
+    };
+    let (mut direct, mut rest) = (Vec::new(), Vec::new());
+    let mut flying: VecDeque<(Piece, InFlight)> = VecDeque::new();
+    for (piece, id) in stored {
+        let plain = matches!(piece.source, Source::Device { address, .. } if address % 16 == 0);
+        let span = match plain && live.moved.is_empty() {
+            true => tier.share(&reader.locate(&id)?),
+            false => None,
+        };
+        let Some(span) = span.filter(|span| span.len() == piece.len) else {
+            rest.push((piece, id));
+            continue;
+        };
+        if flying.len() >= IN_FLIGHT
+            && let Some((piece, copy)) = flying.pop_front()
+        {
+            drop(engines.finish(&piece, copy)?);
+            count(piece.len as u64);
+        }
+        flying.push_back((piece, engines.start_from(&piece, span)?));
+        direct.push((piece, id));
+    }
+    for (piece, copy) in flying {
+        drop(engines.finish(&piece, copy)?);
+        count(piece.len as u64);
+    }
+    Ok((direct, rest))
+}
+
+/// What the device has not found to be as it should.
+fn not_right(live: &mut Live, direct: Vec<Stored>) -> Vec<Stored> {
+    let pieces: Vec<Piece> = direct.iter().map(|(piece, _)| *piece).collect();
+    let digests = digest::on_devices(live, &pieces);
+    let wrong = direct
+        .into_iter()
+        .zip(digests)
+        .filter(|((_, id), digest)| *digest != Digest::Id(*id));
+    wrong.map(|(stored, _)| stored).collect()
+}
+
+/// Reads, checks and copies.
+fn read_all(
+    live: &Live,
+    engines: &mut Engines,
+    reader: &ChunkReader,
+    stored: &[Stored],
+    count: &(dyn Fn(u64) + Sync),
+) -> Result<(), EngineError> {
+    if stored.is_empty() {
+        return Ok(());
+    }
+    let pool = live.staging.clone();
+    let (next, helpers) = (AtomicUsize::new(0), helpers());
+    let queue = Queue::new(crate::STAGING_BUFFERS, helpers);
     std::thread::scope(|scope| {
         for _ in 0..helpers {
             scope.spawn(|| {
                 let read = Reading {
                     live,
-                    reader: &reader,
+                    reader,
                     pool: pool.as_ref(),
                     queue: &queue,
                 };
@@ -111,19 +188,16 @@ fn transfer(
                     if queue.failed() || !read.piece(piece, id) {
                         break;
                     }
-                    let so_far =
-                        done.fetch_add(piece.len as u64, Ordering::Relaxed) + piece.len as u64;
-                    progress(so_far, total);
+                    count(piece.len as u64);
                 }
                 queue.end();
             });
         }
-        if let Err(error) = upload(&mut engines, &queue) {
+        if let Err(error) = upload(engines, &queue) {
             queue.fail(error);
         }
     });
-    queue.outcome()?;
-    engines.settle()
+    queue.outcome()
 }
 
 struct Reading<'a> {
@@ -169,6 +243,9 @@ impl Reading<'_> {
             mapping.write(offset, &bytes);
             return Ok(None);
         }
+        if let Some(ready) = self.mapped(piece, id)? {
+            return Ok(Some(ready));
+        }
         let buffer = self.pool.and_then(|pool| pool.take(STEP_LIMIT));
         let mut buffer = buffer
             .ok_or_else(|| EngineError::Internal("no staging buffer comes back".to_owned()))?;
@@ -176,7 +253,23 @@ impl Reading<'_> {
         self.refuse_moved(piece, &buffer[..piece.len])?;
         Ok(Some(Ready {
             piece: *piece,
-            buffer,
+            end: HostEnd::Buffer(buffer),
+        }))
+    }
+
+    /// The bytes where they lie in the registered tier, if they are there and right.
+    fn mapped(&self, piece: &Piece, id: &ChunkId) -> Result<Option<Ready>, EngineError> {
+        let plain = matches!(piece.source, Source::Device { .. });
+        let Some(tier) = self.live.tier.as_ref().filter(|_| plain) else {
+            return Ok(None);
+        };
+        let Some(span) = tier.verified(self.reader, id, piece.len)? else {
+            return Ok(None);
+        };
+        self.refuse_moved(piece, &span)?;
+        Ok(Some(Ready {
+            piece: *piece,
+            end: HostEnd::Shared(span),
         }))
     }
 }
@@ -203,7 +296,14 @@ fn upload(engines: &mut Engines, queue: &Queue<Ready>) -> Result<(), EngineError
         {
             drop(engines.finish(&piece, copy)?);
         }
-        let copy = engines.start(&ready.piece, ready.buffer)?;
+        let copy = match ready.end {
+            HostEnd::Buffer(buffer) => engines.start(&ready.piece, buffer)?,
+            HostEnd::Shared(span) => engines.start_from(&ready.piece, span)?,
+            HostEnd::Span(_) => {
+                let what = "what is read is not to be written";
+                return Err(EngineError::Internal(what.to_owned()));
+            }
+        };
         flying.push_back((ready.piece, copy));
     }
 }

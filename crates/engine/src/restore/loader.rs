@@ -5,8 +5,9 @@
 //!  mapper ── makes memory, maps it in the window, clears what was zero         │
 //!     └────── unmaps it there and maps it at its address ◄── block is full ────┘
 //! ```
-//! The program cannot reach the window, so what is not there yet faults. These threads have their own
-//! streams and make contexts current for themselves; they never touch the session's state.
+//! What lies in the registered tier is hashed there and copied from there. The program cannot reach the
+//! window, so what is not there yet faults. These threads have their own streams and make contexts current
+//! for themselves; they never touch the session's state.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use fermata_abi::sys::driver as cu;
 use fermata_device::layout::PAGE;
 use fermata_device::{
-    ContextHandle, CopyEngine, Direction, Driver, InFlight, PhysicalHandle, PinnedPool,
+    ContextHandle, CopyEngine, Direction, Driver, HostEnd, InFlight, PhysicalHandle, PinnedPool,
     StreamHandle,
 };
 use fermata_store::ChunkReader;
@@ -25,7 +26,7 @@ use super::blocks::{Blocks, address_of};
 use super::lessons::Lessons;
 use super::schedule::{Job, Next, Ready, Schedule, Stand};
 use crate::pipeline::{STEP_LIMIT, helpers};
-use crate::{EngineError, Live};
+use crate::{EngineError, Live, Tier};
 
 /// Copies under way at once; an awaited piece waits for no more than these.
 const IN_FLIGHT: usize = 6;
@@ -43,6 +44,7 @@ pub(super) struct Loader {
     pub reachers: BTreeMap<u32, Vec<u32>>,
     pub pool: PinnedPool,
     pub reader: ChunkReader,
+    pub tier: Option<Arc<Tier>>,
     pub blocks: Arc<Blocks>,
     pub schedule: Arc<Schedule>,
     pub lessons: Arc<Lessons>,
@@ -184,15 +186,20 @@ impl Loader {
     fn read(&self) -> Result<(), EngineError> {
         while let Some((block, piece, urgent)) = self.schedule.take() {
             let (part, id) = &self.blocks.all()[block].stored[piece];
+            let mapped = self
+                .tier
+                .as_ref()
+                .map_or(Ok(None), |tier| tier.verified(&self.reader, id, part.len));
+            if let Some(span) = mapped? {
+                let end = HostEnd::Shared(span);
+                self.schedule.ready(Ready { block, piece, end }, urgent);
+                continue;
+            }
             let late = || EngineError::Internal("no staging buffer comes back".to_owned());
             let mut buffer = self.pool.take(STEP_LIMIT).ok_or_else(late)?;
             self.reader.read_verified(id, &mut buffer[..part.len])?;
-            let ready = Ready {
-                block,
-                piece,
-                buffer,
-            };
-            self.schedule.ready(ready, urgent);
+            let end = HostEnd::Buffer(buffer);
+            self.schedule.ready(Ready { block, piece, end }, urgent);
         }
         Ok(())
     }
@@ -246,7 +253,11 @@ impl Loader {
                     entry.insert(made.map_err(EngineError::driver("make a stream for restoring"))?)
                 }
             };
-            let copy = engine.start(to, item.buffer, piece.len);
+            let copy = match item.end {
+                HostEnd::Shared(span) => engine.start_from(to, span),
+                HostEnd::Buffer(buffer) => engine.start(to, buffer, piece.len),
+                HostEnd::Span(_) => continue,
+            };
             let copy = copy.map_err(EngineError::driver("bring data to the device"))?;
             flying.push_back((block.device, item.block, piece.len as u64, copy));
         }

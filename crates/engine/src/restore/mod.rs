@@ -124,6 +124,7 @@ fn begin(
             .collect(),
         pool: live.staging.clone().ok_or_else(missing)?,
         reader: store.reader()?,
+        tier: live.tier.clone(),
         blocks: Arc::clone(&blocks),
         schedule: Arc::clone(&schedule),
         lessons: Arc::clone(&lessons),

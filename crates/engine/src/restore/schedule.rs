@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_device::{PhysicalHandle, PinnedBuffer};
+use fermata_device::{HostEnd, PhysicalHandle};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::EngineError;
@@ -46,7 +46,7 @@ struct Slot {
 pub(super) struct Ready {
     pub block: usize,
     pub piece: usize,
-    pub buffer: PinnedBuffer,
+    pub end: HostEnd,
 }
 
 /// What the uploader does next.

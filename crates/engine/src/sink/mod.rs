@@ -5,6 +5,8 @@
 //!                │ zero, or in the store already ──────────────────────────► table
 //!                └ copy device ─► host ── `read(piece)`: the device memory may change now
 //!                                  └► helpers (every core): hash, compare or name, write ─► table
+//!  where copies arrive: in a place of a pack, if the registered tier (crate::tier) has one; else in a
+//!  staging buffer, from which a helper writes
 //!  Sink::mend    copies again what came out wrong, while the device memory is still as it was
 //!  Sink::close ─► Behind::finish    waits for the helpers, publishes the chunks, gives the table
 //! ```
@@ -31,15 +33,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fermata_device::{Direction, HostMapping, InFlight};
-use fermata_store::{ChunkId, Store};
+use fermata_store::{ChunkId, Store, WriteOptions};
 
 pub(crate) use behind::Behind;
 use work::{Content, Flow, Job, Team};
 
 use crate::digest::Digest;
-use crate::pipeline::STEP_LIMIT;
+use crate::pipeline::{STEP_LIMIT, cores, helpers};
 use crate::protocol::{Engines, Piece, Source};
-use crate::{EngineError, Live};
+use crate::tier::Quiet;
+use crate::{EngineError, Live, Tier};
 
 /// Copies under way at once.
 const IN_FLIGHT: usize = 8;
@@ -64,6 +67,7 @@ pub(crate) struct Sink {
     /// Oldest first; before the team, so that copies have landed when the helpers are told to end.
     flying: VecDeque<Flight>,
     team: Team,
+    tier: Option<(Arc<Tier>, Quiet)>,
 }
 
 /// A copy under way.
@@ -78,12 +82,27 @@ impl Sink {
     /// # Errors
     /// What the store or the driver says.
     pub fn open(live: &mut Live, store: &Store, plan: &[Piece]) -> Result<Self, EngineError> {
-        let writer = store.begin()?;
+        let tier = live
+            .tier
+            .clone()
+            .map(|tier| (Arc::clone(&tier), tier.quiet()));
+        let wanted = tier.as_ref().map(|(tier, _)| tier.wanted());
+        let (wanted, helpers) = match wanted {
+            // Nothing is written: every core hashes.
+            Some(wanted) if !wanted.is_empty() => (wanted, cores()),
+            _ => (Vec::new(), helpers()),
+        };
+        let options = WriteOptions {
+            wanted,
+            ..WriteOptions::default()
+        };
+        let writer = store.begin_with(options)?;
         prepare(live, plan)?;
         Ok(Self {
             engines: Engines::new(live.reach(), Direction::ToHost),
             flying: VecDeque::new(),
-            team: Team::start(writer)?,
+            team: Team::start(writer, helpers)?,
+            tier,
         })
     }
 
@@ -91,7 +110,9 @@ impl Sink {
     /// registered memory tier. 0 where images go to a disk.
     #[expect(dead_code, reason = "for the concurrent protocols")]
     pub fn room(&self) -> u64 {
-        0
+        self.tier
+            .as_ref()
+            .map_or(0, |(tier, _)| tier.status().ready)
     }
 
     /// Saves device and array pieces; see the module. Returns when all their bytes have been read.
@@ -119,24 +140,29 @@ impl Sink {
             if self.team.flow.failed() {
                 return Ok(());
             }
-            let turn = self.team.flow.turn();
-            if self.team.flow.known(&order, turn) {
+            let job = Job::new(order, self.team.flow.turn());
+            if self.team.flow.known(&job) {
                 read(&order.piece);
                 continue;
             }
-            self.start(order, turn, read)?;
+            self.start(job, read)?;
         }
         self.land_all(read)
     }
 
-    fn start(
-        &mut self,
-        order: Order,
-        turn: u64,
-        read: &mut dyn FnMut(&Piece),
-    ) -> Result<(), EngineError> {
+    fn start(&mut self, mut job: Job, read: &mut dyn FnMut(&Piece)) -> Result<(), EngineError> {
+        if self.tier.is_some() && matches!(job.order.piece.source, Source::Device { .. }) {
+            self.team.flow.claim(&mut job)?;
+        }
         while self.flying.len() >= IN_FLIGHT {
             self.land(read)?;
+        }
+        let tier = self.tier.as_ref();
+        let span = tier.zip(job.place.as_ref());
+        if let Some(span) = span.and_then(|((tier, _), place)| tier.claim(place)) {
+            let copy = self.engines.start_into(&job.order.piece, span)?;
+            self.flying.push_back(Flight { job, copy });
+            return Ok(());
         }
         let buffer = loop {
             if let Some(buffer) = self.engines.pool()?.try_take() {
@@ -148,8 +174,7 @@ impl Sink {
             }
             self.land(read)?;
         };
-        let copy = self.engines.start(&order.piece, buffer)?;
-        let job = Job::new(order, turn);
+        let copy = self.engines.start(&job.order.piece, buffer)?;
         self.flying.push_back(Flight { job, copy });
         Ok(())
     }
@@ -167,8 +192,8 @@ impl Sink {
             return Ok(());
         };
         let piece = job.order.piece;
-        let buffer = self.engines.finish(&piece, copy)?;
-        self.team.flow.push(job.with(Content::Staged(buffer)));
+        let end = self.engines.finish(&piece, copy)?;
+        self.team.flow.push(job.with(Content::Copied(end)));
         read(&piece);
         Ok(())
     }
@@ -227,8 +252,11 @@ impl Sink {
                 return self.team.flow.outcome();
             }
             for job in wrong {
+                if self.team.flow.known(&job) {
+                    continue;
+                }
                 let mended = self
-                    .start(job.order, job.turn, &mut |_| {})
+                    .start(job, &mut |_| {})
                     .and_then(|()| self.land_all(&mut |_| {}));
                 if let Err(error) = mended {
                     self.team.flow.fail(error);

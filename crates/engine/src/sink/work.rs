@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fermata_device::PinnedBuffer;
-use fermata_store::{AlignedBuf, ChunkId, PackWriter};
+use fermata_device::HostEnd;
+use fermata_store::{AlignedBuf, ChunkId, PackWriter, Place};
 use parking_lot::Mutex;
 
 use super::{Chunks, Order};
 use crate::digest::{Digest, is_zero};
-use crate::pipeline::{Next, Queue, STEP_LIMIT, helpers};
+use crate::pipeline::{Next, Queue, STEP_LIMIT};
 use crate::{CHUNK, EngineError};
 
 /// Buffers for host memory.
@@ -21,16 +21,18 @@ const OWN_BUFFERS: usize = 16;
 const TRIES: u32 = 3;
 
 /// A piece on its way to the store.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Job {
     pub order: Order,
     /// Later turns count where a piece is taken more than once.
     pub turn: u64,
+    /// Where it arrives, if that is decided before it is copied.
+    pub place: Option<Place>,
 }
 
 /// Its bytes.
 pub(super) enum Content {
-    Staged(PinnedBuffer),
+    Copied(HostEnd),
     Own(OwnBuffer),
 }
 
@@ -39,7 +41,11 @@ pub(super) type OwnBuffer = AlignedBuf;
 
 impl Job {
     pub fn new(order: Order, turn: u64) -> Self {
-        Self { order, turn }
+        Self {
+            order,
+            turn,
+            place: None,
+        }
     }
 
     pub fn with(self, content: Content) -> Load {
@@ -63,8 +69,10 @@ pub(super) struct Flow {
     table: Mutex<BTreeMap<(u64, u64), Entry>>,
     /// Pieces to be copied again; `None` when that cannot be done any more.
     wrong: Mutex<Option<Vec<Job>>>,
-    /// How often each of them was.
+    /// How often a piece was.
     tries: Mutex<HashMap<(u64, u64), u32>>,
+    /// Chunks that are being copied into a place, each with further pieces of that content.
+    coming: Mutex<HashMap<ChunkId, Vec<Job>>>,
     turns: AtomicU64,
     /// Pieces that have been copied and not been hashed.
     pending: AtomicU64,
@@ -79,6 +87,7 @@ impl Flow {
             writer,
             table: Mutex::default(),
             wrong: Mutex::new(Some(Vec::new())),
+            coming: Mutex::default(),
             tries: Mutex::default(),
             turns: AtomicU64::new(0),
             pending: AtomicU64::new(0),
@@ -91,14 +100,18 @@ impl Flow {
     }
 
     /// Enters a piece that need not be copied; false if it must be.
-    pub fn known(&self, order: &Order, turn: u64) -> bool {
-        let len = order.piece.len;
-        match order.digest {
-            Digest::Zero => self.enter(order, turn, None),
+    pub fn known(&self, job: &Job) -> bool {
+        let len = job.order.piece.len;
+        match job.order.digest {
+            Digest::Zero => self.enter(job, None),
             Digest::Id(id) if self.writer.put_known(&id, len as u64) => {
-                self.enter(order, turn, Some(id));
+                self.enter(job, Some(id));
             }
-            Digest::Id(_) | Digest::Unknown => return false,
+            Digest::Id(id) => match self.coming.lock().get_mut(&id) {
+                Some(others) => others.push(job.clone()),
+                None => return false,
+            },
+            Digest::Unknown => return false,
         }
         true
     }
@@ -112,8 +125,17 @@ impl Flow {
         }
     }
 
-    fn enter(&self, order: &Order, turn: u64, id: Option<ChunkId>) {
-        let piece = &order.piece;
+    /// Finds a place for the job in the tier's packs, if there is room.
+    pub fn claim(&self, job: &mut Job) -> Result<(), EngineError> {
+        job.place = self.writer.claim(job.order.piece.len as u64)?;
+        if let (Some(_), Digest::Id(id)) = (&job.place, job.order.digest) {
+            self.coming.lock().entry(id).or_default();
+        }
+        Ok(())
+    }
+
+    fn enter(&self, job: &Job, id: Option<ChunkId>) {
+        let (piece, turn) = (&job.order.piece, job.turn);
         let chunk = id.map(|id| (piece.len as u32, id));
         let mut table = self.table.lock();
         let entry = table
@@ -169,6 +191,7 @@ impl Flow {
     pub fn forget(&self) {
         self.table.lock().clear();
         self.tries.lock().clear();
+        self.coming.lock().clear();
         self.wrong();
     }
 
@@ -190,11 +213,13 @@ impl Flow {
     /// Hashes and stores until nothing more comes.
     fn work(&self) {
         while let Next::Item(Load { job, content }) = self.queue.next() {
-            let bytes: &[u8] = match &content {
-                Content::Staged(buffer) => &buffer[..job.order.piece.len],
-                Content::Own(buffer) => &buffer[..job.order.piece.len],
+            let len = job.order.piece.len;
+            let (bytes, written) = match &content {
+                Content::Copied(end @ HostEnd::Span(_)) => (&end.bytes()[..len], true),
+                Content::Copied(end) => (&end.bytes()[..len], false),
+                Content::Own(buffer) => (&buffer[..len], false),
             };
-            if let Err(error) = self.store(&job, bytes) {
+            if let Err(error) = self.store(&job, bytes, written) {
                 return self.fail(error);
             }
             self.pending.fetch_sub(1, Ordering::AcqRel);
@@ -205,23 +230,42 @@ impl Flow {
         }
     }
 
-    fn store(&self, job: &Job, bytes: &[u8]) -> Result<(), EngineError> {
+    /// Stores what has arrived; `written` tells that it arrived in the job's place.
+    fn store(&self, job: &Job, bytes: &[u8], written: bool) -> Result<(), EngineError> {
         if matches!(job.order.digest, Digest::Unknown) && is_zero(bytes) {
-            self.enter(&job.order, job.turn, None);
+            if let Some(place) = &job.place {
+                self.writer.waive(place);
+            }
+            self.enter(job, None);
             return Ok(());
         }
         let id = ChunkId::of(bytes);
         if let Digest::Id(wanted) = job.order.digest
             && wanted != id
         {
-            return self.differs(*job);
+            return self.differs(job.clone(), &wanted);
         }
-        self.writer.put(&id, bytes)?;
-        self.enter(&job.order, job.turn, Some(id));
+        match &job.place {
+            Some(place) => {
+                if !written {
+                    self.writer.fill(place, bytes)?;
+                }
+                self.writer.settle(place, &id)?;
+            }
+            None => {
+                self.writer.put(&id, bytes)?;
+            }
+        }
+        self.enter(job, Some(id));
+        for other in self.coming.lock().remove(&id).unwrap_or_default() {
+            self.writer.put_known(&id, bytes.len() as u64);
+            self.enter(&other, Some(id));
+        }
         Ok(())
     }
 
-    fn differs(&self, job: Job) -> Result<(), EngineError> {
+    /// What arrived is not what the job says, so those that waited for it have to be copied as well.
+    fn differs(&self, mut job: Job, wanted: &ChunkId) -> Result<(), EngineError> {
         let piece = &job.order.piece;
         let tries = {
             let mut tries = self.tries.lock();
@@ -229,9 +273,14 @@ impl Flow {
             *tries += 1;
             *tries
         };
+        if let Some(place) = job.place.take() {
+            self.writer.waive(&place);
+        }
+        let others = self.coming.lock().remove(wanted).unwrap_or_default();
         match &mut *self.wrong.lock() {
             Some(wrong) if tries < TRIES => {
                 wrong.push(job);
+                wrong.extend(others);
                 Ok(())
             }
             _ => Err(changed(&job, tries)),
@@ -261,7 +310,7 @@ pub(super) struct Team {
 }
 
 impl Team {
-    pub fn start(writer: PackWriter) -> Result<Self, EngineError> {
+    pub fn start(writer: PackWriter, helpers: usize) -> Result<Self, EngineError> {
         let flow = Arc::new(Flow::new(writer));
         for _ in 0..OWN_BUFFERS {
             // Their pages are touched when they are used.
@@ -271,7 +320,7 @@ impl Team {
             flow,
             threads: Vec::new(),
         };
-        for _ in 0..helpers() {
+        for _ in 0..helpers {
             let flow = Arc::clone(&team.flow);
             let thread = std::thread::Builder::new()
                 .name("sink".to_owned())

@@ -84,10 +84,16 @@ pub struct Worker {
 
 impl Worker {
     pub fn start() -> Self {
+        Self::start_with(std::env::var_os("FERMATA_TEST_DRIVER").is_none(), &[])
+    }
+
+    /// With these variables; `soft` is what it is told of its driver.
+    pub fn start_with(soft: bool, variables: &[(&str, &str)]) -> Self {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let theirs = OwnedFd::from(theirs);
         let raw = theirs.as_raw_fd();
         let mut command = Command::new(worker());
+        command.envs(variables.iter().copied());
         // SAFETY: dup2 is safe to call between fork and exec.
         unsafe {
             command.pre_exec(move || match libc::dup2(raw, 3) {
@@ -105,7 +111,6 @@ impl Worker {
             child,
             daemon: Connection::new(OwnedFd::from(ours), "worker"),
         };
-        let soft = std::env::var_os("FERMATA_TEST_DRIVER").is_none();
         let driver = driver().to_string_lossy().into_owned();
         let ready = worker.ask(ToWorker::Open {
             protocol: 1,
@@ -117,6 +122,17 @@ impl Worker {
             "{ready:?}"
         );
         worker
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     pub fn ask(&mut self, request: ToWorker) -> FromWorker {

@@ -1,0 +1,157 @@
+//! The registered memory tier's part in the daemon: how much is kept ready, and which workers know of it.
+//!
+//! ```text
+//!  FERMATA_MEMORY_TIER bytes of packs made ready, touched ── at the start and after each checkpoint
+//!  every new worker ── Keep ──► maps and registers them, and packs of images, up to the limit
+//! ```
+//! There is a tier only where images are kept in memory: what goes to a disk takes no memory of the host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fermata_control::Paths;
+use fermata_control::worker::{FromWorker, Tier, ToWorker};
+use fermata_store::Store;
+
+use crate::failure::{Result, from_store};
+use crate::log::Log;
+use crate::worker::{Worker, unexpected};
+
+/// How long a worker may take to say how its tier is.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub struct MemoryTier {
+    images: PathBuf,
+    store: PathBuf,
+    ready: u64,
+    limit: u64,
+    preparing: AtomicBool,
+    log: Arc<Log>,
+}
+
+impl MemoryTier {
+    /// The tier that the environment asks for; none if images are not kept in memory, or its limit is 0.
+    pub fn from_env(paths: &Paths, log: &Arc<Log>) -> Option<Arc<Self>> {
+        let number = |name: &str| {
+            let text = std::env::var(name).ok()?;
+            let bytes = bytes_of(&text);
+            if bytes.is_none() {
+                log.line(&format!("`{name}={text}` is no size, like 16G"));
+            }
+            bytes
+        };
+        let ready = number("FERMATA_MEMORY_TIER").unwrap_or(0);
+        let limit = number("FERMATA_MEMORY_TIER_LIMIT").unwrap_or_else(|| default_limit(ready));
+        if !fermata_store::is_memory(&paths.images) {
+            if ready > 0 {
+                log.line("no memory tier is kept: images are on a disk");
+            }
+            return None;
+        }
+        (limit > 0).then(|| {
+            Arc::new(Self {
+                images: paths.images.clone(),
+                store: paths.store(),
+                ready,
+                limit,
+                preparing: AtomicBool::new(false),
+                log: Arc::clone(log),
+            })
+        })
+    }
+
+    /// Tells a worker; the answer is how the worker's tier is.
+    ///
+    /// # Errors
+    /// The worker is lost.
+    pub fn keep(&self, worker: &Worker) -> Result<Tier> {
+        let message = ToWorker::Keep {
+            store: self.store.to_string_lossy().into_owned(),
+            limit: self.limit,
+        };
+        match worker.request(&message, &[], ANSWER_TIME, &mut |_, _| {})? {
+            FromWorker::Kept(tier) => Ok(tier),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Bytes that are ready.
+    pub fn ready_bytes(&self) -> u64 {
+        Store::open(&self.store, false).map_or(0, |store| store.ready_bytes())
+    }
+
+    /// Makes ready what is asked for, on a thread of its own.
+    pub fn refill(self: &Arc<Self>) {
+        if self.ready == 0 || self.preparing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let tier = Arc::clone(self);
+        let work = move || {
+            if let Err(failure) = tier.prepare() {
+                tier.log.line(&format!(
+                    "the memory tier is not ready: {}",
+                    failure.message
+                ));
+            }
+            tier.preparing.store(false, Ordering::Release);
+        };
+        let started = std::thread::Builder::new()
+            .name("memory-tier".into())
+            .spawn(work);
+        if started.is_err() {
+            // Checkpoints then make their space themselves.
+            self.preparing.store(false, Ordering::Release);
+        }
+    }
+
+    fn prepare(&self) -> Result<()> {
+        // What is missing is told by the store.
+        let _ = std::fs::create_dir_all(&self.images);
+        let store = Store::open(&self.store, true).map_err(|e| from_store(&e))?;
+        store.prepare(self.ready).map_err(|e| from_store(&e))?;
+        Ok(())
+    }
+}
+
+/// Half of the host's memory, or room for what is kept ready and as much again.
+fn default_limit(ready: u64) -> u64 {
+    let info = rustix::system::sysinfo();
+    let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    (memory / 2).max(ready.saturating_mul(2))
+}
+
+/// Bytes in a text like `16G`; `K`, `M`, `G`, `T` multiply by 1024.
+fn bytes_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let power = match text.chars().last()? {
+        'K' | 'k' => 1,
+        'M' | 'm' => 2,
+        'G' | 'g' => 3,
+        'T' | 't' => 4,
+        _ => 0,
+    };
+    let digits = if power > 0 {
+        &text[..text.len() - 1]
+    } else {
+        text
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1024u64.pow(power))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes_of;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(bytes_of("16G"), Some(16 << 30));
+        assert_eq!(bytes_of(" 5 "), Some(5));
+        assert_eq!(bytes_of("3k"), Some(3072));
+        for bad in ["", "G", "-1", "1.5G", "9999999999T"] {
+            assert_eq!(bytes_of(bad), None, "{bad}");
+        }
+    }
+}

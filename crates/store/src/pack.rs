@@ -1,0 +1,236 @@
+//! A pack while it is written, and places in it.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::direct::{self, AlignedBuf, BLOCK, blocks};
+use crate::format::{IndexRecord, PackHeader, PackId};
+use crate::{ChunkId, Result, Store, StoreError, index, memory, sync};
+
+/// Space is asked of the file system in steps of this many bytes.
+const STEP: u64 = 256 << 20;
+
+/// Which file something is, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileKey {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+}
+
+impl FileKey {
+    /// That of an open file.
+    pub(crate) fn of(stat: &rustix::fs::Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
+    }
+}
+
+/// Bytes of a pack that one chunk is for; nobody else gets them while the writer lives.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub(crate) file: Arc<File>,
+    pub(crate) pack: PackId,
+    /// The pack's file.
+    pub key: FileKey,
+    /// Where in the file.
+    pub offset: u64,
+    /// Bytes of the chunk.
+    pub length: u32,
+}
+
+pub(crate) struct OpenPack {
+    pub id: PackId,
+    pub path: PathBuf,
+    pub file: Arc<File>,
+    pub key: FileKey,
+    pub next: u64,
+    /// Bytes after which another pack follows.
+    pub limit: u64,
+    /// Whether it is one of those a caller asked for.
+    pub wanted: bool,
+    allocated: u64,
+    /// Length of the ready file that it was; 0 if it was none, or is one no more.
+    ready: u64,
+    records: Vec<IndexRecord>,
+}
+
+impl OpenPack {
+    /// Opens one: of the `wanted` ready files, the first that is still there; or if `any`, another ready
+    /// file or a new one of `bytes`.
+    ///
+    /// # Errors
+    /// `Full` or `Io`.
+    pub fn open(
+        store: &Store,
+        wanted: &mut Vec<PackId>,
+        any: bool,
+        bytes: u64,
+    ) -> Result<Option<Self>> {
+        let id = PackId(sync::unique()?);
+        let path = index::pack_path(&store.tmp_dir(), id);
+        let mut ready = None;
+        while ready.is_none()
+            && let Some(next) = wanted.pop()
+        {
+            ready = store.take_ready_file(next, &path);
+        }
+        let is_wanted = ready.is_some();
+        if !is_wanted && !any {
+            return Ok(None);
+        }
+        let ready = ready.or_else(|| store.take_ready(&path));
+        let flags = match ready {
+            Some(_) => OFlags::WRONLY,
+            None => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+        };
+        let file = Arc::new(direct::open(&path, flags, "create pack")?);
+        let stat = rustix::fs::fstat(&*file).map_err(|e| StoreError::io("stat", &path, 0, e))?;
+        let allocated = match memory::holds(&*file) {
+            true => u64::MAX,
+            false => ready.unwrap_or(0),
+        };
+        let mut pack = Self {
+            id,
+            path,
+            file,
+            key: FileKey::of(&stat),
+            next: BLOCK as u64,
+            limit: ready.unwrap_or(bytes),
+            wanted: is_wanted,
+            allocated,
+            ready: ready.unwrap_or(0),
+            records: Vec::new(),
+        };
+        match pack.write_header() {
+            Ok(()) => Ok(Some(pack)),
+            Err(e) => {
+                // The first error is the one to report.
+                let _ = sync::remove_file(&pack.path);
+                Err(e)
+            }
+        }
+    }
+
+    fn write_header(&mut self) -> Result<()> {
+        self.allocate(BLOCK as u64)?;
+        let mut block = AlignedBuf::new(BLOCK);
+        let header = PackHeader::new(self.id);
+        block[..size_of::<PackHeader>()].copy_from_slice(header.as_bytes());
+        direct::write_all(&*self.file, &block, 0)
+            .map_err(|e| StoreError::io("write", &self.path, BLOCK as u64, e))
+    }
+
+    /// Whether a chunk of this length fits.
+    pub fn fits(&self, length: u64) -> bool {
+        self.next + blocks(length) <= self.limit
+    }
+
+    /// The next place, for a chunk that fits, or is longer than any pack.
+    ///
+    /// # Errors
+    /// `Full` or `Io`.
+    pub fn place(&mut self, length: u64) -> Result<Place> {
+        let offset = self.next;
+        self.allocate(offset + blocks(length))?;
+        self.next = offset + blocks(length);
+        Ok(Place {
+            file: Arc::clone(&self.file),
+            pack: self.id,
+            key: self.key,
+            offset,
+            length: length as u32,
+        })
+    }
+
+    /// Says that the place holds the chunk.
+    pub fn record(&mut self, place: &Place, id: &ChunkId) {
+        self.records.push(IndexRecord {
+            id: *id,
+            offset: place.offset.into(),
+            length: place.length.into(),
+            flags: 0.into(),
+        });
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Forgets all chunks but those, and gives their space back where the file system can; the answer is
+    /// what is gone. The file is no ready one any more then, for what a device has been told of its pages
+    /// does not hold.
+    pub fn keep_only(&mut self, wanted: &HashSet<ChunkId>) -> Vec<(ChunkId, u64)> {
+        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)
+            .into_iter()
+            .partition(|record| wanted.contains(&record.id));
+        self.records = kept;
+        let gone = gone.into_iter().map(|record| {
+            let (offset, length) = (record.offset.get(), u64::from(record.length.get()));
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            self.ready = 0;
+            // Space that cannot be given back now is, when garbage is collected.
+            let _ = rustix::fs::fallocate(&*self.file, flags, offset, blocks(length));
+            (record.id, length)
+        });
+        gone.collect()
+    }
+
+    /// What it holds, by offset.
+    pub fn records(&mut self) -> Vec<IndexRecord> {
+        self.records.sort_by_key(|r| r.offset.get());
+        self.records.clone()
+    }
+
+    /// Ends the file behind the last place.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn cut(&mut self) -> Result<()> {
+        self.ready = 0;
+        rustix::fs::ftruncate(&*self.file, self.next)
+            .map_err(|e| StoreError::io("cut", &self.path, 0, e))
+    }
+
+    /// Gives the file up: a whole ready file is one again, others go.
+    pub fn discard(&self, store: &Store) {
+        if self.ready > 0 && store.put_ready(&self.path, self.id) {
+            return;
+        }
+        // What cannot be removed now is removed by the next `Store::open` or collection.
+        let _ = sync::remove_file(&self.path);
+    }
+
+    /// Makes sure that the file system has room for the pack up to `end`.
+    fn allocate(&mut self, end: u64) -> Result<()> {
+        if end <= self.allocated {
+            return Ok(());
+        }
+        let have = self.allocated;
+        let fallocate = |to: u64| {
+            rustix::fs::fallocate(&*self.file, FallocateFlags::empty(), have, to - have)
+                .map(|()| to)
+        };
+        let got = fallocate(end.next_multiple_of(STEP)).or_else(|e| match e {
+            Errno::NOSPC | Errno::DQUOT => fallocate(end),
+            e => Err(e),
+        });
+        self.allocated = match got {
+            Ok(to) => to,
+            // Without this service a full disk shows at the write.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => u64::MAX,
+            Err(e) => return Err(StoreError::io("allocate", &self.path, end - have, e)),
+        };
+        Ok(())
+    }
+}

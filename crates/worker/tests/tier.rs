@@ -1,0 +1,350 @@
+//! The registered memory tier: images through it are those of the ordinary way, and whatever is wrong with
+//! it costs time only.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::{Program, Worker};
+use fermata_control::worker::{FromWorker, Pace, Tier, ToWorker};
+use fermata_store::image::ChunkTable;
+use fermata_store::{ChunkId, Store};
+
+/// A store in memory, and folders for images.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let place = Self { folder };
+        drop(place.open());
+        place
+    }
+
+    fn store(&self) -> String {
+        self.path("store")
+    }
+
+    fn open(&self) -> Store {
+        Store::open(Path::new(&self.store()), true).unwrap()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_string_lossy().into_owned()
+    }
+
+    fn image(&self, name: &str) -> String {
+        let path = self.path(name);
+        std::fs::create_dir(&path).unwrap();
+        path
+    }
+
+    /// Sets a pack of this length aside, as `prepare` does with longer ones.
+    fn ready(&self, number: u8, bytes: u64) {
+        let folder = PathBuf::from(self.store()).join("ready");
+        std::fs::create_dir_all(&folder).unwrap();
+        let name = format!("{number:032x}.pack");
+        let file = std::fs::File::create_new(folder.join(name)).unwrap();
+        // What it held before must not matter.
+        file.write_all_at(&vec![0xee; bytes as usize], 0).unwrap();
+    }
+}
+
+fn keep(worker: &mut Worker, place: &Place, limit: u64) -> Tier {
+    let store = place.store();
+    match worker.ask(ToWorker::Keep { store, limit }) {
+        FromWorker::Kept(tier) => tier,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until so much is ready in the worker.
+fn keep_until(worker: &mut Worker, place: &Place, ready: u64) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while keep(worker, place, 1 << 40).ready < ready {
+        assert!(Instant::now() < until, "{:?}", keep(worker, place, 0));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Device memory with content of every kind: whole chunks, an odd tail, zeros, the same twice.
+fn fill(program: &Program) -> Vec<(u64, Vec<u8>)> {
+    let pattern = |len: usize, seed: u32| -> Vec<u8> {
+        let mut state = seed;
+        let next = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..len).map(next).collect()
+    };
+    let mut buffers = vec![
+        pattern((9 << 20) + 1000, 1),
+        vec![0; 5 << 20],
+        pattern(70_000, 2),
+    ];
+    buffers.push(buffers[0][..4 << 20].to_vec());
+    let place = |bytes: Vec<u8>| {
+        let address = program.alloc(bytes.len() as u64);
+        for (index, part) in bytes.chunks(32 << 10).enumerate() {
+            program.write(address + (index << 15) as u64, part);
+        }
+        (address, bytes)
+    };
+    buffers.into_iter().map(place).collect()
+}
+
+fn check(program: &Program, buffers: &[(u64, Vec<u8>)]) {
+    for (address, bytes) in buffers {
+        for (index, part) in bytes.chunks(32 << 10).enumerate() {
+            let found = program.read(address + (index << 15) as u64, part.len());
+            assert!(found == part, "{address:#x}, part {index}");
+        }
+    }
+}
+
+fn table(image: &str) -> Vec<(u64, u64, u32, ChunkId)> {
+    let table = ChunkTable::read(&Path::new(image).join("chunks")).unwrap();
+    let records = table.records().iter();
+    records
+        .map(|it| (it.buffer.0, it.offset, it.length, it.id))
+        .collect()
+}
+
+/// Every chunk of the image, fills included, is sound.
+fn verify(place: &Place, image: &str) {
+    let reader = place.open().reader().unwrap();
+    let ids: Vec<ChunkId> = table(image).iter().map(|it| it.3).collect();
+    assert!(reader.check_packs(&ids).is_empty());
+    let mut scratch = Vec::new();
+    for id in &ids {
+        reader.verify(id, &mut scratch).unwrap();
+    }
+}
+
+fn load(worker: &mut Worker, place: &Place, image: &str) {
+    let request = ToWorker::Load {
+        store: place.store(),
+        image: image.to_owned(),
+        pace: Pace::Eager,
+    };
+    let loaded = worker.ask(request);
+    assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+}
+
+fn saved(worker: &mut Worker, place: &Place, image: &str) {
+    let answer = worker.save(&place.store(), image);
+    assert!(matches!(answer, FromWorker::Saved(_)), "{answer:?}");
+}
+
+/// `hashes`: whether the device hashes what it holds, as a GPU does.
+fn equal_images(hashes: bool) {
+    let (disk, memory) = (Place::new(), Place::new());
+    memory.ready(1, 32 << 20);
+    let mut first = Worker::start_with(!hashes, &[]);
+    let mut spare = Worker::start_with(!hashes, &[]);
+    keep_until(&mut first, &memory, 32 << 20);
+    keep_until(&mut spare, &memory, 32 << 20);
+    let program = first.attach();
+    program.set_up();
+    let buffers = fill(&program);
+    first.detach(program);
+    let (ordinary, through) = (disk.image("a"), memory.image("b"));
+    saved(&mut first, &disk, &ordinary);
+    saved(&mut first, &memory, &through);
+    assert_eq!(memory.open().ready_bytes(), 0, "the ready pack was used");
+    assert_eq!(table(&ordinary), table(&through));
+    verify(&memory, &through);
+    let again = memory.image("c");
+    saved(&mut first, &memory, &again);
+    assert_eq!(table(&again), table(&through));
+
+    // The other worker has registered the pack before it was written.
+    assert!(keep(&mut spare, &memory, 0).registered > 0);
+    load(&mut spare, &memory, &through);
+    let program = spare.attach();
+    check(&program, &buffers);
+    // And the first goes on.
+    let program = first.attach();
+    check(&program, &buffers);
+}
+
+#[test]
+fn an_image_through_the_tier_is_that_of_the_ordinary_way() {
+    equal_images(false);
+}
+
+#[test]
+fn so_it_is_where_the_device_hashes() {
+    equal_images(true);
+}
+
+#[test]
+fn a_full_tier_and_no_tier_cost_time_only() {
+    let place = Place::new();
+    place.ready(1, 6 << 20);
+    for (limit, ready) in [(1 << 40, 6 << 20), (1 << 20, 0)] {
+        let mut worker = Worker::start_with(false, &[]);
+        match ready {
+            0 => drop(keep(&mut worker, &place, limit)),
+            ready => keep_until(&mut worker, &place, ready),
+        }
+        let program = worker.attach();
+        program.set_up();
+        let buffers = fill(&program);
+        worker.detach(program);
+        let image = place.image(&format!("image-{ready}"));
+        saved(&mut worker, &place, &image);
+        verify(&place, &image);
+        assert!(keep(&mut worker, &place, limit).registered <= ready);
+        let mut second = Worker::start_with(false, &[]);
+        load(&mut second, &place, &image);
+        check(&second.attach(), &buffers);
+    }
+}
+
+#[test]
+fn what_cannot_be_registered_is_told_and_taken_the_ordinary_way() {
+    let place = Place::new();
+    place.ready(1, 32 << 20);
+    // No room for windows: what is mapped counts against this limit too.
+    let mut worker = Worker::start_with(false, &[]);
+    let pid = rustix::process::Pid::from_raw(worker.pid() as i32).unwrap();
+    let now = mapped_bytes(worker.pid()) + (20 << 20);
+    let limit = rustix::process::Rlimit {
+        current: Some(now),
+        maximum: None,
+    };
+    rustix::process::prlimit(Some(pid), rustix::process::Resource::As, limit).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while keep(&mut worker, &place, 1 << 40).trouble.is_empty() {
+        assert!(Instant::now() < until, "no trouble is told");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    rustix::process::prlimit(
+        Some(pid),
+        rustix::process::Resource::As,
+        rustix::process::Rlimit {
+            current: None,
+            maximum: None,
+        },
+    )
+    .unwrap();
+    let program = worker.attach();
+    program.set_up();
+    fill(&program);
+    worker.detach(program);
+    let image = place.image("image");
+    saved(&mut worker, &place, &image);
+    verify(&place, &image);
+}
+
+fn mapped_bytes(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    let pages: u64 = text.split(' ').next().unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// A bit that changes between device and host: `flips` of the first copies.
+fn flipped(tier: bool, flips: &str) -> (Place, String, FromWorker, Vec<(u64, Vec<u8>)>) {
+    let place = Place::new();
+    place.ready(1, 32 << 20);
+    let mut worker = Worker::start_with(false, &[("FERMATA_SOFTGPU_FLIP_COPIES", flips)]);
+    if tier {
+        keep_until(&mut worker, &place, 32 << 20);
+    }
+    let program = worker.attach();
+    program.set_up();
+    let buffers = fill(&program);
+    worker.detach(program);
+    let image = place.image("image");
+    let answer = worker.save(&place.store(), &image);
+    // Whatever came of it, the program goes on.
+    let program = worker.attach();
+    let some = program.read(buffers[2].0, 1000);
+    assert_eq!(some, buffers[2].1[..1000]);
+    (place, image, answer, buffers)
+}
+
+#[test]
+fn a_bit_flipped_on_every_copy_fails_the_save_and_leaves_no_chunk() {
+    for tier in [false, true] {
+        let (place, image, answer, _) = flipped(tier, "1000000");
+        let FromWorker::Failed(failure) = &answer else {
+            panic!("{answer:?}")
+        };
+        assert!(
+            failure.message.contains("differs in host memory"),
+            "{failure:?}"
+        );
+        assert!(!Path::new(&image).join("chunks").exists());
+        let files = place.open().pack_files().unwrap();
+        assert!(files.iter().all(|file| file.ready), "{files:?}");
+    }
+}
+
+#[test]
+fn a_bit_flipped_once_is_never_in_an_image() {
+    for tier in [false, true] {
+        let (place, image, answer, buffers) = flipped(tier, "1");
+        // It is copied again, or found too late for that.
+        if matches!(&answer, FromWorker::Failed(it) if it.message.contains("differs")) {
+            continue;
+        }
+        assert!(matches!(answer, FromWorker::Saved(_)), "{answer:?}");
+        verify(&place, &image);
+        let mut second = Worker::start_with(false, &[]);
+        load(&mut second, &place, &image);
+        check(&second.attach(), &buffers);
+    }
+}
+
+#[test]
+fn a_worker_killed_while_it_fills_a_pack_leaves_the_store_sound() {
+    let place = Place::new();
+    place.ready(1, 16 << 20);
+    let slow = [("FERMATA_SOFTGPU_HOST_LINK", "8M")];
+    let mut worker = Worker::start_with(false, &[]);
+    keep_until(&mut worker, &place, 16 << 20);
+    let program = worker.attach();
+    program.set_up();
+    fill(&program);
+    worker.detach(program);
+    let older = place.image("older");
+    saved(&mut worker, &place, &older);
+    drop(worker);
+
+    place.ready(2, 32 << 20);
+    let mut worker = Worker::start_with(false, &slow);
+    keep_until(&mut worker, &place, 32 << 20);
+    let program = worker.attach();
+    program.set_up();
+    let address = program.alloc(12 << 20);
+    for index in 0..12u64 {
+        program.write(address + (index << 20), &[index as u8 + 1; 100]);
+    }
+    worker.detach(program);
+    let image = place.image("image");
+    let store = place.store();
+    worker
+        .daemon
+        .send(&ToWorker::Save { store, image }, &[])
+        .unwrap();
+    let tmp = PathBuf::from(place.store()).join("tmp");
+    let until = Instant::now() + Duration::from_secs(20);
+    while std::fs::read_dir(&tmp).unwrap().count() == 0 {
+        assert!(Instant::now() < until, "nothing is written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    worker.kill();
+
+    let store = place.open();
+    assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0);
+    drop(store);
+    verify(&place, &older);
+}

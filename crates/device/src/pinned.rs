@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::{Condvar, Mutex};
@@ -105,6 +106,18 @@ impl PinnedBuffer {
     /// Its address, as the device sees it too.
     pub fn address(&self) -> u64 {
         self.start() as u64
+    }
+
+    /// The word at `offset`, which the device may write meanwhile; what it wrote before is seen then too.
+    ///
+    /// # Panics
+    /// The word is outside the buffer or not aligned: our own mistake.
+    pub fn word(&self, offset: usize) -> &AtomicU32 {
+        let aligned = (self.address() + offset as u64).is_multiple_of(4);
+        assert!(aligned && offset + 4 <= self.shared.bytes);
+        // SAFETY: inside the slot and aligned by the line above; the slot lives as long as the process, and
+        // every bit pattern is a word.
+        unsafe { AtomicU32::from_ptr(self.start().add(offset).cast()) }
     }
 
     fn start(&self) -> *mut u8 {

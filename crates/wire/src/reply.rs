@@ -53,14 +53,14 @@ impl Replier {
     /// [`WireError::TooLarge`] if the reply fits neither the slot nor the overflow range: nothing has
     /// been sent, and a smaller reply may be.
     pub fn answer(&self, ticket: Ticket, reply: &Reply<'_>) -> Result<(), WireError> {
-        let mut room = [0; SLOT_ROOM as usize];
         let slot = slot_at(&self.map, ticket.slot);
-        let (len, place) = match postcard::to_slice(reply, &mut room) {
-            Ok(bytes) => {
-                self.map.write(slot + SLOT_DATA as u64, bytes);
-                (bytes.len(), IN_SLOT)
-            }
-            Err(_) => (self.overflow(ticket, reply)?, IN_OVERFLOW),
+        // Nearly every answer is a few bytes.
+        let mut small = [0; 64];
+        let (len, place) = if let Ok(bytes) = postcard::to_slice(reply, &mut small) {
+            self.map.write(slot + SLOT_DATA as u64, bytes);
+            (bytes.len(), IN_SLOT)
+        } else {
+            self.put_long(ticket, slot, reply)?
         };
         let slot = slot as usize;
         self.map
@@ -84,6 +84,23 @@ impl Replier {
         for slot in 0..self.map.layout().slot_count {
             let slot = slot_at(&self.map, slot as u16) as usize;
             wake_sleeper(self.map.word32(slot + SLOT_WAITING), futex_wake);
+        }
+    }
+
+    /// Where an answer of more than a few bytes has been put, and its length.
+    fn put_long(
+        &self,
+        ticket: Ticket,
+        slot: u64,
+        reply: &Reply<'_>,
+    ) -> Result<(usize, u32), WireError> {
+        let mut room = [0; SLOT_ROOM as usize];
+        match postcard::to_slice(reply, &mut room) {
+            Ok(bytes) => {
+                self.map.write(slot + SLOT_DATA as u64, bytes);
+                Ok((bytes.len(), IN_SLOT))
+            }
+            Err(_) => Ok((self.overflow(ticket, reply)?, IN_OVERFLOW)),
         }
     }
 

@@ -5,6 +5,8 @@
 //! ```
 //! The decode loop goes on meanwhile: nothing here blocks.
 
+use std::sync::atomic::Ordering;
+
 use fermata_abi::op::{Address, Handle, ReplyBody, STREAM_LEGACY, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, EventHandle, PinnedBuffer};
@@ -12,6 +14,7 @@ use fermata_wire::Ticket;
 
 use crate::beside::Load;
 use crate::errors::OpError;
+use crate::scratch::DONE_AT;
 use crate::serve::Server;
 
 /// The end of a stream's work up to a count.
@@ -33,8 +36,15 @@ pub(crate) enum Then {
     Orphan,
     /// Everything is idle: the consistent point.
     Drained,
-    /// The bytes are answered.
-    Bytes(PinnedBuffer, usize),
+    /// The bytes are answered; if `told`, the device sets the word at [`DONE_AT`] when they are there.
+    Bytes {
+        /// Holds them.
+        buffer: PinnedBuffer,
+        /// How many.
+        len: usize,
+        /// See above.
+        told: bool,
+    },
     /// Nothing more; the buffer has been read by now.
     Hold(PinnedBuffer),
     /// Device memory is freed.
@@ -70,7 +80,12 @@ pub(crate) struct Waiting {
     /// An event of the program's that must have completed too, with its context.
     pub event: Option<(EventHandle, Handle)>,
     pub then: Then,
+    /// How often it was looked at without asking the driver.
+    pub looks: u32,
 }
+
+/// Where the device tells of its end, the driver is asked only now and then, for failures.
+const BETWEEN_QUERIES: u32 = 64;
 
 enum Check {
     NotYet,
@@ -169,6 +184,23 @@ impl Server {
     }
 
     fn check(&mut self, index: usize) -> Check {
+        let waiting = &mut self.waiting[index];
+        if let Then::Bytes {
+            buffer, told: true, ..
+        } = &waiting.then
+        {
+            if buffer.word(DONE_AT).load(Ordering::Acquire) != 0 {
+                for mark in std::mem::take(&mut waiting.marks) {
+                    self.queues.complete(mark.stream, mark.count);
+                    self.unmark(mark);
+                }
+                return Check::Over(Ok(()));
+            }
+            waiting.looks += 1;
+            if !waiting.looks.is_multiple_of(BETWEEN_QUERIES) {
+                return Check::NotYet;
+            }
+        }
         while let Some(mark) = self.waiting[index].marks.last().copied() {
             let live = &mut self.site.live;
             let asked = match mark.event {
@@ -256,7 +288,7 @@ impl Server {
         let mut bytes = None;
         let outcome = match then {
             Then::Answer => failure.map_or(Ok(()), Err),
-            Then::Bytes(buffer, len) => {
+            Then::Bytes { buffer, len, .. } => {
                 bytes = Some((buffer, len));
                 failure.map_or(Ok(()), Err)
             }

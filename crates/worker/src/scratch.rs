@@ -10,6 +10,11 @@ use fermata_wire::{StagedArea, WireError};
 /// Largest result that travels in the answer itself.
 pub(crate) const SMALL: usize = 64 << 10;
 const BUFFERS: usize = 64;
+/// Where in a buffer of [`Scratch`] the device tells that its copy is done, which costs less to look at than
+/// the stream.
+pub(crate) const DONE_AT: usize = SMALL;
+/// Bytes of a buffer: the result, and the word at [`DONE_AT`] in a cache line of its own.
+const BUFFER: usize = SMALL + 4096;
 
 /// The staging area; registered with the driver as soon as there is a context.
 pub(crate) struct Staging {
@@ -68,7 +73,7 @@ impl Scratch {
     /// A buffer of [`SMALL`] bytes, or `None` if all are in use. A context must be current.
     pub fn take(&mut self, driver: &Driver) -> Result<Option<PinnedBuffer>, DriverError> {
         if self.pool.is_none() {
-            self.pool = Some(PinnedPool::new(driver, BUFFERS, SMALL)?);
+            self.pool = Some(PinnedPool::new(driver, BUFFERS, BUFFER)?);
         }
         Ok(self.pool.as_ref().and_then(PinnedPool::try_take))
     }

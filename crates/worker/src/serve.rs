@@ -190,8 +190,11 @@ impl Server {
             if requests.stop.load(Ordering::Acquire) && !progress {
                 return Ended::Detached;
             }
-            self.describe(requests);
-            self.run_errands(requests);
+            // Between two looks at work that is nearly done, nobody else is listened to.
+            if progress || naps.is_multiple_of(16) {
+                self.describe(requests);
+                self.run_errands(requests);
+            }
             if self.gate.as_ref().is_some_and(|gate| gate.finished()) {
                 self.close_gate();
             }

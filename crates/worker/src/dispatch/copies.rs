@@ -1,5 +1,7 @@
 //! Copies of every shape, and arrays.
 
+use std::sync::atomic::Ordering;
+
 use fermata_abi::op::{Blob, Extent, Handle, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ArrayShape, CopyBox, CopySide, Endpoint, PinnedBuffer};
@@ -9,7 +11,7 @@ use fermata_wire::Ticket;
 use super::{DONE, Step};
 use crate::completions::Then;
 use crate::errors::OpError;
-use crate::scratch::SMALL;
+use crate::scratch::{DONE_AT, SMALL};
 use crate::serve::Server;
 
 /// Bytes that a box spans at this pitch.
@@ -115,11 +117,20 @@ impl Server {
         match (result, source) {
             (Some((buffer, len)), _) => {
                 self.queues.issue(stream);
+                buffer.word(DONE_AT).store(0, Ordering::Release);
+                let word = buffer.address() + DONE_AT as u64;
+                // A driver that cannot is asked instead.
+                let told = self
+                    .site
+                    .live
+                    .driver
+                    .write_value(handle, word, 1, 0, false)
+                    .is_ok();
                 self.after(
                     &[stream],
                     Some(stream.context),
                     true,
-                    Then::Bytes(buffer, len),
+                    Then::Bytes { buffer, len, told },
                     ticket,
                 )
             }
@@ -203,7 +214,7 @@ impl Server {
             if !self
                 .waiting
                 .iter()
-                .any(|it| matches!(it.then, Then::Bytes(..) | Then::Hold(_)))
+                .any(|it| matches!(it.then, Then::Bytes { .. } | Then::Hold(_)))
             {
                 return Err(OpError::new(
                     cu::CUDA_ERROR_OUT_OF_MEMORY,

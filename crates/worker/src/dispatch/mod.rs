@@ -299,6 +299,7 @@ impl Server {
             marks,
             event: None,
             then,
+            looks: 0,
         });
         Ok(Reaction::Later)
     }
@@ -321,6 +322,7 @@ impl Server {
             marks,
             event: None,
             then,
+            looks: 0,
         });
         Ok(Reaction::Later)
     }

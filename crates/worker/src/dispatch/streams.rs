@@ -58,6 +58,7 @@ impl Server {
                 marks,
                 event: None,
                 then,
+                looks: 0,
             });
             self.firm_up(key)?;
         }
@@ -168,6 +169,7 @@ impl Server {
             marks: Vec::new(),
             event: Some((handle, context)),
             then: Then::Answer,
+            looks: 0,
         });
         Ok(Reaction::Later)
     }

@@ -51,6 +51,8 @@ pub enum Verb {
     Restore(verb::restore::Args),
     /// List, examine, compare and remove images.
     Images(verb::images::Args),
+    /// Draw how an image was taken, as a page or as a trace.
+    Report(verb::report::Args),
     /// Plan intervals and collaborative schedules.
     Plan(verb::plan::Args),
     /// Say what this host, or a session, can and cannot do, and the fix.
@@ -80,6 +82,7 @@ impl Verb {
             Self::Checkpoint(args) => verb::checkpoint::call(args, printer),
             Self::Restore(args) => verb::restore::call(args, printer),
             Self::Images(args) => verb::images::call(args, printer),
+            Self::Report(args) => verb::report::call(&args, printer),
             Self::Plan(args) => verb::plan::call(args, printer),
             Self::Doctor(args) => verb::doctor::call(args, printer),
             Self::Serve(args) => verb::serve::call(args, printer),

@@ -42,7 +42,8 @@ fn step(largest: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-fn escaped(text: &str) -> String {
+/// Text that is no markup.
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

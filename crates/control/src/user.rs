@@ -325,7 +325,10 @@ pub enum ArrivalStand {
 pub struct Phase {
     /// Name.
     pub name: String,
-    /// Seconds it took; steps may overlap.
+    /// Seconds after the first step's begin at which it began; steps may overlap.
+    #[serde(default)]
+    pub start: f64,
+    /// Seconds it took.
     pub seconds: f64,
     /// Bytes moved, or 0.
     pub bytes: u64,

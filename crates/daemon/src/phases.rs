@@ -26,14 +26,14 @@ impl Phases {
     pub fn time<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let result = work();
-        self.add(name, begun.elapsed().as_secs_f64(), 0);
+        self.record(name, begun, begun.elapsed().as_secs_f64(), 0);
         result
     }
 
-    /// Records a step.
-    pub fn add(&self, name: &str, seconds: f64, bytes: u64) {
+    fn record(&self, name: &str, begun: Instant, seconds: f64, bytes: u64) {
         self.done.lock().push(user::Phase {
             name: name.into(),
+            start: begun.saturating_duration_since(self.begun).as_secs_f64(),
             seconds,
             bytes,
         });
@@ -60,6 +60,7 @@ impl Phases {
     pub fn recorded(&self) -> Vec<image::Phase> {
         let convert = |p: user::Phase| image::Phase {
             name: p.name,
+            start: p.start,
             seconds: p.seconds,
             bytes: p.bytes,
         };

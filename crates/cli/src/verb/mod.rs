@@ -8,6 +8,7 @@ pub mod kill;
 pub mod logs;
 pub mod plan;
 pub mod ps;
+pub mod report;
 pub mod restore;
 pub mod run;
 pub mod serve;

@@ -111,6 +111,15 @@ pub(super) fn describe(
             stopped_seconds: parts.stopped_seconds,
         },
         phases: phases.recorded(),
+        stall: StallRecord {
+            waits: device.stall.waits,
+            waited_seconds: device.stall.waited_seconds,
+            issuing_seconds: device.stall.issuing_seconds,
+            isolated_bytes: device.stall.isolated_bytes,
+            pool_bytes: device.stall.pool_bytes,
+            incomplete: device.stall.incomplete,
+            overtaken: parts.overtaken,
+        },
         ..Manifest::default()
     };
     parts.record.store(&mut manifest)?;

@@ -54,6 +54,8 @@ pub struct Manifest {
     pub totals: SessionTotals,
     /// Steps of the checkpoint in order.
     pub phases: Vec<Phase>,
+    /// What the program has felt of it beside the stop.
+    pub stall: StallRecord,
     /// What the writer needs at restore beyond the above (log length, open files), by name.
     pub extra: BTreeMap<String, serde_json::Value>,
     /// Every other file of the folder; set by `Draft::commit`.
@@ -132,10 +134,32 @@ pub struct SessionTotals {
 pub struct Phase {
     /// Name: `quiesce`, `device`, `host`, ...
     pub name: String,
+    /// Seconds after the checkpoint's begin at which it began; steps may overlap.
+    pub start: f64,
     /// Seconds it took.
     pub seconds: f64,
     /// Bytes it moved.
     pub bytes: u64,
+}
+
+/// What copying behind the running program has cost it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StallRecord {
+    /// Operations that had to wait for a copy.
+    pub waits: u64,
+    /// Seconds they waited, in all.
+    pub waited_seconds: f64,
+    /// Seconds spent on putting copies before operations.
+    pub issuing_seconds: f64,
+    /// Bytes copied aside on the devices.
+    pub isolated_bytes: u64,
+    /// The most bytes that lay aside at once.
+    pub pool_bytes: u64,
+    /// Operations that may have touched more than could be foreseen.
+    pub incomplete: u64,
+    /// Buffers written before their copy though nobody had foreseen it; a stop has taken them.
+    pub overtaken: u64,
 }
 
 /// A file of the image.

@@ -23,7 +23,7 @@ pub use draft::Draft;
 pub use folder::{Listed, check_name, ls, next_name, rm};
 pub use manifest::{
     CHUNKS, DeviceRecord, FileRecord, HOST, HostRecord, MANIFEST, MANIFEST_HASH, Manifest, PROFILE,
-    Phase, Program, SCHEMA_VERSION, STATE, SessionTotals,
+    Phase, Program, SCHEMA_VERSION, STATE, SessionTotals, StallRecord,
 };
 pub use open::Image;
 pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWriter};

@@ -107,7 +107,9 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
             };
             let buffer = live.staging.as_ref().and_then(|pool| pool.take(STEP_LIMIT));
             let Some(buffer) = buffer else {
-                queue.fail(EngineError::Internal("no staging buffer comes back".to_owned()));
+                queue.fail(EngineError::Internal(
+                    "no staging buffer comes back".to_owned(),
+                ));
                 break;
             };
             let copied = live.enter_device(device).and_then(|_| {

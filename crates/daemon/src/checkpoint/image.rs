@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use fermata_control::user::Text;
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
-use fermata_store::image::{DeviceRecord, HostRecord, Manifest, Program, SessionTotals, next_name};
+use fermata_store::image::{
+    DeviceRecord, HostRecord, Manifest, Program, SessionTotals, StallRecord, next_name,
+};
 
 use super::Parts;
 use crate::criu::Criu;

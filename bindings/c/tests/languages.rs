@@ -49,6 +49,35 @@ fn device_and_managed_pointers_work_in_cuda() {
 }
 
 #[test]
+fn a_program_written_for_fti_restarts_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, program) = (root().join("bindings/c"), dir.path().join("fti"));
+    for (compiler, language) in [("gcc", "c"), ("g++", "c++")] {
+        run(Command::new(compiler)
+            .args(["-Wall", "-Wextra", "-Werror", "-x", language])
+            .arg(format!("-I{}", here.join("include").display()))
+            .arg("-o")
+            .arg(&program)
+            .arg(here.join("tests/fti.c"))
+            .arg(format!("-L{}", tree().display()))
+            .arg("-lfermata"));
+        let config = dir.path().join("config.fti");
+        let text = "[Basic]\nckpt_dir = DIR\nglbl_dir = DIR/global\nhead = 0\nckpt_l1 = 3\n\
+                    keep_last_ckpt = 0\ninline_l4 = 1\n[Restart]\nfailure = 0\n";
+        let folder = dir.path().join(language).display().to_string();
+        std::fs::write(&config, text.replace("DIR", &folder)).unwrap();
+        let until = |stop: &str| run(command(&program).arg(&config).arg(stop));
+        let want = until("0");
+        assert!(want.starts_with("sum "), "{want}");
+        assert_eq!(until("37"), "");
+        assert_eq!(until("58"), "restart at 30\n");
+        assert_eq!(until("0"), format!("restart at 50\n{want}"));
+        // It was done, so that nothing is left to restart from.
+        assert_eq!(until("0"), want);
+    }
+}
+
+#[test]
 fn header_and_library_name_the_same_functions() {
     let header = std::fs::read_to_string(root().join("bindings/c/include/fermata.h")).unwrap();
     let declared: BTreeSet<&str> = header

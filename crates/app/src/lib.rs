@@ -21,15 +21,18 @@ mod layout;
 mod level;
 mod maps;
 mod memory;
+mod partner;
 mod queue;
 mod record;
 mod restore;
+mod ring;
 mod search;
 mod session;
 mod site;
 mod snapshot;
 mod staging;
 mod status;
+mod transfer;
 mod variable;
 
 pub use comm::{Comm, Solo};

@@ -22,8 +22,10 @@ use crate::job::{Job, Outcome};
 use crate::layout::Lock;
 use crate::maps::Maps;
 use crate::memory::Memory;
+use crate::partner::{Keeper, push};
 use crate::record::{Record, VariableRecord};
 use crate::restore::{Source, restore};
+use crate::ring::Ring;
 use crate::search::{Found, search};
 use crate::site::Site;
 use crate::staging::PlainPool;
@@ -45,6 +47,8 @@ pub struct Session {
     pub(crate) config: Config,
     pub(crate) comm: Box<dyn Comm>,
     local: Site,
+    /// Our place among the ranks; `None` if there is one only.
+    ring: Option<Ring>,
     further: Vec<Site>,
     gpu: Option<Arc<Gpu>>,
     plain: PlainPool,
@@ -74,6 +78,7 @@ impl Session {
     pub fn init(config: Config, comm: Box<dyn Comm>) -> Result<Self> {
         let opened = Self::open(&config, &*comm);
         let (lock, local, further) = together(&*comm, opened)?;
+        let ring = Ring::new(&*comm, &node(&config))?;
         let mut newest = 0;
         for site in std::iter::once(&local).chain(&further) {
             newest = newest.max(site.layout.sequences()?.last().copied().unwrap_or(0));
@@ -84,6 +89,7 @@ impl Session {
             config,
             comm,
             local,
+            ring,
             further,
             gpu: None,
             variables: BTreeMap::new(),
@@ -185,6 +191,13 @@ impl Session {
     /// Any; there is no new checkpoint then, and the older ones are intact.
     pub fn checkpoint(&mut self, id: i64, level: Level) -> Result<()> {
         self.config.offers(level)?;
+        if level == Level::Partner && self.ring.is_none() {
+            return Err(AppError::Level {
+                level: level.number(),
+                name: level.name(),
+                what: "needs a job of two ranks or more",
+            });
+        }
         self.settle(Duration::from_secs_f64(self.config.deadline))?;
         let complete = match self.comm.size() {
             1 => None,
@@ -192,11 +205,38 @@ impl Session {
         };
         self.sequence += 1;
         self.newest_id = Some(id);
-        let started = self.start(id, level, complete);
-        if let Err(e) = &started {
+        let begun = Instant::now();
+        let mut made = self.start(id, level, complete);
+        if let (Level::Partner, Some(ring)) = (level, self.ring) {
+            made = self.to_partner(made, ring, complete.unwrap_or(0), begun);
+        }
+        if let Err(e) = &made {
             self.failure(e);
         }
-        started
+        made
+    }
+
+    /// Waits for the local checkpoint on all ranks and copies each to its partner, before the program goes
+    /// on: message passing belongs to the program's thread.
+    fn to_partner(
+        &mut self,
+        started: Result<()>,
+        ring: Ring,
+        complete: u64,
+        begun: Instant,
+    ) -> Result<()> {
+        let limit = Duration::from_secs_f64(self.config.deadline);
+        let local = started.and_then(|()| self.join(limit, Some(begun)).map(drop));
+        together(&*self.comm, local)?;
+        let keeper = Keeper::beside(&self.local);
+        push(&*self.comm, &ring, &keeper, self.sequence)?;
+        let keep = self.config.keep_last as usize;
+        keeper.prune(self.comm.size(), complete, keep)?;
+        if let Some(last) = &mut self.status.last {
+            last.blocked_seconds = begun.elapsed().as_secs_f64();
+            last.total_seconds = last.blocked_seconds;
+        }
+        Ok(())
     }
 
     fn start(&mut self, id: i64, level: Level, complete: Option<u64>) -> Result<()> {
@@ -507,6 +547,7 @@ impl Session {
             for site in std::iter::once(&self.local).chain(&self.further) {
                 site.prune(u64::MAX, 0)?;
             }
+            Keeper::beside(&self.local).prune(self.comm.size(), u64::MAX, 0)?;
         }
         Ok(())
     }
@@ -519,6 +560,12 @@ impl Drop for Session {
             let _ = running.thread.join();
         }
     }
+}
+
+/// Where this rank is, as far as the choice of partners is concerned.
+fn node(config: &Config) -> String {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    config.node.clone().unwrap_or_else(host)
 }
 
 fn describe(target: &Target) -> VariableRecord {

@@ -266,7 +266,7 @@ fn one_job_in_a_folder_at_a_time() {
 fn levels_that_are_not_there_are_one_clear_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut s = session(dir.path(), |_| ());
-    for (number, word) in [(2, "partner"), (3, "erasure"), (4, "shared")] {
+    for (number, word) in [(2, "two ranks"), (3, "erasure"), (4, "shared")] {
         let level = Level::from_number(number).unwrap();
         let e = s.checkpoint(1, level).unwrap_err();
         assert!(e.to_string().contains(word), "{e}");

@@ -182,7 +182,13 @@ fn make(dir: &Path) -> Result<()> {
     let unique = format::PackId(sync::unique()?);
     let temporary = dir.join("tmp").join(format!("version-{unique}"));
     sync::write_new(&temporary, &[VERSION_TEXT.as_bytes()], true)?;
-    sync::rename(&temporary, &dir.join("version"))?;
+    let version = dir.join("version");
+    match sync::rename(&temporary, &version) {
+        // Somebody else was faster and has taken our temporary file for a dead writer's.
+        Err(StoreError::Io { source, .. })
+            if source.kind() == std::io::ErrorKind::NotFound && version.exists() => {}
+        other => other?,
+    }
     sync::folder(dir)
 }
 

@@ -38,6 +38,8 @@ pub struct Config {
     pub downtime: f64,
     /// Checkpoints kept at each level.
     pub keep_last: u32,
+    /// The node's name for the choice of partners; the host's name if there is none.
+    pub node: Option<String>,
     /// Bytes of a block, the unit of differential checkpoints: a power of two in [`BLOCK_BYTES`].
     pub block_bytes: u32,
     /// Whether the program goes on as soon as its data is captured.
@@ -70,6 +72,7 @@ impl Default for Config {
             between_failures: 86_400.0,
             downtime: 60.0,
             keep_last: 2,
+            node: None,
             block_bytes: 1 << 20,
             background: true,
             staging_bytes: 256 << 20,
@@ -119,10 +122,10 @@ impl Config {
     /// `Level` says why not.
     pub fn offers(&self, level: Level) -> Result<()> {
         let what = match level {
-            Level::Local => return Ok(()),
+            Level::Local | Level::Partner => return Ok(()),
             Level::Shared if self.shared.is_some() => return Ok(()),
             Level::Shared => "not configured; name a folder in `[shared]`",
-            Level::Partner | Level::Erasure => "not in this release",
+            Level::Erasure => "not in this release",
         };
         Err(AppError::Level {
             level: level.number(),

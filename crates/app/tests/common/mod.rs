@@ -1,6 +1,8 @@
 //! What the tests share: configurations, memory, data.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod ranks;
+
 use std::ffi::c_void;
 use std::path::Path;
 

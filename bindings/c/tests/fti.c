@@ -1,0 +1,56 @@
+/* A program as one writes it for FTI, built with fti_compat.h and without MPI. Runs
+ * until step `stop`, where it ends without saying goodbye; prints the sum at the end.
+ *   fti CONFIG STOP */
+#define FERMATA_NO_MPI
+#include "fti_compat.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+typedef struct {
+    int step;
+    double sum;
+} progress;
+
+int main(int argc, char **argv) {
+    progress p = {0, 0.0};
+    double *values = (double *)malloc(10000 * sizeof(double));
+    int i, stop;
+    FTIT_type progress_type;
+    if (argc != 3 || !values) {
+        return 2;
+    }
+    stop = atoi(argv[2]);
+    if (FTI_Init(argv[1], 0) != FTI_SCES) {
+        return 3;
+    }
+    FTI_InitType(&progress_type, sizeof(progress));
+    for (i = 0; i < 10000; i++) {
+        values[i] = i;
+    }
+    FTI_Protect(0, &p, 1, progress_type);
+    FTI_Protect(1, values, 10000, FTI_DBLE);
+    if (FTI_Status() != 0) {
+        if (FTI_GetStoredSize(1) != 10000 * (long)sizeof(double) || FTI_Recover() != FTI_SCES) {
+            return 4;
+        }
+        printf("restart at %d\n", p.step);
+    }
+    while (p.step < 100) {
+        for (i = 0; i < 10000; i++) {
+            values[i] = values[i] * 0.99 + p.step;
+        }
+        p.sum += values[p.step];
+        p.step++;
+        if (p.step % 10 == 0 && FTI_Checkpoint(p.step, 1) != FTI_DONE) {
+            return 5;
+        }
+        if (p.step == stop) {
+            fflush(stdout);
+            _exit(0);
+        }
+    }
+    printf("sum %.17g\n", p.sum);
+    free(values);
+    return FTI_Finalize() == FTI_SCES ? 0 : 6;
+}

@@ -1,0 +1,156 @@
+//! Level 2: each rank's newest checkpoint also lies on its partner's node.
+//!
+//! A copy lies in `FOLDER/NAME/partner/rank-OWNER/` of the rank that keeps it, with its chunks in that
+//! node's store. A rank that has lost its own gets it back from whoever has one, before recovery begins.
+
+use std::path::Path;
+
+use crate::comm::{Comm, exchange, together};
+use crate::layout::Layout;
+use crate::ring::{Ring, send};
+use crate::site::Site;
+use crate::transfer::{Incoming, Outgoing};
+use crate::{AppError, Level, Result};
+
+/// Where a rank keeps the copies of others.
+pub(crate) struct Keeper {
+    job: std::path::PathBuf,
+    local: Site,
+}
+
+/// A copy that somebody has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) holder: u32,
+    pub(crate) owner: u32,
+    pub(crate) sequence: u64,
+}
+
+impl Keeper {
+    /// The copies beside a rank's own checkpoints.
+    pub(crate) fn beside(local: &Site) -> Self {
+        let job = local.layout.rank.parent().unwrap_or(Path::new("/"));
+        Self {
+            job: job.join("partner"),
+            local: local.clone(),
+        }
+    }
+
+    /// The rank's own checkpoints.
+    pub(crate) fn own_site(&self) -> &Site {
+        &self.local
+    }
+
+    /// The place of the copies of `owner`.
+    pub(crate) fn site(&self, owner: u32) -> Site {
+        Site {
+            level: Level::Partner,
+            layout: Layout {
+                store: self.local.layout.store.clone(),
+                rank: self.job.join(format!("rank-{owner:05}")),
+            },
+            store: self.local.store.clone(),
+        }
+    }
+
+    /// Every copy that any rank has. Collective.
+    pub(crate) fn all(&self, comm: &dyn Comm) -> Result<Vec<Holding>> {
+        let mine = together(comm, self.own(comm.size()))?;
+        let bytes: Vec<u8> = mine
+            .iter()
+            .flat_map(|(owner, sequence)| [u64::from(*owner), *sequence])
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        let said = exchange(comm, &bytes)?;
+        let mut all = Vec::new();
+        for (holder, bytes) in said.iter().enumerate() {
+            for pair in bytes.as_chunks::<16>().0 {
+                let (owner, sequence) = pair.split_at(8);
+                all.push(Holding {
+                    holder: holder as u32,
+                    owner: number(owner) as u32,
+                    sequence: number(sequence),
+                });
+            }
+        }
+        Ok(all)
+    }
+
+    fn own(&self, ranks: u32) -> Result<Vec<(u32, u64)>> {
+        let mut own = Vec::new();
+        for owner in 0..ranks {
+            let sequences = self.site(owner).layout.sequences()?;
+            own.extend(sequences.into_iter().map(|s| (owner, s)));
+        }
+        Ok(own)
+    }
+
+    /// Removes the copies of every owner but the newest; see [`Site::prune`].
+    pub(crate) fn prune(&self, ranks: u32, complete: u64, keep: usize) -> Result<()> {
+        (0..ranks).try_for_each(|owner| self.site(owner).prune(complete, keep))
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
+}
+
+/// Copies every rank's checkpoint of this number to the next rank in the ring. Collective.
+pub(crate) fn push(comm: &dyn Comm, ring: &Ring, keeper: &Keeper, sequence: u64) -> Result<()> {
+    let opened = keeper
+        .local
+        .image(sequence)
+        .and_then(|image| Outgoing::open(&keeper.local, &image));
+    let out = together(comm, opened)?;
+    let site = keeper.site(ring.previous);
+    let header = ring.forward(comm, out.header())?;
+    let mut incoming = Incoming::open(&site, &header);
+    let answer = incoming.as_ref().map_or(Vec::new(), Incoming::answer);
+    let sending = out.groups(&ring.backward(comm, &answer)?);
+    let coming = incoming.as_ref().map_or(Vec::new(), Incoming::groups);
+    let mut result = Ok(());
+    for step in 0..sending.len().max(coming.len()) {
+        let message = match sending.get(step).map(|group| out.message(group)) {
+            Some(Ok(message)) => message,
+            Some(Err(e)) => {
+                result = Err(e);
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        let to = sending.get(step).map(|_| (ring.next, message.as_slice()));
+        let from = coming.get(step).map(|_| ring.previous);
+        let received = ring.swap(comm, to, from)?;
+        if let (Ok(incoming), Some(group)) = (&mut incoming, coming.get(step)) {
+            incoming.take(group, &received);
+        }
+    }
+    drop(out);
+    let stored = incoming.and_then(Incoming::finish);
+    together(comm, result.and(stored))
+}
+
+/// Gives rank `holding.owner` its checkpoint back. The two ranks named in it take part, others return at
+/// once.
+pub(crate) fn fetch(comm: &dyn Comm, keeper: &Keeper, holding: Holding) -> Result<()> {
+    let Holding {
+        holder,
+        owner,
+        sequence,
+    } = holding;
+    if comm.rank() == owner {
+        return Incoming::receive(comm, holder, &keeper.local);
+    }
+    if comm.rank() != holder {
+        return Ok(());
+    }
+    let site = keeper.site(owner);
+    let out: Result<Outgoing, AppError> = crate::search::sound(&site, sequence)
+        .and_then(|_| site.image(sequence))
+        .and_then(|image| Outgoing::open(&site, &image));
+    match out {
+        Ok(out) => out.send(comm, owner),
+        // An empty header says that there is nothing to give.
+        Err(_) => send(comm, owner, &[]),
+    }
+}

@@ -1,0 +1,103 @@
+//! Ranks as threads of one process, which talk over channels.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Barrier, Mutex};
+use std::time::Duration;
+
+use fermata_app::{Comm, Result};
+
+/// One rank's end of all channels.
+pub struct Threads {
+    rank: u32,
+    to: Vec<Sender<Vec<u8>>>,
+    from: Vec<Mutex<Receiver<Vec<u8>>>>,
+}
+
+impl Threads {
+    /// Runs `work` on so many ranks at once; what each returns, by rank.
+    pub fn run<T: Send>(ranks: u32, work: impl Fn(Threads) -> T + Sync) -> Vec<T> {
+        let n = ranks as usize;
+        let mut senders: Vec<Vec<_>> = (0..n).map(|_| Vec::new()).collect();
+        let mut receivers: Vec<Vec<_>> = (0..n).map(|_| Vec::new()).collect();
+        for sender in &mut senders {
+            for receiver in &mut receivers {
+                let (tx, rx) = channel();
+                sender.push(tx);
+                receiver.push(Mutex::new(rx));
+            }
+        }
+        let ready = Barrier::new(n);
+        let (work, ready) = (&work, &ready);
+        std::thread::scope(|scope| {
+            let ends = senders.into_iter().zip(receivers).enumerate();
+            let threads: Vec<_> = ends
+                .map(|(rank, (to, from))| {
+                    scope.spawn(move || {
+                        ready.wait();
+                        work(Threads {
+                            rank: rank as u32,
+                            to,
+                            from,
+                        })
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+}
+
+impl Comm for Threads {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.to.len() as u32
+    }
+
+    fn barrier(&self) -> Result<()> {
+        let mut all = vec![0; self.to.len()];
+        let into = if self.rank == 0 {
+            &mut all[..]
+        } else {
+            &mut []
+        };
+        self.gather(&[1], into, 0)?;
+        self.broadcast(&mut [1], 0)
+    }
+
+    fn broadcast(&self, bytes: &mut [u8], root: u32) -> Result<()> {
+        if self.rank != root {
+            return self.receive(bytes, root);
+        }
+        let others = (0..self.size()).filter(|r| *r != root);
+        others.for_each(|r| self.send(bytes, r).unwrap());
+        Ok(())
+    }
+
+    fn gather(&self, mine: &[u8], all: &mut [u8], root: u32) -> Result<()> {
+        if self.rank != root {
+            return self.send(mine, root);
+        }
+        for (rank, part) in all.chunks_mut(mine.len()).enumerate() {
+            match rank as u32 == root {
+                true => part.copy_from_slice(mine),
+                false => self.receive(part, rank as u32)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, bytes: &[u8], to: u32) -> Result<()> {
+        self.to[to as usize].send(bytes.to_vec()).unwrap();
+        Ok(())
+    }
+
+    fn receive(&self, bytes: &mut [u8], from: u32) -> Result<()> {
+        let channel = self.from[from as usize].lock().unwrap();
+        let message = channel.recv_timeout(Duration::from_secs(60)).unwrap();
+        bytes.copy_from_slice(&message);
+        Ok(())
+    }
+}

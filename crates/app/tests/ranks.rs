@@ -1,0 +1,195 @@
+//! Several ranks, each a thread with a node folder of its own: what is lost comes back, all ranks take the
+//! same checkpoint, and what cannot be is said on every rank.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+
+use common::ranks::Threads;
+use common::{config, host, noise};
+use fermata_app::{Config, ElementType, Level, Session};
+
+const BYTE: ElementType = ElementType(1);
+const BYTES: usize = 700_001;
+
+fn data(rank: u32, step: u64) -> Vec<u8> {
+    // Half is the same everywhere, as in replicas; a part changes with the step.
+    let mut data = noise(BYTES, 7);
+    data[..BYTES / 2].copy_from_slice(&noise(BYTES / 2, 100 + u64::from(rank)));
+    data[..1000].copy_from_slice(&noise(1000, 10_000 * step + u64::from(rank)));
+    data
+}
+
+fn node(dir: &Path, rank: u32) -> std::path::PathBuf {
+    dir.join(format!("node-{rank}"))
+}
+
+fn start(
+    dir: &Path,
+    comm: Threads,
+    change: &(dyn Fn(&mut Config) + Sync),
+) -> fermata_app::Result<Session> {
+    let rank = fermata_app::Comm::rank(&comm);
+    let folder = node(dir, rank);
+    let config = config(&folder, |c| {
+        c.block_bytes = 16_384;
+        c.node = Some(format!("node-{rank}"));
+        change(c);
+    });
+    Session::init(config, Box::new(comm))
+}
+
+/// Makes a checkpoint of each of these steps and levels, on all ranks.
+fn write(dir: &Path, ranks: u32, steps: &[(u64, Level)], change: &(dyn Fn(&mut Config) + Sync)) {
+    Threads::run(ranks, |comm| {
+        let rank = fermata_app::Comm::rank(&comm);
+        let mut s = start(dir, comm, change).unwrap();
+        for (step, level) in steps {
+            let mut data = data(rank, *step);
+            s.protect(1, host(&mut data), BYTE).unwrap();
+            s.checkpoint(*step as i64, *level).unwrap();
+        }
+        s.wait(std::time::Duration::from_secs(60)).unwrap();
+    });
+}
+
+/// Recovers on all ranks; the step, and the level at each rank.
+fn read(dir: &Path, ranks: u32, change: &(dyn Fn(&mut Config) + Sync)) -> (i64, Vec<u8>) {
+    let found = Threads::run(ranks, |comm| {
+        let rank = fermata_app::Comm::rank(&comm);
+        let mut s = start(dir, comm, change).unwrap();
+        let mut back = vec![0u8; BYTES];
+        s.protect(1, host(&mut back), BYTE).unwrap();
+        let step = s.recover().unwrap();
+        assert!(back == data(rank, step as u64), "rank {rank}");
+        (step, s.status().recovery.unwrap().level)
+    });
+    let step = found[0].0;
+    assert!(found.iter().all(|f| f.0 == step), "{found:?}");
+    (step, found.into_iter().map(|f| f.1).collect())
+}
+
+#[test]
+fn a_lost_node_comes_back_from_its_partner() {
+    for ranks in [2, 3, 4, 5] {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            ranks,
+            &[(1, Level::Partner), (2, Level::Partner)],
+            &|_| (),
+        );
+        for lost in 0..ranks {
+            std::fs::remove_dir_all(node(dir.path(), lost)).unwrap();
+            let (step, levels) = read(dir.path(), ranks, &|_| ());
+            assert_eq!(step, 2, "{ranks} ranks, {lost} lost");
+            let want: Vec<u8> = (0..ranks).map(|r| if r == lost { 2 } else { 1 }).collect();
+            assert_eq!(levels, want);
+            // What the lost node kept for another is copied again by the next checkpoint.
+            write(dir.path(), ranks, &[(2, Level::Partner)], &|_| ());
+        }
+    }
+}
+
+#[test]
+fn two_neighbours_lost_are_too_many_but_not_two_others() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 4, &[(1, Level::Partner)], &|_| ());
+    for lost in [0, 2] {
+        std::fs::remove_dir_all(node(dir.path(), lost)).unwrap();
+    }
+    assert_eq!(read(dir.path(), 4, &|_| ()), (1, vec![2, 1, 2, 1]));
+    for lost in [1, 2] {
+        std::fs::remove_dir_all(node(dir.path(), lost)).unwrap();
+    }
+    let errors = Threads::run(4, |comm| {
+        let mut s = start(dir.path(), comm, &|_| ()).unwrap();
+        let mut back = vec![0u8; BYTES];
+        s.protect(1, host(&mut back), BYTE).unwrap();
+        let e = s.recover().unwrap_err();
+        assert!(back.iter().all(|b| *b == 0));
+        e.to_string()
+    });
+    assert_eq!(errors.len(), 4);
+}
+
+#[test]
+fn a_torn_file_on_one_rank_comes_back_from_its_partner() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        3,
+        &[(1, Level::Partner), (2, Level::Partner)],
+        &|_| (),
+    );
+    let packs = node(dir.path(), 1).join("test/store/packs");
+    let rank = node(dir.path(), 1).join("test/rank-00001");
+    std::fs::remove_file(rank.join("c000000000002/chunks")).unwrap();
+    assert_eq!(read(dir.path(), 3, &|_| ()), (2, vec![1, 2, 1]));
+    // The packs of that node serve its own checkpoint and its copy of another's.
+    assert!(packs.exists());
+}
+
+#[test]
+fn all_ranks_take_the_newest_that_all_have() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        3,
+        &[(1, Level::Local), (2, Level::Local)],
+        &|_| (),
+    );
+    let newest = node(dir.path(), 2).join("test/rank-00002/c000000000002");
+    std::fs::remove_dir_all(newest).unwrap();
+    assert_eq!(read(dir.path(), 3, &|_| ()), (1, vec![1, 1, 1]));
+}
+
+#[test]
+fn all_nodes_lost_come_back_from_the_shared_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = dir.path().join("shared");
+    let set = |c: &mut Config| c.shared = Some(shared.clone());
+    write(
+        dir.path(),
+        3,
+        &[(1, Level::Shared), (2, Level::Partner), (3, Level::Local)],
+        &set,
+    );
+    std::fs::remove_dir_all(node(dir.path(), 0)).unwrap();
+    assert_eq!(read(dir.path(), 3, &set).0, 2);
+    for rank in 0..3 {
+        std::fs::remove_dir_all(node(dir.path(), rank)).unwrap();
+    }
+    assert_eq!(read(dir.path(), 3, &set), (1, vec![4, 4, 4]));
+}
+
+#[test]
+fn another_number_of_ranks_is_refused_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 3, &[(1, Level::Local)], &|_| ());
+    for ranks in [2, 4] {
+        let errors = Threads::run(ranks, |comm| {
+            start(dir.path(), comm, &|_| ()).err().unwrap().to_string()
+        });
+        assert!(errors[0].contains("of 3, this is rank 0 of"), "{errors:?}");
+        assert_eq!(errors.len(), ranks as usize);
+    }
+    assert_eq!(read(dir.path(), 3, &|_| ()).0, 1);
+}
+
+#[test]
+fn a_variable_missing_on_one_rank_stops_all_before_they_write() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 3, &[(1, Level::Local)], &|_| ());
+    let errors = Threads::run(3, |comm| {
+        let rank = fermata_app::Comm::rank(&comm);
+        let mut s = start(dir.path(), comm, &|_| ()).unwrap();
+        let mut back = vec![0u8; BYTES - (rank == 1) as usize];
+        s.protect(1, host(&mut back), BYTE).unwrap();
+        let e = s.recover().unwrap_err();
+        assert!(back.iter().all(|b| *b == 0), "rank {rank} has written");
+        e.code()
+    });
+    assert_eq!(errors, [15, 5, 15]);
+}

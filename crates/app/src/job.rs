@@ -1,8 +1,8 @@
 //! Making one checkpoint, on a thread of its own.
 //!
 //! ```text
-//!  draft ─► capture ─► packs published ─► chunk table, manifest ─► image has its name ─► next level, pruning
-//!              └─ captured: the program may go on
+//!  draft ─► capture ─► packs published ─► image has its name ─► next level ─► old ones removed
+//!              └─ captured                                          └─ complete
 //! ```
 //! Everything before the image has its name leaves nothing behind when it fails.
 
@@ -23,6 +23,15 @@ use crate::record::{KEY, Record};
 use crate::site::Site;
 use crate::staging::{PIECE, PlainPool};
 use crate::{AppError, Config, Result};
+
+/// How far a checkpoint is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Progress {
+    /// Nothing looks at the program's memory any more.
+    Captured,
+    /// It is there, at every level asked for.
+    Complete(Outcome),
+}
 
 /// Everything a checkpoint needs.
 pub(crate) struct Job {
@@ -48,22 +57,22 @@ pub(crate) struct Outcome {
 }
 
 impl Job {
-    /// Makes the checkpoint. Sends on `captured` once the program may go on.
-    pub(crate) fn run(&self, captured: &Sender<()>) -> Result<Outcome> {
+    /// Makes the checkpoint, then removes old ones: an error after `Complete` is about those.
+    pub(crate) fn run(&self, progress: &Sender<Progress>) -> Result<()> {
         let start = Instant::now();
-        let (image, totals) = self.local(captured)?;
+        let (image, totals) = self.local(progress)?;
         for site in &self.further {
             copy(&image, &self.local, site)?;
         }
         let seconds = start.elapsed().as_secs_f64();
+        // Whoever waited may have given up; the checkpoint is good all the same.
+        let _ = progress.send(Progress::Complete(Outcome { totals, seconds }));
         let complete = self.complete.unwrap_or(self.record.sequence);
-        for site in std::iter::once(&self.local).chain(&self.further) {
-            site.prune(complete, self.config.keep_last as usize)?;
-        }
-        Ok(Outcome { totals, seconds })
+        let mut sites = std::iter::once(&self.local).chain(&self.further);
+        sites.try_for_each(|site| site.prune(complete, self.config.keep_last as usize))
     }
 
-    fn local(&self, captured: &Sender<()>) -> Result<(Image, Totals)> {
+    fn local(&self, progress: &Sender<Progress>) -> Result<(Image, Totals)> {
         let write = AppError::store("write the checkpoint");
         let start = Instant::now();
         let store = &self.local.store;
@@ -80,7 +89,7 @@ impl Job {
         let names = capture(&plan, &writer, self.gpu.as_deref(), &self.plain, || {
             stopped = start.elapsed().as_secs_f64();
             // Nobody may be waiting any more; then the checkpoint is dropped below.
-            let _ = captured.send(());
+            let _ = progress.send(Progress::Captured);
         })?;
         let totals = writer.finish().map_err(&write)?;
         self.table(&names)?

@@ -18,7 +18,7 @@ use crate::capture::Target;
 use crate::comm::{Comm, numbers, together};
 use crate::costs::Measured;
 use crate::gpu::{Gpu, Place, locate};
-use crate::job::{Job, Outcome};
+use crate::job::{Job, Outcome, Progress};
 use crate::layout::Lock;
 use crate::maps::Maps;
 use crate::memory::Memory;
@@ -35,10 +35,12 @@ use crate::{AppError, Config, Level, Result};
 
 /// A checkpoint that is being made.
 struct Running {
-    thread: JoinHandle<Result<Outcome>>,
-    /// Gets a message when the data is captured, and closes when the thread ends.
-    progress: Receiver<()>,
+    thread: JoinHandle<Result<()>>,
+    /// Says how far it is, and closes when the thread ends.
+    progress: Receiver<Progress>,
     sequence: u64,
+    /// Whether it is there; what follows is the removal of old ones.
+    complete: bool,
     report: CheckpointReport,
 }
 
@@ -208,7 +210,7 @@ impl Session {
         let begun = Instant::now();
         let mut made = self.start(id, level, complete);
         if let (Level::Partner, Some(ring)) = (level, self.ring) {
-            made = self.to_partner(made, ring, complete.unwrap_or(0), begun);
+            made = self.copy_to_partner(made, ring, complete.unwrap_or(0), begun);
         }
         if let Err(e) = &made {
             self.failure(e);
@@ -218,7 +220,7 @@ impl Session {
 
     /// Waits for the local checkpoint on all ranks and copies each to its partner, before the program goes
     /// on: message passing belongs to the program's thread.
-    fn to_partner(
+    fn copy_to_partner(
         &mut self,
         started: Result<()>,
         ring: Ring,
@@ -226,16 +228,13 @@ impl Session {
         begun: Instant,
     ) -> Result<()> {
         let limit = Duration::from_secs_f64(self.config.deadline);
-        let local = started.and_then(|()| self.join(limit, Some(begun)).map(drop));
+        let local = started.and_then(|()| self.join(limit));
         together(&*self.comm, local)?;
         let keeper = Keeper::beside(&self.local);
         push(&*self.comm, &ring, &keeper, self.sequence)?;
         let keep = self.config.keep_last as usize;
         keeper.prune(self.comm.size(), complete, keep)?;
-        if let Some(last) = &mut self.status.last {
-            last.blocked_seconds = begun.elapsed().as_secs_f64();
-            last.total_seconds = last.blocked_seconds;
-        }
+        self.held_since(begun);
         Ok(())
     }
 
@@ -283,6 +282,7 @@ impl Session {
             thread,
             progress,
             sequence: self.sequence,
+            complete: false,
             report: CheckpointReport {
                 id,
                 level: level.number(),
@@ -291,29 +291,34 @@ impl Session {
             },
         });
         let limit = Duration::from_secs_f64(self.config.deadline);
-        let signal = self
-            .running
-            .as_ref()
-            .map(|r| r.progress.recv_timeout(limit));
-        if signal == Some(Err(RecvTimeoutError::Timeout)) {
+        let running = self.running.as_ref();
+        let captured = running.map_or(Ok(Progress::Captured), |r| r.progress.recv_timeout(limit));
+        if matches!(captured, Err(RecvTimeoutError::Timeout)) {
             abandoned.store(true, Ordering::Release);
             return Err(AppError::Deadline {
                 what: "capturing the program's data",
                 seconds: self.config.deadline,
             });
         }
-        if !self.config.background {
-            let limit = limit.saturating_sub(begun.elapsed());
-            self.join(limit, Some(begun))?;
-            return Ok(());
-        }
         if let Some(running) = &mut self.running {
             running.report.blocked_seconds = begun.elapsed().as_secs_f64();
         }
-        match signal {
+        if captured.is_err() {
             // The thread has ended without capturing: it has failed.
-            Some(Err(RecvTimeoutError::Disconnected)) => self.join(limit, None).map(drop),
-            _ => Ok(()),
+            return self.join(limit);
+        }
+        if !self.config.background {
+            self.complete(limit)?;
+            self.held_since(begun);
+        }
+        Ok(())
+    }
+
+    /// The program was held since `begun` for the newest checkpoint.
+    fn held_since(&mut self, begun: Instant) {
+        if let Some(last) = &mut self.status.last {
+            last.blocked_seconds = begun.elapsed().as_secs_f64();
+            last.total_seconds = last.total_seconds.max(last.blocked_seconds);
         }
     }
 
@@ -330,56 +335,77 @@ impl Session {
             .collect()
     }
 
-    /// Waits for a checkpoint that is being written, at most `limit`, and notes how it ended.
+    /// Waits until nothing is at work any more, at most `limit`, and notes how it ended.
     fn settle(&mut self, limit: Duration) -> Result<()> {
-        match self.join(limit, None) {
+        match self.join(limit) {
             Err(e @ AppError::Deadline { .. }) if self.running.is_some() => Err(e),
             Err(e) => {
                 self.failure(&e);
                 Ok(())
             }
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
         }
     }
 
-    /// Waits for the running checkpoint; true if there was one. `held` is since when the program waits,
-    /// if it waits for the end.
-    fn join(&mut self, limit: Duration, held: Option<Instant>) -> Result<bool> {
-        let Some(running) = &self.running else {
-            return Ok(false);
-        };
+    /// Waits until the checkpoint that is being written is there.
+    fn complete(&mut self, limit: Duration) -> Result<()> {
         let until = Instant::now() + limit;
-        loop {
+        while let Some(running) = self.running.as_ref().filter(|r| !r.complete) {
             let left = until.saturating_duration_since(Instant::now());
             match running.progress.recv_timeout(left) {
-                Ok(()) => {}
+                Ok(Progress::Captured) => {}
+                Ok(Progress::Complete(outcome)) => self.enter(outcome),
+                Err(RecvTimeoutError::Disconnected) => return self.join(limit),
+                Err(RecvTimeoutError::Timeout) => return Err(late(limit)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the running checkpoint's thread has ended: it is there, and old ones are gone.
+    fn join(&mut self, limit: Duration) -> Result<()> {
+        let until = Instant::now() + limit;
+        while let Some(running) = &self.running {
+            let left = until.saturating_duration_since(Instant::now());
+            match running.progress.recv_timeout(left) {
+                Ok(Progress::Captured) => {}
+                Ok(Progress::Complete(outcome)) => self.enter(outcome),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    return Err(AppError::Deadline {
-                        what: "writing the checkpoint",
-                        seconds: limit.as_secs_f64(),
-                    });
-                }
+                Err(RecvTimeoutError::Timeout) => return Err(late(limit)),
             }
         }
         let Some(running) = self.running.take() else {
-            return Ok(false);
+            return Ok(());
         };
         let ended = running.thread.join();
-        let outcome = ended.map_err(|_| AppError::Fault("the checkpoint's thread"))??;
-        let mut report = running.report;
-        if let Some(begun) = held {
-            report.blocked_seconds = begun.elapsed().as_secs_f64();
+        match ended.unwrap_or(Err(AppError::Fault("the checkpoint's thread"))) {
+            // The checkpoint is there, only old ones could not be removed: the next one tries again.
+            Err(e) if running.complete => {
+                self.status.last_failure = Some(e.text());
+                Ok(())
+            }
+            other => other,
         }
+    }
+
+    /// A checkpoint is complete.
+    fn enter(&mut self, outcome: Outcome) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        running.complete = true;
+        let mut report = running.report;
         report.written_bytes = outcome.totals.new_bytes;
         report.total_seconds = outcome.seconds;
-        self.measured
-            .checkpoint(report.blocked_seconds, report.total_seconds);
         self.committed = running.sequence;
+        let held = match self.config.background {
+            true => report.blocked_seconds,
+            false => report.total_seconds,
+        };
+        self.measured.checkpoint(held, report.total_seconds);
         self.status.checkpoints += 1;
         self.status.recoverable = Some(report.id);
         self.status.last = Some(report);
-        Ok(true)
     }
 
     fn failure(&mut self, error: &AppError) {
@@ -392,13 +418,13 @@ impl Session {
     /// # Errors
     /// Why it failed; `Deadline` when it is not complete yet.
     pub fn wait(&mut self, limit: Duration) -> Result<()> {
-        let joined = self.join(limit, None);
+        let joined = self.join(limit);
         if let Err(e) = &joined
             && self.running.is_none()
         {
             self.failure(e);
         }
-        joined.map(drop)
+        joined
     }
 
     /// Fills all protected variables from the newest sound checkpoint and returns its number. Everything
@@ -522,7 +548,7 @@ impl Session {
             busy: self
                 .running
                 .as_ref()
-                .is_some_and(|r| !r.thread.is_finished()),
+                .is_some_and(|r| !r.complete && !r.thread.is_finished()),
             interval_seconds: interval,
             waste: interval.and_then(|t| self.measured.waste(&self.config, t)),
             ..self.status.clone()
@@ -541,7 +567,7 @@ impl Session {
     /// Why the last checkpoint failed, or why checkpoints could not be removed.
     pub fn finalize(mut self, remove: bool) -> Result<()> {
         let limit = Duration::from_secs_f64(self.config.deadline);
-        let waited = self.join(limit, None).map(drop);
+        let waited = self.join(limit);
         together(&*self.comm, waited)?;
         if remove && !self.config.keep_at_end {
             for site in std::iter::once(&self.local).chain(&self.further) {
@@ -566,6 +592,13 @@ impl Drop for Session {
 fn node(config: &Config) -> String {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     config.node.clone().unwrap_or_else(host)
+}
+
+fn late(limit: Duration) -> AppError {
+    AppError::Deadline {
+        what: "writing the checkpoint",
+        seconds: limit.as_secs_f64(),
+    }
 }
 
 fn describe(target: &Target) -> VariableRecord {

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_device::PinnedBuffer;
+use fermata_device::HostEnd;
 use fermata_store::AlignedBuf;
 use parking_lot::{Condvar, Mutex};
 
@@ -14,7 +14,7 @@ pub(crate) const PIECE: usize = 4 << 20;
 
 /// A buffer with a piece of a variable.
 pub(crate) enum Buffer {
-    Pinned(PinnedBuffer),
+    Pinned(HostEnd),
     Plain(PlainBuffer),
 }
 
@@ -22,16 +22,7 @@ impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match self {
-            Self::Pinned(b) => b,
-            Self::Plain(b) => b,
-        }
-    }
-}
-
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Pinned(b) => b,
+            Self::Pinned(b) => b.bytes(),
             Self::Plain(b) => b,
         }
     }

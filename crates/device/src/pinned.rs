@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU32;
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::{Condvar, Mutex};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::{Driver, DriverError};
 
@@ -51,18 +52,53 @@ impl PinnedPool {
         let start = start.cast::<u8>();
         // SAFETY: the driver gave `all` bytes; nobody else knows of them yet.
         unsafe { std::ptr::write_bytes(start, 0, all) };
+        Ok(Self::of(start, count, bytes))
+    }
+
+    /// As [`PinnedPool::new`], at an address where nothing may be mapped yet, so that where the kernel and
+    /// the driver put other things does not depend on it.
+    ///
+    /// # Errors
+    /// What the driver says; `CUDA_ERROR_OUT_OF_MEMORY` if the memory cannot be mapped.
+    pub fn at(
+        driver: &Driver,
+        address: u64,
+        count: usize,
+        bytes: usize,
+    ) -> Result<Self, DriverError> {
+        let all = count * bytes;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: NOREPLACE makes the kernel refuse addresses that are in use.
+        let mapped = unsafe { mmap_anonymous(address as *mut c_void, all, access, flags) };
+        let start = mapped.map_err(|error| DriverError {
+            call: "mapping staging buffers",
+            code: cu::CUDA_ERROR_OUT_OF_MEMORY,
+            name: error.to_string(),
+        })?;
+        let start = start.cast::<u8>();
+        // SAFETY: the mapping has `all` bytes, nobody else knows of them yet, and it stays.
+        unsafe {
+            std::ptr::write_bytes(start, 0, all);
+            driver.register_range(start, all)?;
+        }
+        Ok(Self::of(start, count, bytes))
+    }
+
+    /// A pool of memory that is pinned and stays.
+    fn of(start: *mut u8, count: usize, bytes: usize) -> Self {
         let slot = |i: usize| Slot {
             // SAFETY: for every i below `count` the offset stays within the allocation.
             start: unsafe { start.add(i * bytes) },
         };
         let free = (0..count).map(slot).collect();
-        Ok(Self {
+        Self {
             shared: Arc::new(Shared {
                 free: Mutex::new(free),
                 returned: Condvar::new(),
                 bytes,
             }),
-        })
+        }
     }
 
     /// Bytes of each buffer.

@@ -14,20 +14,24 @@
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use fermata_device::{ContextHandle, Driver, SharedSpan, Span, Window};
+use fermata_device::{ContextHandle, Driver, PinnedPool, SharedSpan, Span, Window};
 use fermata_store::{
     ChunkId, ChunkReader, FileKey, Located, PackFile, PackId, Place, Store, StoreError,
 };
 use parking_lot::Mutex;
 
+use crate::{CHUNK, STAGING_BUFFERS};
+
 /// Where windows are mapped in a worker: apart from the ranges of the program's memory, and from where the
 /// kernel and the driver put theirs, which must not depend on what is registered when.
 const BASE: u64 = 0x2800_0000_0000;
 const END: u64 = 0x2c00_0000_0000;
+/// Where windows begin; staging buffers lie before them.
+const WINDOWS: u64 = BASE + (1 << 30);
 /// Addresses between the starts of windows are multiples of this.
 const STEP: u64 = 2 << 20;
 /// A registration that fails is tried again after this time.
@@ -70,6 +74,8 @@ pub struct Tier {
     context: ContextHandle,
     limit: u64,
     state: Mutex<State>,
+    /// Made with the first window; for what does not go through one.
+    staging: OnceLock<PinnedPool>,
     /// Checkpoints and restores under way, which registering would slow down.
     busy: AtomicUsize,
 }
@@ -91,9 +97,10 @@ impl Tier {
             context,
             limit,
             state: Mutex::new(State {
-                next: BASE,
+                next: WINDOWS,
                 ..State::default()
             }),
+            staging: OnceLock::new(),
             busy: AtomicUsize::new(0),
         })
     }
@@ -169,6 +176,7 @@ impl Tier {
                 }
             }
         }
+        self.make_staging();
         let mut state = self.state.lock();
         state.count += 1;
         let entry = Entry {
@@ -178,6 +186,23 @@ impl Tier {
         };
         state.entries.insert(file.key, entry);
         true
+    }
+
+    /// Touching and pinning them takes longer than a program should stand still for.
+    fn make_staging(&self) {
+        if self.staging.get().is_some() {
+            return;
+        }
+        match PinnedPool::at(&self.driver, BASE, STAGING_BUFFERS, CHUNK as usize) {
+            // Only this thread makes them.
+            Ok(pool) => drop(self.staging.set(pool)),
+            Err(error) => self.note(format!("cannot make staging buffers: {error}")),
+        }
+    }
+
+    /// Staging buffers, if they have been made.
+    pub(crate) fn staging(&self) -> Option<PinnedPool> {
+        self.staging.get().cloned()
     }
 
     /// Windows to be given back before the file gets one; `None` if it has one or shall have none. Ready
@@ -219,7 +244,7 @@ impl Tier {
             let mut state = self.state.lock();
             let span = file.bytes.next_multiple_of(STEP);
             if state.next + span > END {
-                state.next = BASE;
+                state.next = WINDOWS;
             }
             let address = state.next;
             state.next += span;

@@ -24,12 +24,15 @@ impl Store {
     /// counts them.
     ///
     /// # Errors
-    /// `Full` when the file system has less room; what was made ready so far stays.
+    /// `Full` when the file system has less room, `Locked` while a collection runs; what was made ready so
+    /// far stays.
     pub fn prepare(&self, bytes: u64) -> Result<u64> {
         let folder = self.ready_dir();
         sync::make_folder(&folder)?;
         let mut ready = self.ready_bytes();
         while ready < bytes {
+            // Without it the file would be taken for one that a dead writer left.
+            let _lock = self.share()?;
             let id = PackId(sync::unique()?);
             // Under its final name only once its space is there.
             let temporary = index::pack_path(&self.tmp_dir(), id);

@@ -201,7 +201,7 @@ fn a_full_tier_and_no_tier_cost_time_only() {
         let image = place.image(&format!("image-{ready}"));
         saved(&mut worker, &place, &image);
         verify(&place, &image);
-        assert!(keep(&mut worker, &place, limit).registered <= ready);
+        assert!(keep(&mut worker, &place, limit).registered <= limit);
         let mut second = Worker::start_with(false, &[]);
         load(&mut second, &place, &image);
         check(&second.attach(), &buffers);

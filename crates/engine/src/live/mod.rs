@@ -261,6 +261,9 @@ impl Live {
     /// No context, or no memory to pin.
     pub fn prepare_staging(&mut self) -> Result<(), DriverError> {
         if self.staging.is_none() {
+            self.staging = self.tier.as_ref().and_then(|tier| tier.staging());
+        }
+        if self.staging.is_none() {
             self.enter_any()?;
             self.staging = Some(PinnedPool::new(
                 &self.driver,

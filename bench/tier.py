@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Measures stopped checkpoints into the registered memory tier, and restores from it, on this machine's
+GPU, beside the driver's own checkpoint of the same program, and the same to a disk.
+
+    bench/tier.py REPORT.json [--gib 16] [--disk-gib 8] [--without-peer]
+
+Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it, and NVIDIA's
+libcudart.so.13 for the native run (FERMATA_NATIVE_CUDART, a folder; searched for else). A step that
+fails is null in the report, with its reason beside it.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+TREE = pathlib.Path(os.environ.get("FERMATA_BUILD", HERE.parent / "build")).resolve()
+FERMATA = TREE / "bin" / "fermata"
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def call(*words, env=None, limit=120):
+    done = subprocess.run([str(w) for w in words], env=env, timeout=limit, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, words))}: {(done.stderr + done.stdout).strip()[-400:]}")
+    return done.stdout
+
+
+def document(text):
+    return json.loads(text[text.index("{") :])
+
+
+def wait_for(test, what, limit=90):
+    until = time.time() + limit
+    while time.time() < until:
+        if test():
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{what} does not come")
+
+
+class Daemon:
+    """A daemon with its folder of images; where images lie is a daemon's setting."""
+
+    def __init__(self, work, images, **settings):
+        self.work, self.images = work, images
+        self.env = dict(os.environ, FERMATA_RUNTIME_DIR=str(work / "run"), FERMATA_IMAGE_DIR=str(images))
+        self.env.update(settings)
+        (work / "run").mkdir(parents=True)
+        images.mkdir(parents=True)
+        self.fermata("ps")
+
+    def fermata(self, *words, limit=120):
+        return call(FERMATA, *words, env=self.env, limit=limit)
+
+    def tier(self):
+        """Bytes ready and registered in a waiting worker."""
+        # Its status tells of checks that fail, which are no matter here.
+        told = subprocess.run([FERMATA, "doctor"], env=self.env, capture_output=True, text=True, timeout=60).stdout
+        found = re.search(r"memory tier: ([\d.]+) (\w+) ready of ([\d.]+) (\w+)", told)
+        if not found:
+            return 0, 0
+        ready, unit, registered, other = found.groups()
+        return float(ready) * UNITS[unit], float(registered) * UNITS[other]
+
+    def hold(self, gib):
+        self.go = self.work / "go"
+        self.fermata("-q", "run", "--detach", "--name", "hold", "--", TREE / "bench/hold", "--gib", gib, "--until", self.go)
+        wait_for(lambda: "ready" in self.fermata("logs", "hold"), "the program's `ready`")
+
+    def checkpoint(self):
+        return document(self.fermata("checkpoint", "hold", "--mode", "stop", "--json"))
+
+    def restore(self, name, *flags):
+        self.go.unlink(missing_ok=True)
+        begun = time.time()
+        told = document(self.fermata("restore", "hold-1", "--name", name, "--detach", "--json", *flags))
+        told["command_seconds"] = time.time() - begun
+        self.go.touch()
+        self.fermata("wait", name)
+        found = re.search(r"digest hold (.*)", self.fermata("logs", name))
+        told["digest"] = found.group(1) if found else None
+        return told
+
+    def end(self):
+        for name in ("hold", "eager", "behind"):
+            subprocess.run([FERMATA, "kill", name], env=self.env, capture_output=True, timeout=60)
+        shutil.rmtree(self.images, ignore_errors=True)
+
+
+def native_runtime():
+    """The folder of NVIDIA's runtime; ours is not meant."""
+    found = subprocess.run(
+        ["find", "/", "-name", "libcudart.so.13", "-not", "-path", "/proc/*", "-not", "-path", f"{TREE}/*"],
+        capture_output=True, text=True, timeout=60,
+    ).stdout.splitlines()
+    return pathlib.Path(found[0]).parent
+
+
+def peer(gib, work):
+    folder = os.environ.get("FERMATA_NATIVE_CUDART") or native_runtime()
+    env = dict(os.environ, LD_LIBRARY_PATH=str(folder))
+    go, log = work / "go-native", work / "native.log"
+    with open(log, "w") as out:
+        program = subprocess.Popen(
+            [TREE / "bench/hold", "--gib", str(gib), "--until", str(go)], env=env, stdout=out, stderr=out
+        )
+    try:
+        wait_for(lambda: "ready" in log.read_text(), "the native program's `ready`")
+        told = document(call(TREE / "bench/peer", program.pid, "--restore", env=env))
+        go.touch()
+        program.wait(60)
+        told["digest"] = re.search(r"digest hold (.*)", log.read_text()).group(1)
+        return told
+    finally:
+        program.kill()
+
+
+def memory(gib, work):
+    images = pathlib.Path(f"/dev/shm/fermata-tier-{os.getpid()}")
+    bytes_ = gib << 30
+    begun = time.time()
+    daemon = Daemon(work / "memory", images, FERMATA_MEMORY_TIER=f"{gib + 1}G", FERMATA_MEMORY_TIER_LIMIT=f"{3 * gib}G")
+    try:
+        wait_for(lambda: daemon.tier()[0] >= bytes_, "a registered tier")
+        told = {"prepared_and_registered_s": time.time() - begun}
+        daemon.hold(gib)
+        # The worker that now waits is the one that will restore.
+        begun = time.time()
+        wait_for(lambda: daemon.tier()[0] >= bytes_, "a registered tier in the next worker")
+        told["registered_again_s"] = time.time() - begun
+        told["first"] = daemon.checkpoint()
+        told["again"] = daemon.checkpoint()
+        daemon.fermata("kill", "hold")
+        time.sleep(5)
+        told["tier_before_restore"] = daemon.tier()
+        told["eager"] = daemon.restore("eager", "--eager")
+        time.sleep(3)
+        told["behind"] = daemon.restore("behind")
+        shutil.copy(work / "memory/run/workers.log", work / "workers.log")
+        return told
+    finally:
+        daemon.end()
+
+
+def disk(gib, work):
+    daemon = Daemon(work / "disk", work / "images")
+    try:
+        probe = work / "probe"
+        begun = time.time()
+        call("dd", "if=/dev/zero", f"of={probe}", "bs=16M", "count=256", "oflag=direct")
+        told = {"gib": gib, "disk_write_4gib_s": time.time() - begun}
+        probe.unlink()
+        daemon.hold(gib)
+        told["first"] = daemon.checkpoint()
+        return told
+    finally:
+        daemon.end()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("report")
+    parser.add_argument("--gib", type=int, default=16)
+    parser.add_argument("--disk-gib", type=int, default=8)
+    parser.add_argument("--without-peer", action="store_true")
+    args = parser.parse_args()
+    try:
+        gpu = call("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").strip()
+    except OSError:
+        gpu = "none: the software GPU"
+    report = {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "gpu": gpu,
+        "kernel": os.uname().release,
+        "cores": os.cpu_count(),
+        "revision": os.environ.get("FERMATA_REVISION"),
+        "gib": args.gib,
+    }
+    work = pathlib.Path(tempfile.mkdtemp())
+    steps = [("memory", lambda: memory(args.gib, work)), ("disk", lambda: disk(args.disk_gib, work))]
+    if not args.without_peer:
+        steps.append(("driver_checkpoint", lambda: peer(args.gib, work)))
+    for name, step in steps:
+        try:
+            report[name] = step()
+        except Exception as error:  # The other steps are worth having all the same.
+            report[name] = None
+            report[f"{name}_failed"] = str(error)
+        pathlib.Path(args.report).write_text(json.dumps(report, indent=1) + "\n")
+    report["rates"] = rates(report)
+    pathlib.Path(args.report).write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report["rates"]))
+    log = work / "workers.log"
+    if log.exists():
+        shutil.copy(log, pathlib.Path(args.report).parent / "workers.log")
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def rates(report):
+    """GB/s of the device part and of the whole stop, and the driver's own."""
+    found = {}
+    bytes_ = report["gib"] << 30
+    told = report.get("memory") or {}
+    first = told.get("first")
+    if first:
+        device = next((p for p in first["phases"] if p["name"] == "device"), None)
+        found["checkpoint_device_GBps"] = device and bytes_ / device["seconds"] / 1e9
+        found["checkpoint_stopped_GBps"] = bytes_ / first["stopped_seconds"] / 1e9
+    for name in ("eager", "behind"):
+        if told.get(name):
+            found[f"restore_{name}_command_GBps"] = bytes_ / told[name]["command_seconds"] / 1e9
+    if report.get("driver_checkpoint"):
+        found["driver"] = {k: v for k, v in report["driver_checkpoint"].items() if k != "digest"}
+    return found
+
+
+if __name__ == "__main__":
+    main()

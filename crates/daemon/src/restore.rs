@@ -40,6 +40,10 @@ use crate::worker::{STALL_TIME, Variables, Worker, unexpected};
 /// The most sessions one request may start.
 const MOST_COPIES: u32 = 256;
 
+/// Host memory of at least so many bytes comes when it is touched; what is less is read in less time than
+/// that takes to set up.
+const LAZY_BYTES: u64 = 64 << 20;
+
 /// Starts sessions as `request` says.
 ///
 /// # Errors
@@ -67,8 +71,9 @@ pub fn restore(
         true => Pace::Eager,
         false => Pace::Behind(request.order),
     };
-    let lazy = !request.eager && sys::userfaultfd_permitted();
-    if !request.eager && !lazy {
+    let large = !request.eager && page_bytes(&source.image) >= LAZY_BYTES;
+    let lazy = large && sys::userfaultfd_permitted();
+    if large && !lazy {
         notes.push("all host memory was read first: userfaultfd is not permitted here".to_owned());
     }
     let how = How { lazy, pace };
@@ -111,6 +116,13 @@ pub fn restore(
             .collect(),
         notes,
     })
+}
+
+/// Bytes of host memory in the image.
+fn page_bytes(image: &Image) -> u64 {
+    let files = image.manifest().files.iter();
+    let pages = files.filter(|it| it.path.starts_with("host/pages-"));
+    pages.map(|it| it.length).sum()
 }
 
 /// How an image is brought back.

@@ -1,6 +1,6 @@
 //! `fermata ps`: list sessions.
 
-use fermata_control::user::{FromDaemon, Session, SessionState, Verb};
+use fermata_control::user::{Arrival, ArrivalStand, FromDaemon, Session, SessionState, Verb};
 use fermata_store::image::unix_now;
 use serde_json::json;
 
@@ -44,9 +44,19 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     Ok(0)
 }
 
+fn running(arrival: Option<&Arrival>) -> String {
+    match arrival {
+        Some(it) if it.stand == ArrivalStand::Coming => {
+            format!("running, {} % read", it.done * 100 / it.total.max(1))
+        }
+        _ => "running".to_owned(),
+    }
+}
+
 fn cells(s: &Session) -> [String; 6] {
     let state = match (s.state, s.exit_status) {
         (SessionState::Exited, Some(status)) => format!("exited {status}"),
+        (SessionState::Running, None) => running(s.arrival.as_ref()),
         (state, _) => format!("{state:?}").to_lowercase(),
     };
     let device = match (s.soft, s.devices.as_slice()) {

@@ -21,12 +21,13 @@ use fermata_device::{
     StreamHandle,
 };
 use fermata_store::ChunkReader;
+use parking_lot::Mutex;
 
 use super::blocks::{Blocks, address_of};
 use super::lessons::Lessons;
 use super::schedule::{Job, Next, Ready, Schedule, Stand};
 use crate::pipeline::{STEP_LIMIT, helpers};
-use crate::{EngineError, Live, Tier};
+use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Tier};
 
 /// Copies under way at once; an awaited piece waits for no more than these.
 const IN_FLIGHT: usize = 6;
@@ -42,7 +43,8 @@ pub(super) struct Loader {
     pub all_contexts: Vec<ContextHandle>,
     /// Devices that may reach the memory of each.
     pub reachers: BTreeMap<u32, Vec<u32>>,
-    pub pool: PinnedPool,
+    /// Buffers for what is not in the tier; made when the first is needed.
+    pub pool: Mutex<Option<PinnedPool>>,
     pub reader: ChunkReader,
     pub tier: Option<Arc<Tier>>,
     pub blocks: Arc<Blocks>,
@@ -196,12 +198,27 @@ impl Loader {
                 continue;
             }
             let late = || EngineError::Internal("no staging buffer comes back".to_owned());
-            let mut buffer = self.pool.take(STEP_LIMIT).ok_or_else(late)?;
+            let mut buffer = self.buffers()?.take(STEP_LIMIT).ok_or_else(late)?;
             self.reader.read_verified(id, &mut buffer[..part.len])?;
             let end = HostEnd::Buffer(buffer);
             self.schedule.ready(Ready { block, piece, end }, urgent);
         }
         Ok(())
+    }
+
+    fn buffers(&self) -> Result<PinnedPool, EngineError> {
+        let mut pool = self.pool.lock();
+        if let Some(pool) = &*pool {
+            return Ok(pool.clone());
+        }
+        let any = self.all_contexts.first().copied();
+        let any = any.ok_or_else(|| EngineError::Internal("there is no context".to_owned()))?;
+        let made = self
+            .driver
+            .set_current(any)
+            .and_then(|()| PinnedPool::new(&self.driver, STAGING_BUFFERS, CHUNK as usize));
+        let made = made.map_err(EngineError::driver("make staging buffers"))?;
+        Ok(pool.insert(made).clone())
     }
 
     fn context(&self, device: u32) -> Result<ContextHandle, EngineError> {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fermata_store::Store;
+use parking_lot::Mutex;
 
 use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
 use blocks::Blocks;
@@ -102,10 +103,7 @@ fn begin(
     order: Order,
 ) -> Result<(Background, Box<dyn Gate>), EngineError> {
     let live = &mut site.live;
-    live.prepare_staging()
-        .map_err(EngineError::driver("make staging buffers"))?;
     live.forget_current();
-    let missing = || EngineError::Internal("there are no staging buffers".to_owned());
     let profile = Profile::load(image);
     let pieces: Vec<usize> = blocks.all().iter().map(|it| it.stored.len()).collect();
     let schedule = Arc::new(Schedule::new(&pieces, &order.of(&blocks, &profile)));
@@ -122,7 +120,7 @@ fn begin(
             .iter()
             .map(|device| (*device, live.space.reachers(*device)))
             .collect(),
-        pool: live.staging.clone().ok_or_else(missing)?,
+        pool: Mutex::new(live.staging.clone()),
         reader: store.reader()?,
         tier: live.tier.clone(),
         blocks: Arc::clone(&blocks),

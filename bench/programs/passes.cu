@@ -1,0 +1,97 @@
+// Uses many buffers one after another, in an order that is not that of their addresses: what a restore that
+// brings data while the program runs is measured with.
+//
+//   passes --gib N --buffers M --passes P --until PATH
+//
+// Fills M buffers of N GiB in all, prints "ready", waits for the file, then reads every buffer P times, one
+// buffer after another, and waits for each. Prints when the first and the last kernel were done, in seconds
+// since 1970, and "digest passes HEX bad COUNT".
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <unistd.h>
+#include <vector>
+#include <cuda_runtime.h>
+
+#define CHECK(call)                                                                          \
+    do {                                                                                     \
+        cudaError_t status_ = (call);                                                        \
+        if (status_ != cudaSuccess) {                                                        \
+            std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(status_));            \
+            std::exit(1);                                                                    \
+        }                                                                                    \
+    } while (0)
+
+__device__ uint64_t word(uint64_t i) {
+    uint64_t x = i * 0x9E3779B97F4A7C15ull + 0xD1B54A32D192ED03ull;
+    x ^= x >> 29;
+    x *= 0xBF58476D1CE4E5B9ull;
+    return x ^ (x >> 32);
+}
+__global__ void fill(uint64_t *p, size_t n, uint64_t base) {
+    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < n; i += size_t(gridDim.x) * blockDim.x)
+        p[i] = word(base + i);
+}
+__global__ void check(const uint64_t *p, size_t n, uint64_t base, unsigned long long *out) {
+    unsigned long long sum = 0, bad = 0;
+    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < n; i += size_t(gridDim.x) * blockDim.x) {
+        sum += p[i] * (2 * (base + i) + 1);
+        bad += p[i] != word(base + i);
+    }
+    atomicAdd(&out[0], sum);
+    atomicAdd(&out[1], bad);
+}
+
+static double now() {
+    timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+}
+
+int main(int argc, char **argv) {
+    double gib = 1;
+    int buffers = 16, passes = 1;
+    const char *until = nullptr;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!std::strcmp(argv[i], "--gib")) gib = std::atof(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--buffers")) buffers = std::atoi(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--passes")) passes = std::atoi(argv[i + 1]);
+        if (!std::strcmp(argv[i], "--until")) until = argv[i + 1];
+    }
+    size_t words = size_t(gib * (1 << 30)) / 8 / buffers;
+    std::vector<uint64_t *> data(buffers);
+    unsigned long long *out, host[2];
+    CHECK(cudaMalloc(&out, sizeof host));
+    CHECK(cudaMemset(out, 0, sizeof host));
+    std::vector<int> order(buffers);
+    for (int b = 0; b < buffers; b++) {
+        CHECK(cudaMalloc(&data[b], words * 8));
+        fill<<<1024, 256>>>(data[b], words, uint64_t(b) * words);
+        order[b] = b;
+    }
+    uint64_t state = 1;
+    for (int b = buffers - 1; b > 0; b--) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        std::swap(order[b], order[(state >> 33) % (b + 1)]);
+    }
+    check<<<1024, 256>>>(data[0], 1, 0, out);
+    CHECK(cudaMemset(out, 0, sizeof host));
+    CHECK(cudaDeviceSynchronize());
+    std::printf("ready\n");
+    std::fflush(stdout);
+    while (until && access(until, F_OK) != 0) usleep(500);
+    double first = 0;
+    for (int b : order) {
+        for (int pass = 0; pass < passes; pass++)
+            check<<<1024, 256>>>(data[b], words, uint64_t(b) * words, out);
+        CHECK(cudaDeviceSynchronize());
+        if (first == 0) first = now();
+    }
+    double last = now();
+    CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+    std::printf("first %.6f\nlast %.6f\ndigest passes %016llx bad %llu\n", first, last, host[0], host[1]);
+    std::fflush(stdout);
+    return host[1] ? 2 : 0;
+}

@@ -15,6 +15,9 @@ use crate::threads::{self, Status};
 /// The longest pause before threads that have not parked are asked again.
 const AGAIN: Duration = Duration::from_millis(1);
 
+/// A thread that still blocks the signal after so many looks, [`AGAIN`] apart, means to.
+const MASK_LOOKS: u32 = 50;
+
 /// Why the program cannot be stopped now.
 #[derive(Debug)]
 pub struct Refusal {
@@ -57,11 +60,22 @@ pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<u32, Refusa
 /// Refuses at once if a thread can never be parked.
 fn check_masks() -> Result<(), Refusal> {
     let bit = 1u64 << (signal::chosen() - 1);
+    let blocking = |tid| {
+        let status = threads::status(tid)?;
+        let blocks = status.blocked & bit != 0 && !status.is_dead() && !gate::is_parked(tid);
+        blocks.then_some(status)
+    };
     for tid in others()? {
-        let Some(status) = threads::status(tid) else {
-            continue;
-        };
-        if status.blocked & bit != 0 && !status.is_dead() && !gate::is_parked(tid) {
+        let mut found = blocking(tid);
+        // A thread that is being made has every signal blocked for a moment.
+        for _ in 0..MASK_LOOKS {
+            if found.is_none() {
+                break;
+            }
+            std::thread::sleep(AGAIN);
+            found = blocking(tid);
+        }
+        if let Some(status) = found {
             let signal = signal::chosen();
             return Err(Refusal::new(
                 format!("{} blocks signal {signal}", describe(tid, Some(&status))),

@@ -346,8 +346,9 @@ fn a_busy_program_stops_detaches_and_goes_on() {
     let mut stage = Stage::start("busy");
     std::thread::sleep(Duration::from_millis(400));
     for round in 0..4 {
-        let FromAgent::Quiesced { threads, .. } = stage.quiesce() else {
-            panic!("refused")
+        let threads = match stage.quiesce() {
+            FromAgent::Quiesced { threads, .. } => threads,
+            other => panic!("{other:?}"),
         };
         assert!(threads >= 6, "{threads}");
         if round == 0 {
@@ -428,7 +429,7 @@ fn bereft() {
 #[test]
 fn a_lost_worker_is_an_error_and_no_hang() {
     let mut stage = Stage::start("bereft");
-    std::thread::sleep(Duration::from_millis(100));
+    stage.wait_for_allocation();
     stage.stop_worker();
     assert!(stage.finish());
 }
@@ -449,14 +450,16 @@ fn deaf() {
             8usize,
         );
     }
-    std::thread::sleep(Duration::from_millis(500));
+    // Tells the stage that it is so far.
+    alloc(16);
+    std::thread::sleep(Duration::from_secs(1));
     ok!(cuCtxSynchronize());
 }
 
 #[test]
 fn a_thread_that_blocks_the_signal_is_named() {
     let stage = Stage::start("deaf");
-    std::thread::sleep(Duration::from_millis(200));
+    stage.wait_for_allocation();
     let FromAgent::Refused { reason, .. } = stage.quiesce() else {
         panic!("stopped")
     };

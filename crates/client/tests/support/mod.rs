@@ -125,6 +125,15 @@ impl Stage {
         self.worker = Some((stop, std::thread::spawn(move || serving.run())));
     }
 
+    /// Waits until the program has allocated something.
+    pub fn wait_for_allocation(&self) {
+        let end = std::time::Instant::now() + WAIT;
+        while self.device.lock().unwrap().memory.is_empty() {
+            assert!(std::time::Instant::now() < end, "nothing allocated");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub fn order(&self, message: &ToAgent) -> FromAgent {
         self.agent.send(message, &[]).unwrap();
         self.agent.recv(WAIT).unwrap().0

@@ -9,12 +9,13 @@ CARGO := cargo
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client \
             fermata-softgpu fermata-cudart fermata-c fermata-e2e
 
-.PHONY: help deps build rust libs programs test check e2e demo bundle clean
+.PHONY: help deps build rust libs programs test check e2e mpi-test demo bundle clean
 .DEFAULT_GOAL := build
 
 help:
 	@echo 'make build    build/: a tree that can be moved and copied'
 	@echo 'make test     every check and test, the same as in CI'
+	@echo 'make mpi-test ranks of the application library, over two MPIs'
 	@echo 'make demo     a heat program, checkpointed, killed and restored'
 	@echo 'make bundle   build/ packed into one archive'
 	@echo 'make clean    removes build/ and what cargo made'
@@ -42,6 +43,11 @@ check: deps
 test: check build
 	$(CARGO) test --workspace --locked
 	build/test/e2e quick
+
+# Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
+mpi-test: deps
+	sh tools/setup.sh mpi
+	$(CARGO) test -p fermata-c --test mpi --locked -- --ignored
 
 e2e: build
 	build/test/e2e quick

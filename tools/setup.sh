@@ -1,10 +1,10 @@
 #!/bin/sh
 # Installs what the build and the tests need into .deps/ of this repository:
 # the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
-# newer Debian suite). Nothing outside .deps/ is changed, and what is already
+# newer Debian suite); on request also two MPIs. Nothing outside .deps/ is changed, and what is already
 # there is left alone, so a second run needs no network.
 #
-#   tools/setup.sh [cuda|criu|rust]...      default: all three
+#   tools/setup.sh [cuda|criu|rust|mpi]...      default: all but mpi
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -18,8 +18,9 @@ for part in "$@"; do
     rust) sh tools/setup-rust.sh ;;
     cuda) sh tools/setup-cuda.sh ;;
     criu) sh tools/setup-criu.sh ;;
+    mpi) sh tools/setup-mpi.sh ;;
     *)
-        echo "setup: no part \`$part\`; parts are rust, cuda, criu" >&2
+        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi" >&2
         exit 2
         ;;
     esac

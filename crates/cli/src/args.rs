@@ -53,6 +53,8 @@ pub enum Verb {
     Images(verb::images::Args),
     /// Draw how an image was taken, as a page or as a trace.
     Report(verb::report::Args),
+    /// Run a program and write which memory it touches.
+    Trace(verb::trace::Args),
     /// Plan intervals and collaborative schedules.
     Plan(verb::plan::Args),
     /// Say what this host, or a session, can and cannot do, and the fix.
@@ -68,7 +70,7 @@ pub enum Verb {
 impl Verb {
     /// Whether the exit status is the program's, so that own failures need one of their own.
     pub fn starts_program(&self) -> bool {
-        matches!(self, Self::Run(_))
+        matches!(self, Self::Run(_) | Self::Trace(_))
     }
 
     /// Does it; returns the exit status.
@@ -83,6 +85,7 @@ impl Verb {
             Self::Restore(args) => verb::restore::call(args, printer),
             Self::Images(args) => verb::images::call(args, printer),
             Self::Report(args) => verb::report::call(&args, printer),
+            Self::Trace(args) => verb::trace::call(args, printer),
             Self::Plan(args) => verb::plan::call(args, printer),
             Self::Doctor(args) => verb::doctor::call(args, printer),
             Self::Serve(args) => verb::serve::call(args, printer),

@@ -16,6 +16,7 @@ mod error;
 mod frame;
 mod paths;
 mod text;
+pub mod trace;
 pub mod user;
 pub mod worker;
 

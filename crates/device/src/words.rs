@@ -1,14 +1,17 @@
 //! Words of pinned memory that kernels write while the host looks.
 
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fermata_abi::sys::driver as cu;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::Driver;
 use crate::driver::Result;
+use crate::{Driver, DriverError};
 
-/// Zeroed 64-bit words that every context can reach; they stay until the process ends, for a kernel may
-/// write them as long as it runs.
+/// Zeroed 64-bit words that every context can reach. They stay until the process ends: a kernel may write
+/// them as long as it runs, and the host may look when their context is gone. So they are ordinary memory,
+/// registered; what a driver allocates goes with its context.
 pub struct PinnedWords {
     words: &'static [AtomicU64],
 }
@@ -17,20 +20,33 @@ impl PinnedWords {
     /// `count` words.
     ///
     /// # Errors
-    /// What the driver says.
+    /// What the driver says, or that there is no memory.
     pub fn new(driver: &Driver, count: usize) -> Result<Self> {
-        let mut start = std::ptr::null_mut();
-        let bytes = count.max(1) * size_of::<AtomicU64>();
-        // SAFETY: the pointer refers to a live local.
-        unsafe {
-            driver
-                .f
-                .cuMemHostAlloc(&mut start, bytes, cu::CU_MEMHOSTALLOC_PORTABLE)?
+        let bytes = (count.max(1) * size_of::<AtomicU64>()).next_multiple_of(4096);
+        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
         };
-        // SAFETY: the driver gave `bytes` bytes, aligned to a page, that are never freed; nobody else has
-        // their address yet.
-        unsafe { std::ptr::write_bytes(start.cast::<u8>(), 0, bytes) };
-        // SAFETY: as above, for `count` words; devices write them only as whole words.
+        let start = start.map_err(|error| DriverError {
+            call: "cuMemHostRegister",
+            code: cu::CUDA_ERROR_OUT_OF_MEMORY,
+            name: format!("no memory for {bytes} bytes: {error}"),
+        })?;
+        // SAFETY: the mapping has `bytes` bytes and is never unmapped.
+        unsafe {
+            driver.f.cuMemHostRegister_v2(
+                start.cast::<c_void>(),
+                bytes,
+                cu::CU_MEMHOSTREGISTER_PORTABLE | cu::CU_MEMHOSTREGISTER_DEVICEMAP,
+            )?
+        };
+        // SAFETY: the mapping is zeroed, aligned to a page, never unmapped, and has room for `count` words;
+        // nobody else has its address yet, and devices write it only as whole words.
         let words = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
         Ok(Self { words })
     }

@@ -34,7 +34,7 @@ pub use gate::{Gate, Passage};
 pub use live::{HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved};
 pub use site::{Site, Summary};
 pub use tier::{Tier, TierStatus};
-pub use variables::mentions;
+pub use variables::{discover as discover_variables, mentions};
 
 /// Bytes of a chunk: device memory is copied, hashed and stored in such pieces.
 pub const CHUNK: u64 = 4 << 20;

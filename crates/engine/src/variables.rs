@@ -24,7 +24,7 @@ pub fn names(image: &[u8]) -> BTreeSet<String> {
 ///
 /// # Errors
 /// A module's context cannot be used.
-pub(crate) fn discover(site: &mut Site) -> Result<(), EngineError> {
+pub fn discover(site: &mut Site) -> Result<(), EngineError> {
     let mut known: HashMap<ImageId, BTreeSet<String>> = HashMap::new();
     let modules: Vec<_> = site
         .session

@@ -5,8 +5,7 @@ mod common;
 
 use common::{Bench, LEGACY, bench, block, launch};
 use fermata_engine::access::Range;
-use fermata_engine::twin::{Twins, Violation};
-use fermata_ptx::passes::Guard;
+use fermata_engine::twin::{Guard, Twins, Violation};
 
 const EVERYTHING: [Range; 1] = [Range {
     start: 0,
@@ -67,7 +66,7 @@ fn a_twin_does_what_its_original_does_with_the_same_variables() {
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
     for what in [Guard::Writes, Guard::Reads] {
-        let mut twins = Twins::new(what);
+        let mut twins = Twins::new(what, 1);
         let prepared = twins.prepare(&mut bench.site).unwrap();
         assert!(twins.without(scene.function).is_none(), "{prepared:?}");
         let before = (bench.read(scene.p), bench.read(scene.counter));
@@ -94,7 +93,7 @@ fn stores_outside_the_ranges_are_reported_once_with_their_address() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
-    let mut twins = Twins::new(Guard::Writes);
+    let mut twins = Twins::new(Guard::Writes, 1);
     twins.prepare(&mut bench.site).unwrap();
     let mut run = |bench: &mut Bench, allowed: &[Range]| {
         let launch = launch(scene.function, &params);
@@ -144,7 +143,7 @@ fn loads_outside_are_reported_by_twins_for_restores() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
-    let mut twins = Twins::new(Guard::Reads);
+    let mut twins = Twins::new(Guard::Reads, 1);
     twins.prepare(&mut bench.site).unwrap();
     let launch = launch(scene.function, &params);
     let allowed = [range(scene.q, 256), range(scene.counter, 4)];
@@ -173,7 +172,7 @@ fn kernels_without_a_twin_are_named_and_left_to_the_original() {
     );
     let p = bench.allocate(64);
     let params = block(&[p]);
-    let mut twins = Twins::new(Guard::Writes);
+    let mut twins = Twins::new(Guard::Writes, 1);
     twins.prepare(&mut bench.site).unwrap();
     let why = &twins.without(indirect).expect("it has none").why;
     assert!(why.contains("hop") || why.contains("register"), "{why}");
@@ -202,7 +201,7 @@ fn many_ranges_and_streams_of_launches_keep_their_own_tables() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
-    let mut twins = Twins::new(Guard::Writes);
+    let mut twins = Twins::new(Guard::Writes, 1);
     twins.prepare(&mut bench.site).unwrap();
     let base = [
         range(scene.p, 256),
@@ -220,4 +219,34 @@ fn many_ranges_and_streams_of_launches_keep_their_own_tables() {
         );
         assert_eq!(finish(&mut bench, &mut twins), [], "{many} more ranges");
     }
+}
+
+#[test]
+fn launches_are_told_apart_as_deep_as_asked() {
+    let mut bench = bench();
+    let scene = scene(&mut bench);
+    let params = block(&[scene.p, scene.q]);
+    let mut twins = Twins::new(Guard::Writes, 4);
+    twins.prepare(&mut bench.site).unwrap();
+    let (p, q) = (range(scene.p, 256), range(scene.q, 256));
+    let counter = range(scene.counter, 4);
+    let all = [p, q, counter];
+    for allowed in [
+        &all[..],
+        &all[..2],
+        &all[..],
+        &all[..2],
+        &all[..],
+        &all[..2],
+    ] {
+        let launch = launch(scene.function, &params);
+        let done = twins.launch(&mut bench.site, &launch, LEGACY, allowed);
+        assert!(done.unwrap());
+        bench.read(scene.p);
+    }
+    // Three of six were outside; the first two of them by the time their tables were used again.
+    let found = finish(&mut bench, &mut twins);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found.iter().all(|it| it.address == scene.counter));
+    assert_eq!(finish(&mut bench, &mut twins), []);
 }

@@ -35,6 +35,7 @@ use crate::failure::{failure, from_engine};
 use crate::keeper::Keeper;
 use crate::layout::RingPlace;
 use crate::serve::{Ended, Requests, Server};
+use crate::trace;
 
 /// The worker's end of the conversation.
 pub type Daemon = Connection<ToWorker, FromWorker>;
@@ -43,6 +44,8 @@ pub type Daemon = Connection<ToWorker, FromWorker>;
 const TURN: Duration = Duration::from_millis(200);
 /// Progress is told at most this often.
 const REPORT: Duration = Duration::from_millis(100);
+/// The longest wait for the record of a traced session.
+const RECORD: Duration = Duration::from_secs(4);
 /// The longest wait for the server to answer or stop.
 const SERVER: Duration = Duration::from_secs(60);
 
@@ -104,7 +107,10 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
     loop {
         worker.look_after_program();
         match worker.daemon.recv(TURN) {
-            Ok((ToWorker::Exit, _)) => return Ok(()),
+            Ok((ToWorker::Exit, _)) => {
+                worker.let_record_be_written();
+                return Ok(());
+            }
             Ok((request, fds)) => {
                 let answer = worker
                     .handle(request, fds)
@@ -132,6 +138,19 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
 }
 
 impl Worker {
+    /// A session that is traced ends with its record; an unfinished one is not waited for longer than the
+    /// daemon waits.
+    fn let_record_be_written(&self) {
+        let Some(serving) = self.serving.as_ref().filter(|_| trace::is_on()) else {
+            return;
+        };
+        serving.kicker.kick();
+        let until = Instant::now() + RECORD;
+        while !serving.thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     fn handle(&mut self, request: ToWorker, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {
         match request {
             ToWorker::Open {

@@ -22,3 +22,4 @@ mod loading;
 mod queues;
 mod scratch;
 mod serve;
+mod trace;

@@ -23,6 +23,7 @@ use crate::dispatch::Reaction;
 use crate::errors::{Faults, OpError, context_of, reports, stream_changed};
 use crate::queues::Queues;
 use crate::scratch::{EventPool, Scratch, Staging};
+use crate::trace::Recorder;
 
 /// How long the loop sleeps when nothing is due; it is woken for messages and requests.
 const IDLE: Duration = Duration::from_millis(500);
@@ -77,6 +78,8 @@ pub(crate) struct Server {
     pub limbo: Vec<Address>,
     /// Whether the session will be rolled back: the program gets no answer any more.
     pub condemned: bool,
+    /// Notes what operations touch, in a session that is traced.
+    pub recorder: Option<Box<Recorder>>,
     many_cores: bool,
 }
 
@@ -111,6 +114,7 @@ impl Server {
             gate,
             limbo: Vec::new(),
             condemned: false,
+            recorder: Recorder::of_session(),
             many_cores: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4),
         }
     }
@@ -154,6 +158,9 @@ impl Server {
         self.close_gate();
         self.abandon_loads();
         self.light = 0;
+        if let Some(recorder) = self.recorder.take() {
+            recorder.park(&mut self.site);
+        }
         if self.site.live.enter_any().is_ok() {
             let Server {
                 events,
@@ -291,6 +298,9 @@ impl Server {
         {
             self.answer(ticket, context, reports, Err(error));
             return;
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.before(&mut self.site, op);
         }
         match self.dispatch(op, ticket) {
             Ok(Reaction::Answer(body)) => self.answer(ticket, context, reports, Ok(body)),

@@ -12,6 +12,7 @@ pub mod report;
 pub mod restore;
 pub mod run;
 pub mod serve;
+pub mod trace;
 pub mod version;
 pub mod wait;
 

@@ -50,33 +50,11 @@ pub struct Args {
 
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
-    check_program(&args.command[0])?;
     check_name(args.name.as_deref())?;
-    let cwd = std::env::current_dir().map_err(|e| Failure::io("find the working folder", &e))?;
-    let verb = Verb::Run(user::Run {
-        argv: args.command.into_iter().map(Into::into).collect(),
-        cwd: cwd.as_path().into(),
-        env: std::env::vars_os()
-            .map(|(k, v)| (k.into(), v.into()))
-            .collect(),
-        name: args.name,
-        device: args.device.into(),
-    });
+    let verb = request(args.command, args.name, args.device, Vec::new())?;
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
-    let stdin = io::stdin();
-    let is_file = rustix::fs::fstat(&stdin)
-        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
-    let fd = stdin.as_fd();
-    let fds = if is_file {
-        std::slice::from_ref(&fd)
-    } else {
-        &[]
-    };
-    let session = match daemon.ask_with(verb, fds, &Progress::new(printer))? {
-        FromDaemon::Session(session) => session,
-        other => return Err(unexpected(&other)),
-    };
+    let session = start(&daemon, verb, printer)?;
     if args.detach {
         if printer.is_json() {
             printer.document(&session)?;
@@ -90,6 +68,57 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         printer.document(&ended)?;
     }
     attend::status(&ended, printer)
+}
+
+/// Runs a program with more variables and stays with it; its exit status.
+pub fn attended(
+    command: Vec<OsString>,
+    device: Device,
+    variables: Vec<(OsString, OsString)>,
+    printer: &Printer,
+) -> Result<u8, Failure> {
+    let verb = request(command, None, device, variables)?;
+    let signals = attend::catch()?;
+    let daemon = Daemon::reach(printer)?;
+    let session = start(&daemon, verb, printer)?;
+    let ended = attend::attend(&daemon, &session, signals, printer)?;
+    attend::status(&ended, printer)
+}
+
+fn request(
+    command: Vec<OsString>,
+    name: Option<String>,
+    device: Device,
+    variables: Vec<(OsString, OsString)>,
+) -> Result<Verb, Failure> {
+    check_program(&command[0])?;
+    let cwd = std::env::current_dir().map_err(|e| Failure::io("find the working folder", &e))?;
+    Ok(Verb::Run(user::Run {
+        argv: command.into_iter().map(Into::into).collect(),
+        cwd: cwd.as_path().into(),
+        env: std::env::vars_os()
+            .chain(variables)
+            .map(|(k, v)| (k.into(), v.into()))
+            .collect(),
+        name,
+        device: device.into(),
+    }))
+}
+
+fn start(daemon: &Daemon, verb: Verb, printer: &Printer) -> Result<user::Session, Failure> {
+    let stdin = io::stdin();
+    let is_file = rustix::fs::fstat(&stdin)
+        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
+    let fd = stdin.as_fd();
+    let fds = if is_file {
+        std::slice::from_ref(&fd)
+    } else {
+        &[]
+    };
+    match daemon.ask_with(verb, fds, &Progress::new(printer))? {
+        FromDaemon::Session(session) => Ok(session),
+        other => Err(unexpected(&other)),
+    }
 }
 
 /// Tells a missing program and one that cannot be executed apart before anything is started.

@@ -40,6 +40,19 @@ impl Places {
         }
     }
 
+    /// What kind of memory starts at an address that [`Places::around`] has given.
+    pub fn kind(&self, session: &Session, start: Address) -> &'static str {
+        if session.allocations.contains(start) {
+            "allocation"
+        } else if session.mappings.contains(start) {
+            "mapping"
+        } else if session.host_regions.contains(start) {
+            "host"
+        } else {
+            "variable"
+        }
+    }
+
     fn variable(&mut self, session: &Session, address: Address) -> Option<Range> {
         let stamp = (session.last_buffer(), session.modules.len());
         if self.stamp != stamp {

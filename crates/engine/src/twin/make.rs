@@ -14,6 +14,15 @@ use super::{NoTwin, Twin, TwinModule, Twins};
 use crate::text::text_of;
 use crate::{Live, Site};
 
+/// Kernels of a module by name; a program may have asked for one more than once.
+type Names = BTreeMap<String, Vec<Handle>>;
+
+fn each(names: &Names) -> impl Iterator<Item = (&str, Handle)> {
+    names
+        .iter()
+        .flat_map(|(name, handles)| handles.iter().map(move |handle| (name.as_str(), *handle)))
+}
+
 /// Texts that have been read while twins are made, by image and architecture; or why there is none.
 #[derive(Default)]
 pub(super) struct Texts(HashMap<(ImageId, Option<u32>), Result<Arc<Module>, String>>);
@@ -59,13 +68,15 @@ impl Twins {
         texts: &mut Texts,
     ) -> Result<(), DriverError> {
         let Site { session, live } = site;
-        let names: BTreeMap<String, Handle> = functions
-            .iter()
-            .filter_map(|function| {
-                let record = session.functions.get(*function).ok()?;
-                Some((record.name.clone(), *function))
-            })
-            .collect();
+        let mut names = Names::new();
+        for function in functions {
+            if let Ok(record) = session.functions.get(*function) {
+                names
+                    .entry(record.name.clone())
+                    .or_default()
+                    .push(*function);
+            }
+        }
         let (Ok(record), Some(original)) = (
             session.modules.get(module),
             live.modules.get(&module).copied(),
@@ -83,8 +94,8 @@ impl Twins {
             Ok(Some(twin_module)) => twin_module,
             Ok(None) => return Ok(()),
             Err(why) => {
-                for (kernel, function) in &names {
-                    self.refuse(*function, kernel, &why);
+                for (kernel, function) in each(&names) {
+                    self.refuse(function, kernel, &why);
                 }
                 return Ok(());
             }
@@ -94,15 +105,15 @@ impl Twins {
             context,
             of: module,
         });
-        for (kernel, function) in &names {
-            if self.without.contains_key(function) {
+        for (kernel, function) in each(&names) {
+            if self.without.contains_key(&function) {
                 continue;
             }
-            match find(live, twin_module, kernel, *function) {
+            match find(live, twin_module, kernel, function) {
                 Ok(twin) => {
-                    self.twins.insert(*function, twin);
+                    self.twins.insert(function, twin);
                 }
-                Err(why) => self.refuse(*function, kernel, &why),
+                Err(why) => self.refuse(function, kernel, &why),
             }
         }
         Ok(())
@@ -114,7 +125,7 @@ impl Twins {
         live: &Live,
         original: ModuleHandle,
         text: &Module,
-        names: &BTreeMap<String, Handle>,
+        names: &Names,
     ) -> Result<Option<ModuleHandle>, String> {
         let guarded = guard(text, self.what, &|name| names.contains_key(name));
         let guarded = guarded.map_err(|error| error.to_string())?;
@@ -124,14 +135,14 @@ impl Twins {
         };
         let bound = bind(guarded.module, &address);
         for (kernel, why) in guarded.refused.iter().chain(&bound.refused) {
-            if let Some(function) = names.get(&**kernel) {
+            for function in names.get(&**kernel).into_iter().flatten() {
                 self.refuse(*function, kernel, &why.to_string());
             }
         }
         let made: Vec<&str> = bound.kernels().map(|name| &**name).collect();
-        for (kernel, function) in names {
-            if !made.contains(&kernel.as_str()) && !self.without.contains_key(function) {
-                self.refuse(*function, kernel, "it is not in its module's text");
+        for (kernel, function) in each(names) {
+            if !made.contains(&kernel) && !self.without.contains_key(&function) {
+                self.refuse(function, kernel, "it is not in its module's text");
             }
         }
         if made.is_empty() {

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use fermata_abi::op::{Address, Handle, Launch, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, FunctionHandle, Grid, KernelLaunch, ModuleHandle};
-use fermata_ptx::passes::Guard;
+pub use fermata_ptx::passes::Guard;
 
 use crate::access::Range;
 use crate::{HandleMap, Live, Site};
@@ -87,6 +87,7 @@ struct TwinModule {
 /// See the module.
 pub struct Twins {
     what: Guard,
+    depth: usize,
     twins: HandleMap<Handle, Twin>,
     without: HandleMap<Handle, NoTwin>,
     modules: Vec<TwinModule>,
@@ -96,10 +97,12 @@ pub struct Twins {
 }
 
 impl Twins {
-    /// No twins yet; they will check `what`.
-    pub fn new(what: Guard) -> Self {
+    /// No twins yet; they will check `what`. `depth` launches of a kernel in a stream, at least one, are
+    /// told apart when they report; each costs a small table.
+    pub fn new(what: Guard, depth: usize) -> Self {
         Self {
             what,
+            depth: depth.max(1),
             twins: HandleMap::default(),
             without: HandleMap::default(),
             modules: Vec::new(),
@@ -167,6 +170,7 @@ impl Twins {
             twins,
             tables,
             params,
+            depth,
             ..
         } = self;
         let Some(twin) = twins.get_mut(&launch.function) else {
@@ -185,7 +189,7 @@ impl Twins {
         let tables = match tables.entry(twin.context) {
             std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
             std::collections::hash_map::Entry::Vacant(room) => {
-                room.insert(Tables::new(&live.driver, device)?)
+                room.insert(Tables::new(&live.driver, device, *depth)?)
             }
         };
         let table = tables.table(&live.driver, launch.function, stream, on, allowed)?;

@@ -48,17 +48,28 @@ struct Table {
     allowed: Vec<Range>,
 }
 
+/// Tables of one kernel in one stream, used in turn.
+#[derive(Default)]
+struct Turns {
+    tables: Vec<usize>,
+    next: usize,
+}
+
 /// The tables of one context. Work that uses them may be under way when they are dropped, so their memory
 /// then stays until the process ends; [`Tables::release`] gives it back.
 pub(super) struct Tables {
     driver: Arc<Driver>,
     device: u32,
+    /// Tables that the launches of a kernel in a stream take turns with.
+    depth: usize,
     blocks: Vec<DeviceBlock>,
     /// Bytes used of the last block.
     used: u64,
     words: Vec<PinnedWords>,
     tables: Vec<Table>,
-    by_launch: HashMap<(Handle, StreamRef), usize>,
+    by_launch: HashMap<(Handle, StreamRef), Turns>,
+    /// Reports that were found when a table's turn came again.
+    early: Vec<Report>,
     /// Counts are fetched here.
     counts: PinnedWords,
     fetching: StreamHandle,
@@ -67,15 +78,17 @@ pub(super) struct Tables {
 
 impl Tables {
     /// None yet; the context is current.
-    pub fn new(driver: &Arc<Driver>, device: u32) -> Result<Self, DriverError> {
+    pub fn new(driver: &Arc<Driver>, device: u32, depth: usize) -> Result<Self, DriverError> {
         Ok(Self {
             driver: Arc::clone(driver),
             device,
+            depth,
             blocks: Vec::new(),
             used: 0,
             words: Vec::new(),
             tables: Vec::new(),
             by_launch: HashMap::new(),
+            early: Vec::new(),
             counts: PinnedWords::new(driver, 1)?,
             fetching: driver.create_stream(NON_BLOCKING, 0)?,
             buffer: Vec::new(),
@@ -91,8 +104,11 @@ impl Tables {
         on: StreamHandle,
         allowed: &[Range],
     ) -> Result<Address, DriverError> {
-        let known = self.by_launch.get(&(function, stream)).copied();
-        if let Some(index) = known {
+        let turns = self.by_launch.entry((function, stream)).or_default();
+        let turn = turns.next;
+        turns.next = (turn + 1) % self.depth;
+        if let Some(index) = turns.tables.get(turn).copied() {
+            self.collect(index, on)?;
             let table = &mut self.tables[index];
             if table.allowed == allowed {
                 return Ok(table.address);
@@ -115,7 +131,11 @@ impl Tables {
         bytes.extend_from_slice(&self.buffer);
         driver.copy_from_slice(address, &bytes, on)?;
         self.tables[index].allowed = allowed.to_vec();
-        self.by_launch.insert((function, stream), index);
+        let turns = self.by_launch.entry((function, stream)).or_default();
+        match turns.tables.get_mut(turn) {
+            Some(table) => *table = index,
+            None => turns.tables.push(index),
+        }
         Ok(address)
     }
 
@@ -126,14 +146,31 @@ impl Tables {
         let _ = self.driver.destroy_stream(self.fetching);
     }
 
+    /// Takes the report of an earlier launch away, before the table is used for another.
+    fn collect(&mut self, index: usize, on: StreamHandle) -> Result<(), DriverError> {
+        let (record, address) = (self.tables[index].record, self.tables[index].address);
+        let at = self.word(record);
+        if self.depth > 1 && at != 0 {
+            self.early.push(Report {
+                function: self.tables[index].function,
+                address: at,
+                bytes: self.word(record + 1),
+                count: 1,
+            });
+            self.clear_word(record);
+            self.driver.fill(address, 0, 4, 0, 2, 1, on)?;
+        }
+        Ok(())
+    }
+
     /// Whether any kernel has reported.
     pub fn has_reports(&self) -> bool {
-        self.tables.iter().any(|table| self.word(table.record) != 0)
+        !self.early.is_empty() || self.tables.iter().any(|table| self.word(table.record) != 0)
     }
 
     /// The reports, taken away so that kernels report again. The context is current.
     pub fn take(&mut self, live: &mut Live) -> Result<Vec<Report>, DriverError> {
-        let mut reports = Vec::new();
+        let mut reports = std::mem::take(&mut self.early);
         for table in &self.tables {
             let address = self.word(table.record);
             if address == 0 {

@@ -9,6 +9,11 @@ use crate::serve::Server;
 
 impl Server {
     pub(super) fn launch(&mut self, launch: &Launch<'_>, stream: StreamRef) -> Step {
+        if let Some(recorder) = &mut self.recorder
+            && recorder.launch(&mut self.site, launch, stream)?
+        {
+            return self.issued(stream, false, None);
+        }
         let live = &mut self.site.live;
         let function = live.function(launch.function)?.handle;
         let handle = live.stream(stream)?;

@@ -1,0 +1,125 @@
+//! `fermata trace`: run a program, draw which memory its operations touched when, and say how well that was
+//! predicted.
+
+mod heat;
+mod speculation;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fermata_control::trace::{ENV_FILE, Trace, VERSION};
+use serde::Serialize;
+
+use super::{Device, run};
+use crate::failure::{Failure, INTERNAL};
+use crate::printer::Printer;
+
+/// The worker writes when the program has ended.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Run a program and write which memory it touches.
+///
+/// The program runs as with `fermata run`, slower: each kernel is launched as a twin that checks
+/// whether it touches only what was predicted. In the folder then are `heat.svg` and `heat.csv` (which
+/// buffer was read and written when), `speculation.csv` (for each kernel how often the prediction was
+/// right) and `trace.json` with all of it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata trace -- ./heat2d --steps 100
+  fermata trace -o heat --device soft -- ./heat2d      into the folder `heat`
+  fermata trace --json -- ./heat2d > trace.json        the program's output goes to the terminal")]
+pub struct Args {
+    /// The folder to write to.
+    #[arg(long, short, default_value = "trace")]
+    output: PathBuf,
+    /// Which device the program gets.
+    #[arg(long, value_enum, default_value_t)]
+    device: Device,
+    /// The program and its arguments.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    /// The program's exit status.
+    status: u8,
+    folder: &'a Path,
+    trace: &'a Trace,
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    let folder = std::path::absolute(&args.output)
+        .map_err(|e| Failure::io("find the folder to write to", &e))?;
+    let at = |name: &str| folder.join(name);
+    let shown = folder.display();
+    std::fs::create_dir_all(&folder).map_err(|e| Failure::io(&format!("make `{shown}`"), &e))?;
+    let file = at("trace.json");
+    match std::fs::remove_file(&file) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Failure::io(&format!("replace `{}`", file.display()), &e));
+        }
+        _ => {}
+    }
+    let variable = (
+        OsString::from(format!("FERMATA_WORKER_{ENV_FILE}")),
+        file.clone().into_os_string(),
+    );
+    let status = run::attended(args.command, args.device, vec![variable], printer)?;
+    let trace = read(&file)?;
+    let save = |name: &str, text: String| {
+        let path = at(name);
+        std::fs::write(&path, text)
+            .map_err(|e| Failure::io(&format!("write `{}`", path.display()), &e))
+    };
+    save("heat.csv", heat::csv(&trace))?;
+    save("heat.svg", heat::svg(&trace))?;
+    save("speculation.csv", speculation::csv(&trace))?;
+    if printer.is_json() {
+        printer.document(&Document {
+            status,
+            folder: &folder,
+            trace: &trace,
+        })?;
+    } else {
+        printer.data(&speculation::table(&trace))?;
+        printer.note(&format!(
+            "`heat.svg`, `heat.csv`, `speculation.csv` and `trace.json` are in `{shown}`"
+        ));
+    }
+    Ok(status)
+}
+
+/// The record, once it is there.
+fn read(file: &Path) -> Result<Trace, Failure> {
+    let until = Instant::now() + PATIENCE;
+    let bytes = loop {
+        match std::fs::read(file) {
+            Ok(bytes) => break bytes,
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+            Err(_) => {
+                return Err(Failure::new(
+                    INTERNAL,
+                    format!("the session has left no record `{}`", file.display()),
+                )
+                .hint("did the program use CUDA? `fermata logs` shows what it has said"));
+            }
+        }
+    };
+    let trace: Trace = serde_json::from_slice(&bytes)
+        .map_err(|e| Failure::new(INTERNAL, format!("cannot read `{}`: {e}", file.display())))?;
+    if trace.version != VERSION {
+        let text = format!("`{}` is of version {}", file.display(), trace.version);
+        return Err(Failure::new(INTERNAL, text).hint("worker and command must be of one release"));
+    }
+    Ok(trace)
+}

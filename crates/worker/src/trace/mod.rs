@@ -1,0 +1,267 @@
+//! A traced session: every operation's predicted set goes into a heat map, kernels run as twins that check
+//! the prediction, and all of it into a file when the program ends (PhoenixOS, figure 21 and table 3).
+//!
+//! Launches of a kernel are checked for stores and for loads in turn. Nothing waits for a check: what twins
+//! have found is looked at between operations, so a traced program runs as it would, only slower.
+
+mod heat;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
+use fermata_control::trace::{ENV_FILE, ENV_TEST_TWINS, Kernel, Trace, VERSION};
+use fermata_device::DriverError;
+use fermata_engine::access::{AccessSet, Places, Predictor, Range, Target};
+use fermata_engine::twin::{Guard, Twins};
+use fermata_engine::{HandleMap, Site};
+use parking_lot::Mutex;
+
+use heat::Heat;
+
+/// Launches of a kernel in a stream that are told apart when they report.
+const DEPTH: usize = 64;
+/// Between two looks at what twins have found.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Waits here between two attachments of the program; a worker has one session.
+static PARKED: Mutex<Option<Recorder>> = Mutex::new(None);
+
+/// Whether this worker's session is traced.
+pub(crate) fn is_on() -> bool {
+    [ENV_FILE, ENV_TEST_TWINS]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some())
+}
+
+const EVERYTHING: Range = Range {
+    start: 0,
+    len: u64::MAX,
+};
+
+/// See the module.
+pub(crate) struct Recorder {
+    file: Option<PathBuf>,
+    start: Instant,
+    last: f64,
+    looked: Instant,
+    /// Twins may touch everything: only whether they do what kernels do is of interest.
+    all_allowed: bool,
+    /// For stores and for loads.
+    twins: Vec<Twins>,
+    predictor: Predictor,
+    places: Places,
+    /// The set of the operation at hand.
+    set: AccessSet,
+    heat: Heat,
+    kernels: HandleMap<Handle, Kernel>,
+    /// Kernels that are gone with their module.
+    gone: Vec<Kernel>,
+    trace: Trace,
+}
+
+impl Recorder {
+    /// The recorder of this session, if it is to be traced: the one of an earlier attachment, or what the
+    /// environment asks for.
+    pub fn of_session() -> Option<Box<Self>> {
+        if let Some(parked) = PARKED.lock().take() {
+            return Some(Box::new(parked));
+        }
+        let file = std::env::var_os(ENV_FILE).map(PathBuf::from);
+        let tested = std::env::var(ENV_TEST_TWINS).ok();
+        if file.is_none() && tested.is_none() {
+            return None;
+        }
+        let (writes, reads) = (Guard::Writes, Guard::Reads);
+        let checked = match tested.as_deref() {
+            Some("writes") => vec![writes],
+            Some("reads") => vec![reads],
+            _ => vec![writes, reads],
+        };
+        let twins = checked.into_iter().map(|what| Twins::new(what, DEPTH));
+        Some(Box::new(Self {
+            file,
+            start: Instant::now(),
+            last: 0.0,
+            looked: Instant::now(),
+            all_allowed: tested.is_some(),
+            twins: twins.collect(),
+            predictor: Predictor::default(),
+            places: Places::default(),
+            set: AccessSet::nothing(),
+            heat: Heat::new(),
+            kernels: HandleMap::default(),
+            gone: Vec::new(),
+            trace: Trace {
+                version: VERSION,
+                ..Trace::default()
+            },
+        }))
+    }
+
+    /// Notes what `op` is about to touch. Called for each operation, launches included.
+    pub fn before(&mut self, site: &mut Site, op: &Op<'_>) {
+        match op {
+            Op::Launch { launch, .. } => self.prepare(site, launch.function),
+            Op::GraphLaunch { .. } => self.trace.graph_launches += 1,
+            Op::ModuleUnload { .. } | Op::ContextDestroy { .. } => {
+                self.look(site);
+                self.part_with_kernels(site);
+                return;
+            }
+            _ => {}
+        }
+        self.set = self.predictor.predict(op, site);
+        let transfer = !matches!(op, Op::Launch { .. } | Op::GraphLaunch { .. });
+        if transfer && self.set.is_empty() {
+            return;
+        }
+        self.trace.transfers += u64::from(transfer);
+        let open = !transfer && !self.set.complete;
+        self.trace.open_graph_launches += u64::from(open && matches!(op, Op::GraphLaunch { .. }));
+        self.last = self.start.elapsed().as_secs_f64();
+        let set = std::mem::take(&mut self.set);
+        for (targets, write) in [(&set.reads, false), (&set.writes, true)] {
+            for target in targets {
+                self.count(site, target, write);
+            }
+        }
+        self.set = set;
+        if self.looked.elapsed() >= LOOK {
+            self.look(site);
+        }
+    }
+
+    fn count(&mut self, site: &Site, target: &Target, write: bool) {
+        let address = match target {
+            Target::Exactly(range) => range.start,
+            Target::Around(address) => *address,
+            Target::Array(_) => return,
+        };
+        if let Some(range) = self.places.around(&site.session, address) {
+            let kind = self.places.kind(&site.session, range.start);
+            self.heat.add(range, kind, self.last, write);
+        }
+    }
+
+    /// Makes the twins of a kernel that is launched for the first time, and of all others that wait.
+    fn prepare(&mut self, site: &mut Site, function: Handle) {
+        if self.kernels.contains_key(&function) {
+            return;
+        }
+        // Without its variables the sets of a module's kernels stay open; nothing else depends on them.
+        let _ = fermata_engine::discover_variables(site);
+        for twins in self.twins.iter_mut().filter(|it| !it.knows(function)) {
+            // A context that cannot be entered fails the launch itself.
+            let _ = twins.prepare(site);
+        }
+        let name = site.session.functions.get(function);
+        let without = self.twins.iter().find_map(|it| it.without(function));
+        let kernel = Kernel {
+            name: name.map(|it| it.name.clone()).unwrap_or_default(),
+            unchecked: without.map(|it| it.why.clone()),
+            ..Kernel::default()
+        };
+        self.kernels.insert(function, kernel);
+    }
+
+    /// Launches the twin of a kernel, whose set has just been predicted; false if the original must be.
+    pub fn launch(
+        &mut self,
+        site: &mut Site,
+        launch: &Launch<'_>,
+        stream: StreamRef,
+    ) -> Result<bool, DriverError> {
+        let Some(kernel) = self.kernels.get_mut(&launch.function) else {
+            return Ok(false);
+        };
+        kernel.launches += 1;
+        kernel.complete += u64::from(self.set.complete);
+        let turn = (kernel.launches % self.twins.len() as u64) as usize;
+        let Some(twins) = self.twins.get_mut(turn) else {
+            return Ok(false);
+        };
+        let mut allowed = Vec::new();
+        if self.all_allowed {
+            allowed.push(EVERYTHING);
+        } else {
+            let targets = match twins.what() {
+                Guard::Writes => &self.set.writes,
+                Guard::Reads => &self.set.reads,
+            };
+            let places = &mut self.places;
+            allowed.extend(
+                targets
+                    .iter()
+                    .filter_map(|target| places.range(&site.session, target)),
+            );
+        }
+        let checked = twins.launch(site, launch, stream, &allowed)?;
+        kernel.checked += u64::from(checked);
+        Ok(checked)
+    }
+
+    /// Takes what twins have found.
+    fn look(&mut self, site: &mut Site) {
+        self.looked = Instant::now();
+        let mut missed: Vec<(Address, bool)> = Vec::new();
+        for twins in &mut self.twins {
+            let write = twins.what() == Guard::Writes;
+            // Reports that cannot be fetched now come again.
+            for found in twins.violations(&mut site.live).unwrap_or_default() {
+                let Some(kernel) = self.kernels.get_mut(&found.function) else {
+                    continue;
+                };
+                kernel.mispredicted += 1;
+                kernel
+                    .first_miss
+                    .get_or_insert((found.address, found.bytes));
+                if kernel.complete == kernel.launches {
+                    kernel.wrongly_complete += 1;
+                }
+                missed.push((found.address, write));
+            }
+        }
+        for (address, write) in missed {
+            self.count(site, &Target::Around(address), write);
+        }
+    }
+
+    fn part_with_kernels(&mut self, site: &Site) {
+        let functions = &site.session.functions;
+        let gone = self
+            .kernels
+            .extract_if(|handle, _| !functions.contains(*handle));
+        self.gone.extend(gone.map(|(_, kernel)| kernel));
+    }
+
+    /// Everything issued has been executed, or never will be: the file is written, and the recorder waits
+    /// for the next attachment.
+    pub fn park(mut self: Box<Self>, site: &mut Site) {
+        for context in site.live.contexts.keys().copied().collect::<Vec<_>>() {
+            if site.live.enter(context).is_ok() {
+                // A context that has failed has nothing more to report.
+                let _ = site.live.driver.synchronize_context();
+            }
+        }
+        self.look(site);
+        self.trace.seconds = self.last;
+        self.trace.bin_seconds = self.heat.width();
+        self.trace.buffers = self.heat.buffers();
+        self.trace.kernels = self.kernels.values().chain(&self.gone).cloned().collect();
+        self.trace.kernels.sort_by(|a, b| a.name.cmp(&b.name));
+        if let Some(file) = &self.file {
+            // Whoever asked for the file sees that it is not there.
+            let _ = write(file, &self.trace);
+        }
+        *PARKED.lock() = Some(*self);
+    }
+}
+
+/// Beside it first, so that the file is whole when it is there.
+fn write(file: &std::path::Path, trace: &Trace) -> std::io::Result<()> {
+    let beside = file.with_extension("part");
+    let text = serde_json::to_vec(trace)?;
+    std::fs::write(&beside, text)?;
+    std::fs::rename(&beside, file)
+}

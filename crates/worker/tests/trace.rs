@@ -1,0 +1,58 @@
+//! A traced session leaves a record: what was touched, and that kernels ran as twins with the same result.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{LEGACY, Worker, words};
+use fermata_control::trace::{ENV_FILE, ENV_TEST_TWINS, Trace};
+
+/// Runs ten launches; the first word of the result and the record.
+fn traced(more: &[(&str, &str)]) -> (u32, Trace) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.json");
+    let mut variables = vec![(ENV_FILE, file.to_str().unwrap())];
+    variables.extend_from_slice(more);
+    let soft = std::env::var_os("FERMATA_TEST_DRIVER").is_none();
+    let mut worker = Worker::start_with(soft, &variables);
+    let program = worker.attach();
+    program.set_up();
+    let buffer = program.alloc(4096);
+    program.write(buffer, &[0; 4096]);
+    for n in 1..=10 {
+        program.launch_add(buffer, n, 1024, LEGACY);
+    }
+    let result = words(&program.read(buffer, 4))[0];
+    worker.detach(program);
+    let trace = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    (result, trace)
+}
+
+#[test]
+fn a_record_has_every_kernel_and_every_buffer() {
+    let (result, trace) = traced(&[]);
+    assert_eq!(result, 55);
+    let kernel = &trace.kernels[0];
+    assert_eq!((kernel.name.as_str(), kernel.launches), ("add", 10));
+    assert_eq!((kernel.complete, kernel.checked), (10, 10));
+    assert_eq!((kernel.mispredicted, &kernel.unchecked), (0, &None));
+    let sum = |counts: &[u32]| counts.iter().sum::<u32>();
+    let touched = |kind: &str| {
+        let of_kind = trace.buffers.iter().filter(|it| it.kind == kind);
+        of_kind
+            .map(|it| (sum(&it.reads), sum(&it.writes)))
+            .collect::<Vec<_>>()
+    };
+    // A copy to it and one from it, beside the launches.
+    assert_eq!(touched("allocation"), [(11, 11)]);
+    assert_eq!(touched("variable"), [(10, 10)]);
+}
+
+#[test]
+fn twins_that_may_touch_everything_find_nothing() {
+    let (result, trace) = traced(&[(ENV_TEST_TWINS, "both")]);
+    assert_eq!(result, 55);
+    assert_eq!(
+        (trace.kernels[0].checked, trace.kernels[0].mispredicted),
+        (10, 0)
+    );
+}

@@ -47,12 +47,11 @@ def steps_of(path):
 
 def seen(steps, begun, ended):
     """What the program noticed between two moments: microseconds since 1970."""
-    before = [end - start for start, end in steps if end < begun]
-    usual = statistics.median(before[len(before) // 4 :])
+    before = [end - start for start, end in steps if end < begun][-100:]
+    usual = statistics.median(before)
     starts = [start for start, _ in steps]
     gaps = [b - a for a, b in zip(starts, starts[1:])]
-    quiet = [g for g, start in zip(gaps, starts) if start < begun]
-    pace = statistics.median(quiet[len(quiet) // 4 :])
+    pace = statistics.median([g for g, start in zip(gaps, starts) if start < begun][-100:])
     during = [(s, e) for s, e in steps if e >= begun and s <= ended]
     paces = [g for g, start in zip(gaps, starts) if begun <= start <= ended]
     longest = max((e - s for s, e in during), default=0)
@@ -70,13 +69,55 @@ def seen(steps, begun, ended):
     }
 
 
-def wait_for(path, text, limit=120):
+def settled(log, limit=120):
+    """Waits until the steps have been even for a while: what is made ready behind is ready."""
     until = time.time() + limit
     while time.time() < until:
-        if path.exists() and text in path.read_text(errors="replace"):
+        last = [end - start for start, end in steps_of(log)[-200:]] if log.exists() else []
+        if len(last) == 200 and statistics.quantiles(last, n=10)[-1] < 1.5 * statistics.median(last):
             return
-        time.sleep(0.02)
-    raise RuntimeError(f"no `{text}` in {path}")
+        time.sleep(0.1)
+    raise RuntimeError("the program's steps do not become even")
+
+
+def gpu_stall(done):
+    """Seconds that the GPU state has cost the program: quiesce, device, and waits behind."""
+    phases = {p["name"]: p["seconds"] for p in done["phases"]}
+    stall = done["device"]["stall"]
+    parts = {
+        "quiesce": phases.get("quiesce", 0),
+        "device": phases.get("device", 0),
+        "waited": stall["waited_seconds"],
+        "issuing": stall["issuing_seconds"],
+    }
+    return {**parts, "all": sum(parts.values())}
+
+
+def drivers_own(gib):
+    """The driver's own checkpoint of the same program, run natively."""
+    work = pathlib.Path(tempfile.mkdtemp())
+    found = [p for p in pathlib.Path("/").glob("usr/**/libcudart.so.13")]
+    env = {**os.environ, "LD_LIBRARY_PATH": str(found[0].parent) if found else ""}
+    log = work / "steps"
+    program = [TREE / "bench" / "hot", "--gib", gib, "--buffers", 400 if gib >= 8 else 40]
+    program += ["--until", work / "go", "--log", log]
+    running = subprocess.Popen([str(w) for w in program], env=env, stdout=subprocess.DEVNULL)
+    try:
+        settled(log)
+        begun = time.time() * 1e6
+        told = document(call(TREE / "bench" / "peer", running.pid, "--restore", env=env))
+        ended = time.time() * 1e6
+        time.sleep(0.5)
+        return {"case": "driver", "gib": gib, "peer": told, "first_seen": seen(steps_of(log), begun, ended)}
+    except Exception as error:
+        return {"case": "driver", "gib": gib, "error": str(error)}
+    finally:
+        (work / "go").touch()
+        try:
+            running.wait(60)
+        except subprocess.TimeoutExpired:
+            running.kill()
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def case(name, gib, images, transfer):
@@ -89,18 +130,13 @@ def case(name, gib, images, transfer):
     result = {"case": name, "gib": gib, "transfer_mib": transfer}
     try:
         if str(images).startswith("/dev/shm"):
-            call(FERMATA, "images", "prepare", gib + 2, env=env)
+            call(FERMATA, "images", "prepare", int(gib * 1.4) + 2, env=env)
         go, log = work / "go", work / "steps"
         program = [TREE / "bench" / "hot", "--gib", gib, "--buffers", 400 if gib >= 8 else 40]
         program += ["--until", go, "--log", log, "--transfer", transfer]
         call(FERMATA, "-q", "run", "--detach", "--name", "hot", "--", *program, env=env)
         sessions = work / "run"
-        for _ in range(3000):
-            if log.exists() and len(log.read_text().splitlines()) > 150:
-                break
-            time.sleep(0.02)
-        else:
-            raise RuntimeError("the program makes no steps")
+        settled(log)
         words = ["checkpoint", "hot", "--json", "--mode", mode] + (["--pool", pool] if pool else [])
         # The first of a process loads what later ones use; both are told.
         for run in ("first",):
@@ -109,6 +145,7 @@ def case(name, gib, images, transfer):
             ended = time.time() * 1e6
             time.sleep(0.5)
             result[run + "_seen"] = seen(steps_of(log), begun, ended)
+            result[run + "_gpu_stall_s"] = gpu_stall(result[run])
         call(FERMATA, "kill", "hot", env=env)
         time.sleep(4)
         shutil.copy(log, work / "steps-1")
@@ -144,7 +181,7 @@ def main():
     parser.add_argument("--gib", type=int, default=40)
     parser.add_argument("--disk", type=pathlib.Path, help="a folder on a disk; else /dev/shm")
     parser.add_argument("--transfer", type=int, default=0, help="MiB of transfers a step")
-    parser.add_argument("--cases", default="stop,snapshot,cow:6GiB,cow:2GiB,cow:0,recopy")
+    parser.add_argument("--cases", default="driver,stop,snapshot,cow:6GiB,cow:2GiB,cow:0,recopy")
     args = parser.parse_args()
     images = (args.disk or pathlib.Path("/dev/shm")) / f"fermata-protocols-{os.getpid()}"
     gpu = "softgpu"
@@ -159,7 +196,10 @@ def main():
         "cases": [],
     }
     for name in args.cases.split(","):
-        report["cases"].append(case(name, args.gib, images, args.transfer))
+        if name == "driver":
+            report["cases"].append(drivers_own(args.gib))
+        else:
+            report["cases"].append(case(name, args.gib, images, args.transfer))
         args.report.write_text(json.dumps(report, indent=1) + "\n")
         last = report["cases"][-1]
         print(name, json.dumps(last.get("first_seen") or last.get("error")), file=sys.stderr)

@@ -1,8 +1,8 @@
 // A program that keeps a part of its memory hot: the object of the benches of checkpoints behind a
 // running program.
 //
-// `--gib N` in `--buffers M` buffers. Every `--period MS` it rewrites the first `--hot PERCENT` of
-// the buffers, reads one of the others in turn, and waits for the device; with `--transfer MIB` it
+// `--gib N` in `--buffers M` buffers. Every `--period MS` it rewrites `--hot PERCENT` of the buffers,
+// spread evenly, reads one of the others in turn, and waits for the device; with `--transfer MIB` it
 // also moves that much down to pinned memory and up again. Prints "ready" when filled; ends when the
 // file `--until PATH` exists, and then prints "digest hot <hex> steps <n>". `--log PATH` gets a line
 // for each step: its start and its end, both in microseconds since 1970.
@@ -67,7 +67,9 @@ int main(int argc, char **argv) {
     }
     size_t words = size_t(gib * (1 << 30)) / 8 / buffers;
     size_t moved = size_t(transfer * (1 << 20));
-    int rewritten = int(buffers * hot / 100);
+    std::vector<int> written, others;
+    for (int b = 0; b < buffers; b++)
+        (int((b + 1) * hot / 100) > int(b * hot / 100) ? written : others).push_back(b);
     std::vector<uint64_t *> data(buffers);
     unsigned long long *out, sum;
     CHECK(cudaMalloc(&out, sizeof sum));
@@ -90,9 +92,8 @@ int main(int argc, char **argv) {
     double next = now_us();
     while (!until || access(until, F_OK) != 0) {
         double begun = now_us();
-        for (int b = 0; b < rewritten; b++) rewrite<<<1024, 256>>>(data[b], words, step);
-        int other = rewritten + int(step % uint64_t(buffers - rewritten));
-        read<<<1024, 256>>>(data[other], words, out);
+        for (int b : written) rewrite<<<1024, 256>>>(data[b], words, step);
+        if (!others.empty()) read<<<1024, 256>>>(data[others[step % others.size()]], words, out);
         if (moved) {
             CHECK(cudaMemcpyAsync(pinned, mirror, moved, cudaMemcpyDeviceToHost));
             CHECK(cudaMemcpyAsync(mirror, pinned, moved, cudaMemcpyHostToDevice));

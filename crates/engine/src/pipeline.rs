@@ -22,7 +22,10 @@ struct State<T> {
 /// A queue of at most `room` items.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
-    changed: Condvar,
+    /// An item has come. Each wakes one taker: waking all of many costs more than a copy.
+    filled: Condvar,
+    /// There is room again.
+    emptied: Condvar,
     room: usize,
 }
 
@@ -45,7 +48,8 @@ impl<T> Queue<T> {
         };
         Self {
             state: Mutex::new(state),
-            changed: Condvar::new(),
+            filled: Condvar::new(),
+            emptied: Condvar::new(),
             room,
         }
     }
@@ -55,7 +59,7 @@ impl<T> Queue<T> {
         let until = Instant::now() + STEP_LIMIT;
         let mut state = self.state.lock();
         while state.items.len() >= self.room && !state.failed {
-            if self.changed.wait_until(&mut state, until).timed_out() {
+            if self.emptied.wait_until(&mut state, until).timed_out() {
                 fail_in(
                     &mut state,
                     EngineError::Internal("a step of the transfer stalls".into()),
@@ -66,7 +70,7 @@ impl<T> Queue<T> {
             return false;
         }
         state.items.push_back(item);
-        self.changed.notify_all();
+        self.filled.notify_one();
         true
     }
 
@@ -79,13 +83,13 @@ impl<T> Queue<T> {
                 return Next::End;
             }
             if let Some(item) = state.items.pop_front() {
-                self.changed.notify_all();
+                self.emptied.notify_one();
                 return Next::Item(item);
             }
             if state.producers == 0 {
                 return Next::End;
             }
-            if self.changed.wait_until(&mut state, until).timed_out() {
+            if self.filled.wait_until(&mut state, until).timed_out() {
                 fail_in(
                     &mut state,
                     EngineError::Internal("a step of the transfer stalls".into()),
@@ -97,20 +101,22 @@ impl<T> Queue<T> {
     /// Takes an item if there is one.
     pub(crate) fn try_next(&self) -> Option<T> {
         let item = self.state.lock().items.pop_front();
-        self.changed.notify_all();
+        self.emptied.notify_one();
         item
     }
 
     /// One producer has nothing more to add.
     pub(crate) fn end(&self) {
         self.state.lock().producers -= 1;
-        self.changed.notify_all();
+        self.filled.notify_all();
+        self.emptied.notify_all();
     }
 
     /// Ends the pipeline; the first failure is the one reported.
     pub(crate) fn fail(&self, error: EngineError) {
         fail_in(&mut self.state.lock(), error);
-        self.changed.notify_all();
+        self.filled.notify_all();
+        self.emptied.notify_all();
     }
 
     /// Whether it has failed.

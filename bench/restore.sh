@@ -47,6 +47,11 @@ wait_for() {
     return 1
 }
 
+# phases: those of a document, without what names this machine's folders.
+phases() {
+    tr -d '\n' | grep -o '"phases": *\[[^]]*\]' | sed 's/^"phases": *//'
+}
+
 # value NAME: of the last document in $work/arrival.
 value() {
     grep -o "\"$1\": *[^,}]*" "$work/arrival" | head -1 | sed 's/.*: *//; s/[" ]//g'
@@ -75,7 +80,7 @@ fi
 "$fermata" -q run --device "$device" --detach --name passes -- "$tree/bench/passes" --gib "$gib" --buffers "$buffers" --passes "$passes" --until "$work/go" > /dev/null
 log=$FERMATA_RUNTIME_DIR/sessions/passes/log
 wait_for ready "$log" || exit 1
-checkpoint=$(timeout 300 "$fermata" checkpoint passes -o "$images/image" --mode stop --json 2> "$work/err" | tr -d '\n') || cat "$work/err" >&2
+checkpoint=$(timeout 300 "$fermata" checkpoint passes -o "$images/image" --mode stop --json 2> "$work/err" | phases) || cat "$work/err" >&2
 "$fermata" kill passes > /dev/null 2>&1
 touch "$work/go"
 
@@ -86,7 +91,7 @@ one() {
     # The driver takes seconds to give back what a killed worker held, and a spare worker to be ready.
     sleep "${FERMATA_BENCH_REST:-6}"
     begun=$(date +%s.%N)
-    document=$(timeout 120 "$fermata" restore "$images/image" --name passes-r --detach --json "$@" 2> "$work/err" | tr -d '\n') || cat "$work/err" >&2
+    document=$(timeout 120 "$fermata" restore "$images/image" --name passes-r --detach --json "$@" 2> "$work/err" | phases) || cat "$work/err" >&2
     command=$(awk "BEGIN{printf \"%.4f\", $(date +%s.%N) - $begun}")
     timeout 120 "$fermata" wait passes-r > /dev/null 2> "$work/err" || cat "$work/err" >&2
     log=$FERMATA_RUNTIME_DIR/sessions/passes-r/log
@@ -98,7 +103,7 @@ one() {
     seconds=$(value seconds)
     total=$(value total)
     printf '%s,%s,%s,%s,%s,%s,%s,%s\n' "$name" "$command" "${first:-}" "${last:-}" "${stand:-eager}" "${total:-0}" "${seconds:-0}" "$digest" >> "$rows"
-    printf '%s{"order":"%s","command_s":%s,"first_kernel_s":%s,"last_kernel_s":%s,"stand":"%s","late_bytes":%s,"late_s":%s,"digest":"%s","answer":%s}' \
+    printf '%s{"order":"%s","command_s":%s,"first_kernel_s":%s,"last_kernel_s":%s,"stand":"%s","late_bytes":%s,"late_s":%s,"digest":"%s","phases":%s}' \
         "$comma" "$name" "$command" "${first:-null}" "${last:-null}" "${stand:-eager}" "${total:-0}" "${seconds:-0}" "$digest" "${document:-null}" >> "$work/json"
     comma=,
     "$fermata" kill passes-r > /dev/null 2>&1
@@ -122,7 +127,7 @@ cat > "$report" <<JSON
 {"date":"$(date -u +%Y-%m-%dT%H:%M:%SZ)","gpu":"${gpu:-software GPU}","kernel":"$(uname -r)","cores":$(nproc),
 "revision":"${FERMATA_REVISION:-$(git rev-parse --short HEAD 2>/dev/null)}","gib":$gib,"buffers":$buffers,"passes":$passes,
 "driver_checkpoint":$peer,"driver_first_kernel_after_s":${peer_first:-null},"native_pass_s":${peer_pass:-null},
-"checkpoint":${checkpoint:-null},
+"checkpoint_phases":${checkpoint:-null},
 "restores":[$(cat "$work/json")]}
 JSON
 cat "$csv"

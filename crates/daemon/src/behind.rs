@@ -95,7 +95,10 @@ fn watch(session: &Session, worker: &Worker) -> std::result::Result<(), String> 
                 return Err(format!("it used data that was not there yet ({why})"));
             }
             Stand::Failed(failure) => return Err(failure.message.clone()),
-            Stand::GivenUp => return Ok(()),
+            Stand::GivenUp => {
+                session.lock().behind = None;
+                return Ok(());
+            }
             Stand::Coming => ArrivalStand::Coming,
             Stand::Complete => ArrivalStand::Complete,
         };

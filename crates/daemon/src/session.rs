@@ -277,7 +277,9 @@ impl Session {
             return;
         };
         // Nobody needs the data that is still coming.
-        inner.behind = inner.behind.take().filter(|_| !inner.rolls_back());
+        if inner.rolls_back() {
+            inner.behind = None;
+        }
         inner.agent = None;
         let worker = inner.worker.take();
         inner.worker_seen = None;

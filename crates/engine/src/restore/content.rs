@@ -22,6 +22,8 @@ use crate::protocol::{Engines, Piece, Source, pieces};
 use crate::{CHUNK, EngineError, Live, Progress, Site};
 
 const IN_FLIGHT: usize = 8;
+/// As many, where no buffer is held by a copy.
+const STRAIGHT: usize = 32;
 
 /// A piece and the chunk it is filled from.
 type Stored = (Piece, ChunkId);
@@ -134,7 +136,7 @@ fn straight(
             rest.push((piece, id));
             continue;
         };
-        if flying.len() >= IN_FLIGHT
+        if flying.len() >= STRAIGHT
             && let Some((piece, copy)) = flying.pop_front()
         {
             drop(engines.finish(&piece, copy)?);

@@ -6,7 +6,7 @@
 #   lib/softgpu/  libcuda.so(.1) that runs on the CPU
 #   lib/cudart/   libcudart.so.13, libcudart.so.12
 #   lib/criu/     CRIU with its libraries
-#   lib/libfermata.so, lib/pkgconfig/, include/   the application library
+#   lib/libfermata.so, lib/pkgconfig/, include/, python/   the application library
 #   test/e2e      the runner; not part of what is shipped
 #
 # Nothing in it names an absolute path. Files are replaced by rename, so that a
@@ -40,6 +40,7 @@ for header in bindings/c/include/*.h; do
     put "$header" "include/$(basename "$header")"
 done
 put bindings/c/fermata.pc lib/pkgconfig/fermata.pc
+put bindings/python/fermata.py python/fermata.py
 sh tools/link-cudart.sh "$to/lib/cudart" "$(basename "$from")"
 
 if ! cmp -s .deps/criu/bin/criu "$to/lib/criu/bin/criu"; then

@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
 use common::{command, cuda_program, root, run, tree};
@@ -75,6 +76,19 @@ fn a_program_written_for_fti_restarts_where_it_was() {
         // It was done, so that nothing is left to restart from.
         assert_eq!(until("0"), want);
     }
+}
+
+#[test]
+fn every_call_works_in_python() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = root().join("bindings");
+    let text = run(command(Path::new("python3"))
+        .arg(here.join("c/tests/python.py"))
+        .arg(dir.path())
+        .env("PYTHONPATH", here.join("python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("FERMATA_LIBRARY", tree().join("libfermata.so.0")));
+    assert!(text.starts_with("fine "), "{text}");
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! A disk that is full, local or shared: a clear error, the program and its older checkpoints unharmed, and
+//! the next checkpoint works once there is room. The inner test runs alone, on file systems of a few MiB in a
+//! mount namespace of its own.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{host, noise, session};
+use fermata_app::{Config, ElementType, Level};
+
+const VARIABLE: &str = "FERMATA_TEST_SMALL_DISK";
+const BYTE: ElementType = ElementType(1);
+
+#[test]
+fn a_full_disk_costs_one_checkpoint_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (local, shared) = (dir.path().join("local"), dir.path().join("shared"));
+    for folder in [&local, &shared] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    let script = format!(
+        "mount -t tmpfs -o size=8m none '{}'; mount -t tmpfs -o size=4m none '{}'; \
+         exec '{}' --exact on_small_disks --ignored --nocapture",
+        local.display(),
+        shared.display(),
+        std::env::current_exe().unwrap().display()
+    );
+    let out = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "--", "sh", "-ec", &script])
+        .env(VARIABLE, dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{text}{errors}");
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+#[test]
+#[ignore = "is started by the test above on small disks"]
+fn on_small_disks() {
+    let dir = PathBuf::from(std::env::var_os(VARIABLE).unwrap());
+    let (local, shared) = (dir.join("local"), dir.join("shared"));
+    for background in [false, true] {
+        let set = |c: &mut Config| {
+            c.shared = Some(shared.clone());
+            c.background = background;
+            c.keep_last = 1;
+        };
+        let mut s = session(&local, set);
+        let mut data = noise(2 << 20, 1);
+        let first = data.clone();
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        s.checkpoint(1, Level::Shared).unwrap();
+        s.wait(Duration::from_secs(60)).unwrap();
+
+        // Too much for the shared folder, then for the local one.
+        for (id, level, bytes) in [(2, Level::Shared, 3 << 20), (3, Level::Local, 7 << 20)] {
+            let mut more = noise(bytes, id as u64);
+            s.protect(1, host(&mut more), BYTE).unwrap();
+            let failed = s
+                .checkpoint(id, level)
+                .and_then(|()| s.wait(Duration::from_secs(60)))
+                .unwrap_err();
+            assert_eq!(failed.code(), 8, "{}", failed.text());
+            assert!(failed.text().contains("no space left"), "{}", failed.text());
+        }
+        assert_eq!(s.status().failed, 2);
+
+        // What is there is whole, and the next one works.
+        data[5] ^= 1;
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        s.checkpoint(4, Level::Shared).unwrap();
+        s.wait(Duration::from_secs(60)).unwrap();
+        drop(s);
+        let mut s = session(&local, set);
+        data.fill(0);
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        assert_eq!(s.recover().unwrap(), 4);
+        data[5] ^= 1;
+        assert!(data == first);
+        s.finalize(true).unwrap();
+    }
+}

@@ -81,11 +81,9 @@ impl Session {
         let opened = Self::open(&config, &*comm);
         let (lock, local, further) = together(&*comm, opened)?;
         let ring = Ring::new(&*comm, &node(&config))?;
-        let mut newest = 0;
-        for site in std::iter::once(&local).chain(&further) {
-            newest = newest.max(site.layout.sequences()?.last().copied().unwrap_or(0));
-        }
-        let newest = numbers(&*comm, newest)?.into_iter().max().unwrap_or(0);
+        let listed = newest(std::iter::once(&local).chain(&further));
+        let listed = together(&*comm, listed)?;
+        let newest = numbers(&*comm, listed)?.into_iter().max().unwrap_or(0);
         let mut session = Self {
             plain: PlainPool::new(config.staging_bytes),
             config,
@@ -200,7 +198,7 @@ impl Session {
                 what: "needs a job of two ranks or more",
             });
         }
-        self.settle(Duration::from_secs_f64(self.config.deadline))?;
+        self.settle_all()?;
         let complete = match self.comm.size() {
             1 => None,
             _ => numbers(&*self.comm, self.committed)?.into_iter().min(),
@@ -335,6 +333,12 @@ impl Session {
             .collect()
     }
 
+    /// Waits until nothing is at work on any rank; where it takes too long, all are told.
+    fn settle_all(&mut self) -> Result<()> {
+        let settled = self.settle(Duration::from_secs_f64(self.config.deadline));
+        together(&*self.comm, settled)
+    }
+
     /// Waits until nothing is at work any more, at most `limit`, and notes how it ended.
     fn settle(&mut self, limit: Duration) -> Result<()> {
         match self.join(limit) {
@@ -446,7 +450,7 @@ impl Session {
     }
 
     fn recover_these(&mut self, wanted: &[VariableId], all: bool) -> Result<i64> {
-        self.settle(Duration::from_secs_f64(self.config.deadline))?;
+        self.settle_all()?;
         self.look()?;
         let prepared = self.prepare(wanted, all);
         let targets = together(&*self.comm, prepared)?;
@@ -586,6 +590,15 @@ impl Drop for Session {
             let _ = running.thread.join();
         }
     }
+}
+
+/// The number of the newest checkpoint in any of these places, sound or not.
+fn newest<'s>(sites: impl Iterator<Item = &'s Site>) -> Result<u64> {
+    let mut newest = 0;
+    for site in sites {
+        newest = newest.max(site.layout.sequences()?.last().copied().unwrap_or(0));
+    }
+    Ok(newest)
 }
 
 /// Where this rank is, as far as the choice of partners is concerned.

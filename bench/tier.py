@@ -37,6 +37,12 @@ def document(text):
     return json.loads(text[text.index("{") :])
 
 
+def brief(told):
+    """What is measured, without the names and places of this machine."""
+    kept = ("mode", "seconds", "stopped_seconds", "command_seconds", "host_bytes", "device", "phases", "digest")
+    return {key: told[key] for key in kept if key in told}
+
+
 def wait_for(test, what, limit=90):
     until = time.time() + limit
     while time.time() < until:
@@ -76,7 +82,7 @@ class Daemon:
         wait_for(lambda: "ready" in self.fermata("logs", "hold"), "the program's `ready`")
 
     def checkpoint(self):
-        return document(self.fermata("checkpoint", "hold", "--mode", "stop", "--json"))
+        return brief(document(self.fermata("checkpoint", "hold", "--mode", "stop", "--json")))
 
     def restore(self, name, *flags):
         self.go.unlink(missing_ok=True)
@@ -87,7 +93,7 @@ class Daemon:
         self.fermata("wait", name)
         found = re.search(r"digest hold (.*)", self.fermata("logs", name))
         told["digest"] = found.group(1) if found else None
-        return told
+        return brief(told)
 
     def end(self):
         for name in ("hold", "eager", "behind"):
@@ -140,6 +146,8 @@ def memory(gib, work):
         told["again"] = daemon.checkpoint()
         daemon.fermata("kill", "hold")
         time.sleep(5)
+        # The tier is being made ready again, which takes memory bandwidth and the driver's time.
+        wait_for(lambda: daemon.tier()[0] >= bytes_, "a registered tier after the checkpoint")
         told["tier_before_restore"] = daemon.tier()
         told["eager"] = daemon.restore("eager", "--eager")
         time.sleep(3)

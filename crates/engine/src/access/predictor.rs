@@ -137,6 +137,10 @@ impl Predictor {
 
     /// Makes the plan of a kernel, or completes it with variables that have become known.
     fn plan(&mut self, function: Handle, world: &World<'_>) {
+        let settled = |plan: &Plan| plan.symbols.iter().all(|it| it.address.is_some());
+        if self.plans.get(&function).is_some_and(settled) {
+            return;
+        }
         let Ok(record) = world.session.functions.get(function) else {
             return;
         };

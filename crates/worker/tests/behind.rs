@@ -1,0 +1,181 @@
+//! Images whose data comes while the program runs.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Answer, CONTEXT, LEGACY, Program, Worker, words};
+use fermata_abi::op::Op;
+use fermata_control::worker::{FromWorker, Order, Pace, Restoring, Stand, ToWorker};
+
+const BUFFER: u64 = 16 << 20;
+/// So many, that most are not even on their way when the first is asked for.
+const BUFFERS: u32 = 8;
+/// Bytes per second: a buffer takes a quarter of a second.
+const LINK: (&str, &str) = ("FERMATA_SOFTGPU_HOST_LINK", "64M");
+
+/// Buffers of 16 MiB, the n-th filled with n + 1, and a small one; in an image.
+struct Image {
+    folder: tempfile::TempDir,
+    large: Vec<u64>,
+    small: u64,
+}
+
+fn fill(program: &Program, address: u64, value: u32, bytes: u64) {
+    let fill = Op::Fill {
+        address,
+        pitch: 0,
+        element: 4,
+        value,
+        width: bytes / 4,
+        height: 1,
+        stream: LEGACY,
+        answered: true,
+    };
+    assert_eq!(program.ask(&fill), Answer::None);
+}
+
+impl Image {
+    fn make() -> Self {
+        let mut worker = Worker::start();
+        let program = worker.attach();
+        program.set_up();
+        let large: Vec<u64> = (0..BUFFERS).map(|_| program.alloc(BUFFER)).collect();
+        let small = program.alloc(4096);
+        for (value, address) in (1..).zip(&large) {
+            fill(&program, *address, value, BUFFER);
+        }
+        fill(&program, small, 77, 4096);
+        worker.detach(program);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("image")).unwrap();
+        let image = Self {
+            folder,
+            large,
+            small,
+        };
+        let (store, path) = image.paths("image");
+        let saved = worker.save(&store, &path);
+        assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
+        image
+    }
+
+    fn paths(&self, image: &str) -> (String, String) {
+        let path = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
+        (path("store"), path(image))
+    }
+
+    /// A worker whose data is coming, the last buffer first.
+    fn load(&self) -> Worker {
+        let mut worker = Worker::start_with(true, &[LINK]);
+        let (store, image) = self.paths("image");
+        let pace = Pace::Behind(Order::Worst);
+        let loaded = worker.ask(ToWorker::Load { store, image, pace });
+        assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+        assert_eq!(standing(&mut worker).stand, Stand::Coming);
+        worker
+    }
+}
+
+fn standing(worker: &mut Worker) -> Restoring {
+    match worker.ask(ToWorker::Restoring) {
+        FromWorker::Restoring(it) => it,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn wait(worker: &mut Worker, over: impl Fn(&Stand) -> bool) -> Stand {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let stand = standing(worker).stand;
+        if over(&stand) {
+            return stand;
+        }
+        assert!(Instant::now() < until, "{stand:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_is_needed_comes_first_and_then_the_rest() {
+    let image = Image::make();
+    let mut worker = image.load();
+    let program = worker.attach();
+    assert_eq!(words(&program.read(image.small, 8)), [77, 77]);
+    assert_eq!(words(&program.read(image.large[0], 8)), [1, 1]);
+    let now = standing(&mut worker);
+    assert_eq!(now.stand, Stand::Coming, "the rest was waited for");
+    assert!(now.done < now.total, "{now:?}");
+
+    // Freed before it came: its memory is another's now.
+    let free = Op::MemFree {
+        address: image.large[1],
+    };
+    assert_eq!(program.ask(&free), Answer::None);
+    let again = program.alloc(BUFFER);
+    fill(&program, again, 5, BUFFER);
+    let info = program.ask(&Op::MemInfo { context: CONTEXT });
+    assert!(matches!(info, Answer::Pair(..)), "{info:?}");
+    assert_eq!(words(&program.read(again, 8)), [5, 5]);
+
+    program.launch_add(image.large[2], 10, 64, LEGACY);
+    assert_eq!(words(&program.read(image.large[2], 8)), [13, 13]);
+    let stand = wait(&mut worker, |it| *it != Stand::Coming);
+    assert_eq!(stand, Stand::Complete);
+    for (value, address) in (1..).zip(&image.large).skip(3) {
+        let end = address + BUFFER - 8;
+        assert_eq!(words(&program.read(end, 8)), [value, value]);
+    }
+    assert_eq!(words(&program.read(again, 8)), [5, 5]);
+    worker.detach(program);
+    std::fs::create_dir(image.folder.path().join("newer")).unwrap();
+    let (store, newer) = image.paths("newer");
+    let saved = worker.save(&store, &newer);
+    let FromWorker::Saved(totals) = saved else {
+        panic!("{saved:?}")
+    };
+    assert_eq!(totals.allocations, u64::from(BUFFERS) + 1);
+}
+
+#[test]
+fn a_session_whose_data_is_coming_is_not_saved() {
+    let image = Image::make();
+    let mut worker = image.load();
+    std::fs::create_dir(image.folder.path().join("early")).unwrap();
+    let (store, early) = image.paths("early");
+    let refused = worker.save(&store, &early);
+    assert!(
+        matches!(&refused, FromWorker::Failed(why) if why.message.contains("coming")),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn after_memory_is_touched_that_is_not_there_no_answer_comes() {
+    let image = Image::make();
+    assert_eq!(image.large[1], image.large[0] + BUFFER, "neighbours");
+    let mut worker = image.load();
+    let program = worker.attach();
+    // A few words more than the buffer has.
+    program.launch_add(image.large[0], 1, (BUFFER / 4) as u32 + 64, LEGACY);
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| program.ask(&Op::ContextSync { context: CONTEXT }));
+        let stand = wait(&mut worker, |it| *it != Stand::Coming);
+        // The threads that bring data may be the first to notice.
+        let caught = matches!(stand, Stand::Missed(_) | Stand::Failed(_));
+        assert!(caught, "{stand:?}");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!asks.is_finished(), "the program has got an answer");
+        worker.kill();
+        assert!(asks.join().is_err(), "the program has got an answer");
+    });
+    // Which kernel it was is known to the next restore, which lets it wait for everything.
+    let mut worker = image.load();
+    let program = worker.attach();
+    program.launch_add(image.large[0], 1, (BUFFER / 4) as u32 + 64, LEGACY);
+    let sync = Op::ContextSync { context: CONTEXT };
+    assert_eq!(program.ask(&sync), Answer::None);
+    assert_eq!(words(&program.read(image.large[1], 8)), [3, 3]);
+}

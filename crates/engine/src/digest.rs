@@ -60,15 +60,6 @@ pub(crate) fn on_devices(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
     }
 }
 
-/// Loads the hash kernels, which takes time, before they are wanted.
-pub(crate) fn warm_up(live: &mut Live, devices: impl Iterator<Item = u32>) {
-    for device in devices {
-        // A device that cannot hash is noticed when it should.
-        let _ = hasher(live, device);
-    }
-    live.forget_current();
-}
-
 /// The digests of `plan`'s pieces on devices, one each, wherever they are found soonest. Nothing may be
 /// running on the devices.
 pub(crate) fn on_any_device(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, EngineError> {

@@ -64,11 +64,13 @@ impl Capturing {
             way: way.map(to_engine),
             pool_bytes,
         };
-        let prepared = on_server(serving, move |server| {
-            let prepared = capture::prepare(&mut server.site, &store, wish);
+        let sketch = on_server(serving, move |server| {
+            let sketch = capture::sketch(&mut server.site, wish);
             server.site.live.forget_current();
-            prepared
+            sketch
         })?;
+        // The rest takes its time, and the program does not wait for it.
+        let prepared = sketch.and_then(|sketch| capture::prepare(sketch, &store));
         let prepared = prepared.map_err(|error| from_engine(&error))?;
         let way = from_way(prepared.way());
         self.prepared = Some(prepared);
@@ -142,27 +144,13 @@ impl Capturing {
     }
 
     /// Gives everything up. Device memory that was set aside goes back.
-    pub fn abandon(&mut self, serving: Option<&Serving>, site: Option<&mut Site>) {
+    pub fn abandon(&mut self) {
         self.ahead = None;
+        self.prepared = None;
         if let Some(capture) = self.capture.take() {
             capture.give_up("the checkpoint was given up");
             // Its gate notices, and gives back what it holds.
             drop(capture.join());
-        }
-        let Some(prepared) = self.prepared.take() else {
-            return;
-        };
-        match (serving, site) {
-            (_, Some(site)) => prepared.abandon(site),
-            (Some(serving), None) => {
-                let given_back = on_server(serving, move |server| {
-                    prepared.abandon(&mut server.site);
-                    server.site.live.forget_current();
-                });
-                // A server that does not answer any more ends with the process, and its memory with it.
-                drop(given_back);
-            }
-            (None, None) => {}
         }
     }
 }

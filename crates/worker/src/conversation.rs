@@ -189,8 +189,7 @@ impl Worker {
             }
             ToWorker::Abandon => {
                 self.look_after_program();
-                self.capturing
-                    .abandon(self.serving.as_ref(), self.site.as_mut());
+                self.capturing.abandon();
                 if self.serving.is_none() {
                     self.close_gate();
                 }

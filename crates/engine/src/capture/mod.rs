@@ -19,29 +19,32 @@ mod reference;
 mod shared;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fermata_device::StreamHandle;
+use fermata_device::hash::Hasher;
+use fermata_device::{PinnedPool, StreamHandle};
 use fermata_store::Store;
 use fermata_store::image::{BufferId, ChunkTableWriter};
+use parking_lot::Mutex;
 
 use self::conductor::Conductor;
 use self::map::{ChunkMap, Mark, device_of};
-use self::pool::{DevicePool, slot_bytes};
+pub use self::pool::SetAside;
+use self::pool::{DevicePool, PAGE, Place, room, slot_bytes};
 use self::reference::Reference;
 use self::shared::{MarkEvent, Shared};
 use self::watch::{Watch, copy_aside};
-use crate::digest::{self, Digest};
+use crate::digest::{self, Digest, SharedHasher};
 use crate::files::{self, Records};
-use crate::live::Exposed;
+use crate::live::{Exposed, Reach};
 use crate::protocol::stop::settle;
 use crate::protocol::{Piece, Source, pieces};
 use crate::sink::{Order, Sink};
-use crate::{EngineError, Gate, Site, Summary, variables};
+use crate::{CHUNK, EngineError, Gate, Live, STAGING_BUFFERS, Site, Summary, Tier, variables};
 
 /// Variables of a device up to this many bytes are read while the program stands still, for kernels reach
 /// them without naming them.
@@ -86,11 +89,13 @@ pub struct Stall {
     pub incomplete: u64,
 }
 
-/// What can be made ready while the program runs.
+/// What can be made ready while the program runs. Dropped, it gives everything back.
 pub struct Prepared {
     way: Way,
     sink: Sink,
     pools: Vec<DevicePool>,
+    staging: Option<PinnedPool>,
+    hashers: HashMap<u32, SharedHasher>,
 }
 
 /// What an image is made of.
@@ -134,52 +139,126 @@ pub struct Wish {
     pub pool_bytes: u64,
 }
 
-/// Makes ready what can be while the program runs. Called by the thread that serves it.
+/// What has to be known of a session to make ready for a capture of it.
+pub struct Sketch {
+    wish: Wish,
+    bytes: BTreeMap<u32, u64>,
+    places: Vec<Place>,
+    reach: Reach,
+    tier: Option<Arc<Tier>>,
+    hashers: HashMap<u32, SharedHasher>,
+    hashes: bool,
+}
+
+/// The first part of getting ready: what only the thread that serves the program can say. Short.
 ///
 /// # Errors
-/// What the driver or the store says; the session is as before.
-pub fn prepare(site: &mut Site, store: &Store, wish: Wish) -> Result<Prepared, EngineError> {
+/// What the driver says; the session is as before.
+pub fn sketch(site: &mut Site, wish: Wish) -> Result<Sketch, EngineError> {
+    for base in site.live.set_aside.loose() {
+        // Addresses that cannot be given back stay taken, which harms nobody.
+        let _ = site.live.space.unreserve(base);
+    }
     variables::discover(site)?;
     let exposed = site.live.expose(&site.session)?;
     let plan = pieces(&site.session, &exposed.addresses);
     site.live.conceal(exposed)?;
-    let plan = plan?;
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
-    for piece in plan.iter().filter(|piece| is_device(piece)) {
+    for piece in plan?.iter().filter(|piece| is_device(piece)) {
         *bytes.entry(device_of(piece)).or_default() += slot_bytes(piece.len as u64);
-    }
-    if site.live.device_hashes {
-        digest::warm_up(&mut site.live, bytes.keys().copied());
     }
     let mut predictor = site.live.predictor.take().unwrap_or_default();
     predictor.forget(&site.session);
     predictor.prepare(site);
     site.live.predictor = Some(predictor);
-    let sink = Sink::open(&mut site.live, store, &plan)?;
+    let reach = site.live.reach();
+    let mut places = Vec::new();
+    for (device, needed) in bytes.iter().filter(|_| wish.way != Some(Way::Recopy)) {
+        let wanted = match wish.way {
+            Some(Way::Cow) => (*needed).min(wish.pool_bytes),
+            _ => *needed,
+        };
+        let bytes = wanted.next_multiple_of(PAGE);
+        if bytes > 0 {
+            let base = site.live.space.reserve(bytes, 0, 0);
+            places.push(Place {
+                set_aside: site.live.set_aside.clone(),
+                device: *device,
+                context: reach.context(*device)?,
+                base: base.map_err(EngineError::memory("find addresses for copies aside"))?,
+                bytes,
+                reachers: site.live.space.reachers(*device),
+            });
+        }
+    }
+    Ok(Sketch {
+        wish,
+        bytes,
+        places,
+        reach,
+        tier: site.live.tier.clone(),
+        hashers: site.live.hashers.clone(),
+        hashes: site.live.device_hashes,
+    })
+}
+
+/// The second part of getting ready: what takes time, while the program runs. Any thread may call it; its
+/// current context changes.
+///
+/// # Errors
+/// What the driver or the store says; the session is as before.
+pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineError> {
+    let driver = Arc::clone(&sketch.reach.driver);
+    for device in sketch.bytes.keys() {
+        let context = sketch.reach.context(*device)?;
+        let failed = || EngineError::driver(format!("make device {device} ready"));
+        driver.set_current(context).map_err(failed())?;
+        if sketch.reach.staging.is_none() {
+            let staging = PinnedPool::new(&driver, STAGING_BUFFERS, CHUNK as usize);
+            sketch.reach.staging = Some(staging.map_err(failed())?);
+        }
+        if sketch.hashes && !sketch.hashers.contains_key(device) {
+            // A device that cannot hash is noticed when it should.
+            if let Ok(hasher) = Hasher::new(&driver, *device) {
+                let shared = (context, Arc::new(Mutex::new(hasher)));
+                sketch.hashers.insert(*device, shared);
+            }
+        }
+    }
+    let staging = sketch.reach.staging.clone();
+    let sink = Sink::over(sketch.reach, sketch.tier, store)?;
     let mut prepared = Prepared {
-        way: wish.way.unwrap_or(Way::Snapshot),
+        way: sketch.wish.way.unwrap_or(Way::Snapshot),
         sink,
         pools: Vec::new(),
+        staging,
+        hashers: sketch.hashers,
     };
     if prepared.way == Way::Recopy {
         return Ok(prepared);
     }
-    if prepared.way == Way::Snapshot {
-        prepared.set_aside(site, &bytes, u64::MAX)?;
-        if prepared.holds(&bytes) {
-            return Ok(prepared);
-        }
-        prepared.release(site);
-        if wish.way.is_some() {
-            let needed: u64 = bytes.values().sum();
+    let mut fits = true;
+    for place in &sketch.places {
+        fits &= room(&driver, place)? >= place.bytes;
+    }
+    if prepared.way == Way::Snapshot && !fits {
+        if sketch.wish.way.is_some() {
+            let needed: u64 = sketch.bytes.values().sum();
             return Err(EngineError::Unsuitable(format!(
                 "a snapshot needs {needed} bytes of free device memory beside the program's; `--mode cow` \
                  needs less"
             )));
         }
         prepared.way = Way::Cow;
+        for place in &mut sketch.places {
+            place.bytes = place
+                .bytes
+                .min(sketch.wish.pool_bytes.next_multiple_of(PAGE));
+        }
     }
-    prepared.set_aside(site, &bytes, wish.pool_bytes)?;
+    for place in sketch.places {
+        prepared.pools.push(DevicePool::new(&driver, place)?);
+    }
     Ok(prepared)
 }
 
@@ -193,42 +272,17 @@ impl Prepared {
         self.way
     }
 
-    fn set_aside(
-        &mut self,
-        site: &mut Site,
-        bytes: &BTreeMap<u32, u64>,
-        most: u64,
-    ) -> Result<(), EngineError> {
-        for (device, bytes) in bytes {
-            match DevicePool::new(&mut site.live, *device, (*bytes).min(most)) {
-                Ok(pool) => self.pools.push(pool),
-                Err(error) => {
-                    self.release(site);
-                    return Err(error);
-                }
-            }
+    /// What was made for the session stays with it.
+    fn hand_over(&self, live: &mut Live) {
+        if live.staging.is_none() {
+            live.staging.clone_from(&self.staging);
         }
-        site.live.forget_current();
-        Ok(())
-    }
-
-    fn holds(&self, bytes: &BTreeMap<u32, u64>) -> bool {
-        let room = |device| self.pools.iter().find(|pool| pool.device == device);
-        bytes
-            .iter()
-            .all(|(device, bytes)| room(*device).is_some_and(|pool| pool.bytes() >= *bytes))
-    }
-
-    /// Gives the memory set aside back.
-    fn release(&mut self, site: &mut Site) {
-        for pool in self.pools.drain(..) {
-            pool.give_back(&mut site.live);
+        for (device, hasher) in &self.hashers {
+            live.hashers
+                .entry(*device)
+                .or_insert_with(|| hasher.clone());
         }
-    }
-
-    /// Nothing comes of it.
-    pub fn abandon(mut self, site: &mut Site) {
-        self.release(site);
+        live.forget_current();
     }
 }
 
@@ -244,6 +298,7 @@ pub fn begin(
     check: bool,
 ) -> Result<(Capture, Box<dyn Gate>), EngineError> {
     let start = Instant::now();
+    prepared.hand_over(&mut site.live);
     match begin_with(site, &mut prepared, image, check) {
         Ok((map, marks, exposed, records, reference)) => {
             let Prepared { sink, pools, .. } = prepared;
@@ -259,7 +314,6 @@ pub fn begin(
             launch(site, shared, sink, exposed, Some(finish))
         }
         Err(error) => {
-            prepared.release(site);
             site.live.forget_current();
             Err(error)
         }
@@ -344,7 +398,10 @@ fn aside_all(
     for index in map.indices() {
         let piece = *map.piece(index);
         let device = device_of(&piece);
-        let pool = prepared.pools.iter_mut().find(|pool| pool.device == device);
+        let pool = prepared
+            .pools
+            .iter_mut()
+            .find(|pool| pool.device() == device);
         let Some(slot) = pool.and_then(|pool| pool.take(piece.len as u64)) else {
             return Ok(None);
         };
@@ -426,6 +483,7 @@ pub fn begin_ahead(
     site: &mut Site,
     prepared: Prepared,
 ) -> Result<(Capture, Box<dyn Gate>), EngineError> {
+    prepared.hand_over(&mut site.live);
     let exposed = site.live.expose(&site.session)?;
     let plan = match pieces(&site.session, &exposed.addresses) {
         Ok(plan) => plan,

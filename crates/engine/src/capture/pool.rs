@@ -1,12 +1,14 @@
 //! Device memory set aside for copies of what the program is about to overwrite.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fermata_abi::sys::driver as cu;
-use fermata_device::{DriverError, PhysicalHandle};
+use fermata_device::{ContextHandle, Driver, PhysicalHandle};
+use parking_lot::Mutex;
 
 use super::map::Slot;
-use crate::{EngineError, Live};
+use crate::EngineError;
 
 /// Device memory that is left to the program when the pool takes what is free.
 const MARGIN: u64 = 256 << 20;
@@ -14,18 +16,39 @@ const MARGIN: u64 = 256 << 20;
 /// Slots start at multiples of this, as allocations do.
 const ALIGN: u64 = 256;
 /// Physical memory comes in multiples of this.
-const PAGE: u64 = 2 << 20;
+pub(crate) const PAGE: u64 = 2 << 20;
 
 /// Slots on one device, first fit.
-#[derive(Debug)]
 pub(crate) struct DevicePool {
-    pub device: u32,
+    driver: Arc<Driver>,
+    /// There until it is dropped.
+    place: Option<Place>,
+    device: u32,
     base: u64,
     bytes: u64,
     memory: Option<PhysicalHandle>,
+    slots: Slots,
+}
+
+/// Ranges of a pool that are free and used.
+#[derive(Debug, Default)]
+struct Slots {
     /// Free ranges: offset and bytes, none touching another.
     free: BTreeMap<u64, u64>,
     used: u64,
+}
+
+/// Bytes that can be set aside where `place` is. The thread's current context changes.
+///
+/// # Errors
+/// What the driver says.
+pub(crate) fn room(driver: &Driver, place: &Place) -> Result<u64, EngineError> {
+    let info = driver
+        .set_current(place.context)
+        .and_then(|()| driver.memory_info());
+    let operation = format!("ask device {} for its free memory", place.device);
+    let (free, _) = info.map_err(EngineError::driver(operation))?;
+    Ok(free.saturating_sub(MARGIN) / PAGE * PAGE)
 }
 
 /// Bytes that a piece takes in a pool.
@@ -33,81 +56,141 @@ pub(crate) fn slot_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN)
 }
 
+/// Addresses for a pool, and where it will be. Dropped, the addresses can be given back.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub set_aside: SetAside,
+    pub device: u32,
+    /// A context of the device.
+    pub context: ContextHandle,
+    /// Reserved addresses.
+    pub base: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Devices that write memory of this one.
+    pub reachers: Vec<u32>,
+}
+
+/// Bytes set aside by device, and addresses of pools that are gone; shared with the threads that make and
+/// remove pools, which takes longer than the program should wait.
+#[derive(Debug, Clone, Default)]
+pub struct SetAside {
+    inner: Arc<Mutex<Ledger>>,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    by_device: BTreeMap<u32, u64>,
+    loose: Vec<u64>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.set_aside.inner.lock().loose.push(self.base);
+    }
+}
+
+impl SetAside {
+    /// Bytes of a device that will be free again.
+    pub fn bytes(&self, device: u32) -> u64 {
+        let ledger = self.inner.lock();
+        ledger.by_device.get(&device).copied().unwrap_or(0)
+    }
+
+    /// Whether nothing is set aside.
+    pub fn is_empty(&self) -> bool {
+        self.inner.lock().by_device.is_empty()
+    }
+
+    fn add(&self, device: u32, bytes: u64) {
+        *self.inner.lock().by_device.entry(device).or_default() += bytes;
+    }
+
+    fn remove(&self, device: u32, bytes: u64) {
+        let mut ledger = self.inner.lock();
+        if let Some(left) = ledger.by_device.get_mut(&device) {
+            *left = left.saturating_sub(bytes);
+        }
+        ledger.by_device.retain(|_, left| *left > 0);
+    }
+
+    /// Addresses of pools that are gone, to be given back.
+    pub(crate) fn loose(&self) -> Vec<u64> {
+        std::mem::take(&mut self.inner.lock().loose)
+    }
+}
+
 impl DevicePool {
-    /// A pool of up to `bytes`, less if the device has less free, even none.
+    /// A pool at `place`, smaller than its addresses if the device has less free, even empty. Any thread may
+    /// call it; its current context changes.
     ///
     /// # Errors
     /// The driver fails in another way than by having too little memory.
-    pub(crate) fn new(live: &mut Live, device: u32, bytes: u64) -> Result<Self, EngineError> {
-        let operation = format!("set {bytes} bytes of device {device} aside");
-        let none = Self {
-            device,
-            base: 0,
-            bytes: 0,
-            memory: None,
-            free: BTreeMap::new(),
-            used: 0,
-        };
-        let free = live
-            .enter_device(device)
-            .and_then(|_| live.driver.memory_info())
-            .map_err(EngineError::driver(&*operation))?
-            .0;
-        let free = free.saturating_sub(MARGIN) / PAGE * PAGE;
-        let bytes = bytes.next_multiple_of(PAGE).min(free);
-        if bytes == 0 {
-            return Ok(none);
-        }
-        let memory = match live.driver.create_memory(device, bytes) {
-            Ok(memory) => memory,
-            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => return Ok(none),
-            Err(error) => return Err(EngineError::driver(operation)(error)),
-        };
-        let reserved = live.space.reserve(bytes, 0, 0);
-        let base = match reserved {
-            Ok(base) => base,
-            Err(error) => {
-                // The first failure is the one to report.
-                let _ = live.driver.release_memory(memory);
-                return Err(EngineError::memory(operation)(error));
-            }
-        };
-        let pool = Self {
+    pub(crate) fn new(driver: &Arc<Driver>, place: Place) -> Result<Self, EngineError> {
+        let (device, base, wanted) = (place.device, place.base, place.bytes);
+        let bytes = room(driver, &place)?.min(wanted);
+        let operation = format!("set {wanted} bytes of device {device} aside");
+        let mut pool = Self {
+            driver: Arc::clone(driver),
+            place: Some(place),
             device,
             base,
-            bytes,
-            memory: Some(memory),
-            free: BTreeMap::from([(0, bytes)]),
-            used: 0,
+            bytes: 0,
+            memory: None,
+            slots: Slots::default(),
         };
-        match pool.map(live, memory) {
-            Ok(()) => {
-                *live.set_aside.entry(device).or_default() += bytes;
-                Ok(pool)
-            }
-            Err(error) => {
-                pool.give_back(live);
-                Err(EngineError::driver(operation)(error))
-            }
+        if bytes == 0 {
+            return Ok(pool);
         }
-    }
-
-    fn map(&self, live: &Live, memory: PhysicalHandle) -> Result<(), DriverError> {
-        live.driver.map(self.base, self.bytes, 0, memory)?;
+        let memory = match driver.create_memory(device, bytes) {
+            Ok(memory) => memory,
+            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => return Ok(pool),
+            Err(error) => return Err(EngineError::driver(operation)(error)),
+        };
+        let Some(place) = &pool.place else {
+            return Ok(pool);
+        };
+        place.set_aside.add(device, bytes);
+        let reachers = place.reachers.clone();
+        (pool.memory, pool.bytes) = (Some(memory), bytes);
+        pool.slots.free.insert(0, bytes);
         let access = cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         // Whoever can write the program's memory can be told to copy it aside first.
-        let devices = live.space.reachers(self.device);
-        live.driver
-            .set_access(self.base, self.bytes, access, &devices)
+        driver
+            .map(base, bytes, 0, memory)
+            .and_then(|()| driver.set_access(base, bytes, access, &reachers))
+            .map_err(EngineError::driver(operation))?;
+        Ok(pool)
     }
 
-    /// Bytes it can take.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+    /// The device it lies on.
+    pub(crate) fn device(&self) -> u32 {
+        self.device
     }
 
     /// A slot of `bytes`, if there is room.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Slot> {
+        Some(self.base + self.slots.take(bytes)?)
+    }
+
+    /// Takes a slot of `bytes` back.
+    pub(crate) fn put(&mut self, slot: Slot, bytes: u64) {
+        self.slots.put(slot - self.base, bytes);
+    }
+
+    /// Whether more than half of it is in use.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.slots.used * 2 > self.bytes
+    }
+
+    /// Bytes in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.slots.used
+    }
+}
+
+impl Slots {
+    fn take(&mut self, bytes: u64) -> Option<u64> {
         let bytes = slot_bytes(bytes);
         let fits = self.free.iter().find(|(_, len)| **len >= bytes);
         let (offset, len) = fits.map(|(offset, len)| (*offset, *len))?;
@@ -116,17 +199,17 @@ impl DevicePool {
             self.free.insert(offset + bytes, len - bytes);
         }
         self.used += bytes;
-        Some(self.base + offset)
+        Some(offset)
     }
 
-    /// Takes a slot of `bytes` back.
-    pub(crate) fn put(&mut self, slot: Slot, bytes: u64) {
-        let (mut offset, mut len) = (slot - self.base, slot_bytes(bytes));
+    fn put(&mut self, mut offset: u64, bytes: u64) {
+        let mut len = slot_bytes(bytes);
         self.used -= len;
         if let Some(after) = self.free.remove(&(offset + len)) {
             len += after;
         }
-        if let Some((before, bytes)) = self.free.range(..offset).next_back().map(|(o, l)| (*o, *l))
+        let before = self.free.range(..offset).next_back();
+        if let Some((before, bytes)) = before.map(|(offset, len)| (*offset, *len))
             && before + bytes == offset
         {
             self.free.remove(&before);
@@ -134,29 +217,25 @@ impl DevicePool {
         }
         self.free.insert(offset, len);
     }
+}
 
-    /// Whether more than half of it is in use.
-    pub(crate) fn is_tight(&self) -> bool {
-        self.used * 2 > self.bytes
-    }
-
-    /// Bytes in use.
-    pub(crate) fn used(&self) -> u64 {
-        self.used
-    }
-
-    /// Gives the memory back to the driver. Nothing may use it any more.
-    pub(crate) fn give_back(self, live: &mut Live) {
-        let Some(memory) = self.memory else {
+impl Drop for DevicePool {
+    /// Gives the memory back, on a thread of its own: the driver takes its time. Nothing may use it any more.
+    fn drop(&mut self) {
+        let (Some(place), Some(memory)) = (self.place.take(), self.memory.take()) else {
             return;
         };
-        live.set_aside.remove(&self.device);
-        // What the driver does not take back now goes with the process.
-        if live.enter_device(self.device).is_ok() {
-            let _ = live.driver.unmap(self.base, self.bytes);
-            let _ = live.driver.release_memory(memory);
-        }
-        let _ = live.space.unreserve(self.base);
+        let (driver, bytes) = (Arc::clone(&self.driver), self.bytes);
+        let give_back = move || {
+            // What the driver does not take back now goes with the process.
+            let _ = driver.set_current(place.context);
+            let _ = driver.unmap(place.base, bytes);
+            let _ = driver.release_memory(memory);
+            place.set_aside.remove(place.device, bytes);
+        };
+        let thread = std::thread::Builder::new().name("give-back".to_owned());
+        // Without a thread the memory goes with the process.
+        let _ = thread.spawn(give_back);
     }
 }
 
@@ -166,31 +245,19 @@ mod tests {
 
     #[test]
     fn slots_come_side_by_side_and_join_again() {
-        let mut pool = DevicePool {
-            device: 0,
-            base: 1 << 40,
-            bytes: 4096,
-            memory: None,
+        let mut slots = Slots {
             free: BTreeMap::from([(0, 4096)]),
             used: 0,
         };
-        let slots: Vec<Slot> = (0..4).map(|_| pool.take(1000).unwrap()).collect();
-        assert_eq!(
-            slots,
-            [
-                1 << 40,
-                (1 << 40) + 1024,
-                (1 << 40) + 2048,
-                (1 << 40) + 3072
-            ]
-        );
-        assert!(pool.take(1).is_none() && pool.is_tight());
-        for slot in [slots[2], slots[0], slots[1]] {
-            pool.put(slot, 1000);
+        let taken: Vec<u64> = (0..4).map(|_| slots.take(1000).unwrap()).collect();
+        assert_eq!(taken, [0, 1024, 2048, 3072]);
+        assert!(slots.take(1).is_none());
+        for slot in [taken[2], taken[0], taken[1]] {
+            slots.put(slot, 1000);
         }
-        assert_eq!(pool.take(3072), Some(slots[0]));
-        pool.put(slots[3], 1000);
-        pool.put(slots[0], 3072);
-        assert_eq!((pool.used(), pool.free.len()), (0, 1));
+        assert_eq!(slots.take(3072), Some(0));
+        slots.put(taken[3], 1000);
+        slots.put(0, 3072);
+        assert_eq!((slots.used, slots.free.len()), (0, 1));
     }
 }

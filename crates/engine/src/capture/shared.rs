@@ -125,6 +125,6 @@ impl Inner {
 
     /// The pool of a device.
     pub(crate) fn pool(&mut self, device: u32) -> Option<&mut DevicePool> {
-        self.pools.iter_mut().find(|pool| pool.device == device)
+        self.pools.iter_mut().find(|pool| pool.device() == device)
     }
 }

@@ -343,9 +343,8 @@ impl Gate for Watch {
             let _ = driver.destroy_event(mark.event);
         }
         site.live.forget_current();
-        for pool in pools {
-            pool.give_back(&mut site.live);
-        }
+        // Nothing is copied to them any more; they go behind.
+        drop(pools);
         site.live.predictor = Some(std::mem::take(&mut self.predictor));
         if let Some(exposed) = self.exposed.take() {
             // Addresses that stay mapped go with the process.

@@ -23,6 +23,7 @@ pub use moved::Moved;
 pub(crate) use reach::Reach;
 
 use crate::access::Predictor;
+use crate::capture::SetAside;
 use crate::digest::SharedHasher;
 use crate::{CHUNK, STAGING_BUFFERS, Tier};
 
@@ -96,8 +97,8 @@ pub struct Live {
     pub tier: Option<Arc<Tier>>,
     /// Hash kernels by device, each loaded into the context it is used from.
     pub(crate) hashers: HashMap<u32, SharedHasher>,
-    /// Bytes by device that a capture has set aside: free memory from the program's point of view.
-    pub set_aside: BTreeMap<u32, u64>,
+    /// What a capture has set aside: free memory from the program's point of view.
+    pub set_aside: SetAside,
     /// What is known of kernels' accesses, kept from one checkpoint to the next.
     pub(crate) predictor: Option<Box<Predictor>>,
     current: Option<ContextHandle>,
@@ -134,7 +135,7 @@ impl Live {
             host_caller,
             device_hashes: false,
             hashers: HashMap::new(),
-            set_aside: BTreeMap::new(),
+            set_aside: SetAside::default(),
             predictor: None,
             moved: Moved::default(),
             staging: None,

@@ -39,6 +39,7 @@ pub(crate) use behind::Behind;
 use work::{Content, Flow, Job, Team};
 
 use crate::digest::Digest;
+use crate::live::Reach;
 use crate::pipeline::{STEP_LIMIT, cores, helpers};
 use crate::protocol::{Engines, Piece, Source};
 use crate::tier::Quiet;
@@ -82,10 +83,17 @@ impl Sink {
     /// # Errors
     /// What the store or the driver says.
     pub fn open(live: &mut Live, store: &Store, plan: &[Piece]) -> Result<Self, EngineError> {
-        let tier = live
-            .tier
-            .clone()
-            .map(|tier| (Arc::clone(&tier), tier.quiet()));
+        prepare(live, plan)?;
+        Self::over(live.reach(), live.tier.clone(), store)
+    }
+
+    /// As [`Sink::open`], on any thread: what is taken is reached through `reach`, which has staging buffers
+    /// if anything on a device will be.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn over(reach: Reach, tier: Option<Arc<Tier>>, store: &Store) -> Result<Self, EngineError> {
+        let tier = tier.map(|tier| (Arc::clone(&tier), tier.quiet()));
         let wanted = tier.as_ref().map(|(tier, _)| tier.wanted());
         let (wanted, helpers) = match wanted {
             // Nothing is written: every core hashes.
@@ -97,9 +105,8 @@ impl Sink {
             ..WriteOptions::default()
         };
         let writer = store.begin_with(options)?;
-        prepare(live, plan)?;
         Ok(Self {
-            engines: Engines::new(live.reach(), Direction::ToHost),
+            engines: Engines::new(reach, Direction::ToHost),
             flying: VecDeque::new(),
             team: Team::start(writer, helpers)?,
             tier,

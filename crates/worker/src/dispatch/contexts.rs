@@ -159,7 +159,7 @@ impl Server {
         let live = &mut self.site.live;
         let device = live.enter(context)?.device;
         let (free, total) = live.driver.memory_info()?;
-        let set_aside = live.set_aside.get(&device).copied().unwrap_or(0);
+        let set_aside = live.set_aside.bytes(device);
         let free = (free + live.space.cached(device) + set_aside).min(total);
         Ok(Reaction::Answer(ReplyBody::Pair(free, total)))
     }

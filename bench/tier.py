@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -98,6 +99,10 @@ class Daemon:
     def end(self):
         for name in ("hold", "eager", "behind"):
             subprocess.run([FERMATA, "kill", name], env=self.env, capture_output=True, timeout=60)
+        told = subprocess.run([FERMATA, "doctor"], env=self.env, capture_output=True, text=True, timeout=60).stdout
+        found = re.search(r"release \S+, process (\d+)", told)
+        if found:
+            os.kill(int(found.group(1)), signal.SIGTERM)
         shutil.rmtree(self.images, ignore_errors=True)
 
 

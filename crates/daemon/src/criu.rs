@@ -23,6 +23,7 @@ use crate::criu_rpc::{
     Answer, CGROUPS_IGNORE, InheritFd, NETWORK_LOCK_SKIP, Options, Request, kind,
 };
 use crate::failure::{Hint, OrFail, Result, fail};
+use crate::preflight::free_bytes;
 use crate::proc;
 use crate::sys::{self, Extra};
 
@@ -289,9 +290,21 @@ fn check(answer: io::Result<Answer>, what: &str, log: &Path, kind: FailureKind) 
         Err(e) if e.kind() == io::ErrorKind::TimedOut => format!("no answer within {WORK_TIME:?}"),
         Err(e) => first_error(log).unwrap_or_else(|| format!("it ended unexpectedly ({e})")),
     };
+    // On a full disk CRIU cannot even write its log, and names whatever came before.
+    let folder = log.parent().unwrap_or(log);
+    if free_bytes(folder).is_some_and(|free| free < LITTLE) {
+        let message = format!(
+            "CRIU cannot {what}: there is no space left in `{}`",
+            folder.display()
+        );
+        return Err(fail(FailureKind::User, message).hint("free some space, and try again"));
+    }
     Err(fail(kind, format!("CRIU cannot {what}: {reason}"))
         .hint(format!("CRIU's log is `{}`", log.display())))
 }
+
+/// A disk with less than this is full.
+const LITTLE: u64 = 64 << 10;
 
 /// The first error in a log of CRIU that stops it, without time and place in its source.
 fn first_error(log: &Path) -> Option<String> {

@@ -558,9 +558,12 @@ fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcom
         (inner.failure.take(), inner.stall)
     };
     let Some(finish) = finish else {
-        // Whatever has ended the copying ahead, the stop takes the rest. What is written by then is not
-        // copied again.
-        sink.differing()?;
+        // Whatever has ended the copying ahead, the stop takes the rest, unless nothing can be written. What
+        // is written by then is not copied again.
+        if let Err(error) = sink.differing() {
+            // The first failure is the one to report.
+            return Err(failure.unwrap_or(error));
+        }
         return Ok(Outcome::Ahead(Ahead { sink, stall }));
     };
     if let Some(failure) = failure {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_control::Paths;
 use fermata_control::user::{DeviceChoice, SessionState, Status};
@@ -321,13 +321,25 @@ fn free_name(base: &str, taken: impl Fn(&str) -> bool) -> String {
         .unwrap_or(base)
 }
 
+/// How long the last writer into the folder of a session that has ended may take.
+const LAST_WRITES: Duration = Duration::from_secs(2);
+
 fn remove_folder(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e)
-            .or_fail(FailureKind::User, || {
-                format!("cannot remove `{}`", dir.display())
-            }),
-        _ => Ok(()),
+    let until = Instant::now() + LAST_WRITES;
+    loop {
+        match fs::remove_dir_all(dir) {
+            // A helper of the session that ends has just written its last lines.
+            Err(e)
+                if e.kind() == std::io::ErrorKind::DirectoryNotEmpty && Instant::now() < until =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                let what = || format!("cannot remove `{}`", dir.display());
+                return Err(e).or_fail(FailureKind::User, what);
+            }
+            _ => return Ok(()),
+        }
     }
 }
 

@@ -339,6 +339,8 @@ fn begin_with(
     let exposed = site.live.expose(&site.session)?;
     let begun = (|| {
         let plan = pieces(&site.session, &exposed.addresses)?;
+        // The session has gone on since it was made ready for.
+        prepared.sink.renew(&mut site.live, &plan)?;
         let reference = check
             .then(|| Reference::take(&mut site.live, &plan))
             .transpose()?;
@@ -481,11 +483,15 @@ fn variable_buffers(site: &Site) -> Vec<u64> {
 /// The session is as before.
 pub fn begin_ahead(
     site: &mut Site,
-    prepared: Prepared,
+    mut prepared: Prepared,
 ) -> Result<(Capture, Box<dyn Gate>), EngineError> {
     prepared.hand_over(&mut site.live);
     let exposed = site.live.expose(&site.session)?;
-    let plan = match pieces(&site.session, &exposed.addresses) {
+    let plan = pieces(&site.session, &exposed.addresses).and_then(|plan| {
+        prepared.sink.renew(&mut site.live, &plan)?;
+        Ok(plan)
+    });
+    let plan = match plan {
         Ok(plan) => plan,
         Err(error) => {
             // The first failure is the one to report.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, PhysicalHandle};
@@ -13,6 +14,10 @@ use crate::EngineError;
 /// Device memory that is left to the program when the pool takes what is free.
 const MARGIN: u64 = 256 << 20;
 
+/// Memory is made and given back in such pieces: a driver does nothing else for anybody meanwhile.
+const PIECE: u64 = 128 << 20;
+/// Between two pieces, so that the program's calls come in between.
+const BREATH: Duration = Duration::from_micros(500);
 /// Slots start at multiples of this, as allocations do.
 const ALIGN: u64 = 256;
 /// Physical memory comes in multiples of this.
@@ -26,7 +31,8 @@ pub(crate) struct DevicePool {
     device: u32,
     base: u64,
     bytes: u64,
-    memory: Option<PhysicalHandle>,
+    /// Its memory, in pieces of [`PIECE`] but for the last.
+    memory: Vec<PhysicalHandle>,
     slots: Slots,
 }
 
@@ -136,30 +142,37 @@ impl DevicePool {
             device,
             base,
             bytes: 0,
-            memory: None,
+            memory: Vec::new(),
             slots: Slots::default(),
         };
         if bytes == 0 {
             return Ok(pool);
         }
-        let memory = match driver.create_memory(device, bytes) {
-            Ok(memory) => memory,
-            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => return Ok(pool),
-            Err(error) => return Err(EngineError::driver(operation)(error)),
-        };
         let Some(place) = &pool.place else {
             return Ok(pool);
         };
-        place.set_aside.add(device, bytes);
-        let reachers = place.reachers.clone();
-        (pool.memory, pool.bytes) = (Some(memory), bytes);
-        pool.slots.free.insert(0, bytes);
         let access = cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        // Whoever can write the program's memory can be told to copy it aside first.
-        driver
-            .map(base, bytes, 0, memory)
-            .and_then(|()| driver.set_access(base, bytes, access, &reachers))
-            .map_err(EngineError::driver(operation))?;
+        let mut at = 0;
+        while at < bytes {
+            let len = PIECE.min(bytes - at);
+            let memory = match driver.create_memory(device, len) {
+                Ok(memory) => memory,
+                // What there is has to do.
+                Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => break,
+                Err(error) => return Err(EngineError::driver(operation)(error)),
+            };
+            place.set_aside.add(device, len);
+            pool.memory.push(memory);
+            pool.bytes += len;
+            // Whoever can write the program's memory can be told to copy it aside first.
+            driver
+                .map(base + at, len, 0, memory)
+                .and_then(|()| driver.set_access(base + at, len, access, &place.reachers))
+                .map_err(EngineError::driver(&*operation))?;
+            at += len;
+            std::thread::sleep(BREATH);
+        }
+        pool.slots.free.insert(0, at);
         Ok(pool)
     }
 
@@ -222,16 +235,24 @@ impl Slots {
 impl Drop for DevicePool {
     /// Gives the memory back, on a thread of its own: the driver takes its time. Nothing may use it any more.
     fn drop(&mut self) {
-        let (Some(place), Some(memory)) = (self.place.take(), self.memory.take()) else {
+        let (Some(place), memory) = (self.place.take(), std::mem::take(&mut self.memory)) else {
             return;
         };
+        if memory.is_empty() {
+            return;
+        }
         let (driver, bytes) = (Arc::clone(&self.driver), self.bytes);
         let give_back = move || {
             // What the driver does not take back now goes with the process.
             let _ = driver.set_current(place.context);
-            let _ = driver.unmap(place.base, bytes);
-            let _ = driver.release_memory(memory);
-            place.set_aside.remove(place.device, bytes);
+            for (nth, memory) in (0..).zip(memory) {
+                let at = nth * PIECE;
+                let len = PIECE.min(bytes - at);
+                let _ = driver.unmap(place.base + at, len);
+                let _ = driver.release_memory(memory);
+                place.set_aside.remove(place.device, len);
+                std::thread::sleep(BREATH);
+            }
         };
         let thread = std::thread::Builder::new().name("give-back".to_owned());
         // Without a thread the memory goes with the process.

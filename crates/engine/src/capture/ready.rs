@@ -1,0 +1,184 @@
+//! Getting ready for a capture while the program runs, so that the stop is short.
+//!
+//! ```text
+//!  sketch   by the thread that serves the program: what is there, addresses for pools      short
+//!  prepare  by any other: staging buffers, hash kernels, pools, a place in the store       takes time
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use fermata_device::PinnedPool;
+use fermata_device::hash::Hasher;
+use fermata_store::Store;
+use parking_lot::Mutex;
+
+use super::map::device_of;
+use super::pool::{DevicePool, PAGE, Place, room, slot_bytes};
+use super::{Way, is_device};
+use crate::digest::SharedHasher;
+use crate::live::Reach;
+use crate::protocol::pieces;
+use crate::sink::Sink;
+use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Site, Tier, variables};
+
+/// How the program is captured, as asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// The way; `None` for the best: on the device if it fits, else `cow`.
+    pub way: Option<Way>,
+    /// Bytes of each device's memory to set aside at most, for `cow`.
+    pub pool_bytes: u64,
+}
+
+/// What can be made ready while the program runs. Dropped, it gives everything back.
+pub struct Prepared {
+    pub(super) way: Way,
+    pub(super) sink: Sink,
+    pub(super) pools: Vec<DevicePool>,
+    staging: Option<PinnedPool>,
+    hashers: HashMap<u32, SharedHasher>,
+}
+
+/// What has to be known of a session to make ready for a capture of it.
+pub struct Sketch {
+    wish: Wish,
+    bytes: BTreeMap<u32, u64>,
+    places: Vec<Place>,
+    reach: Reach,
+    tier: Option<Arc<Tier>>,
+    hashers: HashMap<u32, SharedHasher>,
+    hashes: bool,
+}
+
+/// The first part of getting ready: what only the thread that serves the program can say. Short.
+///
+/// # Errors
+/// What the driver says; the session is as before.
+pub fn sketch(site: &mut Site, wish: Wish) -> Result<Sketch, EngineError> {
+    for base in site.live.set_aside.loose() {
+        // Addresses that cannot be given back stay taken, which harms nobody.
+        let _ = site.live.space.unreserve(base);
+    }
+    variables::discover(site)?;
+    let exposed = site.live.expose(&site.session)?;
+    let plan = pieces(&site.session, &exposed.addresses);
+    site.live.conceal(exposed)?;
+    let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+    for piece in plan?.iter().filter(|piece| is_device(piece)) {
+        *bytes.entry(device_of(piece)).or_default() += slot_bytes(piece.len as u64);
+    }
+    let mut predictor = site.live.predictor.take().unwrap_or_default();
+    predictor.forget(&site.session);
+    predictor.prepare(site);
+    site.live.predictor = Some(predictor);
+    let reach = site.live.reach();
+    let mut places = Vec::new();
+    for (device, needed) in bytes.iter().filter(|_| wish.way != Some(Way::Recopy)) {
+        let wanted = match wish.way {
+            Some(Way::Cow) => (*needed).min(wish.pool_bytes),
+            _ => *needed,
+        };
+        let bytes = wanted.next_multiple_of(PAGE);
+        if bytes > 0 {
+            let base = site.live.space.reserve(bytes, 0, 0);
+            places.push(Place {
+                set_aside: site.live.set_aside.clone(),
+                device: *device,
+                context: reach.context(*device)?,
+                base: base.map_err(EngineError::memory("find addresses for copies aside"))?,
+                bytes,
+                reachers: site.live.space.reachers(*device),
+            });
+        }
+    }
+    Ok(Sketch {
+        wish,
+        bytes,
+        places,
+        reach,
+        tier: site.live.tier.clone(),
+        hashers: site.live.hashers.clone(),
+        hashes: site.live.device_hashes,
+    })
+}
+
+/// The second part of getting ready: what takes time, while the program runs. Any thread may call it; its
+/// current context changes.
+///
+/// # Errors
+/// What the driver or the store says; the session is as before.
+pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineError> {
+    let driver = Arc::clone(&sketch.reach.driver);
+    for device in sketch.bytes.keys() {
+        let context = sketch.reach.context(*device)?;
+        let failed = || EngineError::driver(format!("make device {device} ready"));
+        driver.set_current(context).map_err(failed())?;
+        if sketch.reach.staging.is_none() {
+            let staging = PinnedPool::new(&driver, STAGING_BUFFERS, CHUNK as usize);
+            sketch.reach.staging = Some(staging.map_err(failed())?);
+        }
+        if sketch.hashes && !sketch.hashers.contains_key(device) {
+            // A device that cannot hash is noticed when it should.
+            if let Ok(hasher) = Hasher::new(&driver, *device) {
+                let shared = (context, Arc::new(Mutex::new(hasher)));
+                sketch.hashers.insert(*device, shared);
+            }
+        }
+    }
+    let staging = sketch.reach.staging.clone();
+    let sink = Sink::over(sketch.reach, sketch.tier, store)?;
+    let mut prepared = Prepared {
+        way: sketch.wish.way.unwrap_or(Way::Snapshot),
+        sink,
+        pools: Vec::new(),
+        staging,
+        hashers: sketch.hashers,
+    };
+    if prepared.way == Way::Recopy {
+        return Ok(prepared);
+    }
+    let mut fits = true;
+    for place in &sketch.places {
+        fits &= room(&driver, place)? >= place.bytes;
+    }
+    if prepared.way == Way::Snapshot && !fits {
+        if sketch.wish.way.is_some() {
+            let needed: u64 = sketch.bytes.values().sum();
+            return Err(EngineError::Unsuitable(format!(
+                "a snapshot needs {needed} bytes of free device memory beside the program's; `--mode cow` \
+                 needs less"
+            )));
+        }
+        prepared.way = Way::Cow;
+        for place in &mut sketch.places {
+            place.bytes = place
+                .bytes
+                .min(sketch.wish.pool_bytes.next_multiple_of(PAGE));
+        }
+    }
+    for place in sketch.places {
+        prepared.pools.push(DevicePool::new(&driver, place)?);
+    }
+    Ok(prepared)
+}
+
+impl Prepared {
+    /// The way it will go.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// What was made for the session stays with it.
+    pub(super) fn hand_over(&self, live: &mut Live) {
+        if live.staging.is_none() {
+            live.staging.clone_from(&self.staging);
+        }
+        for (device, hasher) in &self.hashers {
+            live.hashers
+                .entry(*device)
+                .or_insert_with(|| hasher.clone());
+        }
+        live.forget_current();
+    }
+}

@@ -20,26 +20,26 @@ mod reference;
 mod shared;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermata_device::StreamHandle;
-use fermata_store::image::{BufferId, ChunkTableWriter};
+use fermata_state::Session;
 
 use self::conductor::Conductor;
 use self::map::{ChunkMap, Mark, device_of};
 pub use self::pool::SetAside;
 pub use self::ready::{Prepared, Sketch, Wish, prepare, sketch};
 use self::reference::Reference;
-use self::shared::{MarkEvent, Shared};
+use self::shared::Shared;
 use self::watch::{Watch, copy_aside};
 use crate::digest::{self, Digest};
-use crate::files::{self, Records};
+use crate::files::Records;
 use crate::live::Exposed;
-use crate::protocol::stop::settle;
+use crate::protocol::stop::{publish, settle};
 use crate::protocol::{Piece, Source, pieces};
 use crate::sink::{Order, Sink};
 use crate::{EngineError, Gate, Site, Summary, variables};
@@ -77,9 +77,7 @@ pub struct Stall {
     pub waited: Duration,
     /// Time spent on putting copies before operations.
     pub issuing: Duration,
-    /// Pieces copied aside.
-    pub isolated_pieces: u64,
-    /// Their bytes.
+    /// Bytes copied aside.
     pub isolated_bytes: u64,
     /// The most bytes that lay aside at once.
     pub pool_bytes: u64,
@@ -102,7 +100,7 @@ pub enum Outcome {
     /// Everything has been copied ahead; the sink takes the rest in the stop.
     Ahead(Ahead),
     /// Pieces were written before they were copied, and nobody had foreseen it. What was copied is not lost.
-    Overtaken(Ahead, Vec<u64>),
+    Overtaken(Ahead, BTreeSet<u64>),
 }
 
 /// What has been copied before a stop.
@@ -133,10 +131,9 @@ pub fn begin(
     let start = Instant::now();
     prepared.hand_over(&mut site.live);
     match begin_with(site, &mut prepared, image, check) {
-        Ok((map, marks, exposed, records, reference)) => {
+        Ok((map, exposed, records, reference)) => {
             let Prepared { sink, pools, .. } = prepared;
             let shared = Arc::new(Shared::new(Purpose::Start, map, pools));
-            shared.inner.lock().marks = marks;
             let finish = Finish {
                 image: image.to_owned(),
                 records,
@@ -157,13 +154,16 @@ fn is_device(piece: &Piece) -> bool {
     matches!(piece.source, Source::Device { .. })
 }
 
-type Begun = (
-    ChunkMap,
-    Vec<MarkEvent>,
-    Exposed,
-    Records,
-    Option<Reference>,
-);
+/// A map of everything on devices, of which nothing is known.
+fn all_on_devices(session: &Session, plan: &[Piece]) -> ChunkMap {
+    let watched = plan.iter().filter(|piece| is_device(piece));
+    let watched: Vec<_> = watched
+        .map(|piece| (*piece, Digest::Unknown, true))
+        .collect();
+    ChunkMap::new(session, &watched)
+}
+
+type Begun = (ChunkMap, Exposed, Records, Option<Reference>);
 
 fn begin_with(
     site: &mut Site,
@@ -194,7 +194,7 @@ fn begin_with(
     })();
     site.live.forget_current();
     match begun {
-        Ok((map, records, reference)) => Ok((map, Vec::new(), exposed, records, reference)),
+        Ok((map, records, reference)) => Ok((map, exposed, records, reference)),
         Err(error) => {
             // The first failure is the one to report.
             let _ = site.live.conceal(exposed);
@@ -227,12 +227,7 @@ fn aside_all(
     prepared: &mut Prepared,
     plan: &[Piece],
 ) -> Result<Option<ChunkMap>, EngineError> {
-    let watched: Vec<(Piece, Digest, bool)> = plan
-        .iter()
-        .filter(|piece| is_device(piece))
-        .map(|piece| (*piece, Digest::Unknown, true))
-        .collect();
-    let mut map = ChunkMap::new(&site.session, &watched);
+    let mut map = all_on_devices(&site.session, plan);
     let mut aside: BTreeMap<u32, Vec<(usize, u64)>> = BTreeMap::new();
     for index in map.indices() {
         let piece = *map.piece(index);
@@ -277,7 +272,7 @@ fn known_all(
 ) -> Result<ChunkMap, EngineError> {
     let digests = digest::on_any_device(&mut site.live, plan)?;
     take_unwatched(site, &mut prepared.sink, plan)?;
-    let of_variables: Vec<u64> = variable_buffers(site);
+    let of_variables = variable_buffers(site);
     let small = plan
         .iter()
         .filter(|piece| of_variables.contains(&piece.buffer))
@@ -307,7 +302,7 @@ fn known_all(
     Ok(ChunkMap::new(&site.session, &watched))
 }
 
-fn variable_buffers(site: &Site) -> Vec<u64> {
+fn variable_buffers(site: &Site) -> HashSet<u64> {
     let modules = site.session.modules.iter();
     modules
         .flat_map(|(_, module)| module.variables.values().map(|it| it.buffer))
@@ -336,12 +331,7 @@ pub fn begin_ahead(
             return Err(error);
         }
     };
-    let watched: Vec<(Piece, Digest, bool)> = plan
-        .iter()
-        .filter(|piece| is_device(piece))
-        .map(|piece| (*piece, Digest::Unknown, true))
-        .collect();
-    let map = ChunkMap::new(&site.session, &watched);
+    let map = all_on_devices(&site.session, &plan);
     let shared = Arc::new(Shared::new(Purpose::End, map, prepared.pools));
     launch(site, shared, prepared.sink, exposed, None)
 }
@@ -414,25 +404,20 @@ fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcom
     }
     let wrong = sink.differing()?;
     if !wrong.is_empty() {
-        let mut buffers: Vec<u64> = wrong.iter().map(|piece| piece.buffer).collect();
-        buffers.dedup();
+        let buffers: BTreeSet<u64> = wrong.iter().map(|piece| piece.buffer).collect();
         return Ok(Outcome::Overtaken(Ahead { sink, stall }, buffers));
     }
     let kept = sink.close()?.finish()?;
     if let Some(reference) = &finish.reference {
         reference.compare(&kept.chunks)?;
     }
-    let mut table = ChunkTableWriter::new();
-    for ((buffer, offset), (length, id)) in &kept.chunks {
-        table.push(BufferId(*buffer), *offset, *length, *id)?;
-    }
-    files::save(&finish.image, &finish.records, &table)?;
-    let summary = Summary {
-        chunks: kept.chunks.len() as u64,
-        written_bytes: kept.totals.new_bytes,
-        seconds: finish.start.elapsed().as_secs_f64(),
-        ..finish.summary
-    };
+    let summary = publish(
+        &finish.image,
+        &finish.records,
+        &kept,
+        finish.summary,
+        finish.start,
+    )?;
     Ok(Outcome::Complete(Captured { summary, stall }))
 }
 

@@ -151,7 +151,6 @@ impl Watch {
                 inner.map.set_isolated(*index, *slot, mark);
                 inner.stall.isolated_bytes += inner.map.piece(*index).len as u64;
             }
-            inner.stall.isolated_pieces += aside.len() as u64;
         }
         let used = inner.pools.iter().map(DevicePool::used).sum::<u64>();
         inner.stall.pool_bytes = inner.stall.pool_bytes.max(used);

@@ -15,7 +15,7 @@ use fermata_store::image::{BufferId, ChunkTableWriter};
 use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
 use crate::files::Records;
-use crate::sink::{Behind, Order, Sink};
+use crate::sink::{Behind, Kept, Order, Sink};
 use crate::{EngineError, Live, Progress, Site, Summary, digest, files, variables};
 
 /// A session whose bytes have been read; see [`capture`].
@@ -80,18 +80,32 @@ impl Captured {
     pub fn finish(self) -> Result<Summary, EngineError> {
         // Chunks are published before anything refers to them.
         let kept = self.behind.finish()?;
-        let mut table = ChunkTableWriter::new();
-        for ((buffer, offset), (length, id)) in &kept.chunks {
-            table.push(BufferId(*buffer), *offset, *length, *id)?;
-        }
-        files::save(&self.image, &self.records, &table)?;
-        Ok(Summary {
-            chunks: kept.chunks.len() as u64,
-            written_bytes: kept.totals.new_bytes,
-            seconds: self.start.elapsed().as_secs_f64(),
-            ..self.summary
-        })
+        publish(&self.image, &self.records, &kept, self.summary, self.start)
     }
+}
+
+/// Writes the image's files, which refer to chunks that are published already.
+///
+/// # Errors
+/// A file cannot be written.
+pub(crate) fn publish(
+    image: &Path,
+    records: &Records,
+    kept: &Kept,
+    session: Summary,
+    start: Instant,
+) -> Result<Summary, EngineError> {
+    let mut table = ChunkTableWriter::new();
+    for ((buffer, offset), (length, id)) in &kept.chunks {
+        table.push(BufferId(*buffer), *offset, *length, *id)?;
+    }
+    files::save(image, records, &table)?;
+    Ok(Summary {
+        chunks: kept.chunks.len() as u64,
+        written_bytes: kept.totals.new_bytes,
+        seconds: start.elapsed().as_secs_f64(),
+        ..session
+    })
 }
 
 /// Waits until every context is idle; a failed one cannot be saved.

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fermata_device::{Direction, HostMapping, InFlight};
 use fermata_store::{ChunkId, Store, WriteOptions};
 
-pub(crate) use behind::Behind;
+pub(crate) use behind::{Behind, Kept};
 use work::{Content, Flow, Job, Team};
 
 use crate::digest::Digest;
@@ -111,15 +111,6 @@ impl Sink {
             team: Team::start(writer, helpers)?,
             tier,
         })
-    }
-
-    /// Bytes that can be taken at the link's speed, without waiting for storage: what is ready in the
-    /// registered memory tier. 0 where images go to a disk.
-    #[expect(dead_code, reason = "for the concurrent protocols")]
-    pub fn room(&self) -> u64 {
-        self.tier
-            .as_ref()
-            .map_or(0, |(tier, _)| tier.status().ready)
     }
 
     /// Saves device and array pieces; see the module. Returns when all their bytes have been read.

@@ -7,34 +7,12 @@
 // file `--until PATH` exists, and then prints "digest hot <hex> steps <n>". `--log PATH` gets a line
 // for each step: its start and its end, both in microseconds since 1970.
 #include <chrono>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <unistd.h>
 #include <vector>
-#include <cuda_runtime.h>
+#include "fill.cuh"
 
-#define CHECK(call)                                                                          \
-    do {                                                                                     \
-        cudaError_t status_ = (call);                                                        \
-        if (status_ != cudaSuccess) {                                                        \
-            std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(status_));            \
-            std::exit(1);                                                                    \
-        }                                                                                    \
-    } while (0)
-
-__device__ uint64_t word(uint64_t i) {
-    uint64_t x = i * 0x9E3779B97F4A7C15ull + 0xD1B54A32D192ED03ull;
-    x ^= x >> 29;
-    x *= 0xBF58476D1CE4E5B9ull;
-    return x ^ (x >> 32);
-}
-__global__ void fill(uint64_t *p, size_t n, uint64_t base) {
-    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < n; i += size_t(gridDim.x) * blockDim.x)
-        p[i] = word(base + i);
-}
 __global__ void rewrite(uint64_t *p, size_t n, uint64_t step) {
     for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < n; i += size_t(gridDim.x) * blockDim.x)
         p[i] = p[i] * 6364136223846793005ull + step;

@@ -6,6 +6,7 @@ SHELL := /bin/sh
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 CARGO := cargo
+CORES := $(shell nproc)
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client \
             fermata-softgpu fermata-cudart fermata-c fermata-e2e
 
@@ -33,7 +34,7 @@ libs: rust
 
 # Those in programs/app link with libfermata.
 programs: deps libs
-	$(MAKE) --no-print-directory -C programs OUT=$(CURDIR)/build/programs
+	$(MAKE) --no-print-directory -j$(CORES) -C programs OUT=$(CURDIR)/build/programs
 
 check: deps
 	$(CARGO) fmt --all -- --check

@@ -52,6 +52,20 @@ impl Moment {
         }
     }
 
+    /// A moment well before this one, for a run that has ended before it came.
+    #[must_use]
+    pub fn earlier(self) -> Self {
+        Self {
+            steps: self.steps * 3 / 4,
+            delay_us: if self.steps == 0 {
+                self.delay_us / 2
+            } else {
+                self.delay_us
+            },
+            call: self.call.map(|call| (call * 3 / 4).max(1)),
+        }
+    }
+
     /// How it is printed.
     pub fn name(&self) -> String {
         match self.call {
@@ -86,6 +100,28 @@ mod tests {
         let place = |m: &Moment| m.steps as f64 + m.delay_us as f64 / 25_000.0;
         assert!(moments.windows(2).all(|w| place(&w[0]) < place(&w[1])));
         assert!(moments.iter().all(|m| place(m) <= 36.0));
+    }
+
+    #[test]
+    fn an_earlier_moment_is_earlier_until_there_is_none() {
+        let late = Moment {
+            steps: 9,
+            delay_us: 500,
+            call: None,
+        };
+        assert_eq!(late.earlier().steps, 6);
+        let first = Moment {
+            steps: 0,
+            delay_us: 500,
+            call: None,
+        };
+        assert_eq!(first.earlier().delay_us, 250);
+        let call = Moment {
+            steps: 0,
+            delay_us: 0,
+            call: Some(1),
+        };
+        assert_eq!(call.earlier().call, Some(1));
     }
 
     #[test]

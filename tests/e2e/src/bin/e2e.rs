@@ -264,7 +264,8 @@ fn run_all(tree: &Tree, work: &[(Case, Reference)], jobs: usize) -> Vec<CaseRepo
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
                 while let Some((case, reference)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let report = describe(case, case.run(tree, reference));
+                    let (case, shown) = case.run_in_time(tree, reference);
+                    let report = describe(&case, shown);
                     print_line(&report);
                     if let Ok(mut done) = done.lock() {
                         done.push(report);

@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -51,6 +52,32 @@ def wait_for(test, what, limit=90):
             return
         time.sleep(0.05)
     raise RuntimeError(f"{what} does not come")
+
+
+class Footprint:
+    """The most host memory that was taken meanwhile, on the whole machine: what `MemAvailable` has lost,
+    which counts pinned memory too, and files' cached pages as free."""
+
+    def __enter__(self):
+        self.done = threading.Event()
+        self.before = self.least = self.available()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.thread.join()
+        self.extra_bytes = self.before - self.least
+
+    def watch(self):
+        while not self.done.wait(0.01):
+            self.least = min(self.least, self.available())
+
+    @staticmethod
+    def available():
+        text = pathlib.Path("/proc/meminfo").read_text()
+        return int(re.search(r"MemAvailable:\s+(\d+)", text).group(1)) << 10
 
 
 class Daemon:
@@ -172,7 +199,9 @@ def disk(gib, work):
         told = {"gib": gib, "disk_write_4gib_s": time.time() - begun}
         probe.unlink()
         daemon.hold(gib)
-        told["first"] = daemon.checkpoint()
+        with Footprint() as footprint:
+            told["first"] = daemon.checkpoint()
+        told["extra_host_bytes"] = footprint.extra_bytes
         return told
     finally:
         daemon.end()

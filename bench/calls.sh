@@ -4,7 +4,8 @@
 #
 #   bench/calls.sh REPORT.json [PAIRS]
 #
-# Needs what bench/gpu.sh needs, and python3.
+# Needs a build tree (FERMATA_BUILD, default build/) with `make -C bench` done, python3, and NVIDIA's
+# libcudart.so.13 for the native runs (FERMATA_NATIVE_CUDART, a folder; searched for else).
 set -u
 
 report=$1

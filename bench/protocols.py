@@ -22,22 +22,7 @@ import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-TREE = pathlib.Path(os.environ.get("FERMATA_BUILD", HERE.parent / "build")).resolve()
-FERMATA = TREE / "bin" / "fermata"
-
-
-def call(*words, env, limit=240):
-    done = subprocess.run(
-        [str(w) for w in words], env=env, timeout=limit, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()[-400:]}")
-    return done.stdout
-
-
-def document(text):
-    return json.loads(text[text.index("{") :])
+from measure import FERMATA, TREE, call, document, facts, native_environment
 
 
 def steps_of(path):
@@ -96,8 +81,10 @@ def gpu_stall(done):
 def drivers_own(gib):
     """The driver's own checkpoint of the same program, run natively."""
     work = pathlib.Path(tempfile.mkdtemp())
-    found = [p for p in pathlib.Path("/").glob("usr/**/libcudart.so.13")]
-    env = {**os.environ, "LD_LIBRARY_PATH": str(found[0].parent) if found else ""}
+    try:
+        env = native_environment()
+    except RuntimeError as error:
+        return {"case": "driver", "gib": gib, "error": str(error)}
     log = work / "steps"
     program = [TREE / "bench" / "hot", "--gib", gib, "--buffers", 400 if gib >= 8 else 40]
     program += ["--until", work / "go", "--log", log]
@@ -184,17 +171,7 @@ def main():
     parser.add_argument("--cases", default="driver,stop,snapshot,cow:6GiB,cow:2GiB,cow:0,recopy")
     args = parser.parse_args()
     images = (args.disk or pathlib.Path("/dev/shm")) / f"fermata-protocols-{os.getpid()}"
-    gpu = "softgpu"
-    if shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        gpu = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    report = {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "gpu": gpu,
-        "cores": os.cpu_count(),
-        "revision": os.environ.get("FERMATA_REVISION", ""),
-        "cases": [],
-    }
+    report = {**facts(), "cases": []}
     for name in args.cases.split(","):
         if name == "driver":
             report["cases"].append(drivers_own(args.gib))
@@ -205,4 +182,5 @@ def main():
         print(name, json.dumps(last.get("first_seen") or last.get("error")), file=sys.stderr)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures stopped checkpoints into the registered memory tier, and restores from it, on this machine's
-GPU, beside the driver's own checkpoint of the same program, and the same to a disk.
+GPU, beside the driver's own checkpoint of the same program, and the same to and from a disk.
 
     bench/tier.py REPORT.json [--gib 16] [--disk-gib 8] [--without-peer]
 
@@ -10,7 +10,6 @@ fails is null in the report, with its reason beside it.
 """
 
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -19,65 +18,17 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-TREE = pathlib.Path(os.environ.get("FERMATA_BUILD", HERE.parent / "build")).resolve()
-FERMATA = TREE / "bin" / "fermata"
+from measure import FERMATA, TREE, Footprint, call, document, facts, native_environment, wait_for
+
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-
-def call(*words, env=None, limit=120):
-    done = subprocess.run([str(w) for w in words], env=env, timeout=limit, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, words))}: {(done.stderr + done.stdout).strip()[-400:]}")
-    return done.stdout
-
-
-def document(text):
-    return json.loads(text[text.index("{") :])
 
 
 def brief(told):
     """What is measured, without the names and places of this machine."""
     kept = ("mode", "seconds", "stopped_seconds", "command_seconds", "host_bytes", "device", "phases", "digest")
     return {key: told[key] for key in kept if key in told}
-
-
-def wait_for(test, what, limit=90):
-    until = time.time() + limit
-    while time.time() < until:
-        if test():
-            return
-        time.sleep(0.05)
-    raise RuntimeError(f"{what} does not come")
-
-
-class Footprint:
-    """The most host memory that was taken meanwhile, on the whole machine: what `MemAvailable` has lost,
-    which counts pinned memory too, and files' cached pages as free."""
-
-    def __enter__(self):
-        self.done = threading.Event()
-        self.before = self.least = self.available()
-        self.thread = threading.Thread(target=self.watch)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.done.set()
-        self.thread.join()
-        self.extra_bytes = self.before - self.least
-
-    def watch(self):
-        while not self.done.wait(0.01):
-            self.least = min(self.least, self.available())
-
-    @staticmethod
-    def available():
-        text = pathlib.Path("/proc/meminfo").read_text()
-        return int(re.search(r"MemAvailable:\s+(\d+)", text).group(1)) << 10
 
 
 class Daemon:
@@ -133,18 +84,8 @@ class Daemon:
         shutil.rmtree(self.images, ignore_errors=True)
 
 
-def native_runtime():
-    """The folder of NVIDIA's runtime; ours is not meant."""
-    found = subprocess.run(
-        ["find", "/", "-name", "libcudart.so.13", "-not", "-path", "/proc/*", "-not", "-path", f"{TREE}/*"],
-        capture_output=True, text=True, timeout=60,
-    ).stdout.splitlines()
-    return pathlib.Path(found[0]).parent
-
-
 def peer(gib, work):
-    folder = os.environ.get("FERMATA_NATIVE_CUDART") or native_runtime()
-    env = dict(os.environ, LD_LIBRARY_PATH=str(folder))
+    env = native_environment()
     go, log = work / "go-native", work / "native.log"
     with open(log, "w") as out:
         program = subprocess.Popen(
@@ -191,17 +132,31 @@ def memory(gib, work):
 
 
 def disk(gib, work):
+    """The limit is what `dd` writes and reads there, past the page cache."""
     daemon = Daemon(work / "disk", work / "images")
     try:
         probe = work / "probe"
-        begun = time.time()
-        call("dd", "if=/dev/zero", f"of={probe}", "bs=16M", "count=256", "oflag=direct")
-        told = {"gib": gib, "disk_write_4gib_s": time.time() - begun}
+        told = {"gib": gib}
+        for verb, words in (
+            ("write", ("if=/dev/zero", f"of={probe}", "count=256", "oflag=direct")),
+            ("read", (f"if={probe}", "of=/dev/null", "iflag=direct")),
+        ):
+            begun = time.time()
+            call("dd", "bs=16M", *words)
+            told[f"disk_{verb}_4gib_s"] = time.time() - begun
         probe.unlink()
         daemon.hold(gib)
         with Footprint() as footprint:
             told["first"] = daemon.checkpoint()
         told["extra_host_bytes"] = footprint.extra_bytes
+        told["again"] = daemon.checkpoint()
+        daemon.fermata("kill", "hold")
+        for name, flags in (("eager", ["--eager"]), ("behind", [])):
+            # The driver takes seconds to give back what a killed worker held.
+            time.sleep(5)
+            os.sync()
+            pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
+            told[name] = daemon.restore(name, *flags)
         return told
     finally:
         daemon.end()
@@ -214,18 +169,7 @@ def main():
     parser.add_argument("--disk-gib", type=int, default=8)
     parser.add_argument("--without-peer", action="store_true")
     args = parser.parse_args()
-    try:
-        gpu = call("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").strip()
-    except OSError:
-        gpu = "none: the software GPU"
-    report = {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "gpu": gpu,
-        "kernel": os.uname().release,
-        "cores": os.cpu_count(),
-        "revision": os.environ.get("FERMATA_REVISION"),
-        "gib": args.gib,
-    }
+    report = {**facts(), "gib": args.gib}
     work = pathlib.Path(tempfile.mkdtemp())
     steps = [("memory", lambda: memory(args.gib, work)), ("disk", lambda: disk(args.disk_gib, work))]
     if not args.without_peer:

@@ -1,0 +1,91 @@
+"""What the benches share: commands with a limit, the machine's facts, host memory, NVIDIA's runtime."""
+
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+TREE = pathlib.Path(os.environ.get("FERMATA_BUILD", HERE.parent / "build")).resolve()
+FERMATA = TREE / "bin" / "fermata"
+
+
+def call(*words, env=None, limit=240):
+    """What a command prints on its standard output; an error, with what it says, if it fails."""
+    done = subprocess.run([str(w) for w in words], env=env, timeout=limit, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, words))}: {(done.stderr + done.stdout).strip()[-400:]}")
+    return done.stdout
+
+
+def document(text):
+    """The JSON document in `text`, which may begin with other lines."""
+    return json.loads(text[text.index("{") :])
+
+
+def wait_for(test, what, limit=90):
+    until = time.time() + limit
+    while time.time() < until:
+        if test():
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{what} does not come")
+
+
+def facts():
+    """When and where: the first entries of every report."""
+    try:
+        gpu = call("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").strip()
+    except OSError:
+        gpu = "none: the software GPU"
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "gpu": gpu,
+        "kernel": os.uname().release,
+        "cores": os.cpu_count(),
+        "revision": os.environ.get("FERMATA_REVISION"),
+    }
+
+
+def native_environment():
+    """For programs that run with NVIDIA's own runtime; ours is not meant."""
+    folder = os.environ.get("FERMATA_NATIVE_CUDART")
+    if not folder:
+        found = subprocess.run(
+            ["find", "/", "-name", "libcudart.so.13", "-not", "-path", "/proc/*", "-not", "-path", f"{TREE}/*"],
+            capture_output=True, text=True, timeout=60,
+        ).stdout.splitlines()
+        if not found:
+            raise RuntimeError("no libcudart.so.13 of NVIDIA; name its folder in FERMATA_NATIVE_CUDART")
+        folder = pathlib.Path(found[0]).parent
+    return dict(os.environ, LD_LIBRARY_PATH=str(folder))
+
+
+class Footprint:
+    """The most host memory that was taken meanwhile, on the whole machine: what `MemAvailable` has lost,
+    which counts pinned memory too, and files' cached pages as free."""
+
+    def __enter__(self):
+        self.done = threading.Event()
+        self.before = self.least = self.available()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.thread.join()
+        self.extra_bytes = self.before - self.least
+
+    def watch(self):
+        while not self.done.wait(0.01):
+            self.least = min(self.least, self.available())
+
+    @staticmethod
+    def available():
+        text = pathlib.Path("/proc/meminfo").read_text()
+        return int(re.search(r"MemAvailable:\s+(\d+)", text).group(1)) << 10

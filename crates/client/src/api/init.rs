@@ -61,7 +61,7 @@ driver_api! {
         put(table, core::ptr::null())?;
         notice::write(
             "the program carries the static CUDA runtime, which needs undocumented driver tables; \
-             link it with `-cudart shared`, or run it with `--attach direct`",
+             build it with nvcc's option `-cudart shared`",
         );
         Err(sys::CUDA_ERROR_NOT_SUPPORTED)
     }

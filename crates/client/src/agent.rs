@@ -54,6 +54,7 @@ pub fn close_descriptor() {
 
 fn run(control: Control) {
     let mut control = Some(control);
+    relieve();
     loop {
         let message = match &control {
             Some(connection) => serve(connection),
@@ -76,6 +77,7 @@ fn run(control: Control) {
                 // Dropped before the wait: a detached program holds no socket.
                 drop(control.take());
                 control = reattach();
+                relieve();
                 if let Some(connection) = &control {
                     DESCRIPTOR.store(connection.as_fd().as_raw_fd(), Ordering::Relaxed);
                 }
@@ -85,6 +87,13 @@ fn run(control: Control) {
                 control = None;
             }
         }
+    }
+}
+
+/// What need not be done before the threads run.
+fn relieve() {
+    if let Ok(link) = link::current() {
+        link.producer.relieve();
     }
 }
 

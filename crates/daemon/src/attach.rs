@@ -17,7 +17,7 @@ use fermata_control::PROTOCOL;
 use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_control::user::SessionState;
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
-use fermata_wire::{Config, Side};
+use fermata_wire::Side;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{Agent, Arrival, Link};
@@ -135,11 +135,7 @@ fn first(
         Ok(worker) => worker,
         Err(failure) => return Err((arrival.link, failure)),
     };
-    let joined = join(session, &worker).and_then(|ends| {
-        let pending = worker.begin(&ToWorker::Attach, &ends.worker_fds())?;
-        attached(pending.finish(STEP_TIME, &mut |_, _| {})?)?;
-        welcome(&arrival.link, false, &ends)
-    });
+    let joined = offer(session, &worker).and_then(|ends| welcome(&arrival.link, false, &ends));
     match joined {
         Ok(()) => {
             // From here on the program is attached, whatever happens.
@@ -168,7 +164,20 @@ pub struct Detached {
     pub wake_block: u64,
 }
 
-/// Wakes a detached program and connects it with `worker`; it then runs.
+/// Has `worker` serve before its program is there: what it registers with the driver for that takes longer than
+/// everything else of an attachment.
+///
+/// # Errors
+/// The worker does not answer.
+pub fn offer(session: &Session, worker: &Worker) -> Result<Ends> {
+    let ends = join(session, worker)?;
+    let pending = worker.begin(&ToWorker::Attach, &ends.worker_fds())?;
+    attached(pending.finish(STEP_TIME, &mut |_, _| {})?)?;
+    Ok(ends)
+}
+
+/// Wakes a detached program and connects it with `worker`; it then runs. `offered` are the ends of a worker
+/// that serves already.
 ///
 /// # Errors
 /// The program or the worker does not answer; the program stays parked and can be woken again.
@@ -177,6 +186,7 @@ pub fn reattach(
     session: &Arc<Session>,
     worker: &Arc<Worker>,
     detached: Detached,
+    offered: Option<Ends>,
 ) -> Result<()> {
     let (sender, arrivals) = sync_channel(1);
     let token = {
@@ -199,11 +209,12 @@ pub fn reattach(
         );
         fail(FailureKind::Internal, message)
     })?;
-    let ends = join(session, worker)?;
-    let pending = worker.begin(&ToWorker::Attach, &ends.worker_fds())?;
+    let ends = match offered {
+        Some(ends) => ends,
+        None => offer(session, worker)?,
+    };
     welcome(&arrival.link, true, &ends)?;
     drop(ends);
-    attached(pending.finish(STEP_TIME, &mut |_, _| {})?)?;
     let agent = adopt(session, arrival, worker)?;
     agent.resumed(STEP_TIME)?;
     session.set_state(SessionState::Running);
@@ -246,7 +257,7 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
 }
 
 /// What connects one program with one worker. Nobody else may keep a copy of the side socket's ends.
-struct Ends {
+pub struct Ends {
     ring: OwnedFd,
     program: OwnedFd,
     worker: OwnedFd,
@@ -267,7 +278,7 @@ fn join(session: &Session, worker: &Worker) -> Result<Ends> {
         ));
     }
     let what = || "cannot connect program and worker".to_owned();
-    let ring = fermata_wire::create(&Config::default()).or_fail(FailureKind::Internal, what)?;
+    let ring = worker.ring().or_fail(FailureKind::Internal, what)?;
     let (program, theirs) = Side::pair().or_fail(FailureKind::Internal, what)?;
     Ok(Ends {
         ring,

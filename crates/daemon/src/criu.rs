@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::worker::FailureKind;
@@ -23,6 +24,7 @@ use crate::criu_rpc::{
     Answer, CGROUPS_IGNORE, InheritFd, NETWORK_LOCK_SKIP, Options, Request, kind,
 };
 use crate::failure::{Hint, OrFail, Result, fail};
+use crate::kerndat::Kerndat;
 use crate::preflight::free_bytes;
 use crate::proc;
 use crate::sys::{self, Extra};
@@ -42,7 +44,9 @@ const GHOST_BYTES: u32 = 256 << 20;
 #[derive(Debug, Clone)]
 pub struct Criu {
     program: PathBuf,
+    command: Vec<PathBuf>,
     helper: PathBuf,
+    kernel: Option<Kerndat>,
 }
 
 impl Criu {
@@ -69,14 +73,31 @@ impl Criu {
     /// The CRIU at `program`.
     pub fn at(program: PathBuf, helper: &Path) -> Self {
         Self {
+            command: unpacked(&program),
             program,
             helper: helper.into(),
+            kernel: None,
         }
     }
 
-    /// Its executable.
+    /// The same, told what it would have to ask the kernel.
+    pub fn knowing(self, kernel: Option<Kerndat>) -> Self {
+        Self { kernel, ..self }
+    }
+
+    /// Its executable, or the script that starts it.
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    /// What starts it: a program and its first arguments.
+    pub fn command(&self) -> &[PathBuf] {
+        &self.command
+    }
+
+    /// What it knows of the kernel, for its process.
+    pub(crate) fn kernel(&self) -> Option<Arc<OwnedFd>> {
+        self.kernel.as_ref().and_then(Kerndat::file)
     }
 
     /// The daemon's executable, whose helper modes start CRIU in other namespaces.
@@ -185,10 +206,10 @@ impl Criu {
 
     fn start(&self, foreign: Option<Vec<OwnedFd>>, theirs: OwnedFd) -> Result<Child> {
         let mut command = match &foreign {
-            None => Command::new(&self.program),
+            None => command(&self.command),
             Some(_) => {
                 let mut command = Command::new(&self.helper);
-                command.arg(crate::init::ENTER).arg(&self.program);
+                command.arg(crate::init::ENTER).args(&self.command);
                 command
             }
         };
@@ -203,6 +224,7 @@ impl Criu {
             &mut command,
             Extra {
                 namespaces,
+                kernel: self.kernel(),
                 ..Extra::fds(vec![theirs])
             },
         );
@@ -210,6 +232,26 @@ impl Criu {
             format!("cannot start CRIU `{}`", self.program.display())
         })
     }
+}
+
+/// A command from a program and its first arguments.
+pub fn command(parts: &[PathBuf]) -> Command {
+    let mut parts = parts.iter();
+    let mut command = Command::new(parts.next().map_or(Path::new(""), PathBuf::as_path));
+    command.args(parts);
+    command
+}
+
+/// What the script of a private prefix executes (`tools/pack-criu.sh`), so that no shell has to run;
+/// else the program itself.
+fn unpacked(program: &Path) -> Vec<PathBuf> {
+    let prefix = program.parent().unwrap_or(program);
+    let (library, binary) = (prefix.join("lib"), prefix.join("bin/criu"));
+    let loader = library.join("ld-linux-x86-64.so.2");
+    if program.file_name() == Some("criu".as_ref()) && loader.is_file() && binary.is_file() {
+        return vec![loader, "--library-path".into(), library, binary];
+    }
+    vec![program.into()]
 }
 
 /// Takes variables of the daemon's own environment away that would change CRIU or its loader.

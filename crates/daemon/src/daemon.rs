@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fermata_control::Paths;
@@ -17,6 +17,7 @@ use crate::attach;
 use crate::criu::Criu;
 use crate::driver::Driver;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
+use crate::kerndat::Kerndat;
 use crate::log::Log;
 use crate::persist::SessionMeta;
 use crate::pool::Pool;
@@ -42,6 +43,8 @@ pub struct Daemon {
     /// Its own executable, for helper processes.
     pub executable: PathBuf,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
+    /// What CRIU knows of the kernel, once it has asked; none where it keeps that itself.
+    kernel: OnceLock<Option<Kerndat>>,
     started: u64,
 }
 
@@ -61,8 +64,10 @@ impl Daemon {
             log,
             executable,
             sessions: Mutex::default(),
+            kernel: OnceLock::new(),
             started: unix_now(),
         });
+        daemon.ask_kernel();
         let own: Vec<(String, std::ffi::OsString)> = std::env::vars_os()
             .filter_map(|(n, v)| Some((n.into_string().ok()?, v)))
             .collect();
@@ -83,7 +88,23 @@ impl Daemon {
     /// # Errors
     /// `Host` when it is missing.
     pub fn criu(&self) -> Result<Criu> {
-        Criu::find(&self.paths.home, &self.executable)
+        let criu = Criu::find(&self.paths.home, &self.executable)?;
+        Ok(criu.knowing(self.kernel.get().cloned().flatten()))
+    }
+
+    /// Lets CRIU find out what the kernel can do, beside everything else.
+    fn ask_kernel(self: &Arc<Self>) {
+        let daemon = Arc::clone(self);
+        let work = move || {
+            if let Ok(criu) = daemon.criu() {
+                let kernel = Kerndat::probe(criu.helper(), criu.command());
+                daemon.kernel.get_or_init(|| kernel);
+            }
+        };
+        // Without a thread each CRIU asks for itself.
+        let _ = std::thread::Builder::new()
+            .name("kernel".into())
+            .spawn(work);
     }
 
     /// The chunk store, made if there is none.

@@ -9,7 +9,8 @@
 //! ```
 //! `__init` ends with the program's status, and the kernel then ends what is left in the namespace;
 //! `__outer` hands the status on. A new daemon finds it in the file `exit` of the session's folder.
-//! `__enter` starts CRIU inside the namespaces that its starter has set for its children.
+//! `__enter` starts CRIU inside the namespaces that its starter has set for its children; `__kerndat` has it
+//! ask the kernel what it can do.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -24,8 +25,9 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 use serde::{Deserialize, Serialize};
 
-use crate::criu::clean_environment;
+use crate::criu::{self, clean_environment};
 use crate::criu_files::ChangedFile;
+use crate::kerndat;
 use crate::sys::{self, Extra};
 
 /// First argument: start CRIU where this process's children live.
@@ -34,6 +36,9 @@ pub const ENTER: &str = "__enter";
 pub const OUTER: &str = "__outer";
 /// First argument: be pid 1.
 pub const INIT: &str = "__init";
+
+/// First argument: have CRIU ask the kernel what it can do.
+pub const KERNDAT: &str = "__kerndat";
 
 /// Descriptor of CRIU's socket in all three.
 const SOCKET: i32 = 3;
@@ -49,8 +54,8 @@ const LAZY_START: Duration = Duration::from_secs(10);
 /// What `__outer` and `__init` are to do; their second argument as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
-    /// CRIU's executable.
-    pub criu: PathBuf,
+    /// What starts CRIU: a program and its first arguments.
+    pub criu: Vec<PathBuf>,
     /// Folder with links to the image's files, where CRIU's logs and socket go.
     pub dir: PathBuf,
     /// Bring pages in on demand.
@@ -83,6 +88,7 @@ pub fn helper(arguments: &[std::ffi::OsString]) -> Option<i32> {
     let job = || -> Option<Job> { serde_json::from_str(arguments.get(1)?.to_str()?).ok() };
     let done = match mode {
         ENTER => enter(arguments.get(1..)?),
+        KERNDAT => kerndat::helper(arguments.get(1..)?),
         OUTER => outer(&job()?, arguments.get(1)?.to_str()?),
         INIT => init(&job()?),
         _ => return None,
@@ -164,7 +170,7 @@ fn keep_numbers_apart(root: u32) -> io::Result<()> {
 }
 
 fn start_lazy(job: &Job) -> io::Result<Child> {
-    let mut command = Command::new(&job.criu);
+    let mut command = criu::command(&job.criu);
     let folder = |flag: &'static str| [flag.into(), job.dir.clone().into_os_string()];
     command
         .arg("lazy-pages")
@@ -203,7 +209,7 @@ fn reopen(file: &ChangedFile) -> io::Result<OwnedFd> {
 }
 
 fn start_criu(job: &Job, fds: Vec<OwnedFd>) -> io::Result<Child> {
-    let mut command = Command::new(&job.criu);
+    let mut command = criu::command(&job.criu);
     command.args(["swrk", "3"]);
     quiet(&mut command);
     sys::prepare(&mut command, Extra::fds(fds));

@@ -64,7 +64,7 @@ impl Namespace {
             format!("cannot link to `{}`", image.files.display())
         })?;
         let job = Job {
-            criu: criu.program().into(),
+            criu: criu.command().to_vec(),
             dir: image.work.clone(),
             lazy: image.lazy,
             root: image.root,
@@ -170,6 +170,7 @@ fn start(criu: &Criu, job: &Job, socket: OwnedFd) -> io::Result<(Child, Receiver
         Extra {
             unshare: true,
             setsid: true,
+            kernel: criu.kernel(),
             ..Extra::fds(fds)
         },
     );

@@ -20,7 +20,7 @@ use fermata_store::Store;
 use fermata_store::image::Image;
 use parking_lot::Mutex;
 
-use crate::attach::{Detached, reattach};
+use crate::attach::{Detached, offer, reattach};
 use crate::behind;
 use crate::checkpoint::{Report, keep_hint};
 use crate::criu::RESTORE_LOG;
@@ -247,7 +247,12 @@ impl Source {
                 scope.spawn(|| phases.time("verify", || integrity::check_files(&self.image)))
             });
             let device = self.driver.as_ref().map(|driver| {
-                phases.time("device", || self.device(session, driver, how.pace, report))
+                let worker =
+                    phases.time("device", || self.device(session, driver, how.pace, report))?;
+                // While CRIU is at work: the program will find a worker that serves.
+                let ends = phases.time("attach", || offer(session, &worker));
+                let ends = ends.inspect_err(|_| worker.end())?;
+                Ok((worker, ends))
             });
             let crashed = |_| {
                 Err(fail(
@@ -283,15 +288,15 @@ impl Source {
             // What CRIU says of a damaged image is of less use than that it is damaged.
             (Err(_), Err(failure)) | (Err(failure), Ok(())) => Err(failure),
         };
-        let (worker, (init, root)) = match (device, settled) {
-            (Ok(worker), Ok(pids)) => (worker, pids),
-            (Ok(Some(worker)), Err(failure)) => {
+        let (served, (init, root)) = match (device, settled) {
+            (Ok(served), Ok(pids)) => (served, pids),
+            (Ok(Some((worker, _))), Err(failure)) => {
                 worker.end();
                 return Err(failure);
             }
             (Err(failure), _) | (_, Err(failure)) => return Err(failure),
         };
-        let Some((worker, agent)) = worker.zip(self.record.agent) else {
+        let Some(((worker, ends), agent)) = served.zip(self.record.agent) else {
             session.set_state(SessionState::Running);
             return Ok(());
         };
@@ -312,7 +317,7 @@ impl Source {
                 session.save();
                 phases.time("reattach", || {
                     behind::begin(session, &worker)?;
-                    reattach(&self.daemon, session, &worker, detached)
+                    reattach(&self.daemon, session, &worker, detached, Some(ends))
                 })
             });
         self.daemon

@@ -6,6 +6,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
+
+use crate::kerndat;
 
 /// What a new process gets beyond what [`Command`] says.
 #[derive(Default)]
@@ -16,8 +19,12 @@ pub struct Extra {
     pub setsid: bool,
     /// Whether its children live in a new PID namespace, and it in a new mount namespace.
     pub unshare: bool,
+    /// Whether it lives in a new mount namespace.
+    pub own_mounts: bool,
     /// Namespaces it enters; a PID namespace counts for its children.
     pub namespaces: Vec<OwnedFd>,
+    /// What CRIU knows of the kernel; its descriptor [`kerndat::DESCRIPTOR`], and that of all below it.
+    pub kernel: Option<Arc<OwnedFd>>,
 }
 
 impl Extra {
@@ -43,6 +50,9 @@ pub fn prepare(command: &mut Command, extra: Extra) {
             if extra.unshare {
                 check(libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWNS))?;
             }
+            if extra.own_mounts {
+                check(libc::unshare(libc::CLONE_NEWNS))?;
+            }
             if extra.setsid {
                 check(libc::setsid())?;
             }
@@ -53,7 +63,11 @@ pub fn prepare(command: &mut Command, extra: Extra) {
                 &none,
                 std::ptr::null_mut(),
             ))?;
-            place(&extra.fds)
+            place(&extra.fds)?;
+            if let Some(kernel) = &extra.kernel {
+                check(libc::dup2(kernel.as_raw_fd(), kerndat::DESCRIPTOR))?;
+            }
+            Ok(())
         }
     };
     // SAFETY: the hook allocates nothing and takes no lock.

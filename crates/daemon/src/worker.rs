@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -57,6 +58,8 @@ pub struct Worker {
     answers: Mutex<Receiver<FromWorker>>,
     child: Mutex<Child>,
     fate: Arc<Mutex<Fate>>,
+    /// What its last program shared with it.
+    ring: Mutex<Option<OwnedFd>>,
 }
 
 #[derive(Default)]
@@ -112,7 +115,25 @@ impl Worker {
             answers: Mutex::new(answers),
             child: Mutex::new(child),
             fate,
+            ring: Mutex::default(),
         }))
+    }
+
+    /// The memory file that its program shares with it next: the one it had, for the worker keeps what it has
+    /// registered of it with the driver.
+    ///
+    /// # Errors
+    /// The system has no memory or descriptors left.
+    pub fn ring(&self) -> io::Result<OwnedFd> {
+        let config = fermata_wire::Config::default();
+        let mut kept = self.ring.lock();
+        let ring = match kept.take() {
+            Some(ring) if fermata_wire::renew(ring.as_fd(), &config).is_ok() => ring,
+            _ => fermata_wire::create(&config).map_err(io::Error::other)?,
+        };
+        let ours = ring.try_clone()?;
+        *kept = Some(ours);
+        Ok(ring)
     }
 
     /// Why it cannot serve any more, if so.

@@ -5,13 +5,15 @@
 //! makes every running thread of the producer's process execute the barrier instead.
 //!
 //! ```text
-//!   consumer offers (a word in the header)   producer registers its process   producer's fence
-//!                 no                                   -                           its own
-//!                 yes                                  fails                       its own
-//!                 yes                                  works                       the consumer's
+//!   consumer offers (a word in the header)   producer has registered its process   producer's fence
+//!                 no                                   -                                its own
+//!                 yes                                  not yet, or not able             its own
+//!                 yes                                  yes                              the consumer's
 //! ```
+//! The kernel takes its time for a registration, 5 to 30 ms in a process with several threads: the producer
+//! works with fences of its own meanwhile.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
@@ -36,19 +38,21 @@ impl Heavy {
     }
 }
 
-/// The producer's side.
-#[derive(Debug)]
-pub(crate) struct Light(bool);
+/// The producer's side: whether its process is registered.
+#[derive(Debug, Default)]
+pub(crate) struct Light(AtomicBool);
 
 impl Light {
     /// Registers this process for the barriers of consumers. A child made by fork has to do so again.
-    pub fn register() -> Self {
-        Self(membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok())
+    pub fn register(&self) {
+        let done = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
+        // Relaxed: whoever sees the old value executes a fence too many.
+        self.0.store(done, Ordering::Relaxed);
     }
 
     /// Whether the consumer behind `word` executes the barrier.
     #[inline]
     pub fn is_relieved(&self, word: &AtomicU32) -> bool {
-        self.0 && word.load(Ordering::Relaxed) == OFFERED
+        self.0.load(Ordering::Relaxed) && word.load(Ordering::Relaxed) == OFFERED
     }
 }

@@ -60,7 +60,19 @@ impl Consumer {
     /// # Errors
     /// The memory is not usable, or a worker has read from it before.
     pub fn open(memory: BorrowedFd<'_>, side: Arc<Side>) -> Result<Self, WireError> {
-        let map = Arc::new(Mapping::open(memory)?);
+        Self::with(Arc::new(Mapping::open(memory)?), side)
+    }
+
+    /// Attaches to a memory file that was attached to before and has been made new by [`crate::renew`]; `area`
+    /// is its staging area as it was kept from then.
+    ///
+    /// # Errors
+    /// As [`Consumer::open`].
+    pub fn again(area: &StagedArea, side: Arc<Side>) -> Result<Self, WireError> {
+        Self::with(area.0.clone(), side)
+    }
+
+    fn with(map: Arc<Mapping>, side: Arc<Side>) -> Result<Self, WireError> {
         if map.word64(TAIL_AT).load(Ordering::Acquire) != 0 {
             return Err(WireError::Layout("another worker has used it"));
         }

@@ -56,7 +56,7 @@ pub use producer::{Pending, Producer};
 #[cfg(not(loom))]
 pub use reply::{Replier, Ticket};
 #[cfg(not(loom))]
-pub use shm::{StagedArea, create};
+pub use shm::{StagedArea, create, renew};
 #[cfg(not(loom))]
 pub use side::{FromProgram, Side};
 #[cfg(not(loom))]

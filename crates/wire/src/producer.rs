@@ -92,8 +92,14 @@ impl Producer {
             slots: Mutex::new(slots),
             spin: Spin::new(),
             sent: AtomicU64::new(0),
-            barrier: Light::register(),
+            barrier: Light::default(),
         })
+    }
+
+    /// Lets the worker pay for what orders messages and its sleep, where the kernel can. Takes milliseconds;
+    /// until it has returned, and without it, each message costs about 10 ns more.
+    pub fn relieve(&self) {
+        self.barrier.register();
     }
 
     /// Sends an operation that is not answered.

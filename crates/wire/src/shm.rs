@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::WireError;
@@ -38,11 +38,36 @@ pub fn create(config: &Config) -> Result<OwnedFd, WireError> {
     Ok(fd)
 }
 
+/// Makes a memory file that has been used as [`create`] made it, but for the staging area: its pages stay, so
+/// that a worker that has registered them with a driver can go on with them. Nobody may be attached.
+///
+/// # Errors
+/// It is not one of this `config`, or cannot be written.
+pub fn renew(fd: BorrowedFd<'_>, config: &Config) -> Result<(), WireError> {
+    let layout = Layout::new(config)?;
+    let stat =
+        rustix::fs::fstat(fd).map_err(|errno| WireError::io("size the ring's memory", errno))?;
+    if u64::try_from(stat.st_size) != Ok(layout.total()) {
+        return Err(WireError::Layout("it was made with other sizes"));
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(fd, flags, 0, layout.staging)
+        .map_err(|errno| WireError::io("empty the ring", errno))?;
+    let header = layout.encode();
+    match rustix::io::pwrite(fd, &header, 0) {
+        Ok(written) if written == header.len() => Ok(()),
+        Ok(_) => Err(WireError::Layout("its header could not be written whole")),
+        Err(errno) => Err(WireError::io("write the ring's header", errno)),
+    }
+}
+
 /// A mapped memory file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// Device and number of the file.
+    file: (u64, u64),
     layout: Layout,
 }
 
@@ -96,8 +121,14 @@ impl Mapping {
         Ok(Self {
             base,
             bytes,
+            file: (stat.st_dev, stat.st_ino),
             layout,
         })
+    }
+
+    /// Whether it maps the memory file `fd`.
+    pub fn is_of(&self, fd: BorrowedFd<'_>) -> bool {
+        rustix::fs::fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.file)
     }
 
     pub fn layout(&self) -> &Layout {
@@ -241,6 +272,11 @@ impl StagedArea {
     /// Address of the area's first byte.
     pub fn base(&self) -> *mut u8 {
         self.0.range(self.0.layout().staging, 0)
+    }
+
+    /// Whether it lies in the memory file `fd`.
+    pub fn is_of(&self, fd: BorrowedFd<'_>) -> bool {
+        self.0.is_of(fd)
     }
 
     /// Bytes of the area.

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::{
     Blob, Launch, ModuleInfo, Op, Place, Reply, ReplyBody, StreamRef, ToProgram,
 };
-use fermata_wire::{Config, Consumer, Event, FromProgram, Producer, Side, WireError, create};
+use fermata_wire::{
+    Config, Consumer, Event, FromProgram, Producer, Side, StagedArea, WireError, create, renew,
+};
 use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -283,6 +285,57 @@ fn a_used_ring_is_not_taken_again() {
         Err(WireError::Layout(_))
     ));
     drop((producer, consumer));
+}
+
+#[test]
+fn a_renewed_ring_serves_again_and_keeps_its_staging_area() {
+    let memory = create(&small()).unwrap();
+    let attach = |kept: Option<&StagedArea>| {
+        let (program, worker) = Side::pair().unwrap();
+        let (program, worker) = (Arc::new(Side::new(program)), Arc::new(Side::new(worker)));
+        let consumer = match kept {
+            Some(area) => Consumer::again(area, worker).unwrap(),
+            None => Consumer::open(memory.as_fd(), worker).unwrap(),
+        };
+        (Producer::open(memory.as_fd(), program).unwrap(), consumer)
+    };
+    let (producer, mut consumer) = attach(None);
+    let area = consumer.staging();
+    let request = producer.request(&Op::Devices, None).unwrap();
+    let Event::Message(message) = consumer.next(SECOND).unwrap() else {
+        panic!("no message");
+    };
+    assert!(message.ticket.is_some());
+    drop(request);
+    let staged = producer.stage(64).unwrap();
+    // SAFETY: 64 bytes of the program's own.
+    unsafe { staged.address().write_bytes(7, 64) };
+    drop(staged);
+    producer.close();
+    drop((producer, consumer));
+
+    renew(memory.as_fd(), &small()).unwrap();
+    assert!(area.is_of(memory.as_fd()));
+    assert!(!area.is_of(create(&small()).unwrap().as_fd()));
+    let mut bytes = [0; 64];
+    area.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 64], "the staging area is as it was");
+    let (producer, consumer) = attach(Some(&area));
+    producer.relieve();
+    let seen = serve(consumer);
+    for id in 0..1000 {
+        producer.post(&Op::EventDestroy { event: id }).unwrap();
+    }
+    producer.close();
+    assert_eq!(seen.join().unwrap(), (0..1000).collect::<Vec<_>>());
+    let other = Config {
+        slots: 5,
+        ..small()
+    };
+    assert!(matches!(
+        renew(memory.as_fd(), &other),
+        Err(WireError::Layout(_))
+    ));
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! ```
 //! When the daemon is gone, the worker serves its program to the end and then ends too.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,8 @@ use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::keeper::Keeper;
 use crate::layout::RingPlace;
-use crate::serve::{Ended, Requests, Server};
+use crate::scratch::Staging;
+use crate::serve::{Ended, Held, Requests, Server};
 use crate::trace;
 
 /// The worker's end of the conversation.
@@ -51,7 +52,7 @@ const SERVER: Duration = Duration::from_secs(60);
 
 /// A program that is served, by a thread of its own.
 pub(crate) struct Serving {
-    thread: JoinHandle<(Site, Faults, Ended)>,
+    thread: JoinHandle<(Held, Ended)>,
     pub requests: Arc<Requests>,
     pub kicker: Kicker,
 }
@@ -66,6 +67,8 @@ pub(crate) struct Worker {
     /// Whether a program or an image has been here.
     pub(crate) used: bool,
     serving: Option<Serving>,
+    /// The staging area of the last attachment, for the next one.
+    staging: Option<Staging>,
     /// Where the ring of a loaded session's program will be.
     pub(crate) place: Option<RingPlace>,
     keeper: Option<Keeper>,
@@ -95,6 +98,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         names: Vec::new(),
         used: false,
         serving: None,
+        staging: None,
         place: None,
         keeper: None,
         home: None,
@@ -304,7 +308,12 @@ impl Worker {
             .map_err(|_| internal("Attach comes with three descriptors".to_owned()))?;
         let side = Arc::new(Side::new(side));
         drop(self.place.take());
-        let consumer = Consumer::open(ring.as_fd(), Arc::clone(&side)).map_err(|error| {
+        let kept = self.take_staging(ring.as_fd());
+        let consumer = match &kept {
+            Some(staging) => Consumer::again(staging.area(), Arc::clone(&side)),
+            None => Consumer::open(ring.as_fd(), Arc::clone(&side)),
+        };
+        let consumer = consumer.map_err(|error| {
             internal(format!(
                 "cannot attach to the program's ring: {}",
                 full_text(&error)
@@ -321,9 +330,13 @@ impl Worker {
         let kicker = consumer.kicker();
         let requests = Arc::new(Requests::default());
         let faults = std::mem::take(&mut self.faults);
-        let server = Server::new(
+        let held = Held {
             site,
             faults,
+            staging: kept.unwrap_or_else(|| Staging::new(consumer.staging())),
+        };
+        let server = Server::new(
+            held,
             &consumer,
             side,
             Arc::clone(&self.callbacks),
@@ -340,6 +353,22 @@ impl Worker {
             kicker,
         });
         Ok(FromWorker::Attached)
+    }
+
+    /// The staging area of the last attachment, if it is that of `ring`; another one is given back.
+    fn take_staging(&mut self, ring: BorrowedFd<'_>) -> Option<Staging> {
+        let mut staging = self.staging.take()?;
+        if staging.area().is_of(ring) {
+            return Some(staging);
+        }
+        if let Some(site) = &mut self.site
+            && site.live.enter_any().is_ok()
+        {
+            // A dead context cannot give anything back, and ends with the process.
+            let _ = staging.unregister(&site.live.driver);
+            site.live.forget_current();
+        }
+        None
     }
 
     fn detach(&mut self) -> Result<FromWorker, Failure> {
@@ -377,9 +406,10 @@ impl Worker {
         };
         let lost = |reason: String| FromWorker::Lost { reason };
         let told = match serving.thread.join() {
-            Ok((site, faults, ended)) => {
-                self.site = Some(site);
-                self.faults = faults;
+            Ok((held, ended)) => {
+                self.site = Some(held.site);
+                self.faults = held.faults;
+                self.staging = Some(held.staging);
                 match ended {
                     Ended::Detached | Ended::ProgramGone => return,
                     Ended::Broken(error) => lost(format!(

@@ -16,7 +16,8 @@ pub(crate) const DONE_AT: usize = SMALL;
 /// Bytes of a buffer: the result, and the word at [`DONE_AT`] in a cache line of its own.
 const BUFFER: usize = SMALL + 4096;
 
-/// The staging area; registered with the driver as soon as there is a context.
+/// The staging area; registered with the driver as soon as there is a context. It outlives an attachment, for
+/// registering it takes as long as everything else of the next one.
 pub(crate) struct Staging {
     area: StagedArea,
     registered: bool,
@@ -47,6 +48,11 @@ impl Staging {
             driver.unregister_range(self.area.base())?;
         }
         Ok(())
+    }
+
+    /// The area.
+    pub fn area(&self) -> &StagedArea {
+        &self.area
     }
 
     /// Address of a staged range, for the driver.

@@ -51,6 +51,14 @@ pub(crate) enum Ended {
     Broken(WireError),
 }
 
+/// What serving begins with and leaves behind.
+pub(crate) struct Held {
+    pub site: Site,
+    pub faults: Faults,
+    /// Once registered it stays so, for the next attachment.
+    pub staging: Staging,
+}
+
 /// The state of serving one program.
 pub(crate) struct Server {
     pub site: Site,
@@ -86,20 +94,24 @@ pub(crate) struct Server {
 impl Server {
     /// A server for `consumer`'s program.
     pub fn new(
-        site: Site,
-        faults: Faults,
+        held: Held,
         consumer: &Consumer,
         side: Arc<Side>,
         callbacks: Arc<Callbacks>,
         devices: Vec<DeviceInfo>,
         gate: Option<Box<dyn Gate>>,
     ) -> Self {
+        let Held {
+            site,
+            faults,
+            staging,
+        } = held;
         let printing = crate::dispatch::printing_contexts(&site.session);
         Self {
             site,
             replier: consumer.replier(),
             side,
-            staging: Staging::new(consumer.staging()),
+            staging,
             scratch: Scratch::default(),
             events: EventPool::default(),
             retired: Vec::new(),
@@ -120,7 +132,7 @@ impl Server {
     }
 
     /// Serves until asked to stop or the program is gone; the answer is the session as it is then.
-    pub fn run(mut self, mut consumer: Consumer, requests: &Requests) -> (Site, Faults, Ended) {
+    pub fn run(mut self, mut consumer: Consumer, requests: &Requests) -> (Held, Ended) {
         self.site.live.forget_current();
         // Naps are short: the system must not lengthen them by its usual 50 us. If it does, they are longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
@@ -133,7 +145,12 @@ impl Server {
         self.callbacks.detach();
         self.leave();
         drop(consumer);
-        (self.site, self.faults, ended)
+        let held = Held {
+            site: self.site,
+            faults: self.faults,
+            staging: self.staging,
+        };
+        (held, ended)
     }
 
     /// Tells the program of every shared region that exists.
@@ -162,14 +179,7 @@ impl Server {
             recorder.park(&mut self.site);
         }
         if self.site.live.enter_any().is_ok() {
-            let Server {
-                events,
-                site,
-                staging,
-                ..
-            } = self;
-            // A dead context cannot give anything back, and ends with the process.
-            let _ = staging.unregister(&site.live.driver);
+            let Server { events, site, .. } = self;
             for context in site.live.contexts.keys() {
                 events.drain(&site.live.driver, *context);
             }

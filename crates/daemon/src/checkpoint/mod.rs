@@ -26,6 +26,7 @@ use rustix::process::Signal;
 use self::image::{copy_prefix, describe, folder_bytes, needed_bytes, target};
 use crate::attach::{Detached, reattach, reject};
 use crate::criu::{Criu, DUMP_LOG};
+use crate::criu_core::clear_registrations;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::phases::Phases;
@@ -314,6 +315,9 @@ impl<'a> Taking<'a> {
             self.keep_log();
             return Err(keep_hint(failure, &self.session.dir.join(DUMP_LOG)));
         }
+        clear_registrations(&self.draft.host()).or_fail(FailureKind::Internal, || {
+            format!("cannot change `{}`", self.draft.host().display())
+        })?;
         // CRIU's log is no part of the image; the session keeps that of the last dump.
         self.keep_log();
         fs::remove_file(self.draft.host().join(DUMP_LOG))
@@ -488,7 +492,7 @@ fn bring_back(
     worker: &Arc<Worker>,
     detached: Detached,
 ) -> Result<()> {
-    let failure = match reattach(daemon, session, worker, detached) {
+    let failure = match reattach(daemon, session, worker, detached, None) {
         Ok(()) => return Ok(()),
         Err(failure) => failure,
     };

@@ -35,6 +35,7 @@ libs: rust
 # Those in programs/app link with libfermata.
 programs: deps libs
 	$(MAKE) --no-print-directory -j$(CORES) -C programs OUT=$(CURDIR)/build/programs
+	$(MAKE) --no-print-directory -j$(CORES) -C bench OUT=$(CURDIR)/build/bench
 
 check: deps
 	$(CARGO) fmt --all -- --check

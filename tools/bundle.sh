@@ -14,7 +14,7 @@ stage=$tree/bundle
 
 rm -rf "$stage"
 mkdir -p "$stage/$name"
-cp -R "$tree/bin" "$tree/lib" "$tree/programs" "$stage/$name/"
+cp -R "$tree/bin" "$tree/lib" "$tree/programs" "$tree/bench" "$stage/$name/"
 cp README.md CHANGELOG.md LICENSE "$stage/$name/" 2>/dev/null || true
 find "$stage/$name" -path '*/criu' -prune -o -type f \( -name '*.so*' -o -perm -u+x \) -print |
     while read -r file; do

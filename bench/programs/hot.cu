@@ -3,7 +3,8 @@
 //
 // `--gib N` in `--buffers M` buffers. Every `--period MS` it rewrites `--hot PERCENT` of the buffers,
 // spread evenly, reads one of the others in turn, and waits for the device; with `--transfer MIB` it
-// also moves that much down to pinned memory and up again. Prints "ready" when filled; ends when the
+// also moves that much down to pinned memory and up again, with `--reads N` it first reads all others N
+// times: a step then begins with a long part that writes nothing. Prints "ready" when filled; ends when the
 // file `--until PATH` exists, and then prints "digest hot <hex> steps <n>". `--log PATH` gets a line
 // for each step: its start and its end, both in microseconds since 1970.
 #include <chrono>
@@ -31,7 +32,7 @@ static double now_us() {
 
 int main(int argc, char **argv) {
     double gib = 1, period = 10, hot = 10, transfer = 0;
-    int buffers = 16;
+    int buffers = 16, reads = 0;
     const char *until = nullptr, *path = nullptr;
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *name = argv[i], *value = argv[i + 1];
@@ -39,6 +40,7 @@ int main(int argc, char **argv) {
         if (!std::strcmp(name, "--buffers")) buffers = std::atoi(value);
         if (!std::strcmp(name, "--hot")) hot = std::atof(value);
         if (!std::strcmp(name, "--period")) period = std::atof(value);
+        if (!std::strcmp(name, "--reads")) reads = std::atoi(value);
         if (!std::strcmp(name, "--transfer")) transfer = std::atof(value);
         if (!std::strcmp(name, "--until")) until = value;
         if (!std::strcmp(name, "--log")) path = value;
@@ -70,6 +72,10 @@ int main(int argc, char **argv) {
     double next = now_us();
     while (!until || access(until, F_OK) != 0) {
         double begun = now_us();
+        for (int pass = 0; pass < reads; pass++) {
+            for (int b : others) read<<<1024, 256>>>(data[b], words, out);
+            CHECK(cudaDeviceSynchronize());
+        }
         for (int b : written) rewrite<<<1024, 256>>>(data[b], words, step);
         if (!others.empty()) read<<<1024, 256>>>(data[others[step % others.size()]], words, out);
         if (moved) {

@@ -57,6 +57,8 @@ pub enum Verb {
     Trace(verb::trace::Args),
     /// Plan intervals and collaborative schedules.
     Plan(verb::plan::Args),
+    /// Measure what Fermata costs on this machine.
+    Bench(verb::bench::Args),
     /// Say what this host, or a session, can and cannot do, and the fix.
     Doctor(verb::doctor::Args),
     /// Run the daemon in the foreground.
@@ -87,6 +89,7 @@ impl Verb {
             Self::Report(args) => verb::report::call(&args, printer),
             Self::Trace(args) => verb::trace::call(args, printer),
             Self::Plan(args) => verb::plan::call(args, printer),
+            Self::Bench(args) => verb::bench::call(args, printer),
             Self::Doctor(args) => verb::doctor::call(args, printer),
             Self::Serve(args) => verb::serve::call(args, printer),
             Self::Version(args) => verb::version::call(args, printer),

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::Place;
 
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 13] = [
     "run",
     "ps",
     "logs",
@@ -16,6 +16,7 @@ const VERBS: [&str; 12] = [
     "checkpoint",
     "restore",
     "images",
+    "bench",
     "doctor",
     "serve",
     "version",
@@ -47,6 +48,29 @@ fn every_verb_has_help_with_examples() {
 }
 
 #[test]
+fn a_bench_without_its_program_says_so_and_leaves_nothing() {
+    let place = Place::new();
+    for bench in ["pool", "moment", "validator", "overhead", "restore"] {
+        let done = place.call(&["bench", bench, "--device", "soft", "--images", "."]);
+        assert_eq!(done.status, 1, "{bench}: {}", done.stderr);
+        assert!(
+            done.stderr.contains("there is no program"),
+            "{bench}: {}",
+            done.stderr
+        );
+        assert!(done.stderr.contains("hint: "), "{bench}: {}", done.stderr);
+        let help = place.call(&["bench", bench, "--help"]).stdout;
+        assert!(help.contains("FERMATA_BENCH_STEPS"), "{help}");
+    }
+    let left = std::fs::read_dir(place.path()).unwrap().flatten();
+    let left: Vec<_> = left
+        .map(|it| it.file_name())
+        .filter(|it| it.to_string_lossy().contains("bench"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn the_overview_lists_what_exists_and_nothing_else() {
     let done = Place::new().call(&["--help"]);
     for verb in VERBS {
@@ -56,7 +80,7 @@ fn the_overview_lists_what_exists_and_nothing_else() {
             done.stdout
         );
     }
-    for later in ["pause", "migrate", "protect", "bench"] {
+    for later in ["pause", "migrate", "protect"] {
         assert!(!done.stdout.contains(&format!("\n  {later} ")), "{later}");
     }
     assert!(done.stdout.contains("13 this host cannot"));
@@ -71,6 +95,9 @@ fn wrong_usage_is_status_2_and_on_stderr() {
         &["run"],
         &["kill", "x", "--signal", "NONE"],
         &["restore", "x", "--copies", "0"],
+        &["bench"],
+        &["bench", "pool", "--runs", "0"],
+        &["bench", "pool", "--bytes", "much"],
         &["images"],
     ] {
         let done = place.call(args);

@@ -1,5 +1,6 @@
 //! One file per verb: its options, its help, what it does.
 
+pub mod bench;
 pub mod checkpoint;
 pub mod completions;
 pub mod doctor;

@@ -1,0 +1,103 @@
+//! How long a checkpoint holds a program, by the moment within an iteration at which it is taken (PhoenixOS, figure
+//! 20). An iteration reads for most of its time, and rewrites a quarter of the memory at its end: what is
+//! copied before that costs nothing.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Common;
+use super::place::Place;
+use super::program::{Program, now};
+use super::report::{Cell, Report, median};
+use super::stall::{LONGEST_STEP, Stall, measure};
+use crate::failure::{Failure, USER};
+use crate::printer::Printer;
+
+/// Moments at which a checkpoint is asked for, as shares of an iteration.
+const MOMENTS: [f64; 8] = [0.02, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 0.97];
+const MIB: f64 = (1 << 20) as f64;
+
+pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
+    let place = Place::new(common)?;
+    // An iteration shall last as long as copying everything, about: 0.3 s on a GPU.
+    let reads = if common.is_soft() { "2" } else { "80" };
+    let options = ["--period", "0", "--hot", "25", "--reads", reads];
+    let program = Program::hot(common, &place, &options)?;
+    place.prepare(common.bytes() + common.bytes() / 3)?;
+    program.start(&place, "hot")?;
+    measure(&place, &program, "hot", &["--mode", "cow"])?;
+    let mut rows = Vec::new();
+    for run in 0..common.runs {
+        for moment in MOMENTS {
+            printer.note(&format!(
+                "run {} of {}: asked for at {moment}",
+                run + 1,
+                common.runs
+            ));
+            program.settle(&place)?;
+            let length = wait_for(&place, &program, moment)?;
+            let stall = measure(&place, &program, "hot", &["--mode", "cow"])?;
+            rows.push(row(moment, length, &program, &stall));
+        }
+    }
+    let session = place.session("hot")?;
+    program.release()?;
+    Ok(Report {
+        name: "moment",
+        title: "Stall of a copy-on-write checkpoint by its moment within an iteration",
+        facts: vec![
+            ("devices", json!(session.devices)),
+            ("bytes", json!(common.bytes())),
+        ],
+        columns: vec![
+            "asked_at", "stopped_at", "iteration_ms", "stall_ms", "of_iteration", "stopped_ms",
+            "gpu_state_ms", "aside_mib", "waited_ms", "limit",
+        ],
+        rows,
+        drawn: ("stopped_at", vec!["stall_ms", "stopped_ms", "waited_ms"]),
+        remarks: vec![
+            "asked_at, stopped_at: shares of an iteration, of which the last part rewrites a quarter of the memory".into(),
+        ],
+    })
+}
+
+/// Waits for the moment of an iteration; its usual length in microseconds.
+fn wait_for(place: &Place, program: &Program, moment: f64) -> Result<f64, Failure> {
+    let steps = program.steps();
+    let lengths: Vec<f64> = steps
+        .windows(2)
+        .map(|it| it[1].begin - it[0].begin)
+        .collect();
+    let usual = median(&lengths[lengths.len().saturating_sub(20)..])
+        .ok_or_else(|| Failure::new(USER, "the program has logged no steps"))?;
+    place.wait(LONGEST_STEP, "no iteration has ended", || {
+        Ok(program.steps().len() > steps.len())
+    })?;
+    let begun = program.steps().last().map_or(0.0, |step| step.end);
+    let left = begun + moment * usual - now();
+    std::thread::sleep(Duration::from_secs_f64(left.max(0.0) / 1e6));
+    Ok(usual)
+}
+
+fn row(moment: f64, length: f64, program: &Program, stall: &Stall) -> Vec<Cell> {
+    let steps = program.steps();
+    let within = steps
+        .iter()
+        .find(|step| step.begin <= stall.stopped_at && stall.stopped_at <= step.end);
+    let (aside, waited) = stall.aside();
+    vec![
+        moment.into(),
+        within
+            .map(|step| ((stall.stopped_at - step.begin) / length).min(1.0))
+            .into(),
+        (length / 1e3).into(),
+        (stall.seen.lost / 1e3).into(),
+        (stall.seen.lost / length).into(),
+        (1e3 * stall.done.stopped_seconds).into(),
+        stall.gpu().into(),
+        (aside as f64 / MIB).into(),
+        waited.into(),
+        stall.limit().into(),
+    ]
+}

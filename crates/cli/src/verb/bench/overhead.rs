@@ -1,0 +1,127 @@
+//! How much slower steps are under Fermata while nothing is checkpointed, beside the same program alone: natively
+//! on a GPU, with the software GPU's library else. Both run in turn, and not at once.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use fermata_control::Paths;
+use serde_json::json;
+
+use super::Common;
+use super::place::Place;
+use super::program::{Program, Step};
+use super::report::{Cell, Report, median};
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// How long steps are counted.
+const SPAN: Duration = Duration::from_secs(4);
+const END: Duration = Duration::from_secs(60);
+
+pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
+    let place = Place::new(common)?;
+    let program = Program::hot(common, &place, &["--period", "0"])?;
+    let mut rows = Vec::new();
+    let mut devices = Vec::new();
+    for run in 0..common.runs {
+        printer.note(&format!("run {} of {}", run + 1, common.runs));
+        let native = alone(common, &place, &program)?;
+        let name = format!("hot-{run}");
+        program.start(&place, &name)?;
+        let under = counted(&place, &program)?;
+        devices = place.session(&name)?.devices;
+        program.release()?;
+        place.wait(END, "the program has not ended", || {
+            Ok(place.session(&name)?.exit_status.is_some())
+        })?;
+        rows.push(row(&native, &under));
+    }
+    let runtime = runtime(common);
+    Ok(Report {
+        name: "overhead",
+        title: "A step's time under Fermata and alone",
+        facts: vec![
+            ("devices", json!(devices)),
+            ("bytes", json!(common.bytes())),
+            ("runtime", json!(runtime)),
+        ],
+        columns: vec![
+            "case",
+            "alone_us",
+            "fermata_us",
+            "ratio",
+            "alone_steps",
+            "fermata_steps",
+        ],
+        rows,
+        drawn: ("case", vec!["ratio"]),
+        remarks: vec!["medians of the steps in 4 s each; one runtime library for both".into()],
+    })
+}
+
+/// Folders of the libraries that the program gets without Fermata: one runtime, and the software GPU or the
+/// machine's own driver.
+fn runtime(common: &Common) -> Vec<PathBuf> {
+    let home = Paths::find().home;
+    let own = std::env::var_os("FERMATA_NATIVE_CUDART").filter(|it| !it.is_empty());
+    let mut folders = vec![own.map_or_else(|| home.join("lib/cudart"), PathBuf::from)];
+    if common.is_soft() {
+        folders.push(home.join("lib/softgpu"));
+    }
+    folders
+}
+
+/// The program's steps without Fermata.
+fn alone(common: &Common, place: &Place, program: &Program) -> Result<Vec<Step>, Failure> {
+    program.clean();
+    let folders = runtime(common);
+    let path = std::env::join_paths(&folders).unwrap_or_default();
+    let child = Command::new(&program.words[0])
+        .args(&program.words[1..])
+        .env("LD_LIBRARY_PATH", path)
+        .envs(program.variables())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|e| Failure::io(&format!("start `{}`", program.words[0].display()), &e))?;
+    let mut ended = Ended(child);
+    program.settle(place)?;
+    let steps = counted(place, program)?;
+    program.release()?;
+    place.wait(END, "the program has not ended", || {
+        Ok(!matches!(ended.0.try_wait(), Ok(None)))
+    })?;
+    Ok(steps)
+}
+
+/// A process that does not outlive the bench.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Both fail when it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The steps of the next seconds.
+fn counted(place: &Place, program: &Program) -> Result<Vec<Step>, Failure> {
+    let before = program.steps().len();
+    place.pause(SPAN)?;
+    Ok(program.steps().split_off(before))
+}
+
+fn row(alone: &[Step], under: &[Step]) -> Vec<Cell> {
+    let usual = |steps: &[Step]| median(&steps.iter().map(Step::length).collect::<Vec<_>>());
+    let (native, ours) = (usual(alone), usual(under));
+    vec![
+        "step".into(),
+        native.into(),
+        ours.into(),
+        native.zip(ours).map(|(native, ours)| ours / native).into(),
+        (alone.len() as f64).into(),
+        (under.len() as f64).into(),
+    ]
+}

@@ -1,0 +1,240 @@
+//! A daemon and folders of a bench's own, and the commands it is asked with: those that a user gives.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fermata_control::user::{Checkpointed, ENV_IMAGE_DIR, ENV_RUNTIME_DIR, Session, Status};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::Common;
+use crate::failure::{Failure, INTERNAL, USER};
+
+/// How long the daemon, and what it holds, may take to go.
+const END: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Folders and daemon of one bench; dropping it ends and removes everything.
+pub struct Place {
+    work: PathBuf,
+    images: PathBuf,
+    device: &'static str,
+    interrupted: Arc<AtomicBool>,
+}
+
+#[derive(Deserialize)]
+struct Listing {
+    sessions: Vec<Session>,
+}
+
+#[derive(Deserialize)]
+struct Versions {
+    daemon: Option<Status>,
+}
+
+impl Place {
+    /// Makes the folders.
+    pub fn new(common: &Common) -> Result<Self, Failure> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))
+                .map_err(|e| Failure::io("catch signals", &e))?;
+        }
+        let name = format!("fermata-bench-{}", std::process::id());
+        let place = Self {
+            work: std::env::temp_dir().join(&name),
+            images: common.images.join(&name),
+            device: if common.is_soft() { "soft" } else { "gpu" },
+            interrupted,
+        };
+        for folder in [&place.work, &place.images] {
+            std::fs::create_dir_all(folder)
+                .map_err(|e| Failure::io(&format!("make `{}`", folder.display()), &e))?;
+        }
+        Ok(place)
+    }
+
+    /// A file of the bench's own.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.work.join(name)
+    }
+
+    /// Has memory for images of `bytes` made ready, where they are kept in memory.
+    pub fn prepare(&self, bytes: u64) -> Result<(), Failure> {
+        if self.images.starts_with("/dev/shm") {
+            let gib = bytes.div_ceil(1 << 30) + 1;
+            self.command(&["images", "prepare", &gib.to_string()])?;
+        }
+        Ok(())
+    }
+
+    /// Starts `program` as session `name`.
+    pub fn start<A: AsRef<OsStr>>(
+        &self,
+        name: &str,
+        program: &[A],
+        variables: &[(&str, &Path)],
+    ) -> Result<(), Failure> {
+        let mut command = self.fermata();
+        command.args([
+            "--quiet",
+            "run",
+            "--detach",
+            "--device",
+            self.device,
+            "--name",
+            name,
+            "--",
+        ]);
+        command.args(program).envs(variables.iter().copied());
+        self.finish(command).map(drop)
+    }
+
+    /// Checkpoints session `name`.
+    pub fn checkpoint(&self, name: &str, options: &[&str]) -> Result<Checkpointed, Failure> {
+        self.ask(&[&["checkpoint", name][..], options].concat())
+    }
+
+    /// Session `name` as it is now.
+    pub fn session(&self, name: &str) -> Result<Session, Failure> {
+        let listing: Listing = self.ask(&["ps"])?;
+        let found = listing.sessions.into_iter().find(|it| it.name == name);
+        found.ok_or_else(|| Failure::new(INTERNAL, format!("session `{name}` is gone")))
+    }
+
+    /// What `fermata ARGUMENTS --json` says.
+    pub fn ask<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T, Failure> {
+        let mut command = self.fermata();
+        command.args(arguments).arg("--json");
+        let text = self.finish(command)?;
+        serde_json::from_slice(&text).map_err(|e| {
+            Failure::new(
+                INTERNAL,
+                format!("`fermata {}` said something else: {e}", arguments.join(" ")),
+            )
+        })
+    }
+
+    /// Does `fermata ARGUMENTS`.
+    pub fn command(&self, arguments: &[&str]) -> Result<(), Failure> {
+        let mut command = self.fermata();
+        command.args(arguments);
+        self.finish(command).map(drop)
+    }
+
+    /// Removes every image and what only they held.
+    pub fn forget_images(&self) -> Result<(), Failure> {
+        let entries = std::fs::read_dir(&self.images);
+        let names = entries.map_err(|e| Failure::io("list the bench's images", &e))?;
+        for entry in names.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.starts_with('.') {
+                self.command(&["images", "rm", &name])?;
+            }
+        }
+        self.command(&["images", "gc"])
+    }
+
+    /// Waits until a worker is ready for the next session: then a restore is not one of a cold machine.
+    pub fn warm(&self, rest: Duration) -> Result<(), Failure> {
+        self.pause(rest)?;
+        self.wait(Duration::from_secs(30), "no worker is ready", || {
+            let versions: Versions = self.ask(&["version"])?;
+            std::thread::sleep(POLL * 10);
+            Ok(versions.daemon.is_some_and(|it| it.spare_workers > 0))
+        })
+    }
+
+    /// Waits until `ready`, at most `limit`; fails with `otherwise`.
+    pub fn wait(
+        &self,
+        limit: Duration,
+        otherwise: &str,
+        mut ready: impl FnMut() -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let until = Instant::now() + limit;
+        while !ready()? {
+            if Instant::now() > until {
+                return Err(Failure::new(USER, format!("{otherwise} after {limit:?}")));
+            }
+            self.pause(POLL)?;
+        }
+        Ok(())
+    }
+
+    /// Lets `time` pass.
+    pub fn pause(&self, time: Duration) -> Result<(), Failure> {
+        let until = Instant::now() + time;
+        loop {
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Err(Failure::new(130, "interrupted"));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
+    }
+
+    fn fermata(&self) -> Command {
+        let own = std::env::current_exe().unwrap_or_else(|_| "fermata".into());
+        let mut command = Command::new(own);
+        command
+            .env(ENV_RUNTIME_DIR, self.work.join("run"))
+            .env(ENV_IMAGE_DIR, &self.images)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn finish(&self, mut command: Command) -> Result<Vec<u8>, Failure> {
+        let done = command
+            .output()
+            .map_err(|e| Failure::io("start `fermata`", &e))?;
+        if done.status.success() {
+            return Ok(done.stdout);
+        }
+        let said = String::from_utf8_lossy(&done.stderr);
+        let reason = said.lines().find_map(|line| line.strip_prefix("error: "));
+        let status = done.status.code().and_then(|code| u8::try_from(code).ok());
+        let words: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+        let message = format!(
+            "`fermata {}`: {}",
+            words.join(" "),
+            reason.unwrap_or(said.trim())
+        );
+        Err(Failure::new(status.unwrap_or(INTERNAL), message))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Whatever cannot be ended or removed has been named by the failure that led here, or is gone.
+        if let Ok(listing) = self.ask::<Listing>(&["ps"]) {
+            for session in listing
+                .sessions
+                .iter()
+                .filter(|it| it.exit_status.is_none())
+            {
+                let _ = self.command(&["kill", &session.name]);
+            }
+        }
+        let daemon = self.ask::<Versions>(&["version"]).ok();
+        let daemon = daemon.and_then(|it| it.daemon).map(|it| it.pid);
+        if let Some(pid) = daemon.and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()))
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let until = Instant::now() + END;
+            while rustix::process::test_kill_process(pid).is_ok() && Instant::now() < until {
+                std::thread::sleep(POLL);
+            }
+        }
+        for folder in [&self.work, &self.images] {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! How soon a restored program is at work, by the order in which its data comes (gCROP, figure 11): everything
+//! first, by address, as an earlier restore has used it, and the worst order there is.
+
+use std::time::Duration;
+
+use fermata_control::user::{Arrival, ArrivalStand, Restored};
+use serde_json::json;
+
+use super::Common;
+use super::place::Place;
+use super::program::{Program, Step, now};
+use super::report::{Cell, Report};
+use crate::failure::{Failure, USER};
+use crate::printer::Printer;
+
+/// Orders and the options that choose them. The first restore leaves the record that `profile` uses.
+const ORDERS: [(&str, &[&str]); 4] = [
+    ("eager", &["--eager"]),
+    ("default", &["--order", "default"]),
+    ("profile", &["--order", "profile"]),
+    ("worst", &["--order", "worst"]),
+];
+/// A driver takes seconds to give back what a killed worker held.
+const REST: Duration = Duration::from_secs(3);
+const START: Duration = Duration::from_secs(120);
+const END: Duration = Duration::from_secs(300);
+
+pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
+    let place = Place::new(common)?;
+    let bytes = common.bytes();
+    let gib = (bytes as f64 / f64::from(1 << 30)).to_string();
+    let buffers = if bytes >= 8 << 30 { "400" } else { "40" };
+    let options = ["--gib", &gib, "--buffers", buffers, "--passes", "4"];
+    let program = Program::new("passes", common, &place, &options)?;
+    place.prepare(bytes + bytes / 8)?;
+    program.clean();
+    place.start("passes", &program.words, &program.variables())?;
+    place.wait(START, "the program has not begun", || {
+        let session = place.session("passes")?;
+        let log = std::fs::read_to_string(&session.log).unwrap_or_default();
+        Ok(!common.command.is_empty() || log.contains("ready"))
+    })?;
+    place.pause(Duration::from_millis(500))?;
+    place.checkpoint(
+        "passes",
+        &["--mode", "stop", "--then", "stop", "-o", "image"],
+    )?;
+    let mut rows = Vec::new();
+    let mut outputs = Vec::new();
+    let mut devices = Vec::new();
+    for run in 0..common.runs {
+        for (order, options) in ORDERS {
+            printer.note(&format!("run {} of {}: {order}", run + 1, common.runs));
+            let name = format!("{order}-{run}");
+            place.warm(if common.is_soft() {
+                Duration::ZERO
+            } else {
+                REST
+            })?;
+            program.clean();
+            program.release()?;
+            let begin = now();
+            let words = [
+                "restore",
+                "image",
+                "--detach",
+                "--ignore-changed-files",
+                "--name",
+                &name,
+            ];
+            let restored: Restored = place.ask(&[&words[..], options].concat())?;
+            let command = (now() - begin) / 1e3;
+            place.wait(END, "the restored program has not ended", || {
+                Ok(place.session(&name)?.exit_status.is_some())
+            })?;
+            let session = place.session(&name)?;
+            if session.exit_status != Some(0) {
+                let status = session.exit_status.unwrap_or(-1);
+                return Err(Failure::new(
+                    USER,
+                    format!("the restored program ended with {status}"),
+                ));
+            }
+            let log = std::fs::read_to_string(&session.log).unwrap_or_default();
+            outputs.extend(
+                log.lines()
+                    .filter(|it| it.starts_with("digest"))
+                    .map(str::to_owned),
+            );
+            devices.clone_from(&session.devices);
+            rows.push(row(
+                order,
+                begin,
+                command,
+                &program.steps(),
+                &restored,
+                session.arrival.as_ref(),
+            ));
+        }
+    }
+    outputs.dedup();
+    if outputs.len() > 1 {
+        let message = format!(
+            "restores of one image have ended differently: {}",
+            outputs.join(", ")
+        );
+        return Err(Failure::new(crate::failure::INTERNAL, message));
+    }
+    Ok(Report {
+        name: "restore",
+        title: "From the restore command to work, by the order of the data",
+        facts: vec![
+            ("devices", json!(devices)),
+            ("bytes", json!(bytes)),
+            ("digest", json!(outputs)),
+        ],
+        columns: vec![
+            "order", "command_ms", "first_step_ms", "last_step_ms", "host_ms", "device_ms", "reattach_ms",
+            "late_mib", "late_ms", "late_gb_s", "stand",
+        ],
+        rows,
+        drawn: ("order", vec!["last_step_ms", "first_step_ms", "command_ms"]),
+        remarks: vec![
+            "first and last step: from the command until the program has seen it done; late: data that came while it ran".into(),
+        ],
+    })
+}
+
+fn row(
+    order: &str,
+    begin: f64,
+    command: f64,
+    steps: &[Step],
+    restored: &Restored,
+    arrival: Option<&Arrival>,
+) -> Vec<Cell> {
+    let since = |step: Option<&Step>| step.map(|it| (it.end - begin) / 1e3);
+    let phase = |name: &str| {
+        let found = restored.phases.iter().find(|it| it.name == name);
+        found.map(|it| 1e3 * it.seconds)
+    };
+    let late = arrival.filter(|it| it.stand == ArrivalStand::Complete);
+    let stand = match arrival.map(|it| it.stand) {
+        None => "everything first",
+        Some(ArrivalStand::Coming) => "coming",
+        Some(ArrivalStand::Complete) => "complete",
+        Some(ArrivalStand::RollingBack) => "rolling back",
+        Some(ArrivalStand::RolledBack) => "rolled back",
+    };
+    vec![
+        order.into(),
+        command.into(),
+        since(steps.first()).into(),
+        since(steps.last()).into(),
+        phase("host").into(),
+        phase("device").into(),
+        phase("reattach").into(),
+        late.map(|it| it.total as f64 / f64::from(1 << 20)).into(),
+        late.map(|it| 1e3 * it.seconds).into(),
+        late.map(|it| it.total as f64 / 1e9 / it.seconds).into(),
+        stand.into(),
+    ]
+}

@@ -1,0 +1,81 @@
+//! `fermata bench` on the software GPU, at a size that only shows that it works: every case is measured, the files
+//! are written, and nothing is left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::command;
+use fermata_e2e::tree::Tree;
+
+/// A bench takes seconds; a machine under load takes longer.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// The rows of `NAME.csv` as a bench writes it, by column.
+fn measure(name: &str, folder: &Path) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+    let tree = Tree::find()?;
+    let images = folder.join("images");
+    fs::create_dir_all(&images)?;
+    let mut bench = Command::new(tree.fermata());
+    bench.args([
+        "bench", name, "--device", "soft", "--bytes", "16MiB", "--runs", "1",
+    ]);
+    bench.arg("--out").arg(folder).arg("--images").arg(&images);
+    bench.env("TMPDIR", folder);
+    command::run(bench, LIMIT)?.success(name)?;
+    ensure!(fs::read_dir(&images)?.next().is_none(), "images are left");
+    let plot = fs::read_to_string(folder.join(format!("{name}.svg")))?;
+    ensure!(plot.contains("<polyline"), "nothing is drawn");
+    let text = fs::read_to_string(folder.join(format!("{name}.csv")))?;
+    let mut lines = text
+        .lines()
+        .map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+    let header = lines.next().context("an empty file")?;
+    let rows: Vec<_> = lines.collect();
+    ensure!(rows.iter().all(|row| row.len() == header.len()), "{text}");
+    Ok((header, rows))
+}
+
+#[test]
+fn restores_are_measured_in_every_order() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (header, rows) = measure("restore", folder.path())?;
+    let orders: Vec<_> = rows.iter().map(|row| row[0].as_str()).collect();
+    ensure!(
+        orders == ["eager", "default", "profile", "worst"],
+        "{orders:?}"
+    );
+    let at = |name: &str| header.iter().position(|it| it == name).context("a column");
+    for row in &rows {
+        let number = |name: &str| -> Result<f64> { Ok(row[at(name)?].parse()?) };
+        let (command, first, last) = (
+            number("command_ms")?,
+            number("first_step_ms")?,
+            number("last_step_ms")?,
+        );
+        ensure!(command > 0.0 && first > 0.0 && last >= first, "{row:?}");
+        ensure!(
+            ["everything first", "complete"].contains(&row[at("stand")?].as_str()),
+            "{row:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn checkpoints_are_measured_with_every_pool() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (header, rows) = measure("pool", folder.path())?;
+    ensure!(header[0] == "pool_mib", "{header:?}");
+    let pools: BTreeSet<_> = rows.iter().map(|row| row[0].clone()).collect();
+    ensure!(rows.len() == 7 && pools.len() == 7, "{rows:?}");
+    let at = |name: &str| header.iter().position(|it| it == name).context("a column");
+    for row in &rows {
+        let stopped: f64 = row[at("stopped_ms")?].parse()?;
+        ensure!(stopped > 0.0 && !row[at("limit")?].is_empty(), "{row:?}");
+    }
+    Ok(())
+}

@@ -75,8 +75,21 @@ unsafe fn pack(function: &Function, params: *mut *mut c_void, block: &mut [u8]) 
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let to = &mut block[offset as usize..][..size as usize];
+        // The two usual sizes without a call of `memcpy`.
         // SAFETY: the pointer is to `size` bytes; `to` has as many.
-        unsafe { std::ptr::copy_nonoverlapping(value, to.as_mut_ptr(), to.len()) };
+        unsafe {
+            match to.len() {
+                4 => to
+                    .as_mut_ptr()
+                    .cast::<[u8; 4]>()
+                    .write(value.cast::<[u8; 4]>().read()),
+                8 => to
+                    .as_mut_ptr()
+                    .cast::<[u8; 8]>()
+                    .write(value.cast::<[u8; 8]>().read()),
+                len => std::ptr::copy_nonoverlapping(value, to.as_mut_ptr(), len),
+            }
+        }
     }
     Ok(())
 }

@@ -165,16 +165,17 @@ impl Modules {
         Ok(function)
     }
 
-    /// Calls `act` with the function behind a `CUfunction`, which may also be a `CUkernel`, in the current
-    /// context.
+    /// Calls `act` with the current context and, in it, the function behind a `CUfunction`, which may also
+    /// be a `CUkernel`.
     #[inline]
     pub fn with_launchable<T>(
         &self,
         handle: Handle,
-        act: impl Fn(&Function) -> Result<T>,
+        act: impl Fn(&Arc<Context>, &Function) -> Result<T>,
     ) -> Result<T> {
         with_current(|context| {
-            recent::with_function(handle, context, || self.launchable(handle, context), act)
+            let found = |function: &Function| act(context, function);
+            recent::with_function(handle, context, || self.launchable(handle, context), found)
         })
     }
 

@@ -106,17 +106,31 @@ impl Streams {
     #[inline]
     pub fn resolve(&self, stream: CUstream) -> Result<StreamRef> {
         match handles::of(stream) {
-            0 | STREAM_LEGACY => with_current(|context| Ok(legacy(context))),
-            // A thread's own stream is another one in each context.
-            handle @ STREAM_PER_THREAD => with_current(|context| {
-                recent::stream(handle, context.handle, || {
-                    Ok(self.own(context)?.reference())
-                })
-            }),
-            handle => recent::stream(handle, 0, || {
-                Ok(self.0.get(handle, CUDA_ERROR_INVALID_HANDLE)?.reference())
-            }),
+            0 | STREAM_LEGACY | STREAM_PER_THREAD => {
+                with_current(|context| self.resolve_in(context, stream))
+            }
+            handle => self.known(handle),
         }
+    }
+
+    /// As [`Streams::resolve`], for a caller who has looked up the current context already.
+    #[inline]
+    pub fn resolve_in(&self, context: &Arc<Context>, stream: CUstream) -> Result<StreamRef> {
+        match handles::of(stream) {
+            0 | STREAM_LEGACY => Ok(legacy(context)),
+            // A thread's own stream is another one in each context.
+            handle @ STREAM_PER_THREAD => recent::stream(handle, context.handle, || {
+                Ok(self.own(context)?.reference())
+            }),
+            handle => self.known(handle),
+        }
+    }
+
+    #[inline]
+    fn known(&self, handle: Handle) -> Result<StreamRef> {
+        recent::stream(handle, 0, || {
+            Ok(self.0.get(handle, CUDA_ERROR_INVALID_HANDLE)?.reference())
+        })
     }
 
     /// Forgets the streams of a context that is gone.

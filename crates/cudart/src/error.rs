@@ -18,6 +18,7 @@ impl Error {
     pub const INVALID_DEVICE: Error = Error(sys::cudaErrorInvalidDevice);
     pub const INVALID_SYMBOL: Error = Error(sys::cudaErrorInvalidSymbol);
     pub const INVALID_FUNCTION: Error = Error(sys::cudaErrorInvalidDeviceFunction);
+    pub const INVALID_CONTEXT: Error = Error(sys::cudaErrorDeviceUninitialized);
     pub const INVALID_DIRECTION: Error = Error(sys::cudaErrorInvalidMemcpyDirection);
     pub const NOT_SUPPORTED: Error = Error(sys::cudaErrorNotSupported);
     pub const NO_DRIVER: Error = Error(sys::cudaErrorInsufficientDriver);

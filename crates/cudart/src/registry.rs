@@ -45,6 +45,7 @@ unsafe impl Sync for Binary {}
 /// A registered kernel.
 pub struct Function {
     binary: &'static Binary,
+    stub: usize,
     name: &'static CStr,
     kernel: AtomicPtr<CUkern_st>,
 }
@@ -82,6 +83,15 @@ struct Registry {
 
 static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
 
+/// Functions found lately, by their stubs' addresses: a launch looks here first and takes no lock. Filled
+/// under the registry's lock, so that nothing is in it that has been removed.
+static RECENT: [AtomicPtr<Function>; 64] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 64];
+
+/// The place for a stub in [`RECENT`]; compilers put functions at multiples of 16 bytes.
+fn recent(stub: usize) -> &'static AtomicPtr<Function> {
+    &RECENT[(stub >> 4) % RECENT.len()]
+}
+
 /// Registers a fat binary.
 ///
 /// # Safety
@@ -110,6 +120,7 @@ pub unsafe fn add_function(binary: &'static Binary, stub: *const c_void, name: *
     }
     let function = Box::leak(Box::new(Function {
         binary,
+        stub: stub.addr(),
         // SAFETY: terminated and staying, by the caller's promise.
         name: unsafe { CStr::from_ptr(name) },
         kernel: AtomicPtr::default(),
@@ -119,6 +130,8 @@ pub unsafe fn add_function(binary: &'static Binary, stub: *const c_void, name: *
         .get_or_insert_default()
         .functions
         .insert(stub.expose_provenance(), function);
+    // Another one may have been registered for the stub before.
+    recent(stub.addr()).store(core::ptr::null_mut(), Ordering::Release);
 }
 
 /// Registers the device variable behind a host shadow.
@@ -166,6 +179,9 @@ pub fn remove_binary(binary: &'static Binary) {
         registry
             .functions
             .retain(|_, f| !core::ptr::eq(f.binary, binary));
+        for place in &RECENT {
+            place.store(core::ptr::null_mut(), Ordering::Release);
+        }
         registry
             .variables
             .retain(|_, v| !core::ptr::eq(v.binary, binary));
@@ -202,6 +218,15 @@ pub fn function(stub: *const c_void) -> Result<&'static Function> {
 pub fn launchable(calls: &Calls, stub_or_handle: *const c_void) -> Result<CUfunction> {
     if stub_or_handle.is_null() {
         return Err(Error::INVALID_FUNCTION);
+    }
+    // SAFETY: null, or a record that is never freed.
+    if let Some(function) = unsafe {
+        recent(stub_or_handle.addr())
+            .load(Ordering::Acquire)
+            .as_ref()
+    } && function.stub == stub_or_handle.addr()
+    {
+        return Ok(function.kernel(calls)?.cast());
     }
     match lookup(stub_or_handle) {
         Ok(Named::Stub(function)) => Ok(function.kernel(calls)?.cast()),
@@ -292,7 +317,11 @@ fn lookup(stub_or_handle: *const c_void) -> Result<Named> {
     let registry = REGISTRY.read();
     let registry = registry.as_ref().ok_or(Error::INVALID_FUNCTION)?;
     match registry.functions.get(&key) {
-        Some(function) => Ok(Named::Stub(function)),
+        Some(function) => {
+            let found = core::ptr::from_ref::<Function>(function).cast_mut();
+            recent(key).store(found, Ordering::Release);
+            Ok(Named::Stub(function))
+        }
         None => {
             let handle = registry.handles.get(&key).copied();
             handle.map(Named::Handle).ok_or(Error::INVALID_FUNCTION)

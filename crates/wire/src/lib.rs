@@ -25,6 +25,7 @@ mod consumer;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod launch;
 mod layout;
 #[cfg(not(loom))]
 mod message;

@@ -12,6 +12,7 @@ use fermata_abi::op::{Op, Reply};
 
 use crate::barrier::Light;
 use crate::callbacks;
+use crate::launch;
 use crate::layout::{
     BARRIER_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED, PROGRAM_AT,
     SPACE_AT, TAIL_AT,
@@ -224,16 +225,18 @@ impl Producer {
         if at + most > layout.ring_bytes || ring.head - ring.tail + most > layout.ring_bytes {
             return Ok(false);
         }
-        let room = self.map.window(layout.ring + at + MESSAGE_HEADER, SMALL);
-        let len = match postcard::serialize_with_flavor(op, Body(room)) {
-            Ok(len) => len,
-            Err(postcard::Error::SerializeBufferFull) => return Ok(false),
-            Err(source) => {
-                return Err(WireError::Encode {
-                    what: "operation",
-                    source,
-                });
+        let mut room = self.map.window(layout.ring + at + MESSAGE_HEADER, SMALL);
+        let len = match op {
+            Op::Launch { launch, stream } if launch.attributes.is_empty() => {
+                if !launch::encode(&mut room, launch, *stream) {
+                    return Ok(false);
+                }
+                room.written()
             }
+            op => match encode(op, room)? {
+                Some(len) => len,
+                None => return Ok(false),
+            },
         };
         let header = Header::operation(len as u32, ticket, ring.number);
         self.map.write(layout.ring + at, &header.encode());
@@ -374,6 +377,19 @@ impl Producer {
     }
 }
 
+/// Encodes any operation; its length, or `None` if there is no room.
+#[inline(never)]
+fn encode(op: &Op<'_>, room: Window<'_>) -> Result<Option<usize>, WireError> {
+    match postcard::serialize_with_flavor(op, Body(room)) {
+        Ok(len) => Ok(Some(len)),
+        Err(postcard::Error::SerializeBufferFull) => Ok(None),
+        Err(source) => Err(WireError::Encode {
+            what: "operation",
+            source,
+        }),
+    }
+}
+
 /// The body of a message, written where it will be read.
 struct Body<'m>(Window<'m>);
 
@@ -382,7 +398,11 @@ impl postcard::ser_flavors::Flavor for Body<'_> {
 
     #[inline]
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.try_extend(&[byte])
+        if self.0.push(byte) {
+            Ok(())
+        } else {
+            Err(postcard::Error::SerializeBufferFull)
+        }
     }
 
     #[inline]

@@ -241,9 +241,25 @@ pub(crate) struct Window<'m> {
 }
 
 impl Window<'_> {
+    /// Appends a byte; false if there is no room for it.
+    #[inline]
+    pub fn push(&mut self, byte: u8) -> bool {
+        if self.at == self.len {
+            return false;
+        }
+        // SAFETY: `at` is within the `len` bytes from `start`; see `extend`.
+        unsafe { self.start.add(self.at).write(byte) };
+        self.at += 1;
+        true
+    }
+
     /// Appends bytes; false if there is no room for all of them.
     #[inline]
     pub fn extend(&mut self, bytes: &[u8]) -> bool {
+        // Most numbers of an operation take one byte: a call of `memcpy` would cost more than the rest.
+        if let [byte] = bytes {
+            return self.push(*byte);
+        }
         if bytes.len() > self.len - self.at {
             return false;
         }

@@ -1,6 +1,7 @@
 //! Launches and host functions.
 
 use core::ffi::{c_uint, c_void};
+use std::sync::Arc;
 
 use fermata_abi::op::LaunchAttribute;
 use fermata_abi::sys::driver as sys;
@@ -8,6 +9,7 @@ use fermata_graph::{HostCall, KernelNode, NodeKind};
 
 use crate::callback::{self, Callback};
 use crate::capture;
+use crate::context::Context;
 use crate::entry::{Result, array, driver_api, get};
 use crate::handles::of;
 use crate::launch::{Shape, launch, with_params};
@@ -32,8 +34,8 @@ driver_api! {
         let session = session()?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, shared, cooperative: false };
-        session.modules.with_launchable(of(function), |function| {
-            with_params(function, params, extra, |params| issue(session, function, shape, params, Vec::new(), stream))
+        session.modules.with_launchable(of(function), |context, function| {
+            with_params(function, params, extra, |params| issue(session, (context, function), shape, params, Vec::new(), stream))
         })
     }
 
@@ -53,8 +55,8 @@ driver_api! {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, shared, cooperative: true };
         let none = core::ptr::null_mut();
-        session.modules.with_launchable(of(function), |function| {
-            with_params(function, params, none, |params| issue(session, function, shape, params, Vec::new(), stream))
+        session.modules.with_launchable(of(function), |context, function| {
+            with_params(function, params, none, |params| issue(session, (context, function), shape, params, Vec::new(), stream))
         })
     }
 
@@ -80,9 +82,9 @@ driver_api! {
             cooperative,
         };
         let stream = config.hStream;
-        session.modules.with_launchable(of(function), |function| {
+        session.modules.with_launchable(of(function), |context, function| {
             let attributes = || attributes.iter().filter(kept).map(encode).collect();
-            with_params(function, params, extra, |params| issue(session, function, shape, params, attributes(), stream))
+            with_params(function, params, extra, |params| issue(session, (context, function), shape, params, attributes(), stream))
         })
     }
 
@@ -120,7 +122,7 @@ driver_api! {
 #[inline]
 fn issue(
     session: &Session,
-    function: &Function,
+    (context, function): (&Arc<Context>, &Function),
     shape: Shape,
     params: &[u8],
     attributes: Vec<LaunchAttribute<'_>>,
@@ -131,7 +133,7 @@ fn issue(
     })? {
         return Ok(());
     }
-    let stream = session.streams.resolve(stream)?;
+    let stream = session.streams.resolve_in(context, stream)?;
     managed::before_work(session, stream)?;
     launch(function, shape, params, attributes, stream)
 }

@@ -1,15 +1,15 @@
 //! Kernel launches: configurations pushed by `<<<...>>>`, the launches themselves, host functions.
 use core::ffi::{c_uint, c_void};
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use fermata_abi::sys::driver::{self as drv, CUlaunchConfig, CUstream};
 use fermata_abi::sys::runtime::{
-    cudaHostFn_t, cudaKernel_t, cudaLaunchConfig_t, cudaStream_t, dim3,
+    cudaHostFn_t, cudaKernel_t, cudaLaunchConfig_t, cudaStream_t, cudaSuccess, dim3,
 };
 
 use crate::context;
 use crate::driver::Calls;
-use crate::error::{Error, Result, export, get, guard, put};
+use crate::error::{Error, Result, export, get, put, record};
 use crate::registry::{self, Function};
 
 /// Nested configurations a thread may have: one per launch whose arguments launch again.
@@ -23,9 +23,27 @@ struct Configuration {
     stream: usize,
 }
 
+const NO_BLOCKS: dim3 = dim3 { x: 0, y: 0, z: 0 };
+const NONE: Configuration = Configuration {
+    grid: NO_BLOCKS,
+    block: NO_BLOCKS,
+    shared: 0,
+    stream: 0,
+};
+
+/// What a thread has pushed and not popped yet.
+struct Pushed {
+    stack: [Cell<Configuration>; DEPTH],
+    depth: Cell<usize>,
+}
+
 thread_local! {
-    static PUSHED: RefCell<([Option<Configuration>; DEPTH], usize)> =
-        const { RefCell::new(([None; DEPTH], 0)) };
+    static PUSHED: Pushed = const {
+        Pushed {
+            stack: [const { Cell::new(NONE) }; DEPTH],
+            depth: Cell::new(0),
+        }
+    };
 }
 
 /// Keeps a launch configuration for the stub that is called next; 0 if that worked.
@@ -38,18 +56,19 @@ pub extern "C" fn __cudaPushCallConfiguration(
     stream: cudaStream_t,
 ) -> c_uint {
     let stream = stream.expose_provenance();
-    guard(|| {
-        PUSHED.with_borrow_mut(|(stack, depth)| {
-            let slot = stack.get_mut(*depth).ok_or(Error::INVALID_VALUE)?;
-            *slot = Some(Configuration {
-                grid,
-                block,
-                shared,
-                stream,
-            });
-            *depth += 1;
-            Ok(())
-        })
+    PUSHED.with(|pushed| {
+        let depth = pushed.depth.get();
+        let Some(slot) = pushed.stack.get(depth) else {
+            return record(Error::INVALID_VALUE);
+        };
+        slot.set(Configuration {
+            grid,
+            block,
+            shared,
+            stream,
+        });
+        pushed.depth.set(depth + 1);
+        cudaSuccess
     })
 }
 
@@ -61,9 +80,10 @@ export! {
         shared: *mut usize,
         stream: *mut c_void,
     ) {
-        let top = PUSHED.with_borrow_mut(|(stack, depth)| {
-            *depth = depth.checked_sub(1)?;
-            stack.get_mut(*depth)?.take()
+        let top = PUSHED.with(|pushed| {
+            let depth = pushed.depth.get().checked_sub(1)?;
+            pushed.depth.set(depth);
+            Some(pushed.stack.get(depth)?.get())
         });
         let top = top.ok_or(Error(fermata_abi::sys::runtime::cudaErrorMissingConfiguration))?;
         put(grid, top.grid)?;
@@ -88,8 +108,9 @@ export! {
         stream: cudaStream_t,
     ) {
         let function = handle.cast::<Function>().as_ref().ok_or(Error::INVALID_FUNCTION)?;
-        let calls = context::ready()?;
-        launch(calls, function.kernel(calls)?.cast(), grid, block, args, shared, stream)
+        context::with_ready(|calls| {
+            launch(calls, function.kernel(calls)?.cast(), grid, block, args, shared, stream)
+        })
     }
 
     /// The same for programs built with per-thread default streams.
@@ -102,8 +123,9 @@ export! {
         stream: cudaStream_t,
     ) {
         let function = handle.cast::<Function>().as_ref().ok_or(Error::INVALID_FUNCTION)?;
-        let calls = context::ready()?;
-        launch(calls, function.kernel(calls)?.cast(), grid, block, args, shared, own(stream))
+        context::with_ready(|calls| {
+            launch(calls, function.kernel(calls)?.cast(), grid, block, args, shared, own(stream))
+        })
     }
 
     /// Launches the kernel of a host stub or of a kernel handle.
@@ -115,8 +137,9 @@ export! {
         shared: usize,
         stream: cudaStream_t,
     ) {
-        let calls = context::ready()?;
-        launch(calls, registry::launchable(calls, func)?, grid, block, args, shared, stream)
+        context::with_ready(|calls| {
+            launch(calls, registry::launchable(calls, func)?, grid, block, args, shared, stream)
+        })
     }
 
     /// Launches with attributes.
@@ -204,12 +227,13 @@ unsafe fn launch_ex(
     func: *const c_void,
     args: *mut *mut c_void,
 ) -> Result {
-    let calls = context::ready()?;
-    let kernel = registry::launchable(calls, func)?;
     let config = driver_config(config, stream)?;
     let extra = core::ptr::null_mut();
-    // SAFETY: a kernel handle serves as a function; the rest is the caller's promise.
-    unsafe { calls.cuLaunchKernelEx(&config, kernel, args, extra) }
+    context::with_ready(|calls| {
+        let kernel = registry::launchable(calls, func)?;
+        // SAFETY: a kernel handle serves as a function; the rest is the caller's promise.
+        unsafe { calls.cuLaunchKernelEx(&config, kernel, args, extra) }
+    })
 }
 
 /// The driver's form of a launch configuration. Attributes are laid out alike in both APIs.

@@ -10,6 +10,7 @@
 //! | `HOST_LINK` | bytes per second between host and device; 0: as fast as it goes | 0 |
 //! | `PEER_LINK` | bytes per second between devices; 0: as fast as it goes | 0 |
 //! | `KERNEL_LIMIT` | seconds after which a kernel is stopped with a timeout; 0: never | 0 |
+//! | `QUEUE` | work that a stream holds; a call that adds more waits until there is room; 0: no limit | 0 |
 //! | `FAIL_ALLOC` | the n-th allocation of device memory fails for want of memory; 0: none | 0 |
 //! | `FAIL_COPY` | the n-th copy fails like an uncorrectable memory error; 0: none | 0 |
 //! | `FLIP_COPIES` | the first n copies of 64 KiB or more to the host arrive with a wrong bit; 0: none | 0 |
@@ -38,6 +39,8 @@ pub struct Settings {
     pub peer_link: u64,
     /// Seconds a kernel may run; 0 is for ever.
     pub kernel_limit: u64,
+    /// Pieces of work that a stream's queue holds; 0 is no limit.
+    pub queue: u64,
     /// Number of the allocation that fails, from 1; 0 is none.
     pub fail_alloc: u64,
     /// Number of the copy that fails, from 1; 0 is none.
@@ -59,6 +62,7 @@ impl Default for Settings {
             host_link: 0,
             peer_link: 0,
             kernel_limit: 0,
+            queue: 0,
             fail_alloc: 0,
             fail_copy: 0,
             flip_copies: 0,
@@ -91,6 +95,7 @@ impl Settings {
         number("HOST_LINK", &mut settings.host_link)?;
         number("PEER_LINK", &mut settings.peer_link)?;
         number("KERNEL_LIMIT", &mut settings.kernel_limit)?;
+        number("QUEUE", &mut settings.queue)?;
         number("FAIL_ALLOC", &mut settings.fail_alloc)?;
         number("FAIL_COPY", &mut settings.fail_copy)?;
         number("FLIP_COPIES", &mut settings.flip_copies)?;

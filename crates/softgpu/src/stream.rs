@@ -19,7 +19,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use fermata_abi::sys::driver as cu;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::context::{self, Context, Streams};
 use crate::driver;
@@ -192,9 +192,8 @@ impl Stream {
     /// As [`Stream::submit`].
     pub fn submit_after(&self, work: Work, mut points: Vec<Point>) -> Result<Point> {
         self.context.check()?;
-        let streams = self.context.streams.lock();
+        let (streams, mut state) = self.room();
         points.extend(self.implied(&streams));
-        let mut state = self.queue.state.lock();
         if !state.running {
             start(&self.queue, &self.context)?;
             state.running = true;
@@ -212,6 +211,24 @@ impl Stream {
             queue: Arc::clone(&self.queue),
             number,
         })
+    }
+
+    /// Waits until the queue has room, and keeps both locks for who adds to it.
+    fn room(&self) -> (MutexGuard<'_, Streams>, MutexGuard<'_, State>) {
+        let limit = match self.context.device.settings.queue {
+            0 => u64::MAX,
+            limit => limit,
+        };
+        loop {
+            let streams = self.context.streams.lock();
+            let mut state = self.queue.state.lock();
+            if state.submitted - state.completed < limit {
+                return (streams, state);
+            }
+            // Others must be able to use the context meanwhile.
+            drop(streams);
+            self.queue.changed.wait(&mut state);
+        }
     }
 
     /// Points that the rules of default streams make the next job wait for.

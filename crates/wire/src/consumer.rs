@@ -170,6 +170,20 @@ impl Consumer {
         }
     }
 
+    /// Whether the program is still there, for a consumer that takes nothing at the moment.
+    ///
+    /// # Errors
+    /// [`WireError::PeerGone`] if it is not.
+    pub fn check_program(&self) -> Result<(), WireError> {
+        program_alive(&self.map, &*self.side)
+    }
+
+    /// Whether the program has said that nothing more will come, or has never been there: then it did not end
+    /// in the middle of something.
+    pub fn has_left(&self) -> bool {
+        self.map.word32(PROGRAM_AT).load(Ordering::Acquire) != PEER_ATTACHED
+    }
+
     fn head(&self) -> u64 {
         self.map.word64(HEAD_AT).load(Ordering::Acquire)
     }

@@ -134,7 +134,7 @@ impl Server {
         }
     }
 
-    fn record_mark(&mut self, stream: StreamRef) -> Result<EventHandle, DriverError> {
+    pub(crate) fn record_mark(&mut self, stream: StreamRef) -> Result<EventHandle, DriverError> {
         let handle = self.site.live.stream(stream)?;
         let driver = &self.site.live.driver;
         let event = self.events.take(driver, stream.context)?;

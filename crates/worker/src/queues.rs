@@ -2,26 +2,98 @@
 //!
 //! Each stream counts what was issued to it; an event that has completed says that all up to its count is
 //! done. So a synchronisation with an idle stream costs no call of the driver.
+//!
+//! The driver's own queue of a stream holds about a thousand pieces of work; who adds one more waits inside the
+//! driver. So that the decode loop never does, a stream that may hold [`DEPTH`] gets nothing more until one of
+//! the events recorded every [`STEP`] has completed:
+//!
+//! ```text
+//!   done           pace      pace      pace      issued
+//!    ├──────────────┼─────────┼─────────┼────────────┤   issued - done >= DEPTH: full
+//! ```
+
+use std::collections::VecDeque;
 
 use fermata_abi::op::{Handle, StreamRef};
+use fermata_device::EventHandle;
 use fermata_engine::HandleMap;
 
-#[derive(Debug, Default, Clone, Copy)]
-struct Count {
+/// Work that a stream may hold before it gets no more: half of what drivers are known to hold, because marks
+/// and the work of other streams on the same hardware queue come on top.
+pub(crate) const DEPTH: u64 = 512;
+/// Work between two events that tell how far a stream is.
+const STEP: u64 = 128;
+
+#[derive(Debug)]
+struct Count<E> {
     issued: u64,
     done: u64,
+    /// How much had been issued when the last pace was recorded.
+    paced: u64,
+    paces: VecDeque<(u64, E)>,
 }
 
-/// Counts of all streams, by context and stream.
-#[derive(Debug, Default)]
-pub(crate) struct Queues {
-    counts: HandleMap<StreamRef, Count>,
+impl<E> Default for Count<E> {
+    fn default() -> Self {
+        Self {
+            issued: 0,
+            done: 0,
+            paced: 0,
+            paces: VecDeque::new(),
+        }
+    }
 }
 
-impl Queues {
-    /// Work was issued.
-    pub fn issue(&mut self, stream: StreamRef) {
-        self.counts.entry(stream).or_default().issued += 1;
+/// Counts of all streams, by context and stream; `E` is what a pace is known by.
+#[derive(Debug)]
+pub(crate) struct Queues<E = EventHandle> {
+    counts: HandleMap<StreamRef, Count<E>>,
+}
+
+impl<E> Default for Queues<E> {
+    fn default() -> Self {
+        Self {
+            counts: HandleMap::default(),
+        }
+    }
+}
+
+impl<E: Copy> Queues<E> {
+    /// Work was issued; whether it is time to record a pace behind it.
+    pub fn issue(&mut self, stream: StreamRef, weight: u64) -> bool {
+        let count = self.counts.entry(stream).or_default();
+        count.issued += weight;
+        count.issued - count.paced >= STEP
+    }
+
+    /// An event was recorded behind all that has been issued; without one, the next is tried a step later.
+    pub fn paced(&mut self, stream: StreamRef, event: Option<E>) {
+        let count = self.counts.entry(stream).or_default();
+        count.paced = count.issued;
+        count.paces.extend(event.map(|event| (count.issued, event)));
+    }
+
+    /// Whether a stream holds as much as it may, as far as is known.
+    #[inline]
+    pub fn is_deep(&self, stream: StreamRef) -> bool {
+        self.counts
+            .get(&stream)
+            .is_some_and(|count| count.issued - count.done >= DEPTH)
+    }
+
+    /// The oldest pace of a stream.
+    pub fn pace(&self, stream: StreamRef) -> Option<E> {
+        let count = self.counts.get(&stream)?;
+        count.paces.front().map(|(_, event)| *event)
+    }
+
+    /// The oldest pace has completed.
+    pub fn pass(&mut self, stream: StreamRef) {
+        if let Some(count) = self.counts.get_mut(&stream)
+            && let Some((passed, _)) = count.paces.pop_front()
+        {
+            count.done = count.done.max(passed);
+        }
     }
 
     /// How much has been issued, if not all of it is known to be done.
@@ -35,7 +107,7 @@ impl Queues {
     /// All work up to `mark` is done.
     pub fn complete(&mut self, stream: StreamRef, mark: u64) {
         if let Some(count) = self.counts.get_mut(&stream) {
-            count.done = count.done.max(mark);
+            count.done = count.done.max(mark.min(count.issued));
         }
     }
 
@@ -53,14 +125,20 @@ impl Queues {
         busy
     }
 
-    /// The stream is gone.
-    pub fn forget(&mut self, stream: StreamRef) {
-        self.counts.remove(&stream);
+    /// The stream is gone; its paces are free.
+    pub fn forget(&mut self, stream: StreamRef) -> Vec<E> {
+        let gone = self.counts.remove(&stream);
+        let paces = gone.into_iter().flat_map(|count| count.paces);
+        paces.map(|(_, event)| event).collect()
     }
 
-    /// The context is gone with all its streams.
-    pub fn forget_context(&mut self, context: Handle) {
-        self.counts.retain(|stream, _| stream.context != context);
+    /// The context is about to go with all its streams; their paces are free.
+    pub fn forget_context(&mut self, context: Handle) -> Vec<E> {
+        let streams: Vec<_> = self.counts.keys().copied().collect();
+        let its = streams
+            .into_iter()
+            .filter(|stream| stream.context == context);
+        its.flat_map(|stream| self.forget(stream)).collect()
     }
 }
 
@@ -71,20 +149,41 @@ mod tests {
     #[test]
     fn work_issued_after_the_mark_keeps_a_stream_busy() {
         let (mut queues, stream) = (
-            Queues::default(),
+            Queues::<u64>::default(),
             StreamRef {
                 context: 1,
                 stream: 2,
             },
         );
         assert_eq!(queues.busy(stream), None);
-        queues.issue(stream);
+        queues.issue(stream, 1);
         let mark = queues.busy(stream).unwrap();
-        queues.issue(stream);
+        queues.issue(stream, 1);
         queues.complete(stream, mark);
         assert_eq!(queues.busy_streams(Some(1)), [stream]);
         assert!(queues.busy_streams(Some(9)).is_empty());
         queues.complete(stream, mark + 1);
         assert!(queues.busy_streams(None).is_empty());
+    }
+
+    #[test]
+    fn a_stream_is_deep_until_a_pace_has_passed() {
+        let stream = StreamRef {
+            context: 1,
+            stream: 2,
+        };
+        let mut queues = Queues::<u64>::default();
+        for number in 1..=DEPTH {
+            assert!(!queues.is_deep(stream));
+            if queues.issue(stream, 1) {
+                queues.paced(stream, Some(number));
+                assert_eq!(number % STEP, 0);
+            }
+        }
+        assert!(queues.is_deep(stream));
+        queues.pass(stream);
+        assert!(!queues.is_deep(stream));
+        assert_eq!(queues.forget(stream).len() as u64, DEPTH / STEP - 1);
+        assert!(!queues.is_deep(stream));
     }
 }

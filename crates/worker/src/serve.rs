@@ -21,6 +21,7 @@ use crate::callbacks::Callbacks;
 use crate::completions::Waiting;
 use crate::dispatch::Reaction;
 use crate::errors::{Faults, OpError, context_of, reports, stream_changed};
+use crate::parked::Lot;
 use crate::queues::Queues;
 use crate::scratch::{EventPool, Scratch, Staging};
 use crate::trace::Recorder;
@@ -73,6 +74,8 @@ pub(crate) struct Server {
     /// Marks among them that have no event.
     pub light: usize,
     pub queues: Queues,
+    /// What waits for room in a stream's queue.
+    pub lot: Lot,
     pub faults: Faults,
     pub callbacks: Arc<Callbacks>,
     pub devices: Vec<DeviceInfo>,
@@ -118,6 +121,7 @@ impl Server {
             waiting: Vec::new(),
             light: 0,
             queues: Queues::default(),
+            lot: Lot::default(),
             faults,
             callbacks,
             devices,
@@ -174,13 +178,22 @@ impl Server {
     fn leave(&mut self) {
         self.close_gate();
         self.abandon_loads();
+        self.abandon_parked();
         self.light = 0;
         if let Some(recorder) = self.recorder.take() {
             recorder.park(&mut self.site);
         }
         if self.site.live.enter_any().is_ok() {
-            let Server { events, site, .. } = self;
+            let Server {
+                events,
+                site,
+                queues,
+                ..
+            } = self;
             for context in site.live.contexts.keys() {
+                for pace in queues.forget_context(*context) {
+                    events.put(*context, pace);
+                }
                 events.drain(&site.live.driver, *context);
             }
         }
@@ -196,6 +209,9 @@ impl Server {
             }
             let mut progress = false;
             for _ in 0..BATCH {
+                if self.lot.is_full() {
+                    break;
+                }
                 match consumer.next(Duration::ZERO) {
                     Ok(Event::Message(message)) => {
                         self.execute(&message.op, message.ticket);
@@ -207,6 +223,7 @@ impl Server {
                 }
             }
             progress |= self.poll();
+            progress |= self.unpark();
             if requests.stop.load(Ordering::Acquire) && !progress {
                 return Ended::Detached;
             }
@@ -226,6 +243,13 @@ impl Server {
             let Some(nap) = self.nap(quiet_since, &mut naps) else {
                 continue;
             };
+            if self.lot.is_full() {
+                if let Err(error) = consumer.check_program() {
+                    return ended_by(error);
+                }
+                std::thread::sleep(nap);
+                continue;
+            }
             match consumer.next(nap) {
                 Ok(Event::Message(message)) => {
                     self.execute(&message.op, message.ticket);
@@ -241,7 +265,7 @@ impl Server {
 
     /// How long to sleep now; `None` to look again at once.
     fn nap(&self, quiet_since: Instant, naps: &mut u32) -> Option<Duration> {
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() && self.lot.is_empty() {
             return Some(IDLE);
         }
         *naps += 1;
@@ -289,6 +313,13 @@ impl Server {
     }
 
     fn execute(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
+        if !self.holds_back(op, ticket) {
+            self.perform(op, ticket);
+        }
+    }
+
+    /// Gives an operation to the driver whose turn it is.
+    pub(crate) fn perform(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
         let context = context_of(op, &self.site.session);
         let reports = reports(op);
         if let Some(fatal) = context.and_then(|context| self.faults.fatal(context)) {

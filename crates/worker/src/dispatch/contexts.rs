@@ -83,6 +83,9 @@ impl Server {
             device,
             primary,
         } = live.enter(context)?;
+        for pace in self.queues.forget_context(context) {
+            self.events.put(context, pace);
+        }
         self.events.drain(&live.driver, context);
         for (address, _) in removed.allocations {
             live.space.free(&live.driver, address)?;
@@ -117,7 +120,6 @@ impl Server {
             }
         }
         live.contexts.remove(&context);
-        self.queues.forget_context(context);
         self.faults.forget(context);
         self.printing.remove(&context);
         // The staging area and shared host memory are registered with the driver through whichever context

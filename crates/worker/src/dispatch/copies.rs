@@ -116,7 +116,7 @@ impl Server {
         }
         match (result, source) {
             (Some((buffer, len)), _) => {
-                self.queues.issue(stream);
+                self.keep_pace(stream, 1);
                 buffer.word(DONE_AT).store(0, Ordering::Release);
                 let word = buffer.address() + DONE_AT as u64;
                 // A driver that cannot is asked instead.
@@ -136,7 +136,7 @@ impl Server {
             }
             (None, Some((buffer, _))) => {
                 // The buffer must stay until the copy has read it, whether anybody waits or not.
-                self.queues.issue(stream);
+                self.keep_pace(stream, 1);
                 let answer = if answered { ticket } else { None };
                 self.after(
                     &[stream],

@@ -9,6 +9,9 @@ use super::{DONE, Step};
 use crate::errors::OpError;
 use crate::serve::Server;
 
+/// The most that one launch counts for in its stream's queue: a graph of any size must fit.
+const MOST: u64 = 64;
+
 impl Server {
     fn graph(&self, graph: &Blob<'_>) -> Result<Graph, OpError> {
         Ok(postcard::from_bytes(&self.blob(graph)?)?)
@@ -58,7 +61,9 @@ impl Server {
         })?;
         let on = live.stream(stream)?;
         live.driver.launch_exec(handle, on)?;
-        self.issued(stream, false, None)
+        let nodes = self.site.session.executables.get(exec)?.graph.len() as u64;
+        self.keep_pace(stream, nodes.clamp(1, MOST));
+        DONE
     }
 
     pub(super) fn graph_destroy(&mut self, exec: Handle) -> Step {

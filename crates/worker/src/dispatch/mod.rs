@@ -274,7 +274,7 @@ impl Server {
 
     /// Work has gone into a stream; if somebody waits for it, the answer comes when it is done.
     fn issued(&mut self, stream: StreamRef, answered: bool, ticket: Option<Ticket>) -> Step {
-        self.queues.issue(stream);
+        self.keep_pace(stream, 1);
         if !answered {
             return DONE;
         }

@@ -68,7 +68,9 @@ impl Server {
         if let Some(found) = live.streams.remove(&stream) {
             live.driver.destroy_stream(found.handle)?;
         }
-        self.queues.forget(key);
+        for pace in self.queues.forget(key) {
+            self.events.put(context, pace);
+        }
         DONE
     }
 

@@ -72,7 +72,10 @@ enum {
 /* Message passing between the ranks of a job; fermata_mpi.h makes one of MPI.
  * Each function gets `context` first and returns 0, or a number of its own.
  * They are called on the thread that calls the library. `gather` collects `bytes`
- * bytes of every rank at `root`, by rank; `all` is null elsewhere. */
+ * bytes of every rank at `root`, by rank; `all` is null elsewhere.
+ * Where message passing works on several threads, `behind` is a context for them
+ * with which one other thread may call the same functions at the same time: then
+ * copies for other ranks are made behind the program. Else it is null. */
 typedef struct fermata_comm {
     size_t size_of_this; /* sizeof(fermata_comm) */
     void *context;
@@ -83,6 +86,7 @@ typedef struct fermata_comm {
     int (*gather)(void *context, const void *mine, size_t bytes, void *all, int root);
     int (*send)(void *context, const void *data, size_t bytes, int to);
     int (*receive)(void *context, void *data, size_t bytes, int from);
+    void *behind;
 } fermata_comm;
 
 /* Begins a session with the configuration in the file `path`: TOML, or FTI's

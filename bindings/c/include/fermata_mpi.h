@@ -9,8 +9,9 @@
  *     fermata_mpi_close(&comm);
  *     MPI_Finalize();
  *
- * MPI must be initialised; MPI_THREAD_SINGLE will do, for the library calls it only
- * on the thread that calls the library. It uses a communicator of its own.
+ * MPI must be initialised; MPI_THREAD_SINGLE will do, for then the library calls it
+ * only on the thread that calls the library. With MPI_THREAD_MULTIPLE it gives copies
+ * to other ranks behind the program. It uses communicators of its own.
  */
 #ifndef FERMATA_MPI_H
 #define FERMATA_MPI_H
@@ -85,12 +86,19 @@ static inline int fermata_mpi_receive(void *context, void *data, size_t bytes,
 
 /* Makes `out` a bridge over the ranks of `parent`. Collective. Returns MPI's code. */
 static inline int fermata_mpi_open(MPI_Comm parent, fermata_comm *out) {
-    int code;
-    MPI_Comm *own = (MPI_Comm *)malloc(sizeof(MPI_Comm));
+    int code, threads = MPI_THREAD_SINGLE;
+    MPI_Comm *own = (MPI_Comm *)malloc(2 * sizeof(MPI_Comm));
     if (!own) {
         return MPI_ERR_NO_MEM;
     }
-    code = MPI_Comm_dup(parent, own);
+    own[1] = MPI_COMM_NULL;
+    code = MPI_Query_thread(&threads);
+    if (code == MPI_SUCCESS) {
+        code = MPI_Comm_dup(parent, &own[0]);
+    }
+    if (code == MPI_SUCCESS && threads == MPI_THREAD_MULTIPLE) {
+        code = MPI_Comm_dup(parent, &own[1]);
+    }
     if (code != MPI_SUCCESS) {
         free(own);
         return code;
@@ -104,14 +112,19 @@ static inline int fermata_mpi_open(MPI_Comm parent, fermata_comm *out) {
     out->gather = fermata_mpi_gather;
     out->send = fermata_mpi_send;
     out->receive = fermata_mpi_receive;
+    out->behind = own[1] == MPI_COMM_NULL ? NULL : &own[1];
     return MPI_SUCCESS;
 }
 
 /* Frees a bridge that no session uses any more. Collective. Returns MPI's code. */
 static inline int fermata_mpi_close(fermata_comm *comm) {
-    int code = MPI_Comm_free((MPI_Comm *)comm->context);
-    free(comm->context);
-    comm->context = NULL;
+    MPI_Comm *own = (MPI_Comm *)comm->context;
+    int code = own[1] == MPI_COMM_NULL ? MPI_SUCCESS : MPI_Comm_free(&own[1]);
+    if (code == MPI_SUCCESS) {
+        code = MPI_Comm_free(&own[0]);
+    }
+    free(own);
+    comm->context = comm->behind = NULL;
     return code;
 }
 

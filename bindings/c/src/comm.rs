@@ -1,6 +1,7 @@
 //! The ranks' bridge as a table of functions.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 
 use fermata_app::{AppError, Comm};
 
@@ -21,7 +22,12 @@ pub struct Table {
     >,
     send: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int) -> c_int>,
     receive: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int) -> c_int>,
+    /// A context for another thread, or null. Not in the first release's table.
+    behind: *mut c_void,
 }
+
+/// Bytes of the table in the first release.
+const FIRST: usize = std::mem::offset_of!(Table, behind);
 
 /// The table with its rank and size read once.
 pub(crate) struct Bridge {
@@ -30,7 +36,7 @@ pub(crate) struct Bridge {
     size: u32,
 }
 
-// SAFETY: the table's functions are called on the thread that calls the library only; the header says so.
+// SAFETY: the table's functions are called with one context by one thread at a time; the header says which.
 unsafe impl Send for Bridge {}
 
 const OP: &str = "use the ranks' bridge";
@@ -43,11 +49,16 @@ impl Bridge {
     pub(crate) unsafe fn new(table: *const Table) -> Result<Self, AppError> {
         // SAFETY: the first field says how much of it there is.
         let bytes = unsafe { (*table).size_of_this };
-        if bytes < size_of::<Table>() {
+        if bytes < FIRST {
             return Err(misuse(OP, "size_of_this is not sizeof(fermata_comm)"));
         }
-        // SAFETY: the caller vouches for as many bytes.
-        let table = unsafe { *table };
+        // SAFETY: the caller vouches for as many bytes; what is not there is null, a value of each field.
+        let table = unsafe {
+            let mut copy = MaybeUninit::<Table>::zeroed();
+            let known = bytes.min(size_of::<Table>());
+            std::ptr::copy_nonoverlapping(table.cast::<u8>(), copy.as_mut_ptr().cast(), known);
+            copy.assume_init()
+        };
         let (mut rank, mut size) = (0, 0);
         let (Some(get_rank), Some(get_size)) = (table.rank, table.size) else {
             return Err(misuse(OP, "it has no rank or no size"));
@@ -126,5 +137,15 @@ impl Comm for Bridge {
         // SAFETY: `new`'s caller vouches for the function; the buffer has that many bytes.
         let code = unsafe { f(self.table.context, data, bytes.len(), from as c_int) };
         check("receive", code)
+    }
+
+    fn behind(&self) -> Result<Option<Box<dyn Comm>>, AppError> {
+        let table = Table {
+            context: self.table.behind,
+            behind: std::ptr::null_mut(),
+            ..self.table
+        };
+        Ok((!table.context.is_null())
+            .then(|| -> Box<dyn Comm> { Box::new(Self { table, ..*self }) }))
     }
 }

@@ -37,6 +37,14 @@ pub trait Comm: Send {
     /// # Errors
     /// `Ranks`.
     fn receive(&self, bytes: &mut [u8], from: u32) -> Result<()>;
+    /// A second channel between the same ranks, which another thread may use while this one is in use; `None`
+    /// if the message passing does not allow that. Asked for once, by all ranks.
+    ///
+    /// # Errors
+    /// `Ranks`.
+    fn behind(&self) -> Result<Option<Box<dyn Comm>>> {
+        Ok(None)
+    }
 }
 
 /// A job of one process.

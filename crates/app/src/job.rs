@@ -1,7 +1,7 @@
 //! Making one checkpoint, on a thread of its own.
 //!
 //! ```text
-//!  draft ─► capture ─► packs published ─► image has its name ─► next level ─► old ones removed
+//!  draft ─► capture ─► packs published ─► image has its name ─► other levels ─► old ones removed
 //!              └─ captured                                          └─ complete
 //! ```
 //! Everything before the image has its name leaves nothing behind when it fails.
@@ -19,6 +19,7 @@ use fermata_store::{AlignedBuf, ChunkId, Totals};
 use crate::capture::{Plan, Target, capture};
 use crate::gpu::Gpu;
 use crate::layout::Layout;
+use crate::peers::Behind;
 use crate::record::{KEY, Record};
 use crate::site::Site;
 use crate::staging::{PIECE, PlainPool};
@@ -41,6 +42,8 @@ pub(crate) struct Job {
     pub(crate) local: Site,
     /// Where else it goes.
     pub(crate) further: Vec<Site>,
+    /// How it gets to other ranks, if that happens behind the program.
+    pub(crate) behind: Option<Behind>,
     pub(crate) gpu: Option<Arc<Gpu>>,
     pub(crate) plain: PlainPool,
     /// Set when nobody waits for it any more: then there shall be no checkpoint.
@@ -60,7 +63,11 @@ impl Job {
     /// Makes the checkpoint, then removes old ones: an error after `Complete` is about those.
     pub(crate) fn run(&self, progress: &Sender<Progress>) -> Result<()> {
         let start = Instant::now();
-        let (image, totals) = self.local(progress)?;
+        let local = self.local(progress);
+        let (image, totals) = match &self.behind {
+            Some(behind) => behind.run(local)?,
+            None => local?,
+        };
         for site in &self.further {
             copy(&image, &self.local, site)?;
         }

@@ -36,11 +36,6 @@ impl Keeper {
         }
     }
 
-    /// The rank's own checkpoints.
-    pub(crate) fn own_site(&self) -> &Site {
-        &self.local
-    }
-
     /// The place of the copies of `owner`.
     pub(crate) fn site(&self, owner: u32) -> Site {
         Site {
@@ -91,7 +86,7 @@ impl Keeper {
     }
 }
 
-fn number(bytes: &[u8]) -> u64 {
+pub(crate) fn number(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
 }
 
@@ -104,7 +99,7 @@ pub(crate) fn push(comm: &dyn Comm, ring: &Ring, keeper: &Keeper, sequence: u64)
     let out = together(comm, opened)?;
     let site = keeper.site(ring.previous);
     let header = ring.forward(comm, out.header())?;
-    let mut incoming = Incoming::open(&site, &header);
+    let mut incoming = Incoming::open(&site, &header, false);
     let answer = incoming.as_ref().map_or(Vec::new(), Incoming::answer);
     let sending = out.groups(&ring.backward(comm, &answer)?);
     let coming = incoming.as_ref().map_or(Vec::new(), Incoming::groups);

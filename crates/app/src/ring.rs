@@ -5,7 +5,7 @@
 //!  host a: 0 1   host b: 2 3        0 ─► 2 ─► 1 ─► 3 ─► 0      each keeps a copy of the one before it
 //! ```
 
-use crate::comm::{Comm, exchange};
+use crate::comm::Comm;
 use crate::{AppError, Result};
 
 /// Longest message between ranks; what is longer is not ours.
@@ -23,13 +23,9 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Our place, from where all ranks say they are. Collective. `None` for a single rank.
-    pub(crate) fn new(comm: &dyn Comm, host: &str) -> Result<Option<Self>> {
-        if comm.size() < 2 {
-            return Ok(None);
-        }
-        let hosts = exchange(comm, host.as_bytes())?;
-        Ok(Some(Self::of(&order(&hosts), comm.rank())))
+    /// The place of `rank`, from where all ranks say they are.
+    pub(crate) fn new(hosts: &[Vec<u8>], rank: u32) -> Self {
+        Self::of(&order(hosts), rank)
     }
 
     fn of(order: &[u32], rank: u32) -> Self {

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use fermata_store::image::{ChunkRecord, ChunkTable, Image, verify};
 
-use crate::comm::{Comm, exchange, numbers, together};
-use crate::partner::{Holding, Keeper, fetch};
+use crate::comm::{Comm, exchange, together};
+use crate::peers::{Kept, Peers};
 use crate::record::{Record, chunks_of};
 use crate::site::Site;
 use crate::variable::VariableId;
@@ -41,16 +41,14 @@ pub(crate) struct Search {
 }
 
 /// Searches `sites`, which are in the order in which they are preferred, the rank's own first. What a rank
-/// has lost comes back from its partner.
-pub(crate) fn search(comm: &dyn Comm, sites: &[Site]) -> Result<Search> {
+/// has lost comes back from its peers.
+pub(crate) fn search(comm: &dyn Comm, sites: &[Site], peers: Option<&Peers>) -> Result<Search> {
     let start = Instant::now();
     let mine = together(comm, sequences(sites))?;
     together(comm, fits_job(comm, sites, &mine))?;
-    let keeper = Keeper::beside(&sites[0]);
-    let holdings = keeper.all(comm)?;
+    let kept = peers.map(|peers| peers.kept(comm)).transpose()?;
     let mut mine = mine;
-    let own = holdings.iter().filter(|h| h.owner == comm.rank());
-    mine.extend(own.map(|h| h.sequence));
+    mine.extend(kept.iter().flat_map(|kept| kept.of(comm.rank())));
     mine.sort_unstable();
     mine.dedup();
     let bytes: Vec<u8> = mine.iter().flat_map(|n| n.to_le_bytes()).collect();
@@ -68,7 +66,10 @@ pub(crate) fn search(comm: &dyn Comm, sites: &[Site]) -> Result<Search> {
     let mut refused = Vec::new();
     for sequence in common.into_iter().rev() {
         let part = first_sound(sites, sequence);
-        let part = mend(comm, &keeper, &holdings, sequence, part)?;
+        let part = match (peers, &kept) {
+            (Some(peers), Some(kept)) => mend(comm, peers, kept, &sites[0], sequence, part)?,
+            _ => part,
+        };
         match together(comm, part) {
             Ok(mut found) => {
                 found.seconds = start.elapsed().as_secs_f64();
@@ -123,29 +124,23 @@ fn fits_job(comm: &dyn Comm, sites: &[Site], sequences: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Ranks without a sound part get it back from whoever keeps a copy, one after the other.
+/// Ranks without a sound part get it back from what their peers keep. Collective.
 fn mend(
     comm: &dyn Comm,
-    keeper: &Keeper,
-    holdings: &[Holding],
+    peers: &Peers,
+    kept: &Kept,
+    own: &Site,
     sequence: u64,
-    mut part: Result<Found>,
+    part: Result<Found>,
 ) -> Result<Result<Found>> {
-    let sound_at = numbers(comm, u64::from(part.is_ok()))?;
-    for (rank, _) in sound_at.iter().enumerate().filter(|(_, ok)| **ok == 0) {
-        let wanted = |h: &&Holding| (h.owner as usize, h.sequence) == (rank, sequence);
-        let Some(holding) = holdings.iter().find(wanted) else {
-            continue;
-        };
-        let fetched = fetch(comm, keeper, *holding);
-        if comm.rank() as usize == rank {
-            part = fetched.and_then(|()| sound(keeper.own_site(), sequence));
-            if let Ok(found) = &mut part {
-                found.site.level = Level::Partner;
-            }
-        }
-    }
-    Ok(part)
+    let Some(back) = peers.mend(comm, kept, sequence, part.is_ok())? else {
+        return Ok(part);
+    };
+    Ok(back.and_then(|level| {
+        let mut found = sound(own, sequence)?;
+        found.site.level = level;
+        Ok(found)
+    }))
 }
 
 fn first_sound(sites: &[Site], sequence: u64) -> Result<Found> {

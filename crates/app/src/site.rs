@@ -64,6 +64,21 @@ impl Site {
         }
     }
 
+    /// Makes room for a checkpoint: removes what is left of one with its number.
+    pub(crate) fn clear(&self, sequence: u64) -> Result<()> {
+        let old = self.layout.checkpoint(sequence);
+        if !old.exists() {
+            return Ok(());
+        }
+        fermata_store::image::rm(&old, Some(&self.store))
+            .or_else(|_| std::fs::remove_dir_all(&old))
+            .map_err(|source| AppError::Io {
+                op: "remove the damaged checkpoint",
+                path: old,
+                source,
+            })
+    }
+
     /// Opens a checkpoint.
     pub(crate) fn image(&self, sequence: u64) -> Result<Image> {
         Image::open(&self.layout.checkpoint(sequence)).map_err(AppError::store("open a checkpoint"))

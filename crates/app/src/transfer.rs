@@ -67,6 +67,11 @@ impl Outgoing {
         &self.header
     }
 
+    /// Its chunks.
+    pub(crate) fn table(&self) -> &ChunkTable {
+        &self.table
+    }
+
     /// The messages that a receiver's answer asks for.
     pub(crate) fn groups(&self, answer: &[u8]) -> Vec<Vec<usize>> {
         let numbers = answer.as_chunks::<8>().0.iter();
@@ -110,12 +115,16 @@ pub(crate) struct Incoming {
     draft: Draft,
     writer: PackWriter,
     wanted: Vec<usize>,
+    /// Chunks whose place in the store does not hold them any more.
+    damaged: HashSet<ChunkId>,
+    site: Site,
     failure: Option<AppError>,
 }
 
 impl Incoming {
-    /// Begins with a header. The copy will lie in `site`, in place of a damaged one with its number.
-    pub(crate) fn open(site: &Site, header: &[u8]) -> Result<Self> {
+    /// Begins with a header. The copy will lie in `site`, in place of a damaged one with its number. With
+    /// `check`, what the store has is read first, and taken anew if it is damaged.
+    pub(crate) fn open(site: &Site, header: &[u8], check: bool) -> Result<Self> {
         let op = AppError::store(OP);
         let Some((length, rest)) = header.split_first_chunk::<8>() else {
             return Err(wrong("it could not read its checkpoint"));
@@ -133,31 +142,30 @@ impl Incoming {
             .get(KEY)
             .and_then(|value| serde_json::from_value(value.clone()).ok());
         let record = record.ok_or_else(|| wrong("its header describes no checkpoint"))?;
-        let old = site.layout.checkpoint(record.sequence);
-        if old.exists() {
-            fermata_store::image::rm(&old, Some(&site.store))
-                .or_else(|_| std::fs::remove_dir_all(&old))
-                .map_err(|source| AppError::Io {
-                    op: "remove the damaged checkpoint",
-                    path: old,
-                    source,
-                })?;
-        }
+        site.clear(record.sequence)?;
         let name = Layout::name(record.sequence);
         let draft = Draft::create(&site.store, &site.layout.rank, &name).map_err(&op)?;
         let writer = site.store.begin().map_err(&op)?;
-        let mut seen = HashSet::new();
-        let lacks = |(_, r): &(usize, &fermata_store::image::ChunkRecord)| {
-            seen.insert(r.id) && !writer.put_known(&r.id, u64::from(r.length))
-        };
-        let records = table.records().iter().enumerate();
-        let wanted = records.filter(lacks).map(|(i, _)| i).collect();
+        let reader = site.store.reader().map_err(&op)?;
+        let (mut damaged, mut scratch) = (HashSet::new(), Vec::new());
+        let mut wanted = Vec::new();
+        for index in crate::stream::once(&table) {
+            let chunk = table.records()[index];
+            if !writer.put_known(&chunk.id, u64::from(chunk.length)) {
+                wanted.push(index);
+            } else if check && reader.verify(&chunk.id, &mut scratch).is_err() {
+                damaged.insert(chunk.id);
+                wanted.push(index);
+            }
+        }
         Ok(Self {
             manifest,
             table,
             draft,
             writer,
             wanted,
+            damaged,
+            site: site.clone(),
             failure: None,
         })
     }
@@ -166,6 +174,16 @@ impl Incoming {
     pub(crate) fn answer(&self) -> Vec<u8> {
         let numbers = self.wanted.iter();
         numbers.flat_map(|i| (*i as u64).to_le_bytes()).collect()
+    }
+
+    /// Its chunks.
+    pub(crate) fn table(&self) -> &ChunkTable {
+        &self.table
+    }
+
+    /// Whether the chunk with this number must be given to [`Incoming::take`].
+    pub(crate) fn lacks(&self, index: usize) -> bool {
+        self.wanted.binary_search(&index).is_ok()
     }
 
     /// The messages that will come.
@@ -190,9 +208,11 @@ impl Incoming {
             if ChunkId::of(bytes) != chunk.id {
                 return Err(wrong("a chunk came with other content"));
             }
-            self.writer
-                .put(&chunk.id, bytes)
-                .map_err(AppError::store(OP))?;
+            let stored = match self.damaged.contains(&chunk.id) {
+                true => self.site.store.mend(&chunk.id, bytes).map(drop),
+                false => self.writer.put(&chunk.id, bytes).map(drop),
+            };
+            stored.map_err(AppError::store(OP))?;
             rest = more;
         }
         Ok(())
@@ -219,7 +239,7 @@ impl Incoming {
     /// Receives all of a checkpoint from one rank.
     pub(crate) fn receive(comm: &dyn Comm, from: u32, site: &Site) -> Result<()> {
         let header = receive(comm, from)?;
-        let opened = Self::open(site, &header);
+        let opened = Self::open(site, &header, true);
         let answer = opened.as_ref().map_or(Vec::new(), Self::answer);
         if !header.is_empty() {
             send(comm, from, &answer)?;

@@ -4,71 +4,10 @@
 
 mod common;
 
-use std::path::Path;
-
+use common::host;
+use common::job::{BYTE, bytes, node, read, start, write};
 use common::ranks::Threads;
-use common::{config, host, noise};
-use fermata_app::{Config, ElementType, Level, Session};
-
-const BYTE: ElementType = ElementType(1);
-const BYTES: usize = 700_001;
-
-fn data(rank: u32, step: u64) -> Vec<u8> {
-    // Half is the same everywhere, as in replicas; a part changes with the step.
-    let mut data = noise(BYTES, 7);
-    data[..BYTES / 2].copy_from_slice(&noise(BYTES / 2, 100 + u64::from(rank)));
-    data[..1000].copy_from_slice(&noise(1000, 10_000 * step + u64::from(rank)));
-    data
-}
-
-fn node(dir: &Path, rank: u32) -> std::path::PathBuf {
-    dir.join(format!("node-{rank}"))
-}
-
-fn start(
-    dir: &Path,
-    comm: Threads,
-    change: &(dyn Fn(&mut Config) + Sync),
-) -> fermata_app::Result<Session> {
-    let rank = fermata_app::Comm::rank(&comm);
-    let folder = node(dir, rank);
-    let config = config(&folder, |c| {
-        c.block_bytes = 16_384;
-        c.node = Some(format!("node-{rank}"));
-        change(c);
-    });
-    Session::init(config, Box::new(comm))
-}
-
-/// Makes a checkpoint of each of these steps and levels, on all ranks.
-fn write(dir: &Path, ranks: u32, steps: &[(u64, Level)], change: &(dyn Fn(&mut Config) + Sync)) {
-    Threads::run(ranks, |comm| {
-        let rank = fermata_app::Comm::rank(&comm);
-        let mut s = start(dir, comm, change).unwrap();
-        for (step, level) in steps {
-            let mut data = data(rank, *step);
-            s.protect(1, host(&mut data), BYTE).unwrap();
-            s.checkpoint(*step as i64, *level).unwrap();
-        }
-        s.wait(std::time::Duration::from_secs(60)).unwrap();
-    });
-}
-
-/// Recovers on all ranks; the step, and the level at each rank.
-fn read(dir: &Path, ranks: u32, change: &(dyn Fn(&mut Config) + Sync)) -> (i64, Vec<u8>) {
-    let found = Threads::run(ranks, |comm| {
-        let rank = fermata_app::Comm::rank(&comm);
-        let mut s = start(dir, comm, change).unwrap();
-        let mut back = vec![0u8; BYTES];
-        s.protect(1, host(&mut back), BYTE).unwrap();
-        let step = s.recover().unwrap();
-        assert!(back == data(rank, step as u64), "rank {rank}");
-        (step, s.status().recovery.unwrap().level)
-    });
-    let step = found[0].0;
-    assert!(found.iter().all(|f| f.0 == step), "{found:?}");
-    (step, found.into_iter().map(|f| f.1).collect())
-}
+use fermata_app::{Config, Level};
 
 #[test]
 fn a_lost_node_comes_back_from_its_partner() {
@@ -104,8 +43,9 @@ fn two_neighbours_lost_are_too_many_but_not_two_others() {
         std::fs::remove_dir_all(node(dir.path(), lost)).unwrap();
     }
     let errors = Threads::run(4, |comm| {
+        let rank = fermata_app::Comm::rank(&comm);
         let mut s = start(dir.path(), comm, &|_| ()).unwrap();
-        let mut back = vec![0u8; BYTES];
+        let mut back = vec![0u8; bytes(rank)];
         s.protect(1, host(&mut back), BYTE).unwrap();
         let e = s.recover().unwrap_err();
         assert!(back.iter().all(|b| *b == 0));
@@ -185,11 +125,30 @@ fn a_variable_missing_on_one_rank_stops_all_before_they_write() {
     let errors = Threads::run(3, |comm| {
         let rank = fermata_app::Comm::rank(&comm);
         let mut s = start(dir.path(), comm, &|_| ()).unwrap();
-        let mut back = vec![0u8; BYTES - (rank == 1) as usize];
+        let mut back = vec![0u8; bytes(rank) - (rank == 1) as usize];
         s.protect(1, host(&mut back), BYTE).unwrap();
         let e = s.recover().unwrap_err();
         assert!(back.iter().all(|b| *b == 0), "rank {rank} has written");
         e.code()
     });
     assert_eq!(errors, [15, 5, 15]);
+}
+
+#[test]
+fn damaged_bytes_are_healed_from_a_partner() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        3,
+        &[(1, Level::Partner), (2, Level::Partner)],
+        &|_| (),
+    );
+    for pack in std::fs::read_dir(node(dir.path(), 1).join("test/store/packs")).unwrap() {
+        let path = pack.unwrap().path();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    }
+    assert_eq!(read(dir.path(), 3, &|_| ()).0, 2);
+    // What was healed is whole: nothing has to come from elsewhere now.
+    assert_eq!(read(dir.path(), 3, &|_| ()), (2, vec![1, 1, 1]));
 }

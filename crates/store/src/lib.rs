@@ -6,7 +6,7 @@
 //! ```
 //! The order of writing is chunks, index, manifest; the order of reading is the reverse. The format
 //! is described in `docs/image-format.md`. This crate knows nothing of CUDA, prints nothing, and
-//! never changes a file that it has published.
+//! never changes a file that it has published, but to what it was (`Store::mend`).
 #![forbid(unsafe_code)]
 
 mod direct;
@@ -18,6 +18,7 @@ pub mod image;
 mod index;
 mod lock;
 mod memory;
+mod mend;
 mod pack;
 mod reader;
 mod ready;

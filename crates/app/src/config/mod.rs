@@ -14,6 +14,9 @@ use crate::{AppError, Level, Result};
 /// Smallest and largest block, in bytes.
 pub const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 16 << 10..=4 << 20;
 
+/// Most ranks of a group of level 3.
+const LARGEST_GROUP: u32 = 64;
+
 /// How often [`crate::Session::snapshot`] makes a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Interval {
@@ -56,6 +59,10 @@ pub struct Config {
     pub deadline: f64,
     /// Folders of local devices; ranks are spread over them.
     pub local: Vec<PathBuf>,
+    /// Ranks of a group of level 3, or a few more.
+    pub erasure_group: u32,
+    /// How many ranks of a group may be lost.
+    pub erasure_losses: u32,
     /// Folder that all ranks reach, if level 4 is used.
     pub shared: Option<PathBuf>,
     /// For each level above the first, every how many snapshots' checkpoints go there; 0 never.
@@ -81,6 +88,8 @@ impl Default for Config {
             verify_blocks: true,
             deadline: 600.0,
             local: Vec::new(),
+            erasure_group: 4,
+            erasure_losses: 1,
             shared: None,
             every: [0; 5],
             notes: Vec::new(),
@@ -122,10 +131,9 @@ impl Config {
     /// `Level` says why not.
     pub fn offers(&self, level: Level) -> Result<()> {
         let what = match level {
-            Level::Local | Level::Partner => return Ok(()),
+            Level::Local | Level::Partner | Level::Erasure => return Ok(()),
             Level::Shared if self.shared.is_some() => return Ok(()),
             Level::Shared => "not configured; name a folder in `[shared]`",
-            Level::Erasure => "not in this release",
         };
         Err(AppError::Level {
             level: level.number(),
@@ -157,6 +165,15 @@ impl Config {
         }
         if self.keep_last == 0 {
             return wrong("`keep_last` is 0; at least one checkpoint must be kept".into());
+        }
+        if !(2..=LARGEST_GROUP).contains(&self.erasure_group)
+            || !(1..self.erasure_group).contains(&self.erasure_losses)
+        {
+            return wrong(format!(
+                "`erasure.group` is {} and `erasure.losses` is {}; a group has 2 to {LARGEST_GROUP} ranks, of \
+                 which at least one and not all may be lost",
+                self.erasure_group, self.erasure_losses
+            ));
         }
         let positive = [
             ("between_failures", self.between_failures),
@@ -236,6 +253,9 @@ mod tests {
             ("interval = \"often\"\n", "interval"),
             ("name = \"a/b\"\n", "name"),
             ("keep_last = \"x\"\n", "keep_last"),
+            ("erasure = { group = 4, losses = 4 }\n", "erasure.losses"),
+            ("erasure = { losses = 0 }\n", "erasure.losses"),
+            ("erasure = { group = 65 }\n", "erasure.group"),
         ] {
             let m = parse(&format!("{text}{local}")).unwrap_err().to_string();
             assert!(m.contains(key), "{text}: {m}");

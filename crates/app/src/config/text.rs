@@ -52,7 +52,7 @@ struct Raw {
     deadline: Option<f64>,
     local: RawLocal,
     partner: RawLevel,
-    erasure: RawLevel,
+    erasure: RawErasure,
     shared: RawLevel,
 }
 
@@ -67,6 +67,14 @@ struct RawLocal {
 struct RawLevel {
     folder: Option<std::path::PathBuf>,
     every: u32,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawErasure {
+    every: u32,
+    group: Option<u32>,
+    losses: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -128,6 +136,8 @@ pub(super) fn parse(text: &str, from: &str) -> Result<Config> {
     );
     c.local = raw.local.folders;
     c.shared = raw.shared.folder;
+    c.erasure_group = raw.erasure.group.unwrap_or(c.erasure_group);
+    c.erasure_losses = raw.erasure.losses.unwrap_or(c.erasure_losses);
     c.every[2] = raw.partner.every;
     c.every[3] = raw.erasure.every;
     c.every[4] = raw.shared.every;

@@ -1,6 +1,7 @@
 //! What the tests share: configurations, memory, data.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod job;
 pub mod ranks;
 
 use std::ffi::c_void;

@@ -11,11 +11,26 @@ pub struct Threads {
     rank: u32,
     to: Vec<Sender<Vec<u8>>>,
     from: Vec<Mutex<Receiver<Vec<u8>>>>,
+    /// Channels that may be used at the same time as these.
+    beside: Mutex<Option<Box<Threads>>>,
 }
 
 impl Threads {
     /// Runs `work` on so many ranks at once; what each returns, by rank.
     pub fn run<T: Send>(ranks: u32, work: impl Fn(Threads) -> T + Sync) -> Vec<T> {
+        Self::on(Self::mesh(ranks), work)
+    }
+
+    /// The same with a second channel between the ranks.
+    pub fn run_beside<T: Send>(ranks: u32, work: impl Fn(Threads) -> T + Sync) -> Vec<T> {
+        let mut ends = Self::mesh(ranks);
+        for (end, beside) in ends.iter_mut().zip(Self::mesh(ranks)) {
+            end.beside = Mutex::new(Some(Box::new(beside)));
+        }
+        Self::on(ends, work)
+    }
+
+    fn mesh(ranks: u32) -> Vec<Threads> {
         let n = ranks as usize;
         let mut senders: Vec<Vec<_>> = (0..n).map(|_| Vec::new()).collect();
         let mut receivers: Vec<Vec<_>> = (0..n).map(|_| Vec::new()).collect();
@@ -26,19 +41,26 @@ impl Threads {
                 receiver.push(Mutex::new(rx));
             }
         }
-        let ready = Barrier::new(n);
+        let ends = senders.into_iter().zip(receivers).zip(0..ranks);
+        ends.map(|((to, from), rank)| Threads {
+            rank,
+            to,
+            from,
+            beside: Mutex::default(),
+        })
+        .collect()
+    }
+
+    fn on<T: Send>(ends: Vec<Threads>, work: impl Fn(Threads) -> T + Sync) -> Vec<T> {
+        let ready = Barrier::new(ends.len());
         let (work, ready) = (&work, &ready);
         std::thread::scope(|scope| {
-            let ends = senders.into_iter().zip(receivers).enumerate();
             let threads: Vec<_> = ends
-                .map(|(rank, (to, from))| {
+                .into_iter()
+                .map(|end| {
                     scope.spawn(move || {
                         ready.wait();
-                        work(Threads {
-                            rank: rank as u32,
-                            to,
-                            from,
-                        })
+                        work(end)
                     })
                 })
                 .collect();
@@ -99,5 +121,10 @@ impl Comm for Threads {
         let message = channel.recv_timeout(Duration::from_secs(60)).unwrap();
         bytes.copy_from_slice(&message);
         Ok(())
+    }
+
+    fn behind(&self) -> Result<Option<Box<dyn Comm>>> {
+        let beside = self.beside.lock().unwrap().take();
+        Ok(beside.map(|b| -> Box<dyn Comm> { b }))
     }
 }

@@ -1,0 +1,323 @@
+//! Making checkpoints: captured and written on a thread of their own, given to other ranks, waited for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::Session;
+use crate::capture::Target;
+use crate::comm::{numbers, together};
+use crate::job::{Job, Outcome, Progress};
+use crate::peers::Behind;
+use crate::record::{Record, VariableRecord};
+use crate::status::CheckpointReport;
+use crate::{AppError, Level, Result};
+
+/// A checkpoint that is being made.
+pub(super) struct Running {
+    pub(super) thread: JoinHandle<Result<()>>,
+    /// Says how far it is, and closes when the thread ends.
+    progress: Receiver<Progress>,
+    sequence: u64,
+    /// Whether it is there; what follows is the removal of old ones.
+    pub(super) complete: bool,
+    report: CheckpointReport,
+}
+
+impl Session {
+    /// Makes a checkpoint with the program's number `id`. Returns when all data is captured, or when all
+    /// of it is written if the configuration says so. One that is still being written is waited for.
+    /// Collective.
+    ///
+    /// # Errors
+    /// Any; there is no new checkpoint then, and the older ones are intact.
+    pub fn checkpoint(&mut self, id: i64, level: Level) -> Result<()> {
+        self.offers(level)?;
+        self.settle_all()?;
+        let complete = match self.comm.size() {
+            1 => None,
+            _ => numbers(&*self.comm, self.committed)?.into_iter().min(),
+        };
+        self.sequence += 1;
+        self.newest_id = Some(id);
+        let begun = Instant::now();
+        let behind = self.behind(level, complete.unwrap_or(0));
+        let mut made = self.start(id, level, complete, behind.clone());
+        if behind.is_none() && matches!(level, Level::Partner | Level::Erasure) {
+            made = self.spread(made, level, complete.unwrap_or(0), begun);
+        }
+        if let Err(e) = &made {
+            self.failure(e);
+        }
+        made
+    }
+
+    /// Whether a checkpoint of this level can be made here.
+    fn offers(&self, level: Level) -> Result<()> {
+        self.config.offers(level)?;
+        match (&self.peers, level) {
+            (Some(peers), _) => peers.check(level),
+            (None, Level::Partner | Level::Erasure) => Err(AppError::Level {
+                level: level.number(),
+                name: level.name(),
+                what: "needs a job of two ranks or more",
+            }),
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// How the next checkpoint gets to other ranks behind the program, if it can.
+    fn behind(&self, level: Level, complete: u64) -> Option<Behind> {
+        let (peers, comm) = (self.peers.as_ref()?, self.beside.as_ref()?);
+        let spreads = matches!(level, Level::Partner | Level::Erasure);
+        (spreads && self.config.background).then(|| Behind {
+            peers: Arc::clone(peers),
+            comm: Arc::clone(comm),
+            level,
+            sequence: self.sequence,
+            complete,
+        })
+    }
+
+    /// Waits for the local checkpoint on all ranks and gives each to other ranks before the program goes on,
+    /// for message passing that belongs to the program's thread.
+    fn spread(
+        &mut self,
+        started: Result<()>,
+        level: Level,
+        complete: u64,
+        begun: Instant,
+    ) -> Result<()> {
+        let limit = Duration::from_secs_f64(self.config.deadline);
+        let local = started.and_then(|()| self.join(limit));
+        if let Some(peers) = &self.peers {
+            peers.spread(&*self.comm, level, self.sequence, complete, local)?;
+        }
+        self.held_since(begun);
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        id: i64,
+        level: Level,
+        complete: Option<u64>,
+        behind: Option<Behind>,
+    ) -> Result<()> {
+        let begun = Instant::now();
+        let started = self.begin(id, level, complete, behind.clone());
+        let abandoned = match (started, behind) {
+            (Ok(abandoned), _) => abandoned,
+            // The other ranks wait for what this one has to say.
+            (Err(e), Some(behind)) => return behind.run(Err(e)),
+            (Err(e), None) => return Err(e),
+        };
+        let limit = Duration::from_secs_f64(self.config.deadline);
+        let running = self.running.as_ref();
+        let captured = running.map_or(Ok(Progress::Captured), |r| r.progress.recv_timeout(limit));
+        if matches!(captured, Err(RecvTimeoutError::Timeout)) {
+            abandoned.store(true, Ordering::Release);
+            return Err(AppError::Deadline {
+                what: "capturing the program's data",
+                seconds: self.config.deadline,
+            });
+        }
+        if let Some(running) = &mut self.running {
+            running.report.blocked_seconds = begun.elapsed().as_secs_f64();
+        }
+        if captured.is_err() {
+            // The thread has ended without capturing: it has failed.
+            return self.join(limit);
+        }
+        if !self.config.background {
+            self.complete(limit)?;
+            self.held_since(begun);
+        }
+        Ok(())
+    }
+
+    /// Starts the thread that makes a checkpoint; what tells it that nobody waits any more.
+    fn begin(
+        &mut self,
+        id: i64,
+        level: Level,
+        complete: Option<u64>,
+        behind: Option<Behind>,
+    ) -> Result<Arc<AtomicBool>> {
+        let targets = self.locate_all(false)?;
+        let record = Record {
+            job: self.config.name.clone(),
+            sequence: self.sequence,
+            id,
+            rank: self.comm.rank(),
+            ranks: self.comm.size(),
+            level: level.number(),
+            block_bytes: self.config.block_bytes,
+            variables: targets.iter().map(describe).collect(),
+        };
+        let bytes = record.variables.iter().map(|v| v.bytes).sum();
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let job = Job {
+            config: self.config.clone(),
+            record,
+            targets,
+            local: self.local.clone(),
+            further: self
+                .further
+                .iter()
+                .filter(|s| s.level == level)
+                .cloned()
+                .collect(),
+            behind,
+            gpu: self.gpu.clone(),
+            plain: self.plain.clone(),
+            abandoned: Arc::clone(&abandoned),
+            complete,
+        };
+        let (captured, progress) = channel();
+        let thread = std::thread::Builder::new()
+            .name("fermata-ckpt".into())
+            .spawn(move || job.run(&captured))
+            .map_err(|source| AppError::Io {
+                op: "start a thread for",
+                path: self.local.layout.rank.clone(),
+                source,
+            })?;
+        self.running = Some(Running {
+            thread,
+            progress,
+            sequence: self.sequence,
+            complete: false,
+            report: CheckpointReport {
+                id,
+                level: level.number(),
+                bytes,
+                ..CheckpointReport::default()
+            },
+        });
+        Ok(abandoned)
+    }
+
+    /// The program was held since `begun` for the newest checkpoint.
+    fn held_since(&mut self, begun: Instant) {
+        if let Some(last) = &mut self.status.last {
+            last.blocked_seconds = begun.elapsed().as_secs_f64();
+            last.total_seconds = last.total_seconds.max(last.blocked_seconds);
+        }
+    }
+
+    /// Waits until nothing is at work on any rank; where it takes too long, all are told.
+    pub(super) fn settle_all(&mut self) -> Result<()> {
+        let settled = self.settle(Duration::from_secs_f64(self.config.deadline));
+        together(&*self.comm, settled)
+    }
+
+    /// Waits until nothing is at work any more, at most `limit`, and notes how it ended.
+    fn settle(&mut self, limit: Duration) -> Result<()> {
+        match self.join(limit) {
+            Err(e @ AppError::Deadline { .. }) if self.running.is_some() => Err(e),
+            Err(e) => {
+                self.failure(&e);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Waits until the checkpoint that is being written is there.
+    fn complete(&mut self, limit: Duration) -> Result<()> {
+        let until = Instant::now() + limit;
+        while let Some(running) = self.running.as_ref().filter(|r| !r.complete) {
+            let left = until.saturating_duration_since(Instant::now());
+            match running.progress.recv_timeout(left) {
+                Ok(Progress::Captured) => {}
+                Ok(Progress::Complete(outcome)) => self.enter(outcome),
+                Err(RecvTimeoutError::Disconnected) => return self.join(limit),
+                Err(RecvTimeoutError::Timeout) => return Err(late(limit)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the running checkpoint's thread has ended: it is there, and old ones are gone.
+    pub(super) fn join(&mut self, limit: Duration) -> Result<()> {
+        let until = Instant::now() + limit;
+        while let Some(running) = &self.running {
+            let left = until.saturating_duration_since(Instant::now());
+            match running.progress.recv_timeout(left) {
+                Ok(Progress::Captured) => {}
+                Ok(Progress::Complete(outcome)) => self.enter(outcome),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => return Err(late(limit)),
+            }
+        }
+        let Some(running) = self.running.take() else {
+            return Ok(());
+        };
+        let ended = running.thread.join();
+        match ended.unwrap_or(Err(AppError::Fault("the checkpoint's thread"))) {
+            // The checkpoint is there, only old ones could not be removed: the next one tries again.
+            Err(e) if running.complete => {
+                self.status.last_failure = Some(e.text());
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// A checkpoint is complete.
+    fn enter(&mut self, outcome: Outcome) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        running.complete = true;
+        let mut report = running.report;
+        report.written_bytes = outcome.totals.new_bytes;
+        report.total_seconds = outcome.seconds;
+        self.committed = running.sequence;
+        let held = match self.config.background {
+            true => report.blocked_seconds,
+            false => report.total_seconds,
+        };
+        self.measured.checkpoint(held, report.total_seconds);
+        self.status.checkpoints += 1;
+        self.status.recoverable = Some(report.id);
+        self.status.last = Some(report);
+    }
+
+    fn failure(&mut self, error: &AppError) {
+        self.status.failed += 1;
+        self.status.last_failure = Some(error.text());
+    }
+
+    /// Waits until the checkpoint that is being written is complete, at most `limit`.
+    ///
+    /// # Errors
+    /// Why it failed; `Deadline` when it is not complete yet.
+    pub fn wait(&mut self, limit: Duration) -> Result<()> {
+        let joined = self.join(limit);
+        if let Err(e) = &joined
+            && self.running.is_none()
+        {
+            self.failure(e);
+        }
+        joined
+    }
+}
+
+fn late(limit: Duration) -> AppError {
+    AppError::Deadline {
+        what: "writing the checkpoint",
+        seconds: limit.as_secs_f64(),
+    }
+}
+
+fn describe(target: &Target) -> VariableRecord {
+    VariableRecord {
+        id: target.variable.id,
+        element: target.variable.element,
+        bytes: target.variable.memory.bytes(),
+    }
+}

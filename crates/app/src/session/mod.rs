@@ -1,0 +1,280 @@
+//! A job's session: what is protected, what has been checkpointed, what can be recovered.
+//!
+//! ```text
+//!  init ─► protect ... ─► recover? ─► work, snapshot | checkpoint ... ─► finalize
+//!    └ integrity of the newest checkpoint, by all ranks together
+//! ```
+//! The calls named collective must be made by all ranks in the same order. No call takes the program down,
+//! and a failed checkpoint leaves the program and the older checkpoints as they were.
+
+mod making;
+mod recovering;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use self::making::Running;
+use crate::capture::Target;
+use crate::comm::{Comm, numbers, together};
+use crate::costs::Measured;
+use crate::gpu::{Gpu, Place, locate};
+use crate::layout::Lock;
+use crate::maps::Maps;
+use crate::memory::Memory;
+use crate::peers::Peers;
+use crate::search::{Found, search};
+use crate::site::Site;
+use crate::staging::PlainPool;
+use crate::status::Status;
+use crate::variable::{ElementType, Variable, VariableId};
+use crate::{AppError, Config, Level, Result};
+
+/// A session; see the top of this file.
+pub struct Session {
+    pub(crate) config: Config,
+    pub(crate) comm: Box<dyn Comm>,
+    local: Site,
+    /// Our place among the ranks; `None` if there is one only.
+    peers: Option<Arc<Peers>>,
+    /// A second channel between the ranks, for what happens behind the program.
+    beside: Option<Arc<Mutex<Box<dyn Comm>>>>,
+    further: Vec<Site>,
+    gpu: Option<Arc<Gpu>>,
+    plain: PlainPool,
+    variables: BTreeMap<VariableId, Variable>,
+    /// Number of the newest checkpoint begun, by any run of the job.
+    sequence: u64,
+    /// Number of the newest that this rank has completed in this run.
+    committed: u64,
+    running: Option<Running>,
+    found: Option<Found>,
+    refused: Vec<String>,
+    pub(crate) measured: Measured,
+    status: Status,
+    /// The program's number of the newest checkpoint begun or found.
+    newest_id: Option<i64>,
+    pub(crate) clock: crate::snapshot::Clock,
+    _lock: Lock,
+}
+
+impl Session {
+    /// Begins a session: locks the rank's folder, and checks the newest checkpoint if the configuration
+    /// asks for recovery. Collective.
+    ///
+    /// # Errors
+    /// `Busy` when another process uses the folder, `Mismatch` when the checkpoints are of a job of
+    /// another size, `Io` and `Store`.
+    pub fn init(config: Config, comm: Box<dyn Comm>) -> Result<Self> {
+        let opened = Self::open(&config, &*comm);
+        let (lock, local, further) = together(&*comm, opened)?;
+        let peers = Peers::new(&*comm, &local, &config, &node(&config))?;
+        let beside = second_channel(&*comm)?;
+        let listed = newest(std::iter::once(&local).chain(&further));
+        let listed = together(&*comm, listed)?;
+        let newest = numbers(&*comm, listed)?.into_iter().max().unwrap_or(0);
+        let mut session = Self {
+            plain: PlainPool::new(config.staging_bytes),
+            config,
+            comm,
+            local,
+            peers: peers.map(Arc::new),
+            beside: beside.map(|comm| Arc::new(Mutex::new(comm))),
+            further,
+            gpu: None,
+            variables: BTreeMap::new(),
+            sequence: newest,
+            committed: 0,
+            running: None,
+            found: None,
+            refused: Vec::new(),
+            measured: Measured::default(),
+            status: Status::default(),
+            newest_id: None,
+            clock: crate::snapshot::Clock::new(),
+            _lock: lock,
+        };
+        if session.config.recover {
+            session.look()?;
+        }
+        Ok(session)
+    }
+
+    fn open(config: &Config, comm: &dyn Comm) -> Result<(Lock, Site, Vec<Site>)> {
+        let rank = comm.rank();
+        let folders = &config.local;
+        let folder = folders
+            .get(rank as usize % folders.len().max(1))
+            .ok_or_else(|| AppError::Config {
+                from: "session".into(),
+                what: "`local.folders` names no folder".into(),
+            })?;
+        let layout = crate::layout::Layout::new(folder, &config.name, rank);
+        let lock = Lock::take(&layout.rank)?;
+        let local = Site::open(Level::Local, folder, config, rank)?;
+        let mut further = Vec::new();
+        if let Some(shared) = &config.shared {
+            further.push(Site::open(Level::Shared, shared, config, rank)?);
+        }
+        Ok((lock, local, further))
+    }
+
+    /// Searches for the checkpoint to recover from, unless the one at hand is the newest.
+    fn look(&mut self) -> Result<()> {
+        let newest = self.found.as_ref().map(|f| f.record.sequence);
+        if newest.is_some() && newest >= Some(self.committed) {
+            return Ok(());
+        }
+        let sites: Vec<_> = std::iter::once(&self.local)
+            .chain(&self.further)
+            .cloned()
+            .collect();
+        let search = search(&*self.comm, &sites, self.peers.as_deref())?;
+        self.found = search.found;
+        self.refused = search.refused;
+        self.status.recoverable = self.found.as_ref().map(|f| f.record.id);
+        self.newest_id = self.newest_id.or(self.status.recoverable);
+        Ok(())
+    }
+
+    /// Protects a variable, or protects it anew with another address, count or type. Device and managed
+    /// memory is told from host memory by the driver.
+    ///
+    /// # Errors
+    /// `Variable` when not all of it is there.
+    pub fn protect(&mut self, id: u32, memory: Memory, element: ElementType) -> Result<()> {
+        if self.gpu.is_none() {
+            self.gpu = Gpu::of_process(self.config.staging_bytes)?;
+        }
+        let mut variable = Variable {
+            id: VariableId(id),
+            element,
+            memory,
+            on_device: false,
+        };
+        let place = locate(self.gpu.as_deref(), &Maps::now()?, &variable, true)?;
+        variable.on_device = place != Place::Host;
+        self.variables.insert(variable.id, variable);
+        Ok(())
+    }
+
+    /// Ends the protection of a variable, whose memory may be freed then. What is being written of it was
+    /// captured before.
+    ///
+    /// # Errors
+    /// `Variable` when it is not protected.
+    pub fn unprotect(&mut self, id: u32) -> Result<()> {
+        match self.variables.remove(&VariableId(id)) {
+            Some(_) => Ok(()),
+            None => Err(AppError::Variable {
+                id,
+                what: "it is not protected".into(),
+            }),
+        }
+    }
+
+    fn locate_all(&self, write: bool) -> Result<Vec<Target>> {
+        let maps = Maps::now()?;
+        self.variables
+            .values()
+            .map(|variable| {
+                Ok(Target {
+                    place: locate(self.gpu.as_deref(), &maps, variable, write)?,
+                    variable: variable.clone(),
+                })
+            })
+            .collect()
+    }
+
+    /// Bytes that a variable has in the checkpoint that a recovery would use: what a program must allocate
+    /// before it protects it. `None` if there is no such checkpoint or variable.
+    pub fn stored_bytes(&self, id: u32) -> Option<u64> {
+        let record = &self.found.as_ref()?.record;
+        record.variable(VariableId(id)).map(|v| v.bytes)
+    }
+
+    /// The number that a snapshot's checkpoint gets: one more than the newest.
+    pub(crate) fn next_id(&self) -> i64 {
+        self.newest_id.map_or(1, |id| id.saturating_add(1))
+    }
+
+    /// Whether there were checkpoints of which none can be used.
+    pub(crate) fn only_unusable(&self) -> Option<AppError> {
+        (self.found.is_none() && !self.refused.is_empty()).then(|| self.nothing())
+    }
+
+    /// Where the session stands.
+    pub fn status(&self) -> Status {
+        let interval = self.measured.interval(&self.config);
+        Status {
+            busy: self
+                .running
+                .as_ref()
+                .is_some_and(|r| !r.complete && !r.thread.is_finished()),
+            interval_seconds: interval,
+            waste: interval.and_then(|t| self.measured.waste(&self.config, t)),
+            ..self.status.clone()
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Ends the session: waits for what is being written, and removes the job's checkpoints if `remove`
+    /// and the configuration does not keep them, for a job that is done. Collective.
+    ///
+    /// # Errors
+    /// Why the last checkpoint failed, or why checkpoints could not be removed.
+    pub fn finalize(mut self, remove: bool) -> Result<()> {
+        let limit = Duration::from_secs_f64(self.config.deadline);
+        let waited = self.join(limit);
+        together(&*self.comm, waited)?;
+        if remove && !self.config.keep_at_end {
+            for site in std::iter::once(&self.local).chain(&self.further) {
+                site.prune(u64::MAX, 0)?;
+            }
+            if let Some(peers) = &self.peers {
+                peers.prune(self.comm.size(), u64::MAX, 0)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A thread that is still writing is let finish: its checkpoint is good.
+        if let Some(running) = self.running.take() {
+            let _ = running.thread.join();
+        }
+    }
+}
+
+/// The number of the newest checkpoint in any of these places, sound or not.
+fn newest<'s>(sites: impl Iterator<Item = &'s Site>) -> Result<u64> {
+    let mut newest = 0;
+    for site in sites {
+        newest = newest.max(site.layout.sequences()?.last().copied().unwrap_or(0));
+    }
+    Ok(newest)
+}
+
+/// Where this rank is, as far as the choice of partners is concerned.
+fn node(config: &Config) -> String {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    config.node.clone().unwrap_or_else(host)
+}
+
+/// A second channel, if all ranks have one.
+fn second_channel(comm: &dyn Comm) -> Result<Option<Box<dyn Comm>>> {
+    if comm.size() < 2 {
+        return Ok(None);
+    }
+    let own = together(comm, comm.behind())?;
+    let all = numbers(comm, u64::from(own.is_some()))?;
+    Ok(own.filter(|_| !all.contains(&0)))
+}

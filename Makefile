@@ -43,13 +43,14 @@ check: deps
 	$(CARGO) xtask check
 
 test: check build
+	sh tools/setup.sh mpi
 	$(CARGO) test --workspace --locked
 	build/test/e2e quick
 
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps
 	sh tools/setup.sh mpi
-	$(CARGO) test -p fermata-c --test mpi --locked -- --ignored
+	$(CARGO) test -p fermata-c --test mpi --locked
 
 e2e: build
 	build/test/e2e quick

@@ -2,7 +2,7 @@
 # Downloads Debian packages with everything they depend on, without touching
 # the system's package state.
 #
-#   tools/fetch-debs.sh SUITE FOLDER PACKAGE...
+#   tools/fetch-debs.sh SUITE FOLDER PACKAGE...     PACKAGE- comes without what it depends on
 #
 # The mirror, its keys and any proxy are those of the machine's own apt
 # settings; only the suite is replaced ("" keeps the machine's own suite). An
@@ -12,6 +12,13 @@ set -eu
 suite=$1
 out=$2
 shift 2
+whole= alone=
+for package in "$@"; do
+    case $package in
+    *-) alone="$alone ${package%-}" ;;
+    *) whole="$whole $package" ;;
+    esac
+done
 
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -54,7 +61,12 @@ apt -o Acquire::Retries=3 update >"$state/update.log" 2>&1 || {
     cat "$state/update.log" >&2
     exit 1
 }
-apt -o Acquire::Retries=3 install --yes --download-only "$@" >"$state/install.log" 2>&1 || {
+# Names of packages have no spaces.
+# shellcheck disable=SC2086
+{
+    apt -o Acquire::Retries=3 install --yes --download-only $whole &&
+        { [ -z "$alone" ] || (cd "$state/archives" && apt download $alone); }
+} >"$state/install.log" 2>&1 || {
     cat "$state/install.log" >&2
     exit 1
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the build and the tests need into .deps/ of this repository:
 # the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
-# newer Debian suite); on request also two MPIs. Nothing outside .deps/ is changed, and what is already
+# newer Debian suite); on request also two MPIs, which `make test` asks for. Nothing outside .deps/ is changed, and what is already
 # there is left alone, so a second run needs no network.
 #
 #   tools/setup.sh [cuda|criu|rust|mpi]...      default: all but mpi

@@ -1,7 +1,6 @@
 //! Jobs of four processes over MPICH and over Open MPI, with one libfermata. A rank is killed with signal 9,
-//! its node's folder is removed, and the job is started again: the result is the undisturbed one.
-//!
-//! Needs `tools/setup.sh mpi`; run with `cargo test -p fermata-c --test mpi -- --ignored`.
+//! nodes' folders are removed or their files cut, and the job is started again: the result is the undisturbed
+//! one. Needs `tools/setup.sh mpi`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -59,7 +58,7 @@ impl Mpi {
     }
 
     fn at(name: &str, mut mpi: Self) -> Self {
-        mpi.prefix = root().join(".deps/mpi").join(name);
+        mpi.prefix = root().join(".deps/mpi");
         let there = mpi.prefix.join("done").exists();
         assert!(there, "no {name} in .deps/mpi: run `tools/setup.sh mpi`");
         mpi
@@ -81,7 +80,7 @@ impl Mpi {
         run(compiler.args([self.library, "-lfermata", "-Wl,--allow-shlib-undefined"]));
     }
 
-    fn start(&self, program: &Path, args: &[&str]) -> Output {
+    fn start(&self, program: &Path, ranks: u32, args: &[&str]) -> Output {
         let prefix = |folder: &str| self.prefix.join(folder);
         let mut path: Vec<_> = self.folders.iter().map(|f| prefix(f)).collect();
         path.push(tree().into());
@@ -89,7 +88,7 @@ impl Mpi {
             .args(["-s", "KILL", "120"])
             .arg(prefix(self.launcher))
             .args(self.options)
-            .args(["-n", &RANKS.to_string()])
+            .args(["-n", &ranks.to_string()])
             .arg(program)
             .args(args)
             .env("LD_LIBRARY_PATH", std::env::join_paths(path).unwrap())
@@ -108,78 +107,186 @@ impl Mpi {
     }
 }
 
+/// What happens to a job: it runs at a level until its step `stop`, in which a rank is killed.
+struct Blow {
+    level: &'static str,
+    /// Whether message passing works on several threads.
+    threads: bool,
+    stop: u32,
+    victim: u32,
+    moment: &'static str,
+    /// Nodes whose folders are removed.
+    lost: &'static [u32],
+    /// Nodes whose packs are cut.
+    cut: &'static [u32],
+    /// The step it must come back to at least: levels at which ranks do not wait for each other can be a
+    /// checkpoint behind, and so can those behind the program.
+    back: u32,
+}
+
+const fn blow(level: &'static str, stop: u32, victim: u32, back: u32) -> Blow {
+    Blow {
+        level,
+        threads: false,
+        stop,
+        victim,
+        moment: "after",
+        lost: &[],
+        cut: &[],
+        back,
+    }
+}
+
+const BLOWS: &[Blow] = &[
+    blow("1", 17, 3, 10),
+    Blow {
+        lost: &[1],
+        ..blow("2", 17, 1, 15)
+    },
+    Blow {
+        moment: "before",
+        lost: &[2],
+        ..blow("2", 20, 2, 15)
+    },
+    Blow {
+        threads: true,
+        moment: "within",
+        cut: &[3],
+        ..blow("2", 20, 0, 10)
+    },
+    Blow {
+        lost: &[0, 1],
+        ..blow("3", 18, 1, 15)
+    },
+    Blow {
+        threads: true,
+        lost: &[2],
+        cut: &[3],
+        ..blow("3", 23, 3, 15)
+    },
+    Blow {
+        moment: "within",
+        lost: &[0, 2],
+        ..blow("3", 25, 2, 20)
+    },
+    Blow {
+        lost: &[0, 1, 2, 3],
+        ..blow("4", 33, 0, 25)
+    },
+];
+
+struct Job<'a> {
+    mpi: &'a Mpi,
+    dir: &'a Path,
+    program: PathBuf,
+}
+
+impl Job<'_> {
+    fn node(&self, rank: u32) -> PathBuf {
+        self.dir.join(format!("node-{rank}"))
+    }
+
+    fn start(&self, ranks: u32, args: [&str; 5]) -> (bool, String, String) {
+        let config = self.dir.join("job.toml");
+        let mut all = vec![config.to_str().unwrap()];
+        all.extend(args);
+        let done = self.mpi.start(&self.program, ranks, &all);
+        (
+            done.status.success(),
+            String::from_utf8_lossy(&done.stdout).into_owned(),
+            String::from_utf8_lossy(&done.stderr).into_owned(),
+        )
+    }
+
+    fn cut(&self, rank: u32) {
+        for pack in std::fs::read_dir(self.node(rank).join("job/store/packs")).unwrap() {
+            let path = pack.unwrap().path();
+            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+        }
+    }
+}
+
+fn sum(text: &str) -> String {
+    let line = text.lines().find(|l| l.starts_with("sum "));
+    line.unwrap_or_else(|| panic!("no sum in:\n{text}"))
+        .to_owned()
+}
+
 fn survives(mpi: &Mpi) {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("ranks");
     mpi.compile(&program);
-    let node = |rank: u32| dir.path().join(format!("node-{rank}"));
-    let folders: Vec<_> = (0..RANKS).map(|r| format!("{:?}", node(r))).collect();
+    let job = Job {
+        mpi,
+        dir: dir.path(),
+        program,
+    };
+    let folders: Vec<_> = (0..RANKS).map(|r| format!("{:?}", job.node(r))).collect();
     let shared = dir.path().join("shared");
-    let config = dir.path().join("job.toml");
-    let text = format!(
-        "block_bytes = 16384\nbackground = false\n[local]\nfolders = [{}]\n[shared]\nfolder = {shared:?}\n",
-        folders.join(", ")
-    );
-    std::fs::write(&config, text).unwrap();
-    let start = |args: [&str; 4]| {
-        let args = [config.to_str().unwrap(), args[0], args[1], args[2], args[3]];
-        let done = mpi.start(&program, &args);
-        let text = String::from_utf8_lossy(&done.stdout).into_owned();
-        (
-            done.status.success(),
-            text,
-            String::from_utf8_lossy(&done.stderr).into_owned(),
-        )
+    let write = |background: bool| {
+        let text = format!(
+            "block_bytes = 16384\nbackground = {background}\n[local]\nfolders = [{}]\n\
+             [erasure]\ngroup = 4\nlosses = 2\n[shared]\nfolder = {shared:?}\n",
+            folders.join(", ")
+        );
+        std::fs::write(dir.path().join("job.toml"), text).unwrap();
     };
-    let sum = |text: &str| {
-        let line = text.lines().find(|l| l.starts_with("sum "));
-        line.unwrap_or_else(|| panic!("no sum in:\n{text}"))
-            .to_owned()
-    };
-    let (fine, text, errors) = start(["1", "0", "0", "0"]);
+    write(false);
+    let (fine, text, errors) = job.start(RANKS, ["1", "0", "0", "never", "single"]);
     assert!(fine, "{text}{errors}");
     let want = sum(&text);
-    // Level, step, who is killed and when, whether it loses its folder, the step it must come back to at
-    // least: only level 2 makes ranks wait for each other, elsewhere one can be a checkpoint behind.
-    for (level, step, victim, early, lost, back) in [
-        ("1", "17", 3, "0", false, 10),
-        ("2", "17", 1, "0", true, 15),
-        ("2", "20", 2, "1", true, 15),
-        ("4", "33", 0, "0", true, 25),
-    ] {
-        let (fine, text, _) = start([level, step, &victim.to_string(), early]);
+    for blow in BLOWS {
+        write(blow.threads);
+        let threads = if blow.threads { "multiple" } else { "single" };
+        let (stop, victim) = (blow.stop.to_string(), blow.victim.to_string());
+        let (fine, text, _) = job.start(RANKS, [blow.level, &stop, &victim, blow.moment, threads]);
         assert!(!fine, "it was to be killed: {text}");
-        if lost {
-            std::fs::remove_dir_all(node(victim)).unwrap();
+        for rank in blow.lost {
+            std::fs::remove_dir_all(job.node(*rank)).unwrap();
         }
-        let (fine, text, errors) = start([level, "0", "0", "0"]);
+        blow.cut.iter().for_each(|rank| job.cut(*rank));
+        if blow.level == "1" {
+            another_number_of_ranks_is_refused(&job);
+        }
+        let (fine, text, errors) = job.start(RANKS, [blow.level, "0", "0", "never", threads]);
         assert!(fine, "{text}{errors}");
         assert_eq!(sum(&text), want);
         let resumed: Vec<_> = text.lines().filter(|l| l.contains("resumed at")).collect();
         assert_eq!(resumed.len(), RANKS as usize, "{text}");
         for line in resumed {
-            let at = line
-                .split("resumed at ")
-                .nth(1)
-                .unwrap()
-                .split(' ')
-                .next()
-                .unwrap();
-            let at: u32 = at.parse().unwrap();
+            let (_, at) = line.split_once("resumed at ").unwrap();
+            let at: u32 = at.split(' ').next().unwrap().parse().unwrap();
             assert_eq!(at % 5, 0, "{line}");
-            assert!(at >= back && at <= step.parse().unwrap(), "{line}");
+            assert!(
+                at >= blow.back && at <= blow.stop,
+                "level {}: {line}",
+                blow.level
+            );
         }
     }
 }
 
+/// More ranks than before, and fewer; nothing is lost by it.
+fn another_number_of_ranks_is_refused(job: &Job<'_>) {
+    for ranks in [RANKS - 1, RANKS + 1] {
+        let (fine, _, errors) = job.start(ranks, ["1", "0", "0", "never", "single"]);
+        assert!(!fine);
+        // Whichever rank said it first has ended the job.
+        let said = (0..ranks).any(|r| errors.contains(&format!("this is rank {r} of {ranks}")));
+        assert!(
+            said && errors.contains(&format!("of {RANKS}, ")),
+            "{errors}"
+        );
+    }
+}
+
 #[test]
-#[ignore = "needs `tools/setup.sh mpi`"]
 fn four_ranks_over_mpich() {
     survives(&Mpi::mpich());
 }
 
 #[test]
-#[ignore = "needs `tools/setup.sh mpi`"]
 fn four_ranks_over_open_mpi() {
     survives(&Mpi::open_mpi());
 }

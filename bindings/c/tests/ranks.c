@@ -1,13 +1,16 @@
 /* A job of several ranks over MPI: each step every rank passes a value on and
- * changes its field; every fifth step is checkpointed. Rank `victim` kills itself
- * with signal 9 in step `stop` (before its checkpoint if `early`). Rank 0 prints the
- * sum of all fields at the end.
- *   ranks CONFIG LEVEL STOP VICTIM EARLY */
+ * changes its field; every fifth step is checkpointed. Rank VICTIM kills itself with
+ * signal 9 in step STOP: "before" its checkpoint, "after" it, or "within" it, from
+ * another thread a moment after it has begun. Rank 0 prints the sum of all fields at
+ * the end. MPI works on a "single" thread or "multiple" ones.
+ *   ranks CONFIG LEVEL STOP VICTIM MOMENT THREADS */
 #include "fermata_mpi.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define CELLS 50000
 #define STEPS 40
@@ -22,22 +25,34 @@ static void fine(fermata_status status, const char *what) {
 }
 #define FINE(call) fine((call), #call)
 
+static void *kill_soon(void *nothing) {
+    struct timespec moment = {0, 2000000};
+    nanosleep(&moment, NULL);
+    raise(SIGKILL);
+    return nothing;
+}
+
 int main(int argc, char **argv) {
     static double field[CELLS];
     int64_t step = 0;
-    int rank, size, i, level, stop, victim, early;
+    int rank, size, i, level, stop, victim, threads, has;
+    const char *moment;
+    pthread_t killer;
     double given, taken, mine = 0, all = 0;
     fermata *s;
     fermata_comm comm;
     fermata_info info;
-    MPI_Init(&argc, &argv);
-    if (argc != 6) {
+    threads = argc == 7 && strcmp(argv[6], "multiple") == 0 ? MPI_THREAD_MULTIPLE
+                                                            : MPI_THREAD_SINGLE;
+    MPI_Init_thread(&argc, &argv, threads, &has);
+    if (argc != 7 || has < threads) {
+        fprintf(stderr, "ranks: wrong arguments, or no threads\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     level = atoi(argv[2]);
     stop = atoi(argv[3]);
     victim = atoi(argv[4]);
-    early = atoi(argv[5]);
+    moment = argv[5];
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     fermata_mpi_open(MPI_COMM_WORLD, &comm);
@@ -63,13 +78,17 @@ int main(int argc, char **argv) {
             field[(i * 7 + (int)step) % CELLS] += taken * 1e-3;
         }
         step++;
-        if (early && step == stop && rank == victim) {
-            raise(SIGKILL);
+        if (step == stop && rank == victim) {
+            if (strcmp(moment, "before") == 0) {
+                raise(SIGKILL);
+            } else if (strcmp(moment, "within") == 0) {
+                pthread_create(&killer, NULL, kill_soon, NULL);
+            }
         }
         if (step % 5 == 0) {
             FINE(fermata_checkpoint(s, step, level, &error));
         }
-        if (step == stop && rank == victim) {
+        if (step == stop && rank == victim && strcmp(moment, "after") == 0) {
             raise(SIGKILL);
         }
     }

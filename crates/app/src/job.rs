@@ -76,7 +76,11 @@ impl Job {
         let _ = progress.send(Progress::Complete(Outcome { totals, seconds }));
         let complete = self.complete.unwrap_or(self.record.sequence);
         let mut sites = std::iter::once(&self.local).chain(&self.further);
-        sites.try_for_each(|site| site.prune(complete, self.config.keep_last as usize))
+        sites.try_for_each(|site| site.prune(complete, self.config.keep_last as usize))?;
+        match &self.behind {
+            Some(behind) => behind.peers.prune(complete),
+            None => Ok(()),
+        }
     }
 
     fn local(&self, progress: &Sender<Progress>) -> Result<(Image, Totals)> {

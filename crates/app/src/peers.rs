@@ -17,6 +17,7 @@ pub(crate) struct Peers {
     keeper: Keeper,
     erasure: Erasure,
     keep: usize,
+    ranks: u32,
 }
 
 /// What the other ranks have of which checkpoint, by rank and number.
@@ -42,6 +43,7 @@ impl Peers {
             keeper: Keeper::beside(local),
             erasure: Erasure::new(local, config, &hosts, comm.rank()),
             keep: config.keep_last as usize,
+            ranks: comm.size(),
         }))
     }
 
@@ -56,28 +58,31 @@ impl Peers {
         }
     }
 
-    /// Gives the checkpoint of this number to the level's other ranks and removes what is older than the
-    /// last `complete` ones. `local` says whether this rank has it. Collective.
+    /// Gives the checkpoint of this number to the level's other ranks. `local` says whether this rank has it.
+    /// Collective.
     pub(crate) fn spread(
         &self,
         comm: &dyn Comm,
         level: Level,
         sequence: u64,
-        complete: u64,
         local: Result<()>,
     ) -> Result<()> {
         together(comm, local)?;
         match level {
-            Level::Partner => push(comm, &self.ring, &self.keeper, sequence)?,
-            Level::Erasure => encode(comm, &self.erasure, sequence)?,
-            _ => return Ok(()),
+            Level::Partner => push(comm, &self.ring, &self.keeper, sequence),
+            Level::Erasure => encode(comm, &self.erasure, sequence),
+            _ => Ok(()),
         }
-        self.prune(comm.size(), complete, self.keep)
+    }
+
+    /// Removes what is older than the last `complete` ones that are kept, as the configuration says.
+    pub(crate) fn prune(&self, complete: u64) -> Result<()> {
+        self.prune_to(complete, self.keep)
     }
 
     /// Removes all but the newest; see [`Site::prune`].
-    pub(crate) fn prune(&self, ranks: u32, complete: u64, keep: usize) -> Result<()> {
-        self.keeper.prune(ranks, complete, keep)?;
+    pub(crate) fn prune_to(&self, complete: u64, keep: usize) -> Result<()> {
+        self.keeper.prune(self.ranks, complete, keep)?;
         self.erasure.prune(complete, keep)
     }
 
@@ -148,7 +153,6 @@ pub(crate) struct Behind {
     pub(crate) comm: Arc<Mutex<Box<dyn Comm>>>,
     pub(crate) level: Level,
     pub(crate) sequence: u64,
-    pub(crate) complete: u64,
 }
 
 impl Behind {
@@ -160,7 +164,7 @@ impl Behind {
             Err(e) => (None, Err(e)),
         };
         self.peers
-            .spread(&**comm, self.level, self.sequence, self.complete, local)?;
+            .spread(&**comm, self.level, self.sequence, local)?;
         value.ok_or(AppError::Fault("a checkpoint's way to other ranks"))
     }
 }

@@ -38,6 +38,8 @@ impl Found {
 pub(crate) struct Search {
     pub(crate) found: Option<Found>,
     pub(crate) refused: Vec<String>,
+    /// Whether a checkpoint of this rank was not as it was written.
+    pub(crate) harmed: bool,
 }
 
 /// Searches `sites`, which are in the order in which they are preferred, the rank's own first. What a rank
@@ -64,8 +66,13 @@ pub(crate) fn search(comm: &dyn Comm, sites: &[Site], peers: Option<&Peers>) -> 
         common.retain(|n| theirs.contains(n));
     }
     let mut refused = Vec::new();
+    let mut harmed = false;
     for sequence in common.into_iter().rev() {
         let part = first_sound(sites, sequence);
+        harmed |= match &part {
+            Ok(found) => found.site.level != sites[0].level,
+            Err(_) => true,
+        };
         let part = match (peers, &kept) {
             (Some(peers), Some(kept)) => mend(comm, peers, kept, &sites[0], sequence, part)?,
             _ => part,
@@ -76,6 +83,7 @@ pub(crate) fn search(comm: &dyn Comm, sites: &[Site], peers: Option<&Peers>) -> 
                 return Ok(Search {
                     found: Some(found),
                     refused,
+                    harmed,
                 });
             }
             Err(e) => refused.push(format!("checkpoint {sequence}: {}", e.text())),
@@ -84,6 +92,7 @@ pub(crate) fn search(comm: &dyn Comm, sites: &[Site], peers: Option<&Peers>) -> 
     Ok(Search {
         found: None,
         refused,
+        harmed,
     })
 }
 

@@ -22,6 +22,7 @@ mod mend;
 mod pack;
 mod reader;
 mod ready;
+mod salvage;
 mod store;
 mod sync;
 mod writer;

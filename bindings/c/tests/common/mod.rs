@@ -23,11 +23,14 @@ fn built() -> PathBuf {
         .to_owned()
 }
 
+/// What was built last: `cargo build` and `cargo test` put it into different folders.
 fn find(name: &str) -> PathBuf {
     let deps = built();
+    let built = |path: &PathBuf| path.metadata().and_then(|m| m.modified()).ok();
     [deps.parent().unwrap().join(name), deps.join(name)]
         .into_iter()
-        .find(|p| p.exists())
+        .filter(|path| built(path).is_some())
+        .max_by_key(built)
         .unwrap_or_else(|| panic!("`{name}` has not been built"))
 }
 

@@ -43,7 +43,7 @@ impl Session {
         self.sequence += 1;
         self.newest_id = Some(id);
         let begun = Instant::now();
-        let behind = self.behind(level, complete.unwrap_or(0));
+        let behind = self.behind(level);
         let mut made = self.start(id, level, complete, behind.clone());
         if behind.is_none() && matches!(level, Level::Partner | Level::Erasure) {
             made = self.spread(made, level, complete.unwrap_or(0), begun);
@@ -69,7 +69,7 @@ impl Session {
     }
 
     /// How the next checkpoint gets to other ranks behind the program, if it can.
-    fn behind(&self, level: Level, complete: u64) -> Option<Behind> {
+    fn behind(&self, level: Level) -> Option<Behind> {
         let (peers, comm) = (self.peers.as_ref()?, self.beside.as_ref()?);
         let spreads = matches!(level, Level::Partner | Level::Erasure);
         (spreads && self.config.background).then(|| Behind {
@@ -77,7 +77,6 @@ impl Session {
             comm: Arc::clone(comm),
             level,
             sequence: self.sequence,
-            complete,
         })
     }
 
@@ -93,7 +92,11 @@ impl Session {
         let limit = Duration::from_secs_f64(self.config.deadline);
         let local = started.and_then(|()| self.join(limit));
         if let Some(peers) = &self.peers {
-            peers.spread(&*self.comm, level, self.sequence, complete, local)?;
+            peers.spread(&*self.comm, level, self.sequence, local)?;
+            // The checkpoint is there; the next one tries again to remove old ones.
+            if let Err(e) = peers.prune(complete) {
+                self.status.last_failure = Some(e.text());
+            }
         }
         self.held_since(begun);
         Ok(())

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fermata_store::StoreError;
 use parking_lot::Mutex;
 
 use self::making::Running;
@@ -132,11 +133,27 @@ impl Session {
             .cloned()
             .collect();
         let search = search(&*self.comm, &sites, self.peers.as_deref())?;
+        self.salvage(search.harmed)?;
         self.found = search.found;
         self.refused = search.refused;
         self.status.recoverable = self.found.as_ref().map(|f| f.record.id);
         self.newest_id = self.newest_id.or(self.status.recoverable);
         Ok(())
+    }
+
+    /// After damage anywhere, every rank's local store forgets what it cannot read: a new checkpoint with the
+    /// same content must not refer to it.
+    fn salvage(&self, harmed: bool) -> Result<()> {
+        let said = numbers(&*self.comm, u64::from(harmed))?;
+        if !said.contains(&1) {
+            return Ok(());
+        }
+        let salvaged = match self.local.store.salvage() {
+            // Another rank of this node is at it.
+            Ok(_) | Err(StoreError::Locked { .. }) => Ok(()),
+            Err(e) => Err(AppError::store("look through the store after damage")(e)),
+        };
+        together(&*self.comm, salvaged)
     }
 
     /// Protects a variable, or protects it anew with another address, count or type. Device and managed
@@ -238,7 +255,7 @@ impl Session {
                 site.prune(u64::MAX, 0)?;
             }
             if let Some(peers) = &self.peers {
-                peers.prune(self.comm.size(), u64::MAX, 0)?;
+                peers.prune_to(u64::MAX, 0)?;
             }
         }
         Ok(())

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use crate::text::Text;
-pub use crate::worker::{Device, Failure, FailureKind, Order, Totals};
+pub use crate::worker::{Device, Failure, FailureKind, Order, Totals, Validate, Validation};
 
 /// Name of the daemon's socket for users in its runtime folder.
 pub const SOCKET: &str = "fermatad.sock";
@@ -174,6 +174,9 @@ pub struct Checkpoint {
     /// Bytes of each device's memory that `cow` may set aside.
     #[serde(default = "default_pool")]
     pub pool_bytes: u64,
+    /// What finds writes that nobody has foreseen.
+    #[serde(default)]
+    pub validate: Validate,
 }
 
 /// What `cow` sets aside of each device's memory unless told otherwise (PhoenixOS, section 4.2).
@@ -439,6 +442,7 @@ mod tests {
             mode: Mode::Stop,
             then: Then::Run,
             pool_bytes: DEFAULT_POOL,
+            validate: Validate::Content,
         }));
         let json = serde_json::to_string(&request).expect("encoded");
         assert!(json.contains(r#""mode":"stop""#), "{json}");

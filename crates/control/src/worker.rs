@@ -4,6 +4,8 @@
 //!   daemon                               worker
 //!     │ Open ─────────────────────────────► │  load the driver, make contexts ready
 //!     │ ◄───────────────────────────── Ready│
+//!     │ (Warm ────────────────────────────► │  workers that wait: staging buffers, made beside
+//!     │ (◄────────────────────────── Warming │
 //!     │ (Keep ────────────────────────────► │  where a registered memory tier is kept; any time)
 //!     │ (◄──────────────────────────── Kept │)
 //!     │ (Load ────────────────────────────► │  restore only: objects and data from an image)
@@ -41,7 +43,12 @@ pub enum ToWorker {
         driver: String,
         /// Whether that driver is softgpu.
         soft: bool,
+        /// Whether our hash kernels are loaded now, before anything of a program, or at its first checkpoint.
+        /// Where the driver puts a program's variables can depend on it, so a session's workers all do the same.
+        kernels_first: bool,
     },
+    /// Make ready beside, while no program is there, what the first checkpoint needs.
+    Warm,
     /// Keep the packs of a store in memory mapped and registered, behind everything else. Asked again it
     /// only answers.
     Keep {
@@ -83,6 +90,8 @@ pub enum ToWorker {
         way: Option<Way>,
         /// Bytes of each device's memory to set aside at most, for [`Way::Cow`].
         pool_bytes: u64,
+        /// What is to find writes that nobody has foreseen.
+        validate: Validate,
     },
     /// Copy ahead of a stop, for [`Way::Recopy`].
     Ahead,
@@ -115,6 +124,8 @@ pub enum FromWorker {
     },
     /// How the registered memory tier is.
     Kept(Tier),
+    /// It does.
+    Warming,
     /// The ring is served.
     Attached,
     /// The ring is no longer served.
@@ -136,7 +147,10 @@ pub enum FromWorker {
         way: Way,
     },
     /// Copying has begun.
-    Begun,
+    Begun {
+        /// How: a snapshot that does not fit any more goes as [`Way::Cow`].
+        way: Way,
+    },
     /// Copying goes on.
     Capturing {
         /// Bytes copied.
@@ -146,10 +160,10 @@ pub enum FromWorker {
     },
     /// What could be copied ahead of the stop has been.
     Ahead,
-    /// Buffers were written before they were copied, and nobody had foreseen it: no image yet. What was
-    /// copied is kept for a Save.
+    /// Buffers were written before they were copied, and nobody had foreseen it, or nothing vouches that none
+    /// was: no image yet. What was copied is kept for a Save.
     Overtaken {
-        /// How many buffers.
+        /// How many buffers are known to have been.
         buffers: u64,
     },
     /// Nothing is prepared or under way any more.
@@ -267,6 +281,9 @@ pub struct Totals {
     /// What a capture behind the program has cost it.
     #[serde(default)]
     pub stall: Stall,
+    /// What vouches for what was copied behind the program.
+    #[serde(default)]
+    pub validation: Validation,
 }
 
 /// Ways to take an image behind the running program.
@@ -278,6 +295,63 @@ pub enum Way {
     Cow,
     /// Copied ahead; the stop takes what was written meanwhile.
     Recopy,
+}
+
+/// What finds writes that nobody has foreseen, while the program is copied behind its back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Validate {
+    /// Digests of the stop, compared with those of what was copied.
+    #[default]
+    Content,
+    /// Kernels that check their own stores.
+    Ptx,
+    /// Both.
+    Both,
+    /// Nothing: the image may be wrong.
+    Off,
+}
+
+impl Validate {
+    /// As on the command line and in manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Content => "content",
+            Self::Ptx => "ptx",
+            Self::Both => "both",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// What vouches for an image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Validation {
+    /// By what.
+    pub by: Validate,
+    /// Why that is not what was asked for, or why it did not suffice; may be empty.
+    pub note: String,
+    /// Launches that checked their stores.
+    pub checked: u64,
+    /// Launches of kernels and graphs that could not, although they should have.
+    pub unchecked: u64,
+    /// Stores that nobody had foreseen, as far as launches can be told apart.
+    pub violations: u64,
+    /// The first of them.
+    pub misses: Vec<Miss>,
+}
+
+/// A store that nobody had foreseen.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Miss {
+    /// The kernel's name.
+    pub kernel: String,
+    /// Where.
+    pub address: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// Number of the buffer there; 0 if it is none of the image's.
+    pub buffer: u64,
 }
 
 /// What a capture behind the program has cost it.

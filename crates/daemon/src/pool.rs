@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fermata_control::worker::Tier;
+use fermata_control::worker::{Tier, ToWorker};
 use parking_lot::Mutex;
 
 use crate::driver::Driver;
 use crate::failure::Result;
 use crate::log::Log;
 use crate::tier::MemoryTier;
-use crate::worker::{self, Variables, Worker};
+use crate::worker::{self, STEP_TIME, Variables, Worker};
 
 /// The pool: per driver and set of variables up to `FERMATA_SPARE_WORKERS` (1) waiting workers.
 pub struct Pool {
@@ -57,7 +57,24 @@ impl Pool {
     pub fn take(&self, driver: &Driver, variables: &Variables) -> Result<Arc<Worker>> {
         match self.take_spare(driver, variables) {
             Some(worker) => Ok(worker),
-            None => self.start(driver, variables),
+            None => self.start(driver, variables, true),
+        }
+    }
+
+    /// A worker for an image: one that loads our kernels when those of the session did.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn take_for(
+        &self,
+        driver: &Driver,
+        variables: &Variables,
+        kernels_first: bool,
+    ) -> Result<Arc<Worker>> {
+        // Softgpu places variables by their module alone.
+        match kernels_first || driver.soft {
+            true => self.take(driver, variables),
+            false => self.start(driver, variables, false),
         }
     }
 
@@ -71,8 +88,11 @@ impl Pool {
             if enough(&pool.spares.lock()) {
                 return;
             }
-            match pool.start(&driver, &variables) {
-                Ok(worker) => pool.keep(worker),
+            match pool.start(&driver, &variables, true) {
+                Ok(worker) => {
+                    pool.warm(&worker);
+                    pool.keep(worker);
+                }
                 Err(failure) => pool
                     .log
                     .line(&format!("no spare worker: {}", failure.message)),
@@ -123,11 +143,29 @@ impl Pool {
         }
     }
 
-    fn start(&self, driver: &Driver, variables: &Variables) -> Result<Arc<Worker>> {
+    /// What its first checkpoint needs is made while it waits; the memory tier brings that along.
+    fn warm(&self, worker: &Worker) {
+        if self.tier.is_some() {
+            return;
+        }
+        let warm = worker.request(&ToWorker::Warm, &[], STEP_TIME, &mut |_, _| {});
+        if let Err(failure) = warm {
+            self.log
+                .line(&format!("a worker is not warm: {}", failure.message));
+        }
+    }
+
+    fn start(
+        &self,
+        driver: &Driver,
+        variables: &Variables,
+        kernels_first: bool,
+    ) -> Result<Arc<Worker>> {
         let worker = Worker::start(
             &worker::program(&self.home),
             driver,
             variables,
+            kernels_first,
             &self.worker_log,
         )?;
         if let Some(tier) = &self.tier

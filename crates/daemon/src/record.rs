@@ -30,6 +30,8 @@ pub struct Record {
     pub soft: Option<bool>,
     /// Variables of its worker; those that are not UTF-8 are left out.
     pub variables: BTreeMap<String, String>,
+    /// Whether its worker had our kernels before the program's modules; a restore's worker does the same.
+    pub kernels_first: bool,
 }
 
 /// The process with the agent.
@@ -86,6 +88,7 @@ mod tests {
             }),
             soft: Some(true),
             variables: [("A".to_owned(), "b".to_owned())].into(),
+            kernels_first: true,
         };
         let mut manifest = Manifest::default();
         assert!(Record::load(&manifest).is_err());

@@ -66,7 +66,7 @@ pub fn restore(
             (1..=n).map(|i| Some(format!("{base}-{i}"))).collect()
         }
     };
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = source.image.manifest().warning().into_iter().collect();
     let pace = match request.eager {
         true => Pace::Eager,
         false => Pace::Behind(request.order),
@@ -360,7 +360,10 @@ impl Source {
         pace: Pace,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Arc<Worker>> {
-        let worker = self.daemon.pool.take(driver, &session.variables)?;
+        let worker =
+            self.daemon
+                .pool
+                .take_for(driver, &session.variables, self.record.kernels_first)?;
         let load = ToWorker::Load {
             store: self.store.to_string_lossy().into_owned(),
             image: self.image.dir().to_string_lossy().into_owned(),

@@ -50,6 +50,8 @@ pub struct Worker {
     pub driver: Driver,
     /// The variables it was started with.
     pub variables: Variables,
+    /// Whether it has loaded our kernels before anything of a program.
+    pub kernels_first: bool,
     /// Devices it found.
     pub devices: Vec<Device>,
     /// `cuDriverGetVersion`.
@@ -70,7 +72,8 @@ struct Fate {
 }
 
 impl Worker {
-    /// Starts the worker at `program` and lets it load `driver`. Its output goes to `log`.
+    /// Starts the worker at `program` and lets it load `driver`, and our kernels now if they come first. Its
+    /// output goes to `log`.
     ///
     /// # Errors
     /// What the worker says, `Host` when it does not start.
@@ -78,6 +81,7 @@ impl Worker {
         program: &Path,
         driver: &Driver,
         variables: &Variables,
+        kernels_first: bool,
         log: &Path,
     ) -> Result<Arc<Self>> {
         let what = || format!("cannot start the worker `{}`", program.display());
@@ -89,7 +93,7 @@ impl Worker {
             })?;
         let process = ProcessId::of(child.id());
         let connection = Arc::new(Connection::new(OwnedFd::from(ours), "worker"));
-        let opened = open(&connection, driver, log);
+        let opened = open(&connection, driver, kernels_first, log);
         let (Some(process), Ok((devices, driver_version))) = (process, &opened) else {
             // Both fail only when it has ended already.
             let _ = child.kill();
@@ -109,6 +113,7 @@ impl Worker {
             process,
             driver: driver.clone(),
             variables: variables.clone(),
+            kernels_first,
             devices: devices.clone(),
             driver_version: *driver_version,
             connection,
@@ -254,6 +259,7 @@ impl Pending<'_> {
 fn name(message: &ToWorker) -> &'static str {
     match message {
         ToWorker::Open { .. } => "Open",
+        ToWorker::Warm => "Warm",
         ToWorker::Keep { .. } => "Keep",
         ToWorker::Attach => "Attach",
         ToWorker::Detach => "Detach",
@@ -314,6 +320,7 @@ fn spawn(
 fn open(
     connection: &Connection<FromWorker, ToWorker>,
     driver: &Driver,
+    kernels_first: bool,
     log: &Path,
 ) -> Result<(Vec<Device>, i32)> {
     let path = driver.path.to_string_lossy().into_owned();
@@ -321,6 +328,7 @@ fn open(
         protocol: PROTOCOL,
         driver: path,
         soft: driver.soft,
+        kernels_first,
     };
     let answer = connection
         .send(&message, &[])
@@ -376,10 +384,15 @@ fn read(
     }
 }
 
-/// The variables of a program that its worker gets: those of CUDA, those of softgpu, and
-/// `FERMATA_WORKER_NAME` as `NAME`.
+/// The variables of a program that its worker gets: those of CUDA, those of softgpu, the limit of its
+/// buffers, and `FERMATA_WORKER_NAME` as `NAME`.
 pub fn variables<'a>(env: impl Iterator<Item = (&'a str, OsString)>) -> Variables {
-    const KEPT: [&str; 3] = ["CUDA_", "NVIDIA_", "FERMATA_SOFTGPU_"];
+    const KEPT: [&str; 4] = [
+        "CUDA_",
+        "NVIDIA_",
+        "FERMATA_SOFTGPU_",
+        "FERMATA_HOST_BUFFER",
+    ];
     let mut kept = Variables::new();
     let mut explicit = Variables::new();
     for (name, value) in env {

@@ -243,6 +243,7 @@ fn a_new_daemon_finds_the_sessions_of_a_killed_one() {
         mode: fermata_control::user::Mode::Auto,
         then: fermata_control::user::Then::Run,
         pool_bytes: 0,
+        validate: fermata_control::user::Validate::Content,
     });
     assert_eq!(
         failure(daemon.ask(checkpoint)).0,

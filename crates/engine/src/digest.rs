@@ -30,6 +30,28 @@ pub(crate) enum Digest {
 /// Hash kernels of a device, with the context they are loaded into. They may be used by several threads.
 pub(crate) type SharedHasher = (ContextHandle, Arc<Mutex<Hasher>>);
 
+impl Live {
+    /// Loads the hash kernels into a context of `device`, which becomes current. Meant for workers that wait
+    /// for a program: its first checkpoint then finds them. Where a driver puts a program's variables depends
+    /// on what was loaded before, so this is done in every worker or in none.
+    ///
+    /// # Errors
+    /// The context cannot be used. A device that cannot hash is noticed when it should.
+    pub fn load_hash_kernels(
+        &mut self,
+        device: u32,
+        context: ContextHandle,
+    ) -> Result<(), DriverError> {
+        self.forget_current();
+        self.driver.set_current(context)?;
+        if let Ok(hasher) = Hasher::new(&self.driver, device) {
+            let shared = (context, Arc::new(Mutex::new(hasher)));
+            self.hashers.insert(device, shared);
+        }
+        Ok(())
+    }
+}
+
 /// Tells digests of zeros from others.
 #[derive(Default)]
 pub(crate) struct Zeros {

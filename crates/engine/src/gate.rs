@@ -7,7 +7,8 @@
 //! ```
 //! Outside checkpoints and restores there is no gate, which costs one branch an operation.
 
-use fermata_abi::op::{Address, Op};
+use fermata_abi::op::{Address, Launch, Op, StreamRef};
+use fermata_device::DriverError;
 
 use crate::{EngineError, Site};
 
@@ -28,6 +29,21 @@ pub trait Gate: Send {
     /// The session cannot go on: the operation fails, and its context with it. A gate whose own purpose has
     /// failed, while the program could go on, says [`Passage::Go`].
     fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError>;
+
+    /// Launches a kernel, that has just passed, in a way of its own; false if the kernel itself is to be
+    /// launched.
+    ///
+    /// # Errors
+    /// What the launch of the kernel itself could have said.
+    fn launch(
+        &mut self,
+        site: &mut Site,
+        launch: &Launch<'_>,
+        stream: StreamRef,
+    ) -> Result<bool, DriverError> {
+        let _ = (site, launch, stream);
+        Ok(false)
+    }
 
     /// Whether the memory of the allocation that starts at `address` must stay although the program has
     /// freed it.

@@ -31,7 +31,9 @@ mod variables;
 
 pub use error::{EngineError, ErrorKind};
 pub use gate::{Gate, Passage};
-pub use live::{HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved};
+pub use live::{
+    HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved, SpareStaging,
+};
 pub use site::{Site, Summary};
 pub use tier::{Tier, TierStatus};
 pub use variables::{discover as discover_variables, mentions};
@@ -40,7 +42,9 @@ pub use variables::{discover as discover_variables, mentions};
 pub const CHUNK: u64 = 4 << 20;
 /// Pinned staging buffers, of [`CHUNK`] bytes each.
 pub const STAGING_BUFFERS: usize = 32;
-/// Host memory that a save or load uses for data, at most.
+/// Host memory that a save uses beside its staging for data that waits for the store, unless told otherwise.
+pub const HOST_BUFFER: u64 = 512 << 20;
+/// Host memory that a save or load uses for data, at most; a save [`HOST_BUFFER`] more.
 pub const HOST_MEMORY: u64 = CHUNK * STAGING_BUFFERS as u64 * 2;
 
 /// Called with the bytes done and the bytes in all, from time to time.

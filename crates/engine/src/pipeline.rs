@@ -98,6 +98,22 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Takes the first item that is `wanted`, if there is one.
+    pub(crate) fn take_if(&self, wanted: impl FnMut(&T) -> bool) -> Option<T> {
+        let mut state = self.state.lock();
+        let at = state.items.iter().position(wanted)?;
+        state.items.remove(at)
+    }
+
+    /// Puts an item back that has been taken, before all others; whatever room there is.
+    pub(crate) fn put_back(&self, item: T) {
+        let mut state = self.state.lock();
+        if !state.failed {
+            state.items.push_front(item);
+            self.filled.notify_one();
+        }
+    }
+
     /// Takes an item if there is one.
     pub(crate) fn try_next(&self) -> Option<T> {
         let item = self.state.lock().items.pop_front();

@@ -2,9 +2,11 @@
 //!
 //! The driver finds a variable by name but does not list them, so the names come from the image: PTX
 //! declarations, or symbols of machine code. A name too many does no harm: the driver does not know it.
+//! Reading an image takes long, and every stop asks, so what was found is kept.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
+use fermata_abi::op::Handle;
 use fermata_ptx::ast::{Item, Space};
 use fermata_ptx::fatbin;
 use fermata_state::ImageId;
@@ -20,21 +22,42 @@ pub fn names(image: &[u8]) -> BTreeSet<String> {
     names
 }
 
-/// Finds all device variables of the session's modules and records them.
+/// What [`discover`] has found out about a session.
+#[derive(Debug, Default)]
+pub(crate) struct Discovered {
+    names: HashMap<ImageId, BTreeSet<String>>,
+    /// Modules whose variables are all recorded; they never change, and handles are never given twice.
+    modules: HashSet<Handle>,
+}
+
+/// Finds all device variables of the session's modules and records them. A module is looked at once.
 ///
 /// # Errors
 /// A module's context cannot be used.
 pub fn discover(site: &mut Site) -> Result<(), EngineError> {
-    let mut known: HashMap<ImageId, BTreeSet<String>> = HashMap::new();
-    let modules: Vec<_> = site
-        .session
+    let mut known = std::mem::take(&mut site.live.discovered);
+    let discovered = discover_with(site, &mut known);
+    site.live.discovered = known;
+    discovered
+}
+
+fn discover_with(site: &mut Site, known: &mut Discovered) -> Result<(), EngineError> {
+    let session = &site.session;
+    let Discovered {
+        names: read,
+        modules: done,
+    } = known;
+    done.retain(|module| session.modules.contains(*module));
+    read.retain(|image, _| session.image(image).is_some());
+    let modules: Vec<_> = session
         .modules
         .iter()
+        .filter(|(handle, _)| !done.contains(handle))
         .map(|(handle, it)| (handle, it.context, it.image))
         .collect();
     for (module, context, image) in modules {
         let session = &site.session;
-        let names = known
+        let names = read
             .entry(image)
             .or_insert_with(|| session.image(&image).map(names).unwrap_or_default());
         let Some(handle) = site.live.modules.get(&module).copied() else {
@@ -50,6 +73,7 @@ pub fn discover(site: &mut Site) -> Result<(), EngineError> {
                     .add_variable(module, name, address, size, false)?;
             }
         }
+        done.insert(module);
     }
     Ok(())
 }

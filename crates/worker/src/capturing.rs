@@ -5,7 +5,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use fermata_control::worker::{self as control, Failure, FailureKind, FromWorker};
-use fermata_engine::capture::{self, Ahead, Capture, Outcome, Prepared, Way, Wish};
+use fermata_engine::capture::{
+    self, Ahead, Capture, Outcome, Prepared, Validate, Vouched, Way, Wish,
+};
 use fermata_engine::{EngineError, Gate, Site};
 use fermata_store::Store;
 
@@ -54,6 +56,7 @@ impl Capturing {
         store: &Path,
         way: Option<control::Way>,
         pool_bytes: u64,
+        validate: control::Validate,
     ) -> Result<FromWorker, Failure> {
         let serving = serving.ok_or_else(|| order("Prepare without a program"))?;
         if self.prepared.is_some() || self.capture.is_some() || self.ahead.is_some() {
@@ -63,6 +66,12 @@ impl Capturing {
         let wish = Wish {
             way: way.map(to_engine),
             pool_bytes,
+            validate: match validate {
+                control::Validate::Content => Validate::Content,
+                control::Validate::Ptx => Validate::Ptx,
+                control::Validate::Both => Validate::Both,
+                control::Validate::Off => Validate::Off,
+            },
         };
         let sketch = on_server(serving, move |server| {
             let sketch = capture::sketch(&mut server.site, wish);
@@ -91,18 +100,25 @@ impl Capturing {
                 capture
             })
         })?;
-        self.capture = Some(begun.map_err(|error| from_engine(&error))?);
-        Ok(FromWorker::Begun)
+        let capture = begun.map_err(|error| from_engine(&error))?;
+        let way = from_way(capture.way());
+        self.capture = Some(capture);
+        Ok(FromWorker::Begun { way })
     }
 
     /// Takes the session as it is; the answer is the gate that its operations have to pass from now on.
-    pub fn begin(&mut self, site: &mut Site, image: &Path) -> Result<Box<dyn Gate>, Failure> {
+    pub fn begin(
+        &mut self,
+        site: &mut Site,
+        image: &Path,
+    ) -> Result<(Box<dyn Gate>, control::Way), Failure> {
         let prepared = self.prepared.take().ok_or_else(|| order("Begin"))?;
         let check = std::env::var_os(CHECK).is_some();
         let begun = capture::begin(site, prepared, image, check);
         let (capture, gate) = begun.map_err(|error| from_engine(&error))?;
+        let way = from_way(capture.way());
         self.capture = Some(capture);
-        Ok(gate)
+        Ok((gate, way))
     }
 
     /// How far it is; totals by `totals` when it has ended with an image.
@@ -171,14 +187,43 @@ fn from_way(way: Way) -> control::Way {
     }
 }
 
-/// What it has cost, as the daemon hears it.
-pub(crate) fn stall(stall: &capture::Stall) -> control::Stall {
-    control::Stall {
-        waits: stall.waits,
-        waited_seconds: stall.waited.as_secs_f64(),
-        issuing_seconds: stall.issuing.as_secs_f64(),
-        isolated_bytes: stall.isolated_bytes,
-        pool_bytes: stall.pool_bytes,
-        incomplete: stall.incomplete,
+/// What an image has cost and what vouches for it, as the daemon hears it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Account {
+    pub stall: control::Stall,
+    pub validation: control::Validation,
+}
+
+impl Account {
+    pub fn of(stall: &capture::Stall, vouched: &Vouched) -> Self {
+        let miss = |it: &capture::Miss| control::Miss {
+            kernel: it.kernel.clone(),
+            address: it.address,
+            bytes: it.bytes,
+            buffer: it.buffer,
+        };
+        Self {
+            stall: control::Stall {
+                waits: stall.waits,
+                waited_seconds: stall.waited.as_secs_f64(),
+                issuing_seconds: stall.issuing.as_secs_f64(),
+                isolated_bytes: stall.isolated_bytes,
+                pool_bytes: stall.pool_bytes,
+                incomplete: stall.incomplete,
+            },
+            validation: control::Validation {
+                by: match vouched.by {
+                    Validate::Content => control::Validate::Content,
+                    Validate::Ptx => control::Validate::Ptx,
+                    Validate::Both => control::Validate::Both,
+                    Validate::Off => control::Validate::Off,
+                },
+                note: vouched.note.clone(),
+                checked: vouched.checked,
+                unchecked: vouched.unchecked,
+                violations: vouched.violations,
+                misses: vouched.misses.iter().map(miss).collect(),
+            },
+        }
     }
 }

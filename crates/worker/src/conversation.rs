@@ -29,7 +29,7 @@ use fermata_wire::{Consumer, Kicker, Side};
 use parking_lot::Mutex;
 
 use crate::callbacks::Callbacks;
-use crate::capturing::{Capturing, stall};
+use crate::capturing::{Account, Capturing};
 use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::keeper::Keeper;
@@ -41,6 +41,8 @@ use crate::trace;
 /// The worker's end of the conversation.
 pub type Daemon = Connection<ToWorker, FromWorker>;
 
+/// Bytes of host memory that may hold what waits for the store, beside staging buffers.
+const HOST_BUFFER: &str = "FERMATA_HOST_BUFFER";
 /// How often a wait for the daemon looks after the program.
 const TURN: Duration = Duration::from_millis(200);
 /// Progress is told at most this often.
@@ -77,6 +79,8 @@ pub(crate) struct Worker {
     tier: Option<Arc<Tier>>,
     /// What the last Save has left to do; its thread publishes and writes.
     behind: Option<JoinHandle<Result<Summary, EngineError>>>,
+    /// What the last Save's copying ahead has cost, and what vouches for it.
+    account: Account,
     /// What the next attachment begins with.
     pub(crate) gate: Option<Box<dyn Gate>>,
     /// Data that comes while the program runs.
@@ -104,6 +108,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         home: None,
         tier: None,
         behind: None,
+        account: Account::default(),
         gate: None,
         background: None,
         capturing: Capturing::default(),
@@ -161,7 +166,9 @@ impl Worker {
                 protocol,
                 driver,
                 soft,
-            } => self.open(protocol, Path::new(&driver), soft),
+                kernels_first,
+            } => self.open(protocol, Path::new(&driver), soft, kernels_first),
+            ToWorker::Warm => Ok(self.warm()),
             ToWorker::Keep { store, limit } => self.keep(PathBuf::from(store), limit),
             ToWorker::Attach => self.attach(fds),
             ToWorker::Detach => self.detach(),
@@ -175,20 +182,21 @@ impl Worker {
                 store,
                 way,
                 pool_bytes,
+                validate,
             } => {
                 self.look_after_program();
                 self.whole()?;
                 let serving = self.serving.as_ref();
                 self.capturing
-                    .prepare(serving, Path::new(&store), way, pool_bytes)
+                    .prepare(serving, Path::new(&store), way, pool_bytes, validate)
             }
             ToWorker::Ahead => self.capturing.ahead(self.serving.as_ref()),
             ToWorker::Begin { image } => self.begin(Path::new(&image)),
             ToWorker::Look => {
                 let names = self.names.clone();
-                self.capturing.look(|captured| Totals {
-                    stall: stall(&captured.stall),
-                    ..totals(names, captured.summary)
+                self.capturing.look(|captured| {
+                    let account = Account::of(&captured.stall, &captured.vouched);
+                    totals(names, captured.summary, &account)
                 })
             }
             ToWorker::Abandon => {
@@ -204,7 +212,13 @@ impl Worker {
         }
     }
 
-    fn open(&mut self, protocol: u32, path: &Path, soft: bool) -> Result<FromWorker, Failure> {
+    fn open(
+        &mut self,
+        protocol: u32,
+        path: &Path,
+        soft: bool,
+        kernels_first: bool,
+    ) -> Result<FromWorker, Failure> {
         if protocol != PROTOCOL {
             let message = format!(
                 "the daemon speaks version {protocol} of the protocol, this worker {PROTOCOL}"
@@ -244,6 +258,14 @@ impl Worker {
         let version = driver.version();
         let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
         live.device_hashes = !soft;
+        let buffer = std::env::var(HOST_BUFFER).ok();
+        if let Some(bytes) = buffer.and_then(|text| text.parse().ok()) {
+            live.host_buffer = bytes;
+        }
+        if let Some(home) = self.home.filter(|_| kernels_first && !soft) {
+            live.load_hash_kernels(0, home)
+                .map_err(|error| host(&error))?;
+        }
         let recorded = facts.iter().map(|it| fermata_state::Device {
             name: it.name.clone(),
             uuid: it.uuid,
@@ -267,6 +289,17 @@ impl Worker {
             devices: devices.collect(),
             driver_version: version,
         })
+    }
+
+    /// Has staging buffers made by the keeper; a software GPU's are made soon enough.
+    fn warm(&self) -> FromWorker {
+        if let (Some(site), Some(keeper), Some(home)) = (&self.site, &self.keeper, self.home)
+            && site.live.device_hashes
+        {
+            let live = &site.live;
+            keeper.pin(live.spare_staging.clone(), Arc::clone(&live.driver), home);
+        }
+        FromWorker::Warming
     }
 
     /// Begins to keep the tier; once begun, it stays as it is.
@@ -454,8 +487,9 @@ impl Worker {
         let begun = self.capturing.begin(&mut site, image);
         site.live.forget_current();
         self.site = Some(site);
-        self.gate = Some(begun?);
-        Ok(FromWorker::Begun)
+        let (gate, way) = begun?;
+        self.gate = Some(gate);
+        Ok(FromWorker::Begun { way })
     }
 
     /// Closes a gate that no attachment has taken over.
@@ -503,6 +537,7 @@ impl Worker {
             return self.describe();
         };
         site.live.forget_current();
+        let mut account = Account::default();
         let captured = {
             let report = Reporter::new(&self.daemon);
             let progress = |done, total| report.tell(done, total);
@@ -511,6 +546,9 @@ impl Worker {
                 .map_err(Into::into)
                 .and_then(|store| Ok((store, capturing.take_ahead()?)))
                 .and_then(|(store, ahead)| {
+                    if let Some(ahead) = &ahead {
+                        account = Account::of(&ahead.stall, &ahead.vouched);
+                    }
                     protocol::stop::capture(&mut site, &store, ahead, image, &progress)
                 })
         };
@@ -526,14 +564,23 @@ impl Worker {
             failure(FailureKind::Internal, message, "")
         };
         self.behind = Some(thread.map_err(failed)?);
-        Ok(FromWorker::Captured(self.totals(summary)))
+        self.account = account;
+        Ok(FromWorker::Captured(totals(
+            self.names.clone(),
+            summary,
+            &self.account,
+        )))
     }
 
     fn finish(&mut self) -> Result<FromWorker, Failure> {
         let missing = || failure(FailureKind::Internal, "Finish without a Save", "");
         let summary = self.wait_for_behind()?.ok_or_else(missing)?;
         let summary = summary.map_err(|error| from_engine(&error))?;
-        Ok(FromWorker::Saved(self.totals(summary)))
+        Ok(FromWorker::Saved(totals(
+            self.names.clone(),
+            summary,
+            &self.account,
+        )))
     }
 
     /// The outcome of what the last Save has left to do, waited for; `None` if that was nothing.
@@ -568,11 +615,11 @@ impl Worker {
     }
 
     pub(crate) fn totals(&self, summary: Summary) -> Totals {
-        totals(self.names.clone(), summary)
+        totals(self.names.clone(), summary, &Account::default())
     }
 }
 
-fn totals(devices: Vec<String>, summary: Summary) -> Totals {
+fn totals(devices: Vec<String>, summary: Summary, account: &Account) -> Totals {
     Totals {
         allocations: summary.allocations,
         device_bytes: summary.device_bytes,
@@ -582,7 +629,8 @@ fn totals(devices: Vec<String>, summary: Summary) -> Totals {
         written_bytes: summary.written_bytes,
         seconds: summary.seconds,
         devices,
-        ..Totals::default()
+        stall: account.stall,
+        validation: account.validation.clone(),
     }
 }
 

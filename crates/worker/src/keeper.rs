@@ -1,4 +1,4 @@
-//! The thread that keeps the registered memory tier up to date.
+//! The thread that makes ready beside: staging buffers, and the registered memory tier, kept up to date.
 //!
 //! It is started before the driver makes anything for a program and has all it needs by then, in every
 //! worker, tier or not: where the kernel puts later mappings must not depend on it (see `layout`).
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use fermata_engine::Tier;
+use fermata_device::{ContextHandle, Driver};
+use fermata_engine::{SpareStaging, Tier};
 use fermata_store::Store;
 
 /// How often the store is looked at.
@@ -16,7 +17,12 @@ const TURN: Duration = Duration::from_millis(250);
 
 /// The thread's end in the worker; it ends with the worker's process.
 pub(crate) struct Keeper {
-    orders: Sender<(Arc<Tier>, PathBuf)>,
+    orders: Sender<Order>,
+}
+
+enum Order {
+    Keep(Arc<Tier>, PathBuf),
+    Pin(SpareStaging, Arc<Driver>, ContextHandle),
 }
 
 impl Keeper {
@@ -42,27 +48,56 @@ impl Keeper {
     /// Keeps `tier` up to date with the store in `store`, from now on.
     pub fn keep(&self, tier: Arc<Tier>, store: PathBuf) {
         // The thread lives as long as this end.
-        let _ = self.orders.send((tier, store));
+        let _ = self.orders.send(Order::Keep(tier, store));
+    }
+
+    /// Makes `staging` in `context`.
+    pub fn pin(&self, staging: SpareStaging, driver: Arc<Driver>, context: ContextHandle) {
+        // As above.
+        let _ = self.orders.send(Order::Pin(staging, driver, context));
     }
 }
 
-fn keep(inbox: &Receiver<(Arc<Tier>, PathBuf)>) {
-    let Ok((mut tier, mut folder)) = inbox.recv() else {
-        return;
-    };
-    let mut store = None;
-    loop {
+/// A tier, the folder of its store, and that once it is there.
+struct Kept {
+    tier: Arc<Tier>,
+    folder: PathBuf,
+    store: Option<Store>,
+}
+
+impl Kept {
+    fn refresh(&mut self) {
         // It may not have been made yet.
-        if store.is_none() {
-            store = Store::open(&folder, false).ok();
+        if self.store.is_none() {
+            self.store = Store::open(&self.folder, false).ok();
         }
-        if let Some(store) = &store {
-            tier.refresh(store);
+        if let Some(store) = &self.store {
+            self.tier.refresh(store);
         }
-        match inbox.recv_timeout(TURN) {
-            Ok(order) => {
-                (tier, folder) = order;
-                store = None;
+    }
+}
+
+fn keep(inbox: &Receiver<Order>) {
+    let mut kept: Option<Kept> = None;
+    loop {
+        let order = match &mut kept {
+            Some(kept) => {
+                kept.refresh();
+                inbox.recv_timeout(TURN)
+            }
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match order {
+            Ok(Order::Keep(tier, folder)) => {
+                kept = Some(Kept {
+                    tier,
+                    folder,
+                    store: None,
+                });
+            }
+            Ok(Order::Pin(staging, driver, context)) => {
+                // Whoever needs buffers that are not there makes some.
+                let _ = staging.make(&driver, context);
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

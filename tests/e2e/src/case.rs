@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::command;
 use crate::fermata::{Fermata, Session};
@@ -67,6 +67,54 @@ impl Mode {
             Self::Cow => "cow",
             Self::Recopy => "recopy",
             Self::Auto => "auto",
+        }
+    }
+}
+
+/// What finds writes that nobody has foreseen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Validate {
+    /// Digests.
+    Content,
+    /// Kernels that check their own stores.
+    Ptx,
+    /// Both.
+    Both,
+    /// Nothing. Images may then be wrong, and cases fail.
+    Off,
+}
+
+impl Validate {
+    /// As the command line spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Content => "content",
+            Self::Ptx => "ptx",
+            Self::Both => "both",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// How a checkpoint is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protocol {
+    /// The way.
+    pub mode: Mode,
+    /// Bytes of device memory that `cow` may set aside.
+    pub pool: u64,
+    /// What vouches for the image.
+    pub validate: Validate,
+}
+
+impl Protocol {
+    /// Without a pool, validated by content.
+    pub fn of(mode: Mode) -> Self {
+        Self {
+            mode,
+            pool: 0,
+            validate: Validate::Content,
         }
     }
 }
@@ -155,13 +203,13 @@ pub struct Case {
     /// Where its kernels run.
     pub device: Device,
     /// How it is checkpointed.
-    pub mode: Mode,
-    /// Bytes of device memory that `cow` may set aside.
-    pub pool: u64,
+    pub protocol: Protocol,
     /// When.
     pub moment: Moment,
     /// How it is restored.
     pub restore: Restore,
+    /// Bytes a second of the software GPU's link to the host; 0 for as fast as it can.
+    pub link: u64,
 }
 
 /// How a case that broke no promise ended.
@@ -210,9 +258,16 @@ impl Case {
         let path = tree.program(self.program.name)?;
         let mark = fermata.mark();
         let options = self.program.options(self.device);
-        match self.moment.call {
-            Some(call) => fermata.run_until(call, &mark, "first", self.device, &path, options)?,
-            None => fermata.run("first", self.device, &path, options)?,
+        let link = self.link.to_string();
+        match (self.moment.call, self.link) {
+            (Some(call), _) => {
+                fermata.run_until(call, &mark, "first", self.device, &path, options)?
+            }
+            (None, 0) => fermata.run("first", self.device, &path, options)?,
+            (None, _) => {
+                let slow = [("FERMATA_SOFTGPU_HOST_LINK", link.as_str())];
+                fermata.run_with(&slow, "first", self.device, &path, options)?
+            }
         };
         if !self.wait_for_moment(fermata, &mark)? {
             return Ok(Outcome::TooLate);
@@ -221,13 +276,15 @@ impl Case {
             Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),
             before => before?,
         };
-        let checkpoint = match fermata.checkpoint_with(
-            "first",
-            "image",
-            self.mode,
-            &["--pool", &self.pool.to_string()],
-        ) {
-            Ok(done) => done.took,
+        let Protocol {
+            mode,
+            pool,
+            validate,
+        } = self.protocol;
+        let pool = pool.to_string();
+        let options = ["--pool", &pool, "--validate", validate.name(), "--json"];
+        let (checkpoint, told) = match fermata.checkpoint_with("first", "image", mode, &options) {
+            Ok(done) => (done.took, Told::parse(&done.stdout)?),
             Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),
             Err(error) => return Err(error),
         };
@@ -270,6 +327,9 @@ impl Case {
             restore,
             coming,
             rolled_back,
+            overtaken: told.overtaken,
+            violations: told.device.validation.violations,
+            by: told.device.validation.by,
         }))
     }
 
@@ -285,6 +345,30 @@ impl Case {
         let in_time = fermata.wait_log("first", PROGRAM_LIMIT, reached)?;
         std::thread::sleep(Duration::from_micros(self.moment.delay_us));
         Ok(in_time)
+    }
+}
+
+/// What a checkpoint tells of its validation.
+#[derive(Deserialize)]
+struct Told {
+    overtaken: u64,
+    device: ToldDevice,
+}
+
+#[derive(Deserialize)]
+struct ToldDevice {
+    validation: ToldValidation,
+}
+
+#[derive(Deserialize)]
+struct ToldValidation {
+    by: Validate,
+    violations: u64,
+}
+
+impl Told {
+    fn parse(document: &str) -> Result<Self> {
+        serde_json::from_str(document).with_context(|| format!("checkpoint's answer: {document}"))
     }
 }
 

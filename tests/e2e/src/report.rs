@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::case::{Device, Mode};
+use crate::case::{Device, Mode, Validate};
 use crate::moment::Moment;
 
 /// Version of the document; raised when a field changes its meaning.
@@ -21,6 +21,12 @@ pub struct Timings {
     pub coming: bool,
     /// Whether the program was rolled back.
     pub rolled_back: bool,
+    /// Buffers that unforeseen writes have reached before their copy.
+    pub overtaken: u64,
+    /// Stores that nobody had foreseen, told by kernels that check themselves.
+    pub violations: u64,
+    /// What vouches for the image.
+    pub by: Validate,
 }
 
 /// Result of one case.
@@ -46,6 +52,15 @@ pub struct CaseReport {
     pub mode: Mode,
     /// Bytes of device memory that `cow` could set aside.
     pub pool: u64,
+    /// What was to vouch for the image.
+    pub validate: Validate,
+    /// What did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validated_by: Option<Validate>,
+    /// Buffers that unforeseen writes have reached before their copy.
+    pub overtaken: u64,
+    /// Stores that nobody had foreseen, told by kernels that check themselves.
+    pub violations: u64,
     /// Moment of the checkpoint.
     pub moment: Moment,
     /// Result.
@@ -84,6 +99,8 @@ pub struct Report {
     pub coming: usize,
     /// Cases in which the restored program was rolled back.
     pub rolled_back: usize,
+    /// Cases whose copying was overtaken; a stop has taken the rest.
+    pub overtaken: usize,
     /// Seconds for all of them.
     pub took_s: f64,
     /// Every case.
@@ -103,6 +120,7 @@ impl Report {
             failed: count(Verdict::Failed),
             coming: cases.iter().filter(|case| case.coming).count(),
             rolled_back: cases.iter().filter(|case| case.rolled_back).count(),
+            overtaken: cases.iter().filter(|case| case.overtaken > 0).count(),
             took_s: took.as_secs_f64(),
             cases,
         }
@@ -111,8 +129,15 @@ impl Report {
     /// One line: `e2e: 20 passed (...), 0 too late, 0 failed in 31.2 s`.
     pub fn summary(&self) -> String {
         format!(
-            "e2e: {} passed ({} ran before their data, {} rolled back), {} too late, {} failed in {:.1} s",
-            self.passed, self.coming, self.rolled_back, self.too_late, self.failed, self.took_s
+            "e2e: {} passed ({} overtaken, {} ran before their data, {} rolled back), {} too late, {} failed in \
+             {:.1} s",
+            self.passed,
+            self.overtaken,
+            self.coming,
+            self.rolled_back,
+            self.too_late,
+            self.failed,
+            self.took_s
         )
     }
 }

@@ -12,6 +12,8 @@ use fermata_e2e::scene::{Scene, Which, kill_nine};
 /// Two fields of 8 MiB take most of a second to copy.
 const SLOW_LINK: [(&str, &str); 1] = [("FERMATA_SOFTGPU_HOST_LINK", "20000000")];
 const WIDE: &[&str] = &["--steps", "4000", "--pause-ms", "20", "--size", "1024"];
+/// A kernel that is launched while the second checkpoint copies.
+const LOST_AT: &str = "200";
 const BEHIND: [Mode; 3] = [Mode::Snapshot, Mode::Cow, Mode::Recopy];
 
 fn start_wide(scene: &Scene, name: &str) -> Result<()> {
@@ -137,47 +139,251 @@ fn whoever_is_killed_during_a_capture_leaves_older_images_and_nothing_else() -> 
     Ok(())
 }
 
-/// Programs whose kernels write what no argument names. The copying is so slow that they must overtake it.
 #[test]
-fn an_unforeseen_write_gives_a_short_stop_and_a_right_image() -> Result<()> {
-    let slower = [("FERMATA_SOFTGPU_HOST_LINK", "3000000")];
-    for name in ["hidden", "overrun", "ptrtable"] {
+fn a_daemon_killed_during_a_capture_leaves_older_images_and_the_program_at_work() -> Result<()> {
+    for mode in BEHIND {
         let scene = Scene::new()?;
-        let (fermata, program) = (scene.fermata(), scene.tree().program(name)?);
-        let steps = ["--steps", "6000"];
-        fermata.run("straight", Device::Soft, &program, &steps)?;
-        ensure!(fermata.wait_exit("straight", PROGRAM_LIMIT)? == 0, "{name}");
-        let straight = Output::parse(&fermata.log("straight")?)?;
-
-        fermata.run_with(&slower, "first", Device::Soft, &program, &steps)?;
-        scene.wait_steps("first", 2)?;
-        let image = fermata.image("image");
-        let image = image.to_str().context("image path")?;
-        let words = [
-            "checkpoint",
-            "first",
-            "-o",
-            image,
-            "--mode",
-            "cow",
-            "--json",
-        ];
-        let done = fermata.call(&words)?.success("fermata checkpoint")?;
-        let told: serde_json::Value = serde_json::from_str(&done.stdout)?;
-        ensure!(
-            told["overtaken"]
-                .as_u64()
-                .is_some_and(|buffers| buffers > 0),
-            "`{name}` was not caught: {told}"
-        );
-        fermata.call(&["kill", "first"])?.success("fermata kill")?;
-        verify(&scene, "image")?;
-        fermata.restore("image", "second", Device::Soft)?;
-        ensure!(fermata.wait_exit("second", PROGRAM_LIMIT)? == 0, "{name}");
-        Output::parse(&fermata.log("second")?)?.check_complete(&straight)?;
+        start_wide(&scene, "heat")?;
+        scene.fermata().checkpoint("heat", "older", Mode::Stop)?;
+        let daemon = scene.sandbox().daemon();
+        ensure!(daemon.is_some(), "no daemon runs");
+        let attempt = std::thread::scope(|scope| -> Result<_> {
+            let attempt = scope.spawn(|| scene.fermata().checkpoint("heat", "newer", mode));
+            std::thread::sleep(Duration::from_millis(500));
+            daemon.iter().try_for_each(kill_nine)?;
+            let attempt = attempt.join();
+            attempt.map_err(|_| anyhow::anyhow!("checkpoint thread"))
+        })?;
+        ensure!(attempt.is_err(), "{}: it was too quick", mode.name());
+        ensure!(!scene.fermata().image("newer").exists(), "half an image");
+        scene.check_goes_on("heat")?;
+        verify(&scene, "older")?;
+        scene
+            .fermata()
+            .call(&["kill", "heat"])?
+            .success("fermata kill")?;
+        scene.check_restorable("older")?;
         scene.close()?;
     }
     Ok(())
+}
+
+#[test]
+fn a_device_lost_during_a_capture_gives_no_image_and_harms_no_older_one() -> Result<()> {
+    for mode in BEHIND {
+        let scene = Scene::new()?;
+        let program = scene.tree().program("heat2d")?;
+        let fault = [SLOW_LINK[0], ("FERMATA_SOFTGPU_LOSE_DEVICE", LOST_AT)];
+        let fermata = scene.fermata();
+        fermata.run_with(&fault, "heat", Device::Soft, &program, WIDE)?;
+        scene.wait_steps("heat", 2)?;
+        fermata.checkpoint("heat", "older", Mode::Stop)?;
+        let attempt = fermata.checkpoint("heat", "newer", mode);
+        let status = fermata.wait_exit("heat", PROGRAM_LIMIT)?;
+        ensure!(status != 0, "{}: the device was not lost", mode.name());
+        match attempt {
+            // It was quick enough.
+            Ok(_) => verify(&scene, "newer")?,
+            Err(error) => {
+                let text = format!("{error:#}");
+                ensure!(text.contains("lost") || text.contains("ended"), "{text}");
+                ensure!(!fermata.image("newer").exists(), "half an image");
+            }
+        }
+        verify(&scene, "older")?;
+        scene.check_restorable("older")?;
+        scene.close()?;
+    }
+    Ok(())
+}
+
+/// Programs whose kernels write what no argument names, each with bytes a second at which the copying is so
+/// slow that they must overtake it.
+const BREAKERS: [(&str, &str); 4] = [
+    ("hidden", "3000000"),
+    ("overrun", "3000000"),
+    ("ptrtable", "3000000"),
+    ("chain", "300000"),
+];
+const LONG: [&str; 2] = ["--steps", "6000"];
+
+/// Takes an image with `cow` and these options; what the command tells.
+fn checkpoint_cow(scene: &Scene, image: &str, options: &[&str]) -> Result<serde_json::Value> {
+    let options = [options, &["--json"]].concat();
+    let done = scene
+        .fermata()
+        .checkpoint_with("first", image, Mode::Cow, &options)?;
+    serde_json::from_str(&done.stdout).with_context(|| format!("answer: {}", done.stdout))
+}
+
+fn count(told: &serde_json::Value) -> Result<u64> {
+    told.as_u64().with_context(|| format!("no count: {told}"))
+}
+
+/// What `program` gives without a checkpoint, and a session of it at work.
+fn start_breaker(scene: &Scene, (program, link): (&str, &str)) -> Result<Output> {
+    let (fermata, path) = (scene.fermata(), scene.tree().program(program)?);
+    fermata.run("straight", Device::Soft, &path, &LONG)?;
+    ensure!(
+        fermata.wait_exit("straight", PROGRAM_LIMIT)? == 0,
+        "{program}"
+    );
+    let straight = Output::parse(&fermata.log("straight")?)?;
+    let slow = [("FERMATA_SOFTGPU_HOST_LINK", link)];
+    fermata.run_with(&slow, "first", Device::Soft, &path, &LONG)?;
+    scene.wait_steps("first", 2)?;
+    Ok(straight)
+}
+
+/// Ends the session, and demands that the image gives what the program gives without it.
+fn check_image(scene: &Scene, image: &str, straight: &Output) -> Result<()> {
+    let fermata = scene.fermata();
+    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    verify(scene, image)?;
+    fermata.restore(image, "second", Device::Soft)?;
+    ensure!(fermata.wait_exit("second", PROGRAM_LIMIT)? == 0, "it fails");
+    Output::parse(&fermata.log("second")?)?.check_complete(straight)
+}
+
+#[test]
+fn an_unforeseen_write_is_found_by_content_and_the_image_is_right() -> Result<()> {
+    for breaker @ (name, _) in BREAKERS {
+        let scene = Scene::new()?;
+        let straight = start_breaker(&scene, breaker)?;
+        let told = checkpoint_cow(&scene, "image", &[])?;
+        ensure!(
+            count(&told["overtaken"])? > 0,
+            "`{name}` was not caught: {told}"
+        );
+        let validation = &told["device"]["validation"];
+        ensure!(validation["by"] == "content", "{name}: {validation}");
+        check_image(&scene, "image", &straight).context(name)?;
+        scene.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_unforeseen_write_is_found_by_the_kernel_itself_and_the_image_is_right() -> Result<()> {
+    for breaker @ (name, _) in BREAKERS {
+        let scene = Scene::new()?;
+        let straight = start_breaker(&scene, breaker)?;
+        let told = checkpoint_cow(&scene, "image", &["--validate", "ptx"])?;
+        let validation = &told["device"]["validation"];
+        ensure!(
+            count(&validation["violations"])? > 0,
+            "`{name}` was not caught: {told}"
+        );
+        ensure!(
+            count(&validation["unchecked"])? == 0,
+            "{name}: {validation}"
+        );
+        let miss = &validation["misses"][0];
+        ensure!(
+            miss["kernel"].as_str().is_some_and(|it| !it.is_empty()),
+            "{name}: {miss}"
+        );
+        ensure!(count(&miss["buffer"])? > 0, "{name}: {miss}");
+        ensure!(count(&told["overtaken"])? > 0, "{name}: {told}");
+        // A stop has compared everything since.
+        ensure!(validation["by"] == "content", "{name}: {validation}");
+        check_image(&scene, "image", &straight).context(name)?;
+        scene.close()?;
+    }
+    Ok(())
+}
+
+/// What has overtaken a capture is known from then on. A capture sees only what is written while it copies, so
+/// it may take some until all is known; they are as slow as the first.
+#[test]
+fn captures_learn_until_they_are_not_overtaken() -> Result<()> {
+    for (name, by) in [
+        ("hidden", "content"),
+        ("hidden", "ptx"),
+        ("overrun", "content"),
+    ] {
+        let scene = Scene::new()?;
+        let straight = start_breaker(&scene, (name, "3000000"))?;
+        let first = checkpoint_cow(&scene, "image-0", &["--validate", by])?;
+        ensure!(
+            count(&first["overtaken"])? > 0,
+            "{name}/{by} was not caught: {first}"
+        );
+        let mut image = String::new();
+        let mut told = first;
+        for nth in 1..6 {
+            image = format!("image-{nth}");
+            told = checkpoint_cow(&scene, &image, &["--validate", by])?;
+            if count(&told["overtaken"])? == 0 {
+                break;
+            }
+        }
+        ensure!(count(&told["overtaken"])? == 0, "{name}/{by}: {told}");
+        let validation = &told["device"]["validation"];
+        ensure!(validation["by"] == by, "{name}/{by}: {told}");
+        // It was written while it was copied, so something was copied aside or waited for.
+        let stall = &told["device"]["stall"];
+        let kept = count(&stall["isolated_bytes"])? + count(&stall["waits"])?;
+        ensure!(kept > 0, "{name}/{by}: nothing was kept: {told}");
+        check_image(&scene, &image, &straight).with_context(|| format!("{name}/{by}"))?;
+        scene.close()?;
+    }
+    Ok(())
+}
+
+/// Without a pool, and over a link that takes six seconds for a field: what is about to be overwritten is let
+/// go after five, and a stop takes it.
+#[test]
+fn a_program_does_not_wait_for_long_when_nothing_can_be_set_aside() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = scene.tree().program("heat2d")?;
+    let slow = [("FERMATA_SOFTGPU_HOST_LINK", "1400000")];
+    scene
+        .fermata()
+        .run_with(&slow, "first", Device::Soft, &program, WIDE)?;
+    scene.wait_steps("first", 2)?;
+    let told = checkpoint_cow(&scene, "image", &["--pool", "0"])?;
+    let note = &told["device"]["validation"]["note"];
+    ensure!(
+        note.as_str()
+            .is_some_and(|it| it.contains("would have waited")),
+        "nothing had to wait: {told}"
+    );
+    let stall = &told["device"]["stall"];
+    let waited = stall["waited_seconds"].as_f64().context("seconds")?;
+    ensure!((4.0..8.0).contains(&waited), "{stall}");
+    scene.check_goes_on("first")?;
+    let fermata = scene.fermata();
+    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    verify(&scene, "image")?;
+    scene.check_restorable("image")?;
+    scene.close()
+}
+
+#[test]
+fn an_image_that_nothing_vouches_for_says_so_wherever_it_is_used() -> Result<()> {
+    let scene = Scene::new()?;
+    start_wide(&scene, "first")?;
+    let told = checkpoint_cow(&scene, "image", &["--validate", "off"])?;
+    ensure!(told["device"]["validation"]["by"] == "off", "{told}");
+    let fermata = scene.fermata();
+    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    let image = fermata.image("image");
+    let image = image.to_str().context("image path")?;
+    let says = |text: &str| text.contains("nothing vouches for image");
+    let verified = fermata.call(&["images", "verify", image])?;
+    ensure!(
+        verified.status == 0 && says(&verified.stderr),
+        "{verified:?}"
+    );
+    let restored = scene.try_restore("image", "second")?;
+    ensure!(
+        restored.status == 0 && says(&restored.stderr),
+        "{restored:?}"
+    );
+    scene.check_goes_on("second")?;
+    fermata.call(&["kill", "second"])?.success("fermata kill")?;
+    scene.close()
 }
 
 #[test]

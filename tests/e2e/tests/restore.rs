@@ -1,7 +1,7 @@
 //! The main job on a few programs, and what a restored image allows.
 
 use anyhow::{Result, ensure};
-use fermata_e2e::case::{Case, Device, Mode, Outcome, PROGRAM_LIMIT, Restore, straight};
+use fermata_e2e::case::{Case, Device, Mode, Outcome, PROGRAM_LIMIT, Protocol, Restore, straight};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::output::Output;
 use fermata_e2e::programs::PROGRAMS;
@@ -18,10 +18,10 @@ fn check(name: &str) -> Result<()> {
         let case = Case {
             program: *program,
             device: Device::Soft,
-            mode: Mode::Stop,
-            pool: 0,
+            protocol: Protocol::of(Mode::Stop),
             moment,
             restore: Restore::Concurrent,
+            link: 0,
         };
         match case.run(&tree, &reference)? {
             Outcome::Restored(_) => shown += 1,

@@ -40,6 +40,20 @@ enum Then {
     Stop,
 }
 
+/// `--validate`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Validate {
+    /// Digests of the stop are compared with those of what was copied.
+    #[default]
+    Content,
+    /// Kernels check their own stores, which slows them down and names them; `cow` then needs no digests.
+    Ptx,
+    /// Both.
+    Both,
+    /// Nothing: the image may be wrong. For comparison only.
+    Off,
+}
+
 /// Take an image of a session.
 ///
 /// Prints the image's folder. A session that cannot be checkpointed is refused before it is stopped,
@@ -51,6 +65,7 @@ Examples:
   fermata checkpoint heat -o before-change      a name in the folder of images
   fermata checkpoint heat -o /data/heat-1       a path
   fermata checkpoint heat --mode cow --pool 6GiB
+  fermata checkpoint heat --mode cow --validate ptx
   fermata checkpoint 4711 --then stop           by process id; the program ends")]
 pub struct Args {
     /// A session's name, or a process id inside a session.
@@ -68,6 +83,9 @@ pub struct Args {
     /// Device memory that `cow` may set aside, per device; 0 works, and lets the program wait more.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::parse_bytes)]
     pool: u64,
+    /// What finds writes that nobody has foreseen, while the program is copied behind its back.
+    #[arg(long, value_enum, default_value_t)]
+    validate: Validate,
 }
 
 /// Does it.
@@ -89,11 +107,30 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Then::Stop => user::Then::Stop,
         },
         pool_bytes: args.pool,
+        validate: match args.validate {
+            Validate::Content => user::Validate::Content,
+            Validate::Ptx => user::Validate::Ptx,
+            Validate::Both => user::Validate::Both,
+            Validate::Off => user::Validate::Off,
+        },
     });
     let done = match daemon.ask(verb, &Progress::new(printer))? {
         FromDaemon::Checkpointed(done) => done,
         other => return Err(unexpected(&other)),
     };
+    let validation = &done.device.validation;
+    if validation.by == user::Validate::Off {
+        printer.warn("nothing vouches for this image; it is for comparison only");
+    }
+    if !validation.note.is_empty() {
+        printer.warn(&format!("{}: {}", validation.by.name(), validation.note));
+    }
+    for miss in &validation.misses {
+        printer.warn(&format!(
+            "kernel `{}` stored {} bytes at {:#x}, which nobody had foreseen",
+            miss.kernel, miss.bytes, miss.address
+        ));
+    }
     if printer.is_json() {
         printer.document(&done)?;
     } else {
@@ -116,10 +153,11 @@ fn summary(done: &Checkpointed) -> String {
         ),
     };
     format!(
-        "session `{}` ({}) in {}, of which it stood still {}{waited}: {} of device memory ({} new), {} of \
+        "session `{}` ({}, validated by {}) in {}, of which it stood still {}{waited}: {} of device memory ({} new), {} of \
          host memory; the program {}{overtaken}",
         done.session,
         done.mode.name(),
+        done.device.validation.by.name(),
         units::seconds(done.seconds),
         units::seconds(done.stopped_seconds),
         units::bytes(done.device.device_bytes),

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use fermata_store::image::{HOST, Manifest, Phase};
+use fermata_store::image::{HOST, Manifest, Phase, ValidationRecord};
 use serde_json::json;
 
 use crate::failure::{Failure, USER};
@@ -295,7 +295,34 @@ fn facts(m: &Manifest) -> Vec<(&'static str, String)> {
             ),
         ),
     ]);
+    facts.push(("validated by", validated(&m.validation)));
     facts
+}
+
+/// By what, and what was found.
+pub fn validated(v: &ValidationRecord) -> String {
+    let by = match v.by.as_str() {
+        "" => "content",
+        "off" => "nothing: the image may be wrong",
+        by => by,
+    };
+    let mut text = by.to_owned();
+    if v.checked + v.unchecked > 0 {
+        text += &format!(
+            "; {} launches checked themselves, {} could not; {} unforeseen stores",
+            v.checked, v.unchecked, v.violations
+        );
+    }
+    for miss in &v.misses {
+        text += &format!(
+            "; `{}` stored {} bytes at {}",
+            miss.kernel, miss.bytes, miss.address
+        );
+    }
+    if !v.note.is_empty() {
+        text += &format!("; {}", v.note);
+    }
+    text
 }
 
 #[cfg(test)]
@@ -337,6 +364,14 @@ mod tests {
         let page = page(&manifest());
         assert!(page.contains("a&lt;b") && !page.contains("a<b"));
         assert!(page.ends_with("</html>\n") && page.matches("<rect").count() == 6);
+    }
+
+    #[test]
+    fn an_image_nobody_vouches_for_says_so() {
+        let mut manifest = manifest();
+        assert!(page(&manifest).contains("<td>content</td>"));
+        manifest.validation.by = "off".into();
+        assert!(page(&manifest).contains("the image may be wrong"));
     }
 
     #[test]

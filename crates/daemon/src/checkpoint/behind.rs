@@ -53,6 +53,7 @@ impl Taking<'_> {
             store: self.daemon.paths.store().to_string_lossy().into_owned(),
             way,
             pool_bytes: request.pool_bytes,
+            validate: request.validate,
         };
         match self.phases.time("prepare", || ask(worker, &prepare))? {
             FromWorker::Prepared { way } => Ok(Some(way)),
@@ -76,14 +77,14 @@ impl Taking<'_> {
     pub(super) fn behind(
         &self,
         worker: &Arc<Worker>,
-        way: Way,
         then: Then,
         report: &mut Report<'_>,
     ) -> Result<Parts> {
         let begin = ToWorker::Begin {
             image: self.draft.path().to_string_lossy().into_owned(),
         };
-        let (stop, ()) = self.stop(worker, report, |_| {
+        // What did not fit any more in the stop goes another way than was planned.
+        let (stop, way) = self.stop(worker, report, |_| {
             worker
                 .request(&begin, &[], STALL_TIME, &mut |_, _| {})
                 .and_then(begun)
@@ -189,9 +190,9 @@ fn ask(worker: &Worker, request: &ToWorker) -> Result<FromWorker> {
     worker.request(request, &[], STEP_TIME, &mut |_, _| {})
 }
 
-fn begun(answer: FromWorker) -> Result<()> {
+fn begun(answer: FromWorker) -> Result<Way> {
     match answer {
-        FromWorker::Begun => Ok(()),
+        FromWorker::Begun { way } => Ok(way),
         other => Err(unexpected(&other)),
     }
 }

@@ -5,9 +5,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use fermata_control::user::Text;
-use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, Miss, ToWorker};
 use fermata_store::image::{
-    DeviceRecord, HostRecord, Manifest, Program, SessionTotals, StallRecord, next_name,
+    DeviceRecord, HostRecord, Manifest, MissRecord, Program, SessionTotals, StallRecord,
+    ValidationRecord, next_name,
 };
 
 use super::Parts;
@@ -122,10 +123,27 @@ pub(super) fn describe(
             incomplete: device.stall.incomplete,
             overtaken: parts.overtaken,
         },
+        validation: ValidationRecord {
+            by: device.validation.by.name().into(),
+            note: device.validation.note.clone(),
+            checked: device.validation.checked,
+            unchecked: device.validation.unchecked,
+            violations: device.validation.violations,
+            misses: device.validation.misses.iter().map(miss).collect(),
+        },
         ..Manifest::default()
     };
     parts.record.store(&mut manifest)?;
     Ok(manifest)
+}
+
+fn miss(miss: &Miss) -> MissRecord {
+    MissRecord {
+        kernel: miss.kernel.clone(),
+        address: format!("{:#x}", miss.address),
+        bytes: miss.bytes,
+        buffer: miss.buffer,
+    }
 }
 
 /// Copies the first `length` bytes of a file.

@@ -192,7 +192,7 @@ impl<'a> Taking<'a> {
             Some(Way::Recopy) => self
                 .copy_ahead(&worker, report)
                 .and_then(|()| self.stopped(&worker, Mode::Recopy, report)),
-            Some(way) => self.behind(&worker, way, request.then, report),
+            Some(Way::Snapshot | Way::Cow) => self.behind(&worker, request.then, report),
         };
         match taken {
             Ok(parts) => self.finish(parts, request.then, report),
@@ -411,6 +411,7 @@ impl<'a> Taking<'a> {
     /// What the daemon must know at restore.
     fn record(&self, agent: Option<AgentRecord>) -> Record {
         let log = self.session.log();
+        let worker = self.session.lock().worker.clone();
         let text = |(name, value): (&String, &std::ffi::OsString)| {
             Some((name.clone(), value.to_str()?.to_owned()))
         };
@@ -419,7 +420,8 @@ impl<'a> Taking<'a> {
             log_length: log.metadata().map_or(0, |m| m.len()),
             log,
             agent,
-            soft: self.session.lock().worker.as_ref().map(|w| w.driver.soft),
+            soft: worker.as_ref().map(|w| w.driver.soft),
+            kernels_first: worker.is_some_and(|w| w.kernels_first),
             variables: self.session.variables.iter().filter_map(text).collect(),
         }
     }

@@ -48,6 +48,7 @@ impl Conductor {
             self.shared.give_up(error);
         }
         self.shared.end();
+        self.shared.settle(&self.driver);
         self.sink
     }
 
@@ -100,7 +101,7 @@ impl Conductor {
             let mut orders = std::iter::from_fn(|| next(shared, driver));
             sink.take(&mut orders, &mut |piece| read(shared, piece))?;
             let mut inner = shared.inner.lock();
-            if inner.failure.is_some() {
+            if inner.is_given_up() {
                 return Ok(());
             }
             if inner.map.left().pieces == 0 {
@@ -120,7 +121,7 @@ fn next(shared: &Shared, driver: &Driver) -> Option<Order> {
     let yields = inner
         .yield_until
         .is_some_and(|until| Instant::now() < until);
-    if inner.failure.is_some() || yields && !inner.pressed {
+    if inner.is_given_up() || yields && !inner.pressed {
         return None;
     }
     let (index, slot) = pick(&mut inner, driver)?;

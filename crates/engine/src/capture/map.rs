@@ -197,6 +197,12 @@ impl ChunkMap {
         (address < alias.end).then_some((*start, *alias))
     }
 
+    /// The number of the buffer at an address of the program.
+    pub(crate) fn buffer_at(&self, address: Address) -> Option<u64> {
+        let (_, alias) = self.alias_at(address)?;
+        Some(self.pieces[self.buffers[alias.buffer].first].buffer)
+    }
+
     /// Mappings side by side look like one buffer to the program.
     fn joined(&self, mut start: Address, mut end: Address) -> (Address, Address) {
         while let Some((before, alias)) = self.aliases.range(..start).next_back()

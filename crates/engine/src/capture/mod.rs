@@ -12,12 +12,14 @@
 //! copies whatever has another digest in the stop than what it has copied ahead. A capture that has been
 //! overtaken by an unforeseen write gives no image: [`Outcome::Overtaken`].
 
+mod checker;
 mod conductor;
 mod map;
 mod pool;
 mod ready;
 mod reference;
 mod shared;
+mod vouch;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -26,15 +28,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fermata_abi::op::Handle;
 use fermata_device::StreamHandle;
 use fermata_state::Session;
 
+use self::checker::Checker;
 use self::conductor::Conductor;
 use self::map::{ChunkMap, Mark, device_of};
 pub use self::pool::SetAside;
 pub use self::ready::{Prepared, Sketch, Wish, prepare, sketch};
 use self::reference::Reference;
 use self::shared::Shared;
+pub use self::vouch::{Miss, Validate, Vouched};
 use self::watch::{Watch, copy_aside};
 use crate::digest::{self, Digest};
 use crate::files::Records;
@@ -91,6 +96,8 @@ pub struct Captured {
     pub summary: Summary,
     /// What it cost.
     pub stall: Stall,
+    /// What vouches for it.
+    pub vouched: Vouched,
 }
 
 /// How a capture has ended.
@@ -99,21 +106,31 @@ pub enum Outcome {
     Complete(Captured),
     /// Everything has been copied ahead; the sink takes the rest in the stop.
     Ahead(Ahead),
-    /// Pieces were written before they were copied, and nobody had foreseen it. What was copied is not lost.
+    /// These buffers were written before they were copied, and nobody had foreseen it, or it cannot be vouched
+    /// that none was. What was copied is not lost.
     Overtaken(Ahead, BTreeSet<u64>),
 }
 
-/// What has been copied before a stop.
+/// What has been copied before a stop, which compares all of it.
 pub struct Ahead {
     pub(crate) sink: Sink,
     /// What it has cost.
     pub stall: Stall,
+    /// What vouches for the image that comes of it.
+    pub vouched: Vouched,
+    /// Whether the copying was to be an image and was overtaken.
+    overtaken: bool,
+    /// Buffers that somebody has written whom no twin has named.
+    unexplained: BTreeSet<u64>,
+    /// Kernels that may have.
+    suspects: Vec<Handle>,
 }
 
 /// A capture under way.
 pub struct Capture {
     shared: Arc<Shared>,
     thread: JoinHandle<Result<Outcome, EngineError>>,
+    way: Way,
     total: u64,
 }
 
@@ -132,8 +149,14 @@ pub fn begin(
     prepared.hand_over(&mut site.live);
     match begin_with(site, &mut prepared, image, check) {
         Ok((map, exposed, records, reference)) => {
-            let Prepared { sink, pools, .. } = prepared;
-            let shared = Arc::new(Shared::new(Purpose::Start, map, pools));
+            let Prepared {
+                way,
+                vouched,
+                sink,
+                pools,
+                ..
+            } = prepared;
+            let shared = Arc::new(Shared::new(Purpose::Start, map, pools, vouched));
             let finish = Finish {
                 image: image.to_owned(),
                 records,
@@ -141,7 +164,7 @@ pub fn begin(
                 start,
                 reference,
             };
-            launch(site, shared, sink, exposed, Some(finish))
+            launch(site, shared, way, sink, exposed, Some(finish))
         }
         Err(error) => {
             site.live.forget_current();
@@ -187,7 +210,11 @@ fn begin_with(
         };
         let map = match map {
             Some(map) => map,
-            None => known_all(site, prepared, &plan)?,
+            None => {
+                // A snapshot that has outgrown its pool since goes on as this.
+                prepared.way = Way::Cow;
+                known_all(site, prepared, &plan)?
+            }
         };
         let records = Records::encode(image, &site.session)?;
         Ok((map, records, reference))
@@ -232,11 +259,9 @@ fn aside_all(
     for index in map.indices() {
         let piece = *map.piece(index);
         let device = device_of(&piece);
-        let pool = prepared
-            .pools
-            .iter_mut()
-            .find(|pool| pool.device() == device);
-        let Some(slot) = pool.and_then(|pool| pool.take(piece.len as u64)) else {
+        let Some(slot) = prepared.slot(device, piece.len as u64) else {
+            // All of the pool is for what is about to be written.
+            prepared.put_back(&map, &aside);
             return Ok(None);
         };
         aside.entry(device).or_default().push((index, slot));
@@ -270,7 +295,11 @@ fn known_all(
     prepared: &mut Prepared,
     plan: &[Piece],
 ) -> Result<ChunkMap, EngineError> {
-    let digests = digest::on_any_device(&mut site.live, plan)?;
+    let by_content = prepared.vouched.by.by_content();
+    let digests = match by_content {
+        true => digest::on_any_device(&mut site.live, plan)?,
+        false => vec![Digest::Unknown; plan.len()],
+    };
     take_unwatched(site, &mut prepared.sink, plan)?;
     let of_variables = variable_buffers(site);
     let small = plan
@@ -291,8 +320,9 @@ fn known_all(
             digest,
         };
         let variable = small && of_variables.contains(&piece.buffer);
-        // What no device can hash could not be validated later.
-        let at_once = variable || digest == Digest::Unknown || prepared.sink.has(&order);
+        // What no device can hash could not be validated by content later.
+        let unknown = by_content && digest == Digest::Unknown;
+        let at_once = variable || unknown || prepared.sink.has(&order);
         if at_once {
             now.push(order);
         }
@@ -332,8 +362,15 @@ pub fn begin_ahead(
         }
     };
     let map = all_on_devices(&site.session, &plan);
-    let shared = Arc::new(Shared::new(Purpose::End, map, prepared.pools));
-    launch(site, shared, prepared.sink, exposed, None)
+    let Prepared {
+        way,
+        vouched,
+        sink,
+        pools,
+        ..
+    } = prepared;
+    let shared = Arc::new(Shared::new(Purpose::End, map, pools, vouched));
+    launch(site, shared, way, sink, exposed, None)
 }
 
 /// What the thread needs to make an image of what it has copied.
@@ -348,13 +385,18 @@ struct Finish {
 fn launch(
     site: &mut Site,
     shared: Arc<Shared>,
+    way: Way,
     sink: Sink,
     exposed: Exposed,
     finish: Option<Finish>,
 ) -> Result<(Capture, Box<dyn Gate>), EngineError> {
-    let total = shared.inner.lock().map.left().bytes;
+    let (total, validate) = {
+        let inner = shared.inner.lock();
+        (inner.map.left().bytes, inner.vouched.by)
+    };
     let predictor = site.live.predictor.take().unwrap_or_default();
-    let mut watch = Watch::new(Arc::clone(&shared), exposed, predictor);
+    let checker = validate.by_twins().then(|| Checker::new(site));
+    let mut watch = Watch::new(Arc::clone(&shared), exposed, predictor, checker);
     let conductor = Conductor {
         shared: Arc::clone(&shared),
         driver: Arc::clone(&site.live.driver),
@@ -370,6 +412,7 @@ fn launch(
             let capture = Capture {
                 shared,
                 thread,
+                way,
                 total,
             };
             Ok((capture, Box::new(watch)))
@@ -386,9 +429,29 @@ fn launch(
 
 /// What becomes of a sink whose pieces have been read.
 fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcome, EngineError> {
-    let (failure, stall) = {
+    let (failure, yielded, stall, vouched, launched) = {
         let mut inner = shared.inner.lock();
-        (inner.failure.take(), inner.stall)
+        let launched = std::mem::take(&mut inner.launched);
+        inner.count_wait();
+        let mut vouched = std::mem::take(&mut inner.vouched);
+        if let Some(why) = &inner.yielded {
+            vouched.note.clone_from(why);
+        }
+        let yielded = inner.yielded.is_some();
+        let failure = inner.failure.take();
+        (failure, yielded, inner.stall, vouched, launched)
+    };
+    let ahead = |sink, overtaken: Option<&BTreeSet<u64>>| {
+        let named: BTreeSet<u64> = vouched.misses.iter().map(|miss| miss.buffer).collect();
+        let buffers = overtaken.into_iter().flatten().copied();
+        Ahead {
+            sink,
+            stall,
+            overtaken: overtaken.is_some(),
+            unexplained: buffers.filter(|buffer| !named.contains(buffer)).collect(),
+            suspects: vouch::suspects(launched.iter().map(|(function, open)| (*function, *open))),
+            vouched: vouched.clone().compared(),
+        }
     };
     let Some(finish) = finish else {
         // Whatever has ended the copying ahead, the stop takes the rest, unless nothing can be written. What
@@ -397,15 +460,19 @@ fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcom
             // The first failure is the one to report.
             return Err(failure.unwrap_or(error));
         }
-        return Ok(Outcome::Ahead(Ahead { sink, stall }));
+        return Ok(Outcome::Ahead(ahead(sink, None)));
     };
     if let Some(failure) = failure {
         return Err(failure);
     }
     let wrong = sink.differing()?;
-    if !wrong.is_empty() {
-        let buffers: BTreeSet<u64> = wrong.iter().map(|piece| piece.buffer).collect();
-        return Ok(Outcome::Overtaken(Ahead { sink, stall }, buffers));
+    let mut buffers: BTreeSet<u64> = wrong.iter().map(|piece| piece.buffer).collect();
+    if vouched.fails() {
+        let missed = vouched.misses.iter().map(|miss| miss.buffer);
+        buffers.extend(missed.filter(|buffer| *buffer != 0));
+    }
+    if yielded || vouched.fails() || !buffers.is_empty() {
+        return Ok(Outcome::Overtaken(ahead(sink, Some(&buffers)), buffers));
     }
     let kept = sink.close()?.finish()?;
     if let Some(reference) = &finish.reference {
@@ -418,10 +485,19 @@ fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcom
         finish.summary,
         finish.start,
     )?;
-    Ok(Outcome::Complete(Captured { summary, stall }))
+    Ok(Outcome::Complete(Captured {
+        summary,
+        stall,
+        vouched,
+    }))
 }
 
 impl Capture {
+    /// How it goes: a snapshot that no longer fits goes as `cow`.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
     /// Bytes copied and bytes in all.
     pub fn progress(&self) -> (u64, u64) {
         let moved = self.shared.inner.lock().moved;

@@ -8,19 +8,23 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use fermata_device::PinnedPool;
 use fermata_device::hash::Hasher;
+use fermata_device::{ContextHandle, PinnedPool};
 use fermata_store::Store;
 use parking_lot::Mutex;
 
-use super::map::device_of;
+use super::map::{ChunkMap, Slot, device_of};
 use super::pool::{DevicePool, PAGE, Place, room, slot_bytes};
-use super::{Way, is_device};
+use super::vouch::{Validate, Vouched};
+use super::{Way, checker, is_device};
 use crate::digest::SharedHasher;
 use crate::live::Reach;
 use crate::protocol::pieces;
 use crate::sink::Sink;
 use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Site, Tier, variables};
+
+/// Captures that are overtaken before a session is captured at its end, if nobody says how.
+const OFTEN: u32 = 2;
 
 /// How the program is captured, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +33,14 @@ pub struct Wish {
     pub way: Option<Way>,
     /// Bytes of each device's memory to set aside at most, for `cow`.
     pub pool_bytes: u64,
+    /// What is to vouch for the image.
+    pub validate: Validate,
 }
 
 /// What can be made ready while the program runs. Dropped, it gives everything back.
 pub struct Prepared {
     pub(super) way: Way,
+    pub(super) vouched: Vouched,
     pub(super) sink: Sink,
     pub(super) pools: Vec<DevicePool>,
     staging: Option<PinnedPool>,
@@ -43,7 +50,11 @@ pub struct Prepared {
 /// What has to be known of a session to make ready for a capture of it.
 pub struct Sketch {
     wish: Wish,
+    /// Why twins cannot vouch for all of the session; empty if they can, or were not asked for.
+    without: String,
     bytes: BTreeMap<u32, u64>,
+    /// The context of each device that its memory is hashed from.
+    contexts: BTreeMap<u32, ContextHandle>,
     places: Vec<Place>,
     reach: Reach,
     tier: Option<Arc<Tier>>,
@@ -55,7 +66,11 @@ pub struct Sketch {
 ///
 /// # Errors
 /// What the driver says; the session is as before.
-pub fn sketch(site: &mut Site, wish: Wish) -> Result<Sketch, EngineError> {
+pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
+    if wish.way.is_none() && site.live.overtaken >= OFTEN {
+        // What cannot be foreseen need not be, if the image is of the end.
+        wish.way = Some(Way::Recopy);
+    }
     for base in site.live.set_aside.loose() {
         // Addresses that cannot be given back stay taken, which harms nobody.
         let _ = site.live.space.unreserve(base);
@@ -72,7 +87,18 @@ pub fn sketch(site: &mut Site, wish: Wish) -> Result<Sketch, EngineError> {
     predictor.forget(&site.session);
     predictor.prepare(site);
     site.live.predictor = Some(predictor);
+    let without = match wish.validate.by_twins() {
+        true => checker::prepare(site),
+        false => String::new(),
+    };
+    site.live.adopt_staging();
     let reach = site.live.reach();
+    let mut contexts = BTreeMap::new();
+    for device in bytes.keys() {
+        let context = site.live.enter_device(*device);
+        let context = context.map_err(EngineError::driver(format!("reach device {device}")))?;
+        contexts.insert(*device, context.handle);
+    }
     let mut places = Vec::new();
     for (device, needed) in bytes.iter().filter(|_| wish.way != Some(Way::Recopy)) {
         let wanted = match wish.way {
@@ -94,7 +120,9 @@ pub fn sketch(site: &mut Site, wish: Wish) -> Result<Sketch, EngineError> {
     }
     Ok(Sketch {
         wish,
+        without,
         bytes,
+        contexts,
         places,
         reach,
         tier: site.live.tier.clone(),
@@ -110,18 +138,18 @@ pub fn sketch(site: &mut Site, wish: Wish) -> Result<Sketch, EngineError> {
 /// What the driver or the store says; the session is as before.
 pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineError> {
     let driver = Arc::clone(&sketch.reach.driver);
-    for device in sketch.bytes.keys() {
-        let context = sketch.reach.context(*device)?;
+    for (device, context) in &sketch.contexts {
         let failed = || EngineError::driver(format!("make device {device} ready"));
-        driver.set_current(context).map_err(failed())?;
+        driver.set_current(*context).map_err(failed())?;
         if sketch.reach.staging.is_none() {
             let staging = PinnedPool::new(&driver, STAGING_BUFFERS, CHUNK as usize);
             sketch.reach.staging = Some(staging.map_err(failed())?);
         }
-        if sketch.hashes && !sketch.hashers.contains_key(device) {
+        let there = sketch.hashers.get(device);
+        if sketch.hashes && there.is_none_or(|(known, _)| known != context) {
             // A device that cannot hash is noticed when it should.
             if let Ok(hasher) = Hasher::new(&driver, *device) {
-                let shared = (context, Arc::new(Mutex::new(hasher)));
+                let shared = (*context, Arc::new(Mutex::new(hasher)));
                 sketch.hashers.insert(*device, shared);
             }
         }
@@ -130,12 +158,19 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
     let sink = Sink::over(sketch.reach, sketch.tier, store)?;
     let mut prepared = Prepared {
         way: sketch.wish.way.unwrap_or(Way::Snapshot),
+        vouched: Vouched::default(),
         sink,
         pools: Vec::new(),
         staging,
         hashers: sketch.hashers,
     };
+    let vouch = |prepared: &mut Prepared| {
+        let validate = sketch.wish.validate;
+        let (by, note) = validate.with(prepared.way, &sketch.without);
+        (prepared.vouched.by, prepared.vouched.note) = (by, note);
+    };
     if prepared.way == Way::Recopy {
+        vouch(&mut prepared);
         return Ok(prepared);
     }
     let mut fits = true;
@@ -157,6 +192,7 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
                 .min(sketch.wish.pool_bytes.next_multiple_of(PAGE));
         }
     }
+    vouch(&mut prepared);
     for place in sketch.places {
         prepared.pools.push(DevicePool::new(&driver, place)?);
     }
@@ -169,15 +205,33 @@ impl Prepared {
         self.way
     }
 
+    /// What will vouch for it.
+    pub fn vouched(&self) -> &Vouched {
+        &self.vouched
+    }
+
+    /// A slot of `bytes` in the pool of `device`, if there is room.
+    pub(super) fn slot(&mut self, device: u32, bytes: u64) -> Option<Slot> {
+        let mut pools = self.pools.iter_mut();
+        pools.find(|pool| pool.device() == device)?.take(bytes)
+    }
+
+    /// Gives slots back that nothing was copied to: by device, each with its piece's index in `map`.
+    pub(super) fn put_back(&mut self, map: &ChunkMap, aside: &BTreeMap<u32, Vec<(usize, Slot)>>) {
+        for pool in &mut self.pools {
+            for (index, slot) in aside.get(&pool.device()).into_iter().flatten() {
+                pool.put(*slot, map.piece(*index).len as u64);
+            }
+        }
+    }
+
     /// What was made for the session stays with it.
     pub(super) fn hand_over(&self, live: &mut Live) {
         if live.staging.is_none() {
             live.staging.clone_from(&self.staging);
         }
         for (device, hasher) in &self.hashers {
-            live.hashers
-                .entry(*device)
-                .or_insert_with(|| hasher.clone());
+            live.hashers.insert(*device, hasher.clone());
         }
         live.forget_current();
     }

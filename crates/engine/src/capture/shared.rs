@@ -1,14 +1,16 @@
 //! What the thread that serves the program and the thread that copies have in common.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::StreamRef;
+use fermata_abi::op::{Handle, StreamRef};
 use fermata_device::{ContextHandle, Driver, EventHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::map::{ChunkMap, Mark};
 use super::pool::DevicePool;
+use super::vouch::Vouched;
 use super::{Purpose, Stall};
 use crate::EngineError;
 
@@ -18,6 +20,8 @@ pub(crate) struct MarkEvent {
     pub event: EventHandle,
     pub context: ContextHandle,
     pub stream: StreamRef,
+    /// The event is in the stream; before that, only the whole context's work says when the copies have ended.
+    pub recorded: bool,
     pub passed: bool,
 }
 
@@ -27,9 +31,20 @@ pub(crate) struct Inner {
     pub pools: Vec<DevicePool>,
     pub marks: Vec<MarkEvent>,
     pub failure: Option<EngineError>,
+    /// The image was given up so that the program need not wait; a stop takes what has changed. Why.
+    pub yielded: Option<String>,
     /// Copies wait until then, for the program has transfers of its own.
     pub yield_until: Option<Instant>,
     pub stall: Stall,
+    /// Since when an operation waits, if one does.
+    pub waiting: Option<Instant>,
+    pub vouched: Vouched,
+    /// Contexts in which twins have been launched.
+    pub checked_in: BTreeSet<ContextHandle>,
+    /// Kernels launched meanwhile, each with whether all it touches was foreseen.
+    pub launched: HashMap<Handle, bool>,
+    /// The gate has been closed, and has told all it knows.
+    pub closed: bool,
     /// The serving thread waits for a piece.
     pub pressed: bool,
     /// Passes over what was written meanwhile, and the bytes of the last.
@@ -46,18 +61,31 @@ pub(crate) struct Shared {
     pub changed: Condvar,
     /// Nothing more is read from the program's memory.
     over: AtomicBool,
+    /// Every twin that was launched before that has ended.
+    settled: AtomicBool,
 }
 
 impl Shared {
-    pub(crate) fn new(purpose: Purpose, map: ChunkMap, pools: Vec<DevicePool>) -> Self {
+    pub(crate) fn new(
+        purpose: Purpose,
+        map: ChunkMap,
+        pools: Vec<DevicePool>,
+        vouched: Vouched,
+    ) -> Self {
         let last_pass = map.left().bytes;
         let inner = Inner {
             map,
             pools,
             marks: Vec::new(),
             failure: None,
+            yielded: None,
             yield_until: None,
             stall: Stall::default(),
+            waiting: None,
+            vouched,
+            checked_in: BTreeSet::new(),
+            launched: HashMap::new(),
+            closed: false,
             pressed: false,
             passes: 1,
             last_pass,
@@ -68,6 +96,7 @@ impl Shared {
             inner: Mutex::new(inner),
             changed: Condvar::new(),
             over: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
         }
     }
 
@@ -83,15 +112,47 @@ impl Shared {
         self.changed.notify_all();
     }
 
+    /// Whether twins that were launched while data was copied have all ended.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// Waits until twins that were launched while data was copied have ended, and what they have found has been
+    /// told by the gate. Called by the thread that has copied; its current context changes.
+    pub(crate) fn settle(&self, driver: &Driver) {
+        let contexts = self.inner.lock().checked_in.clone();
+        for context in &contexts {
+            // A context that has failed has nothing more to report.
+            let _ = driver
+                .set_current(*context)
+                .and_then(|()| driver.synchronize_context());
+        }
+        self.settled.store(true, Ordering::Release);
+        let until = Instant::now() + CLOSING;
+        let mut inner = self.inner.lock();
+        while !contexts.is_empty() && !inner.closed && inner.failure.is_none() {
+            if self.changed.wait_until(&mut inner, until).timed_out() {
+                let why = "what twins have found is not told".to_owned();
+                inner.failure.get_or_insert(EngineError::Internal(why));
+            }
+        }
+    }
+
     /// The attempt is given up; the first reason is the one that is told.
     pub(crate) fn give_up(&self, why: EngineError) {
         self.inner.lock().failure.get_or_insert(why);
         self.changed.notify_all();
     }
 
-    /// Whether the attempt has been given up.
+    /// The program does not wait any longer: what it overwrites is taken in a stop.
+    pub(crate) fn make_way(&self, why: &str) {
+        self.inner.lock().yielded.get_or_insert(why.to_owned());
+        self.changed.notify_all();
+    }
+
+    /// Whether nothing is copied any more for this attempt, whose gate lets everything pass.
     pub(crate) fn given_up(&self) -> bool {
-        self.inner.lock().failure.is_some()
+        self.inner.lock().is_given_up()
     }
 
     /// Lets the program's transfers go first for about `time`.
@@ -103,10 +164,33 @@ impl Shared {
     }
 }
 
+/// A gate whose work is done is closed within this time.
+const CLOSING: Duration = Duration::from_secs(30);
 /// Copies never wait longer than this for the program's transfers, so that they end some day.
 const LONGEST_YIELD: Duration = Duration::from_millis(20);
 
 impl Inner {
+    /// An operation waits no longer, or what it waits for has come.
+    pub(crate) fn count_wait(&mut self) {
+        if let Some(since) = self.waiting.take() {
+            self.stall.waits += 1;
+            self.stall.waited += since.elapsed();
+        }
+    }
+
+    /// Whether the attempt has been given up, with or without an image that comes of it.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.failure.is_some() || self.yielded.is_some()
+    }
+
+    /// A launch could not be checked; the first reason is told.
+    pub(crate) fn unchecked(&mut self, why: &str) {
+        self.vouched.unchecked += 1;
+        if self.vouched.note.is_empty() {
+            self.vouched.note = why.to_owned();
+        }
+    }
+
     /// Whether all work before a mark is complete. The caller's current context may change.
     pub(crate) fn has_passed(marks: &mut [MarkEvent], driver: &Driver, mark: Mark) -> bool {
         // What was put aside while the program stood still has no mark.

@@ -12,20 +12,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Op, Place, StreamRef};
+use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Launch, Op, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{Driver, DriverError, EventHandle, StreamHandle};
 
 use super::Purpose;
+use super::checker::{Checker, kernels_of};
 use super::map::{ChunkMap, Slot, State, address_of, device_of};
 use super::pool::DevicePool;
 use super::shared::{MarkEvent, Shared};
-use crate::access::Predictor;
+use crate::access::{AccessSet, Predictor};
 use crate::live::Exposed;
 use crate::{EngineError, Gate, Passage, Site};
 
-/// A capture that lets an operation wait longer than this is given up, so that the program goes on.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// An operation that has waited for this long waits no longer: a stop takes what it overwrites.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait for the copying to end.
+const ENDING: Duration = Duration::from_secs(30);
 /// Copies of the program from this many bytes up go before ours.
 const NOTABLE: u64 = 1 << 20;
 /// Bytes a second that a link is taken to move, when transfers of the program are given way to.
@@ -39,11 +42,22 @@ pub(crate) struct Watch {
     exposed: Option<Exposed>,
     touched: Vec<usize>,
     waiting_since: Option<Instant>,
+    /// Launches twins, if they are to vouch for the image.
+    checker: Option<Checker>,
+    /// What is foreseen of the operation at hand.
+    set: AccessSet,
 }
 
 impl Watch {
-    pub(crate) fn new(shared: Arc<Shared>, exposed: Exposed, predictor: Box<Predictor>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        exposed: Exposed,
+        predictor: Box<Predictor>,
+        checker: Option<Checker>,
+    ) -> Self {
         Self {
+            checker,
+            set: AccessSet::nothing(),
             shared,
             predictor,
             exposed: Some(exposed),
@@ -68,25 +82,53 @@ impl Watch {
 
     fn not_yet(&mut self) -> Passage {
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
+        self.shared.inner.lock().waiting.get_or_insert(since);
         if since.elapsed() > PATIENCE {
-            self.shared.give_up(EngineError::Internal(format!(
-                "an operation of the program would have waited longer than {} s; the checkpoint was \
-                 given up so that the program goes on",
+            self.shared.make_way(&format!(
+                "an operation of the program would have waited longer than {} s",
                 PATIENCE.as_secs()
-            )));
+            ));
             return self.go();
         }
         Passage::NotYet
     }
 
     fn go(&mut self) -> Passage {
-        if let Some(since) = self.waiting_since.take() {
+        if self.waiting_since.take().is_some() {
             let mut inner = self.shared.inner.lock();
-            inner.stall.waits += 1;
-            inner.stall.waited += since.elapsed();
+            inner.count_wait();
             inner.pressed = false;
         }
         Passage::Go
+    }
+
+    /// Takes what twins have found: now, or if it is time.
+    fn look(&mut self, site: &mut Site, now: bool) {
+        if let Some(checker) = &mut self.checker {
+            checker.look(site, &mut self.predictor, &self.shared, now);
+        }
+    }
+
+    /// Notes which kernels run while data is copied.
+    fn note_launch(&mut self, site: &Site, op: &Op<'_>) {
+        let complete = self.set.complete;
+        match op {
+            Op::Launch { launch, .. } => {
+                let mut inner = self.shared.inner.lock();
+                *inner.launched.entry(launch.function).or_insert(true) &= complete;
+            }
+            Op::GraphLaunch { exec, .. } => {
+                let kernels = kernels_of(&site.session, *exec);
+                let mut inner = self.shared.inner.lock();
+                for function in &kernels {
+                    *inner.launched.entry(*function).or_insert(true) &= complete;
+                }
+                if self.checker.is_some() && !kernels.is_empty() {
+                    inner.unchecked("a graph's kernels run as they are");
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Notes what is about to be written.
@@ -137,16 +179,19 @@ impl Watch {
             driver.stream_wait(handle, event, 0)?;
         }
         if !aside.is_empty() {
-            let event = driver.create_event(cu::CU_EVENT_DISABLE_TIMING)?;
-            copy_aside(&driver, &inner.map, &aside, handle)?;
-            driver.record_event(event, handle, 0)?;
+            let context = site.live.enter(stream.context)?.handle;
             let mark = inner.marks.len();
+            // Noted first: whatever fails from here on, the pool is not given back before its copies end.
             inner.marks.push(MarkEvent {
-                event,
-                context: site.live.enter(stream.context)?.handle,
+                event: driver.create_event(cu::CU_EVENT_DISABLE_TIMING)?,
+                context,
                 stream,
+                recorded: false,
                 passed: false,
             });
+            copy_aside(&driver, &inner.map, &aside, handle)?;
+            driver.record_event(inner.marks[mark].event, handle, 0)?;
+            inner.marks[mark].recorded = true;
             for (index, slot) in &aside {
                 inner.map.set_isolated(*index, *slot, mark);
                 inner.stall.isolated_bytes += inner.map.piece(*index).len as u64;
@@ -253,21 +298,23 @@ impl Gate for Watch {
         let Some(stream) = stream_of(op) else {
             return Ok(Passage::Go);
         };
-        let set = self.predictor.predict(op, site);
+        self.look(site, false);
+        self.set = self.predictor.predict(op, site);
         if self.waiting_since.is_none() {
+            self.note_launch(site, op);
             let moved = transfer_bytes(op);
             if moved >= NOTABLE {
                 self.shared
                     .yield_for(Duration::from_secs_f64(moved as f64 / LINK));
             }
-            if !set.complete {
+            if !self.set.complete {
                 self.shared.inner.lock().stall.incomplete += 1;
             }
         }
         self.touched.clear();
         {
             let inner = self.shared.inner.lock();
-            for target in &set.writes {
+            for target in &self.set.writes {
                 inner.map.touched(target, &mut self.touched);
             }
         }
@@ -303,8 +350,22 @@ impl Gate for Watch {
         }
     }
 
+    fn launch(
+        &mut self,
+        site: &mut Site,
+        launch: &Launch<'_>,
+        stream: StreamRef,
+    ) -> Result<bool, DriverError> {
+        match &mut self.checker {
+            Some(checker) if !self.shared.is_over() => {
+                checker.launch(site, launch, stream, &self.set, &self.shared)
+            }
+            _ => Ok(false),
+        }
+    }
+
     fn finished(&self) -> bool {
-        self.shared.is_over()
+        self.shared.is_over() && (self.checker.is_none() || self.shared.is_settled())
     }
 
     fn close(&mut self, site: &mut Site) {
@@ -312,7 +373,7 @@ impl Gate for Watch {
             self.shared.give_up(EngineError::Internal(
                 "the program has ended or stopped while it was copied".to_owned(),
             ));
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + ENDING;
             let mut inner = self.shared.inner.lock();
             while !self.shared.is_over() {
                 if self
@@ -326,18 +387,35 @@ impl Gate for Watch {
                 }
             }
         }
-        let (marks, pools) = {
+        let driver = Arc::clone(&site.live.driver);
+        let (marks, pools, unsettled) = {
             let mut inner = self.shared.inner.lock();
             (
                 std::mem::take(&mut inner.marks),
                 std::mem::take(&mut inner.pools),
+                inner.checked_in.clone(),
             )
         };
-        let driver = Arc::clone(&site.live.driver);
+        for context in unsettled {
+            // The program has ended or stands still, so this ends; a dead context has nothing to report.
+            let _ = driver
+                .set_current(context)
+                .and_then(|()| driver.synchronize_context());
+        }
+        site.live.forget_current();
+        self.look(site, true);
+        if let Some(checker) = self.checker.take() {
+            checker.close(site);
+        }
+        self.shared.inner.lock().closed = true;
+        self.shared.changed.notify_all();
         for mark in marks {
             if !mark.passed && driver.set_current(mark.context).is_ok() {
                 // Memory must not go before the copies into it have ended; a dead context has none.
-                let _ = driver.synchronize_event(mark.event);
+                let _ = match mark.recorded {
+                    true => driver.synchronize_event(mark.event),
+                    false => driver.synchronize_context(),
+                };
             }
             let _ = driver.destroy_event(mark.event);
         }

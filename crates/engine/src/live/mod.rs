@@ -5,6 +5,7 @@ mod graphs;
 mod handles;
 mod moved;
 mod reach;
+mod spare;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,11 +22,14 @@ pub(crate) use exposed::Exposed;
 pub use handles::HandleMap;
 pub use moved::Moved;
 pub(crate) use reach::Reach;
+pub use spare::SpareStaging;
 
 use crate::access::Predictor;
 use crate::capture::SetAside;
 use crate::digest::SharedHasher;
-use crate::{CHUNK, STAGING_BUFFERS, Tier};
+use crate::twin::Twins;
+use crate::variables::Discovered;
+use crate::{CHUNK, HOST_BUFFER, STAGING_BUFFERS, Tier};
 
 /// Runs a host callback of the program by its id, and returns when it has run. Called on threads of the driver.
 pub type HostCaller = Arc<dyn Fn(u64) + Send + Sync>;
@@ -93,14 +97,24 @@ pub struct Live {
     pub moved: Moved,
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
+    /// Bytes of host memory that may hold what waits for the store, beside the staging buffers.
+    pub host_buffer: u64,
+    /// Staging buffers that are made beside, before anybody needs them.
+    pub spare_staging: SpareStaging,
     /// The registered memory tier, if there is one.
     pub tier: Option<Arc<Tier>>,
     /// Hash kernels by device, each loaded into the context it is used from.
     pub(crate) hashers: HashMap<u32, SharedHasher>,
     /// What a capture has set aside: free memory from the program's point of view.
     pub set_aside: SetAside,
+    /// Which modules' variables are recorded.
+    pub(crate) discovered: Discovered,
     /// What is known of kernels' accesses, kept from one checkpoint to the next.
     pub(crate) predictor: Option<Box<Predictor>>,
+    /// Kernels that check their stores, kept from one checkpoint to the next.
+    pub(crate) twins: Option<Box<Twins>>,
+    /// Captures that unforeseen writes have overtaken.
+    pub(crate) overtaken: u32,
     current: Option<ContextHandle>,
 }
 
@@ -136,9 +150,14 @@ impl Live {
             device_hashes: false,
             hashers: HashMap::new(),
             set_aside: SetAside::default(),
+            discovered: Discovered::default(),
             predictor: None,
+            twins: None,
+            overtaken: 0,
             moved: Moved::default(),
             staging: None,
+            host_buffer: HOST_BUFFER,
+            spare_staging: SpareStaging::default(),
             tier: None,
             current: None,
         })
@@ -256,14 +275,22 @@ impl Live {
         self.enter(handle)
     }
 
+    /// Takes staging buffers that have been made ahead.
+    pub(crate) fn adopt_staging(&mut self) {
+        if self.staging.is_none() {
+            let tier = self.tier.as_ref();
+            self.staging = tier
+                .and_then(|tier| tier.staging())
+                .or_else(|| self.spare_staging.get());
+        }
+    }
+
     /// Makes the staging buffers, which are kept for the next transfer.
     ///
     /// # Errors
     /// No context, or no memory to pin.
     pub fn prepare_staging(&mut self) -> Result<(), DriverError> {
-        if self.staging.is_none() {
-            self.staging = self.tier.as_ref().and_then(|tier| tier.staging());
-        }
+        self.adopt_staging();
         if self.staging.is_none() {
             self.enter_any()?;
             self.staging = Some(PinnedPool::new(

@@ -20,6 +20,8 @@ pub(crate) struct Reach {
     arrays: HashMap<Handle, (ArrayHandle, u32)>,
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
+    /// Bytes of host memory that may hold what waits for the store, beside the staging buffers.
+    pub host_buffer: u64,
 }
 
 impl Live {
@@ -43,6 +45,7 @@ impl Live {
             contexts,
             arrays: arrays.collect(),
             staging: self.staging.clone(),
+            host_buffer: self.host_buffer,
         }
     }
 }

@@ -54,6 +54,9 @@ pub fn capture(
     progress: Progress<'_>,
 ) -> Result<Captured, EngineError> {
     let start = Instant::now();
+    if let Some(ahead) = &ahead {
+        ahead.teach(site);
+    }
     settle(&mut site.live)?;
     variables::discover(site)?;
     let exposed = site.live.expose(&site.session)?;

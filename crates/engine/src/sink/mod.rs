@@ -6,7 +6,8 @@
 //!                └ copy device ─► host ── `read(piece)`: the device memory may change now
 //!                                  └► helpers (every core): hash, compare or name, write ─► table
 //!  where copies arrive: in a place of a pack, if the registered tier (crate::tier) has one; else in a
-//!  staging buffer, from which a helper writes
+//!  staging buffer, from which a helper writes; while the store is slower than the link, chunks that wait for
+//!  it move on to other memory, up to a limit, so that staging buffers are free for copies
 //!  Sink::mend    copies again what came out wrong, while the device memory is still as it was
 //!  Sink::close ─► Behind::finish    waits for the helpers, publishes the chunks, gives the table
 //! ```
@@ -106,9 +107,9 @@ impl Sink {
         };
         let writer = store.begin_with(options)?;
         Ok(Self {
+            team: Team::start(writer, helpers, reach.host_buffer)?,
             engines: Engines::new(reach, Direction::ToHost),
             flying: VecDeque::new(),
-            team: Team::start(writer, helpers)?,
             tier,
         })
     }
@@ -165,6 +166,9 @@ impl Sink {
         let buffer = loop {
             if let Some(buffer) = self.engines.pool()?.try_take() {
                 break buffer;
+            }
+            if self.team.flow.make_room() {
+                continue;
             }
             if self.flying.is_empty() {
                 let late = || EngineError::Internal("no staging buffer comes back".to_owned());

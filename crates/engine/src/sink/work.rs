@@ -34,6 +34,8 @@ pub(super) struct Job {
 pub(super) enum Content {
     Copied(HostEnd),
     Own(OwnBuffer),
+    /// Moved out of its staging buffer, which was needed.
+    Moved(OwnBuffer),
 }
 
 /// A buffer that goes back to its flow by [`Flow::give_back`].
@@ -65,6 +67,8 @@ type Entry = (u64, Option<(u32, ChunkId)>);
 pub(super) struct Flow {
     queue: Queue<Load>,
     spare: Queue<OwnBuffer>,
+    /// Memory between staging buffers and a store that is slower than the link.
+    reservoir: Mutex<Reservoir>,
     writer: PackWriter,
     table: Mutex<BTreeMap<(u64, u64), Entry>>,
     /// Pieces to be copied again; `None` when that cannot be done any more.
@@ -78,12 +82,24 @@ pub(super) struct Flow {
     pending: AtomicU64,
 }
 
+/// Buffers of [`CHUNK`] bytes, made when they are needed and used again.
+#[derive(Default)]
+struct Reservoir {
+    free: Vec<OwnBuffer>,
+    /// How many more may be made.
+    left: u64,
+}
+
 impl Flow {
-    fn new(writer: PackWriter) -> Self {
+    fn new(writer: PackWriter, reserve: u64) -> Self {
         let spare = Queue::new(OWN_BUFFERS, 1);
         Self {
             queue: Queue::new(usize::MAX, 1),
             spare,
+            reservoir: Mutex::new(Reservoir {
+                free: Vec::new(),
+                left: reserve / CHUNK,
+            }),
             writer,
             table: Mutex::default(),
             wrong: Mutex::new(Some(Vec::new())),
@@ -165,6 +181,38 @@ impl Flow {
         }
     }
 
+    /// Moves a chunk that waits for the store out of its staging buffer, so that copies go on; false if none
+    /// waits there or all memory for this is in use.
+    pub fn make_room(&self) -> bool {
+        let staged = |load: &Load| matches!(load.content, Content::Copied(HostEnd::Buffer(_)));
+        let Some(mut buffer) = self.reserve() else {
+            return false;
+        };
+        let Some(Load { job, content }) = self.queue.take_if(staged) else {
+            self.reservoir.lock().free.push(buffer);
+            return false;
+        };
+        let content = match content {
+            Content::Copied(end) => {
+                let len = job.order.piece.len;
+                buffer[..len].copy_from_slice(&end.bytes()[..len]);
+                Content::Moved(buffer)
+            }
+            other => other,
+        };
+        self.queue.put_back(Load { job, content });
+        true
+    }
+
+    fn reserve(&self) -> Option<OwnBuffer> {
+        let mut reservoir = self.reservoir.lock();
+        if let Some(buffer) = reservoir.free.pop() {
+            return Some(buffer);
+        }
+        reservoir.left = reservoir.left.checked_sub(1)?;
+        Some(AlignedBuf::new(CHUNK as usize))
+    }
+
     pub fn fail(&self, error: EngineError) {
         self.queue.fail(error);
         self.spare
@@ -217,15 +265,19 @@ impl Flow {
             let (bytes, written) = match &content {
                 Content::Copied(end @ HostEnd::Span(_)) => (&end.bytes()[..len], true),
                 Content::Copied(end) => (&end.bytes()[..len], false),
-                Content::Own(buffer) => (&buffer[..len], false),
+                Content::Own(buffer) | Content::Moved(buffer) => (&buffer[..len], false),
             };
             if let Err(error) = self.store(&job, bytes, written) {
                 return self.fail(error);
             }
             self.pending.fetch_sub(1, Ordering::AcqRel);
-            if let Content::Own(buffer) = content {
-                // Fails when nobody wants it any more.
-                let _ = self.spare.push(buffer);
+            match content {
+                Content::Own(buffer) => {
+                    // Fails when nobody wants it any more.
+                    let _ = self.spare.push(buffer);
+                }
+                Content::Moved(buffer) => self.reservoir.lock().free.push(buffer),
+                Content::Copied(_) => {}
             }
         }
     }
@@ -310,8 +362,8 @@ pub(super) struct Team {
 }
 
 impl Team {
-    pub fn start(writer: PackWriter, helpers: usize) -> Result<Self, EngineError> {
-        let flow = Arc::new(Flow::new(writer));
+    pub fn start(writer: PackWriter, helpers: usize, reserve: u64) -> Result<Self, EngineError> {
+        let flow = Arc::new(Flow::new(writer, reserve));
         for _ in 0..OWN_BUFFERS {
             // Their pages are touched when they are used.
             let _ = flow.spare.push(AlignedBuf::new(CHUNK as usize));

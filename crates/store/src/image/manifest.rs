@@ -56,6 +56,8 @@ pub struct Manifest {
     pub phases: Vec<Phase>,
     /// What the program has felt of it beside the stop.
     pub stall: StallRecord,
+    /// What vouches for what was copied while the program ran.
+    pub validation: ValidationRecord,
     /// What the writer needs at restore beyond the above (log length, open files), by name.
     pub extra: BTreeMap<String, serde_json::Value>,
     /// Every other file of the folder; set by `Draft::commit`.
@@ -162,6 +164,38 @@ pub struct StallRecord {
     pub overtaken: u64,
 }
 
+/// What vouches for what was copied while the program ran.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ValidationRecord {
+    /// `content`, `ptx`, `both`, or `off` for nothing; empty in images of earlier releases: `content`.
+    pub by: String,
+    /// Why that is not what was asked for, or why it did not suffice.
+    pub note: String,
+    /// Launches that checked their own stores.
+    pub checked: u64,
+    /// Launches of kernels and graphs that could not, although they should have.
+    pub unchecked: u64,
+    /// Stores that nobody had foreseen, as far as launches can be told apart.
+    pub violations: u64,
+    /// The first of them.
+    pub misses: Vec<MissRecord>,
+}
+
+/// A store that nobody had foreseen.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MissRecord {
+    /// The kernel's name.
+    pub kernel: String,
+    /// Where, in hexadecimal.
+    pub address: String,
+    /// How many bytes.
+    pub bytes: u64,
+    /// Number of the buffer there; 0 if it is none of the image's.
+    pub buffer: u64,
+}
+
 /// A file of the image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
@@ -173,7 +207,20 @@ pub struct FileRecord {
     pub blake3: String,
 }
 
+/// [`ValidationRecord::by`] of an image that nothing vouches for.
+const NOTHING: &str = "off";
+
 impl Manifest {
+    /// What to tell whoever uses the image if nothing vouches for it.
+    pub fn warning(&self) -> Option<String> {
+        (self.validation.by == NOTHING).then(|| {
+            format!(
+                "nothing vouches for image `{}`: it was taken with `--validate off` while the program ran",
+                self.name
+            )
+        })
+    }
+
     /// Reads a manifest; `path` is only named in errors.
     ///
     /// # Errors

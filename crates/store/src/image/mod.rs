@@ -22,8 +22,9 @@ pub use diff::{BufferChange, BufferDiff, Diff, FileChange, FileDiff, diff};
 pub use draft::Draft;
 pub use folder::{Listed, check_name, ls, next_name, rm};
 pub use manifest::{
-    CHUNKS, DeviceRecord, FileRecord, HOST, HostRecord, MANIFEST, MANIFEST_HASH, Manifest, PROFILE,
-    Phase, Program, SCHEMA_VERSION, STATE, SessionTotals, StallRecord,
+    CHUNKS, DeviceRecord, FileRecord, HOST, HostRecord, MANIFEST, MANIFEST_HASH, Manifest,
+    MissRecord, PROFILE, Phase, Program, SCHEMA_VERSION, STATE, SessionTotals, StallRecord,
+    ValidationRecord,
 };
 pub use open::Image;
 pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWriter};

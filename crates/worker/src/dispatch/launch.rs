@@ -14,6 +14,11 @@ impl Server {
         {
             return self.issued(stream, false, None);
         }
+        if let Some(gate) = &mut self.gate
+            && gate.launch(&mut self.site, launch, stream)?
+        {
+            return self.issued(stream, false, None);
+        }
         let live = &mut self.site.live;
         let function = live.function(launch.function)?.handle;
         let handle = live.stream(stream)?;

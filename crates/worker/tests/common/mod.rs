@@ -113,6 +113,7 @@ impl Worker {
         };
         let driver = driver().to_string_lossy().into_owned();
         let ready = worker.ask(ToWorker::Open {
+            kernels_first: true,
             protocol: 1,
             driver,
             soft,

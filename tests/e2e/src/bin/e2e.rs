@@ -12,7 +12,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use fermata_e2e::case::{Case, Device, Mode, Outcome, Reference, Restore, count_calls, straight};
+use fermata_e2e::case::{
+    Case, Device, Mode, Outcome, Protocol, Reference, Restore, Validate, count_calls, straight,
+};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::programs::{PROGRAMS, Program};
 use fermata_e2e::report::{CaseReport, Report, Verdict};
@@ -48,6 +50,9 @@ enum Verb {
         /// Sizes of the pool in bytes, crossed with the protocol `cow`
         #[arg(long, value_delimiter = ',', default_values_t = [POOL])]
         pools: Vec<u64>,
+        /// What vouches for images, crossed with the protocols that copy behind the program
+        #[arg(long, value_delimiter = ',', default_value = "content")]
+        validate: Vec<Validate>,
     },
     /// Runs the programs without Fermata and compares their digests
     Straight(Common),
@@ -76,6 +81,10 @@ struct Common {
     /// How images are restored
     #[arg(long, default_value = "concurrent")]
     restore: Restore,
+    /// Bytes a second of the software GPU's link to the host, so that copies take their time; 0: as fast as it
+    /// can
+    #[arg(long, default_value_t = 0)]
+    link: u64,
     /// Cases at a time
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -106,13 +115,20 @@ impl Verb {
                 } else {
                     select(&common.programs)?
                 };
+                let (content, ptx) = (Validate::Content, Validate::Ptx);
                 let modes = [
-                    (Mode::Stop, 0),
-                    (Mode::Snapshot, 0),
-                    (Mode::Cow, POOL),
-                    (Mode::Cow, 0),
-                    (Mode::Recopy, 0),
-                ];
+                    (Mode::Stop, 0, content),
+                    (Mode::Snapshot, 0, content),
+                    (Mode::Cow, POOL, content),
+                    (Mode::Cow, 0, content),
+                    (Mode::Cow, POOL, ptx),
+                    (Mode::Recopy, 0, Validate::Both),
+                ]
+                .map(|(mode, pool, validate)| Protocol {
+                    mode,
+                    pool,
+                    validate,
+                });
                 run_matrix(&tree, &common, &chosen, (1, At::Steps), &modes)
             }
             Self::Matrix {
@@ -121,12 +137,13 @@ impl Verb {
                 at,
                 modes,
                 pools,
+                validate,
             } => run_matrix(
                 &tree,
                 &common,
                 &select(&common.programs)?,
                 (moments, at),
-                &crossed(&modes, &pools),
+                &crossed(&modes, &pools, &validate),
             ),
         }
     }
@@ -166,7 +183,7 @@ fn run_matrix(
     common: &Common,
     programs: &[Program],
     moments: (usize, At),
-    modes: &[Protocol],
+    protocols: &[Protocol],
 ) -> Result<bool> {
     let begun = Instant::now();
     let mut work = Vec::new();
@@ -182,7 +199,7 @@ fn run_matrix(
         match prepared {
             Ok((reference, calls)) => {
                 let moments = (moments.0, calls);
-                work.extend(cases(common, *program, moments, modes, &reference));
+                work.extend(cases(common, *program, moments, protocols, &reference));
             }
             Err(error) => {
                 let lost = Moment {
@@ -193,10 +210,10 @@ fn run_matrix(
                 let case = Case {
                     program: *program,
                     device: common.device,
-                    mode: Mode::Stop,
-                    pool: 0,
+                    protocol: Protocol::of(Mode::Stop),
                     moment: lost,
                     restore: common.restore,
+                    link: common.link,
                 };
                 reports.push(describe(&case, Err(error)));
             }
@@ -217,22 +234,31 @@ fn run_matrix(
     Ok(report.failed == 0)
 }
 
-/// A protocol, and the bytes that it may set aside.
-type Protocol = (Mode, u64);
-
-fn crossed(modes: &[Mode], pools: &[u64]) -> Vec<Protocol> {
-    let of = |mode: &Mode| match mode {
-        Mode::Cow => pools.iter().map(|pool| (Mode::Cow, *pool)).collect(),
-        mode => vec![(*mode, POOL)],
+fn crossed(modes: &[Mode], pools: &[u64], validate: &[Validate]) -> Vec<Protocol> {
+    let of = |mode: Mode, pool: u64, validate: Validate| Protocol {
+        mode,
+        pool,
+        validate,
     };
-    modes.iter().flat_map(of).collect()
+    let mut all = Vec::new();
+    for mode in modes {
+        match mode {
+            Mode::Stop => all.push(of(*mode, POOL, Validate::Content)),
+            Mode::Cow => {
+                let pools = pools.iter();
+                all.extend(pools.flat_map(|pool| validate.iter().map(|by| of(*mode, *pool, *by))));
+            }
+            mode => all.extend(validate.iter().map(|by| of(*mode, POOL, *by))),
+        }
+    }
+    all
 }
 
 fn cases(
     common: &Common,
     program: Program,
     (moments, calls): (usize, Option<u64>),
-    modes: &[Protocol],
+    protocols: &[Protocol],
     reference: &Reference,
 ) -> Vec<(Case, Reference)> {
     let steps = reference.output.steps.len();
@@ -240,17 +266,17 @@ fn cases(
         Some(calls) => Moment::at_call(common.seed, i, moments, calls),
         None => Moment::seeded(common.seed, i, moments, steps, reference.took),
     };
-    modes
+    protocols
         .iter()
-        .flat_map(|mode| (0..moments).map(move |i| (*mode, i)))
-        .map(|((mode, pool), i)| {
+        .flat_map(|protocol| (0..moments).map(move |i| (*protocol, i)))
+        .map(|(protocol, i)| {
             let case = Case {
                 program,
                 device: common.device,
-                mode,
-                pool,
+                protocol,
                 moment: at(i),
                 restore: common.restore,
+                link: common.link,
             };
             (case, reference.clone())
         })
@@ -286,8 +312,12 @@ fn describe(case: &Case, result: Result<Outcome>) -> CaseReport {
     CaseReport {
         program: case.program.name.to_owned(),
         device: case.device,
-        mode: case.mode,
-        pool: case.pool,
+        mode: case.protocol.mode,
+        pool: case.protocol.pool,
+        validate: case.protocol.validate,
+        validated_by: timings.map(|t| t.by),
+        overtaken: timings.map_or(0, |t| t.overtaken),
+        violations: timings.map_or(0, |t| t.violations),
         moment: case.moment,
         verdict,
         error,
@@ -300,6 +330,7 @@ fn describe(case: &Case, result: Result<Outcome>) -> CaseReport {
 
 fn print_line(report: &CaseReport) {
     let what = match report.verdict {
+        Verdict::Passed if report.overtaken > 0 => "ok, overtaken",
         Verdict::Passed if report.rolled_back => "ok, rolled back",
         Verdict::Passed if report.coming => "ok, before its data",
         Verdict::Passed => "ok",
@@ -308,14 +339,17 @@ fn print_line(report: &CaseReport) {
     };
     let mut out = std::io::stdout().lock();
     let place = report.moment.name();
-    let mode = match (report.mode, report.pool) {
-        (Mode::Cow, 0) => "cow:0",
-        (mode, _) => mode.name(),
+    let mut mode = match (report.mode, report.pool) {
+        (Mode::Cow, 0) => "cow:0".to_owned(),
+        (mode, _) => mode.name().to_owned(),
     };
+    if report.validate != Validate::Content {
+        mode += &format!("/{}", report.validate.name());
+    }
     let error = report.error.as_deref().unwrap_or("");
     writeln!(
         out,
-        "{:<12} {mode:<8} {place:<14} {what} {error}",
+        "{:<12} {mode:<12} {place:<14} {what} {error}",
         report.program
     )
     .ok();

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::printer::Printer;
+use crate::verb::report::validated;
 use crate::{place, units};
 
 /// Show what an image holds.
@@ -75,6 +76,7 @@ fn describe(m: &Manifest) -> Vec<(&'static str, String)> {
             "written by",
             format!("Fermata {}, mode {}", m.fermata_version, m.mode),
         ),
+        ("validated by", validated(&m.validation)),
     ];
     for d in &m.devices {
         let kind = if d.soft { "software GPU" } else { "GPU" };

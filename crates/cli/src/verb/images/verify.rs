@@ -84,6 +84,9 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
 
 fn check(text: &Path, printer: &Printer) -> Result<Report, Failure> {
     let image = place::open(text)?;
+    if let Some(warning) = image.manifest().warning() {
+        printer.warn(&warning);
+    }
     let store = place::store_of(&image)?;
     let bar = Progress::new(printer);
     Ok(image::verify(&image, &store, &|p| {

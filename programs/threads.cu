@@ -2,8 +2,9 @@
 // steps, and the last one to arrive swaps data between them.
 #include "common.h"
 
-#include <condition_variable>
-#include <mutex>
+// POSIX waits, not those of the C++ library: what GCC 12 makes of `wait` does not start where that
+// library is older.
+#include <pthread.h>
 
 constexpr int THREADS = 8;
 
@@ -20,8 +21,8 @@ __global__ void stir(unsigned *v, int n, unsigned salt) {
 
 struct Shared {
     Options o;
-    std::mutex lock;
-    std::condition_variable woken;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
     int waiting = 0;
     long round = 0;
     unsigned *data[THREADS];
@@ -30,10 +31,13 @@ struct Shared {
 
 // The last thread rotates the buffers while all others wait.
 static void meet(Shared &s, long k) {
-    std::unique_lock<std::mutex> held(s.lock);
+    pthread_mutex_lock(&s.lock);
     if (++s.waiting < THREADS) {
         long round = s.round;
-        s.woken.wait(held, [&] { return s.round != round; });
+        while (s.round == round) {
+            pthread_cond_wait(&s.woken, &s.lock);
+        }
+        pthread_mutex_unlock(&s.lock);
         return;
     }
     s.waiting = 0;
@@ -44,7 +48,8 @@ static void meet(Shared &s, long k) {
     }
     s.data[THREADS - 1] = first;
     step(s.o, k, s.o.steps);
-    s.woken.notify_all();
+    pthread_cond_broadcast(&s.woken);
+    pthread_mutex_unlock(&s.lock);
 }
 
 static void work(Shared &s, int me) {

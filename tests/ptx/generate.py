@@ -681,5 +681,47 @@ def approximations():
     write("approx", [("f32", values), ("f32", positive)], ops)
 
 
-for make in (integers, shifts, fields, floats, halves, conversions, comparisons, approximations):
+def videos():
+    """`v...2` and `v...4`, in part types that agree and that do not."""
+    values = [0, 0xFFFFFFFF, 0x80018001, 0x7FFF8000, 0x12345678, 0xDEADBEEF, 0x80FF7F01, 0x01020304]
+    a, b = pairs(values)
+    c = [i * 0x01010101 & mask(32) for i in range(len(a))]
+
+    def average(x, y):
+        return x + y + (x + y >= 0) >> 1
+
+    operations = {
+        "vadd": lambda x, y: x + y,
+        "vsub": lambda x, y: x - y,
+        "vavrg": average,
+        "vabsdiff": lambda x, y: abs(x - y),
+        "vmin": min,
+        "vmax": max,
+    }
+
+    def apply(f, n, types, sat, total, a, b, c):
+        d, x, y = types
+        word, sum_ = 0, c
+        for at in range(0, 32, n):
+            p, q = a >> at & mask(n), b >> at & mask(n)
+            r = f(signed(p, n) if x == "s32" else p, signed(q, n) if y == "s32" else q)
+            if sat:
+                low, high = (-(1 << n - 1), mask(n - 1)) if d == "s32" else (0, mask(n))
+                r = max(low, min(high, r))
+            word |= (r & mask(n)) << at
+            sum_ += r
+        return sum_ & mask(32) if total else word
+
+    ops = []
+    for name, f in operations.items():
+        for n in (16, 8):
+            for types in (("u32", "u32", "u32"), ("s32", "s32", "s32"), ("s32", "u32", "s32")):
+                for suffix in ("", ".sat", ".add"):
+                    code = f"{name}{32 // n}.{'.'.join(types)}{suffix} {{d}}, {{a}}, {{b}}, {{c}}"
+                    function = lambda a, b, c, k=(f, n, types, suffix == ".sat", suffix == ".add"): apply(*k, a, b, c)
+                    ops.append((code, "u32", function))
+    write("video", [("u32", a), ("u32", b), ("u32", c)], ops)
+
+
+for make in (integers, shifts, fields, floats, halves, conversions, comparisons, approximations, videos):
     make()

@@ -36,6 +36,8 @@ fn default_limit(limit: cu::CUlimit) -> Result<usize> {
         cu::CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT => Ok(2048),
         cu::CU_LIMIT_MAX_L2_FETCH_GRANULARITY => Ok(64),
         cu::CU_LIMIT_PERSISTING_L2_CACHE_SIZE => Ok(0),
+        // As an H200 answers: what is no limit at all is not even unsupported.
+        _ if limit >= cu::CU_LIMIT_MAX => Err(INVALID_VALUE),
         _ => Err(CuError(cu::CUDA_ERROR_UNSUPPORTED_LIMIT)),
     }
 }

@@ -28,9 +28,13 @@ impl<'a> Translator<'a, '_> {
             "add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec",
         ]);
         let operation = operation.ok_or(Refused::Unsupported)?;
+        let count = m.vector();
         let ty = m.ty()?;
         m.done()?;
         let first = usize::from(returns);
+        if count > 1 {
+            return self.atomic_vector(i, space, operation, ty, count);
+        }
         let target = self.target(self.operand(i, first)?, space, ty.bytes())?;
         let b = self.value(i, first + 1, ty)?;
         let swap = if operation == "cas" {
@@ -54,6 +58,41 @@ impl<'a> Translator<'a, '_> {
         } else {
             Ok(())
         }
+    }
+
+    /// Each element by itself, as the device does it.
+    fn atomic_vector(
+        &mut self,
+        i: &'a Instruction,
+        space: &str,
+        operation: &str,
+        ty: Type,
+        count: usize,
+    ) -> Step {
+        let first = usize::from(&*i.opcode == "atom");
+        let bytes = ty.bytes() * count as u32;
+        let target = self.target(self.operand(i, first)?, space, bytes)?;
+        let values = Self::parts(self.operand(i, first + 1)?, count)?;
+        let values: Vec<Value> = values
+            .iter()
+            .map(|v| self.read(v, ty))
+            .collect::<Step<_>>()?;
+        let pointer = self.pointer(target, bytes, true);
+        self.burn();
+        let mut olds = Vec::with_capacity(count);
+        for (index, value) in values.into_iter().enumerate() {
+            let at = i64::from(ty.bytes()) * index as i64;
+            let at = self.b.ins().iadd_imm_s(pointer, at);
+            olds.push(self.global_atomic(operation, ty, at, value, None)?);
+        }
+        if first == 0 {
+            return Ok(());
+        }
+        let results = Self::parts(self.operand(i, 0)?, count)?;
+        results
+            .iter()
+            .zip(olds)
+            .try_for_each(|(result, old)| self.write(result, old, false))
     }
 
     fn global_atomic(

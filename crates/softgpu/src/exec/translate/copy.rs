@@ -1,21 +1,31 @@
 //! `cp.async`, which copies at once here: committing and waiting then mean nothing.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{InstBuilder, MemFlagsData, types};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value, types};
 use fermata_ptx::ast::{Instruction, Operand, Type};
 
+use super::memory::Target;
 use super::modifiers::Modifiers;
 use super::{Refused, Step, Translator};
+
+/// What bulk copies are multiples of, bytes; addresses too.
+const PIECE: u32 = 16;
 
 impl<'a> Translator<'a, '_> {
     pub(super) fn cp(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>) -> Step {
         if !m.flag("async") {
             return Err(Refused::Unsupported);
         }
+        if m.flag("bulk") {
+            return self.bulk(i, m);
+        }
         if m.one_of(&["commit_group", "wait_group", "wait_all"])
             .is_some()
         {
             return m.done();
+        }
+        if m.flag("mbarrier") {
+            return self.copies_arrive(i, m);
         }
         m.one_of(&["ca", "cg"]).ok_or(Refused::Unsupported)?;
         m.skip(&["shared", "shared::cta", "global"], &["L2::"]);
@@ -78,5 +88,61 @@ impl<'a> Translator<'a, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// `cp.async.bulk` of bytes, not of tensors, also done at once.
+    fn bulk(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>) -> Step {
+        m.skip(&["read"], &["L2::"]);
+        if m.one_of(&["commit_group", "wait_group"]).is_some() {
+            return m.done();
+        }
+        if m.flag("prefetch") {
+            return Ok(());
+        }
+        let (to, from) = (Self::space(m), Self::space(m));
+        let reports = m.flag("mbarrier::complete_tx::bytes");
+        m.flag("bulk_group");
+        m.done()?;
+        let to = self.target(self.operand(i, 0)?, to, PIECE)?;
+        let from = self.target(self.operand(i, 1)?, from, PIECE)?;
+        let bytes = self.value(i, 2, Type::U32)?;
+        self.copy_pieces(to, from, bytes);
+        if reports {
+            self.bytes_came(self.operand(i, 3)?, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` bytes, a multiple of [`PIECE`].
+    fn copy_pieces(&mut self, to: Target, from: Target, bytes: Value) {
+        let end = self.b.ins().uextend(types::I64, bytes);
+        let (again, piece, done) = (
+            self.b.create_block(),
+            self.b.create_block(),
+            self.b.create_block(),
+        );
+        let at = self.b.append_block_param(again, types::I64);
+        let start = self.b.ins().iconst(types::I64, 0);
+        self.b.ins().jump(again, &[BlockArg::Value(start)]);
+        self.b.switch_to_block(again);
+        let more = self.b.ins().icmp(IntCC::UnsignedLessThan, at, end);
+        self.b.ins().brif(more, piece, &[], done, &[]);
+        self.go_on_in(piece);
+        let verified = self.verified.clone();
+        let (from, to) = (self.moved(from, at), self.moved(to, at));
+        let from = self.pointer(from, PIECE, false);
+        let to = self.pointer(to, PIECE, true);
+        self.verified = verified;
+        for half in [0, 8] {
+            let value = self
+                .b
+                .ins()
+                .load(types::I64, MemFlagsData::new(), from, half);
+            self.b.ins().store(MemFlagsData::new(), value, to, half);
+        }
+        let next = self.b.ins().iadd_imm_s(at, i64::from(PIECE));
+        self.b.ins().jump(again, &[BlockArg::Value(next)]);
+        self.b.seal_block(again);
+        self.go_on_in(done);
     }
 }

@@ -135,6 +135,19 @@ impl<'a> Translator<'a, '_> {
         Ok(target)
     }
 
+    /// The target `by` bytes further on.
+    pub(super) fn moved(&mut self, target: Target, by: Value) -> Target {
+        Target {
+            base: self.b.ins().iadd(target.base, by),
+            // Further on it may lie beyond what was known to be good.
+            check: match target.check {
+                Check::None => Check::Pointer,
+                check => check,
+            },
+            ..target
+        }
+    }
+
     /// Shared addresses have 32 bits, in whatever register.
     fn shared_address(&mut self, value: Value) -> Step<Value> {
         let value = self.fit(value, types::I32, false)?;
@@ -247,7 +260,7 @@ impl<'a> Translator<'a, '_> {
         strong
     }
 
-    fn parts(operand: &'a Operand, count: usize) -> Step<&'a [Operand]> {
+    pub(super) fn parts(operand: &'a Operand, count: usize) -> Step<&'a [Operand]> {
         match operand {
             Operand::Vector(list) if list.len() == count => Ok(list),
             Operand::Vector(_) => Err(Refused::Unsupported),

@@ -15,11 +15,13 @@ mod copy;
 mod float;
 mod half;
 mod integer;
+mod mbarrier;
 mod memory;
 mod modifiers;
 mod operand;
 mod scope;
 mod special;
+mod video;
 mod vote;
 
 use std::collections::{HashMap, HashSet};
@@ -390,11 +392,13 @@ impl<'a> Translator<'a, '_> {
                 Ok(())
             }
             "bar" | "barrier" => self.barrier(i, m),
+            "mbarrier" => self.mbarrier(i, m),
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.collective(i, m),
             "nanosleep" => {
                 self.yield_now();
                 Ok(())
             }
+            name if name.starts_with('v') => self.video(i, m),
             _ => Err(Refused::Unsupported),
         }
     }

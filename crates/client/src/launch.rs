@@ -1,11 +1,12 @@
 //! Kernel launches: the hot path. No allocation, no wait, no lock held but the ring's.
 
 use core::ffi::c_void;
+use core::sync::atomic::Ordering;
 
 use fermata_abi::op::{Launch, LaunchAttribute, Op, StreamRef};
 use fermata_abi::sys::driver::{
     CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT, CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT,
-    CU_LAUNCH_PARAM_END_AS_INT, CUDA_ERROR_INVALID_VALUE,
+    CU_LAUNCH_PARAM_END_AS_INT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
 };
 
 use crate::entry::Result;
@@ -16,6 +17,13 @@ use crate::module::Function;
 const SMALL: usize = 256;
 /// The largest parameter block of any device.
 const LARGEST: usize = 32764;
+
+/// Most blocks of a grid and threads of a block in each dimension, on every device (CUDA C++ Programming
+/// Guide, technical specifications per compute capability).
+const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+const MOST_THREADS: [u32; 3] = [1024, 1024, 64];
+/// Registers of a block; a thread gets them in lots of eight.
+const REGISTERS: u32 = 65536;
 
 /// Grid, block and shared memory.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +135,34 @@ unsafe fn buffer<'a>(extra: *mut *mut c_void) -> Result<&'a [u8]> {
     Err(CUDA_ERROR_INVALID_VALUE)
 }
 
+/// Whether a function can be launched like this. A program looks at the error of the launch itself, often
+/// to try another shape, so it is not left to the device to find out.
+///
+/// # Errors
+/// As the driver's: a dimension or the shared memory out of range, or too many threads for the registers.
+#[inline]
+pub fn check(function: &Function, shape: &Shape) -> Result {
+    let within =
+        |sizes: [u32; 3], most: [u32; 3]| (0..3).all(|n| sizes[n].wrapping_sub(1) < most[n]);
+    if !within(shape.grid, MOST_BLOCKS) || !within(shape.block, MOST_THREADS) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let threads = shape.block.iter().product::<u32>();
+    let limits = &function.limits;
+    if threads > limits.threads {
+        let too_many = threads.saturating_mul(limits.registers.next_multiple_of(8)) > REGISTERS;
+        return Err(if too_many && threads <= MOST_THREADS[0] {
+            CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+        } else {
+            CUDA_ERROR_INVALID_VALUE
+        });
+    }
+    if shape.shared > limits.shared.load(Ordering::Relaxed) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    Ok(())
+}
+
 /// Issues a launch.
 #[inline]
 pub fn launch(
@@ -142,9 +178,6 @@ pub fn launch(
         shared,
         cooperative,
     } = shape;
-    if grid.contains(&0) || block.contains(&0) {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
     let function = function.handle;
     let launch = Launch {
         function,

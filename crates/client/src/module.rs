@@ -6,10 +6,13 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fermata_abi::op::{Blob, FunctionInfo, Handle, Op, ReplyBody};
 use fermata_abi::sys::driver::{
-    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN,
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+    CU_FUNC_ATTRIBUTE_NUM_REGS, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE,
+    CUDA_ERROR_UNKNOWN,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -66,6 +69,36 @@ pub struct Function {
     pub params_size: usize,
     /// `CUfunction_attribute` values.
     pub attributes: Mutex<Vec<i32>>,
+    /// Those that launches are checked against.
+    pub limits: Limits,
+}
+
+/// What a launch of a function may have, to be read without a lock. What the driver did not tell limits
+/// nothing.
+#[derive(Debug)]
+pub struct Limits {
+    /// Threads of a block.
+    pub threads: u32,
+    /// Registers that a thread takes.
+    pub registers: u32,
+    /// Bytes of dynamic shared memory; the program may raise it.
+    pub shared: AtomicU32,
+}
+
+impl Limits {
+    fn new(attributes: &[i32]) -> Self {
+        let known = |id: u32| {
+            let value = attributes.get(id as usize).copied();
+            value.and_then(|value| u32::try_from(value).ok())
+        };
+        Self {
+            threads: known(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK).unwrap_or(1024),
+            registers: known(CU_FUNC_ATTRIBUTE_NUM_REGS).unwrap_or(0),
+            shared: known(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+                .unwrap_or(u32::MAX)
+                .into(),
+        }
+    }
 }
 
 /// A library.
@@ -157,6 +190,7 @@ impl Modules {
             name: CString::new(name).map_err(|_| CUDA_ERROR_INVALID_VALUE)?,
             params: info.params,
             params_size,
+            limits: Limits::new(&info.attributes),
             attributes: Mutex::new(info.attributes),
         });
         let mut known = module.functions.lock();
@@ -354,6 +388,9 @@ impl Function {
             value,
         };
         link::ask(&op, link::nothing)?;
+        if attribute as u32 == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES {
+            self.limits.shared.store(value as u32, Ordering::Relaxed);
+        }
         let mut attributes = self.attributes.lock();
         if let Some(known) = usize::try_from(attribute)
             .ok()

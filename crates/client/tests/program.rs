@@ -148,6 +148,17 @@ fn copies_of_every_size_arrive() {
     assert!(Stage::start("copies").finish());
 }
 
+/// Grid, block and shared memory that no device, or not this kernel, takes.
+const IMPOSSIBLE: [[c_uint; 7]; 7] = [
+    [0, 1, 1, 32, 1, 1, 0],
+    [1, 1, 1, 32, 0, 1, 0],
+    [1 << 31, 1, 1, 32, 1, 1, 0],
+    [1, 65536, 1, 32, 1, 1, 0],
+    [1, 1, 1, 1, 1, 65, 0],
+    [1, 1, 1, 64, 32, 1, 0],
+    [1, 1, 1, 32, 1, 1, 48 << 10],
+];
+
 #[test]
 #[ignore = "a program for its stage"]
 fn launches() {
@@ -193,6 +204,27 @@ fn launches() {
         none.cast()
     ));
     ok!(cuCtxSynchronize());
+    for shape in IMPOSSIBLE {
+        let [gx, gy, gz, bx, by, bz, shared] = shape;
+        let params = params.as_mut_ptr();
+        // SAFETY: all pointers are good.
+        let refused = unsafe {
+            cuLaunchKernel(
+                function,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shared,
+                none,
+                params,
+                none.cast(),
+            )
+        };
+        assert_eq!(refused, CUDA_ERROR_INVALID_VALUE, "{shape:?}");
+    }
     let start = Instant::now();
     for _ in 0..20_000 {
         ok!(cuLaunchKernel(
@@ -225,6 +257,7 @@ fn launches() {
     ok!(cuCtxSynchronize());
 }
 
+/// What cannot be launched is told by the launch itself, and never sent.
 #[test]
 fn launches_carry_their_parameters() {
     let stage = Stage::start("launches");

@@ -12,7 +12,7 @@ use crate::capture;
 use crate::context::Context;
 use crate::entry::{Result, array, driver_api, get};
 use crate::handles::of;
-use crate::launch::{Shape, launch, with_params};
+use crate::launch::{Shape, check, launch, with_params};
 use crate::managed;
 use crate::module::Function;
 use crate::session::{Session, session};
@@ -128,6 +128,7 @@ fn issue(
     attributes: Vec<LaunchAttribute<'_>>,
     stream: sys::CUstream,
 ) -> Result {
+    check(function, &shape)?;
     if capture::add(session, stream, || {
         Ok(NodeKind::Kernel(node(function, shape, params, &attributes)))
     })? {

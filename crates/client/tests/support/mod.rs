@@ -356,7 +356,7 @@ impl Serving {
                     return (500, ReplyBody::None);
                 }
                 let params = vec![(0, 8), (8, 4), (16, 8)];
-                let attributes = vec![1024, 0, 0, 0, 16];
+                let attributes = vec![1024, 0, 0, 0, 16, 0, 0, 0, 40 << 10];
                 return (0, ReplyBody::Function(FunctionInfo { params, attributes }));
             }
             Op::Launch { launch, .. } => {

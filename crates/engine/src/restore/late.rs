@@ -15,6 +15,7 @@ use std::sync::Arc;
 use fermata_abi::op::{Address, Handle, Op};
 use fermata_graph::{Graph, NodeKind};
 
+use super::arrived::Arrived;
 use super::blocks::Blocks;
 use super::lessons::Lessons;
 use super::schedule::{Schedule, Stand};
@@ -37,18 +38,25 @@ pub(super) struct Late {
     blocks: Arc<Blocks>,
     predictor: Predictor,
     lessons: Arc<Lessons>,
+    arrived: Arc<Arrived>,
     news: u64,
     /// What the operation that is being asked for again waits for.
     waits: Option<Needs>,
 }
 
 impl Late {
-    pub fn new(schedule: Arc<Schedule>, blocks: Arc<Blocks>, lessons: Arc<Lessons>) -> Self {
+    pub fn new(
+        schedule: Arc<Schedule>,
+        blocks: Arc<Blocks>,
+        lessons: Arc<Lessons>,
+        arrived: Arc<Arrived>,
+    ) -> Self {
         Self {
             schedule,
             blocks,
             predictor: Predictor::default(),
             lessons,
+            arrived,
             news: u64::MAX,
             waits: None,
         }
@@ -224,6 +232,7 @@ impl Gate for Late {
     fn close(&mut self, site: &mut Site) {
         self.adopt(site);
         self.schedule.end(Stand::Cancelled);
+        self.arrived.hand_over(&mut site.live);
     }
 
     fn condemns(&mut self, reason: &str) -> bool {

@@ -5,7 +5,7 @@
 //!  mapper ── makes memory, maps it in the window, clears what was zero         │
 //!     └────── unmaps it there and maps it at its address ◄── block is full ────┘
 //! ```
-//! What lies in the registered tier is hashed there and copied from there. The program cannot reach the
+//! What lies in the registered tier is copied from there, hashed before or after (see `arrived`). The program cannot reach the
 //! window, so what is not there yet faults. These threads have their own streams and make contexts current
 //! for themselves; they never touch the session's state.
 
@@ -18,11 +18,12 @@ use fermata_abi::sys::driver as cu;
 use fermata_device::layout::PAGE;
 use fermata_device::{
     ContextHandle, CopyEngine, Direction, Driver, HostEnd, InFlight, PhysicalHandle, PinnedPool,
-    StreamHandle,
+    SharedSpan, StreamHandle,
 };
 use fermata_store::ChunkReader;
 use parking_lot::Mutex;
 
+use super::arrived::Arrived;
 use super::blocks::{Blocks, address_of};
 use super::lessons::Lessons;
 use super::schedule::{Job, Next, Ready, Schedule, Stand};
@@ -47,6 +48,7 @@ pub(super) struct Loader {
     pub pool: Mutex<Option<PinnedPool>>,
     pub reader: ChunkReader,
     pub tier: Option<Arc<Tier>>,
+    pub arrived: Arc<Arrived>,
     pub blocks: Arc<Blocks>,
     pub schedule: Arc<Schedule>,
     pub lessons: Arc<Lessons>,
@@ -157,6 +159,7 @@ impl Loader {
             for _ in 0..helpers() {
                 scope.spawn(|| self.end_on_error(self.read()));
             }
+            scope.spawn(|| self.arrived.load());
             scope.spawn(|| self.end_on_error(self.upload(&window)));
             self.end_on_error(self.map(&window));
         });
@@ -188,11 +191,7 @@ impl Loader {
     fn read(&self) -> Result<(), EngineError> {
         while let Some((block, piece, urgent)) = self.schedule.take() {
             let (part, id) = &self.blocks.all()[block].stored[piece];
-            let mapped = self
-                .tier
-                .as_ref()
-                .map_or(Ok(None), |tier| tier.verified(&self.reader, id, part.len));
-            if let Some(span) = mapped? {
+            if let Some(span) = self.in_tier(block, piece)? {
                 let end = HostEnd::Shared(span);
                 self.schedule.ready(Ready { block, piece, end }, urgent);
                 continue;
@@ -204,6 +203,21 @@ impl Loader {
             self.schedule.ready(Ready { block, piece, end }, urgent);
         }
         Ok(())
+    }
+
+    /// A piece where it lies in the registered tier, found to be right or noted to be checked.
+    fn in_tier(&self, index: usize, piece: usize) -> Result<Option<SharedSpan>, EngineError> {
+        let Some(tier) = &self.tier else {
+            return Ok(None);
+        };
+        let block = &self.blocks.all()[index];
+        let (part, id) = &block.stored[piece];
+        let span = tier.share(&self.reader.locate(id)?);
+        match span.filter(|span| span.len() == part.len) {
+            Some(span) if self.arrived.takes(index, block, piece) => Ok(Some(span)),
+            Some(_) => Ok(tier.verified(&self.reader, id, part.len)?),
+            None => Ok(None),
+        }
     }
 
     fn buffers(&self) -> Result<PinnedPool, EngineError> {
@@ -295,6 +309,8 @@ impl Loader {
                     let Some(handle) = memory[index] else {
                         continue;
                     };
+                    self.arrived
+                        .check(index, block, window[index], &self.reader, || self.buffers())?;
                     self.settle(index, window[index], handle)
                         .map_err(EngineError::driver(format!(
                             "map {} bytes at {:#x}",

@@ -7,6 +7,7 @@
 //! ```
 //! Nothing is made before everything has been checked that can be.
 
+mod arrived;
 mod blocks;
 mod check;
 mod content;
@@ -26,6 +27,7 @@ use fermata_store::Store;
 use parking_lot::Mutex;
 
 use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
+use arrived::Arrived;
 use blocks::Blocks;
 use late::Late;
 use lessons::Lessons;
@@ -112,9 +114,14 @@ fn begin(
     let devices: std::collections::BTreeSet<u32> =
         blocks.all().iter().map(|it| it.device).collect();
     let context = |device: &u32| Some((*device, loader::context_on(live, *device)?));
+    let contexts = devices.iter().filter_map(context).collect();
+    let bytes = blocks.all().iter().map(|it| it.len).sum();
+    let able = live.device_hashes && live.tier.is_some();
+    let arrived = Arc::new(Arrived::new(&live.driver, &contexts, able, bytes));
     let loader = Loader {
         driver: Arc::clone(&live.driver),
-        contexts: devices.iter().filter_map(context).collect(),
+        contexts,
+        arrived: Arc::clone(&arrived),
         all_contexts: live.contexts.values().map(|it| it.handle).collect(),
         reachers: devices
             .iter()
@@ -128,6 +135,6 @@ fn begin(
         lessons: Arc::clone(&lessons),
     };
     let background = loader.start()?;
-    let gate = Late::new(schedule, blocks, lessons);
+    let gate = Late::new(schedule, blocks, lessons, arrived);
     Ok((background, Box::new(gate)))
 }

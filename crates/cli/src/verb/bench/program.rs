@@ -171,7 +171,8 @@ pub struct Seen {
     pub longest: f64,
 }
 
-/// What the steps between `begin` and `end` say, microseconds since 1970; none if there are none.
+/// What the steps between `begin` and `end` say, microseconds since 1970, or the next one where the program paused
+/// for all of it; none if there are none.
 pub fn seen(steps: &[Step], begin: f64, end: f64) -> Option<Seen> {
     let before: Vec<f64> = steps
         .iter()
@@ -179,9 +180,10 @@ pub fn seen(steps: &[Step], begin: f64, end: f64) -> Option<Seen> {
         .map(Step::length)
         .collect();
     let usual = median(&before[before.len().saturating_sub(100)..])?;
-    let meanwhile: Vec<f64> = steps
-        .iter()
-        .filter(|step| step.end >= begin && step.begin <= end)
+    let after = steps.iter().filter(|step| step.end >= begin);
+    let until = after.clone().next().map_or(end, |it| end.max(it.begin));
+    let meanwhile: Vec<f64> = after
+        .filter(|step| step.begin <= until)
         .map(Step::length)
         .collect();
     Some(Seen {
@@ -224,6 +226,8 @@ mod tests {
         assert_eq!(steps.len(), 5, "the last line is not whole");
         let seen = seen(&steps, 70.0, 105.0).expect("steps meanwhile");
         assert_eq!((seen.usual, seen.lost, seen.longest), (10.0, 25.0, 35.0));
+        let paused = super::seen(&steps, 52.0, 55.0).expect("the next step");
+        assert_eq!((paused.usual, paused.lost), (10.0, 25.0));
         assert_eq!(super::seen(&steps, 200.0, 300.0), None);
     }
 }

@@ -43,7 +43,7 @@ check: deps
 	$(CARGO) xtask check
 
 test: check build
-	sh tools/setup.sh mpi
+	sh tools/setup.sh mpi s3
 	$(CARGO) test --workspace --locked
 	build/test/e2e quick
 

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Installs what the build and the tests need into .deps/ of this repository:
 # the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
-# newer Debian suite); on request also two MPIs, which `make test` asks for. Nothing outside .deps/ is changed, and what is already
+# newer Debian suite); on request also two MPIs and an S3-compatible server, which
+# `make test` asks for. Nothing outside .deps/ is changed, and what is already
 # there is left alone, so a second run needs no network.
 #
-#   tools/setup.sh [cuda|criu|rust|mpi]...      default: all but mpi
+#   tools/setup.sh [cuda|criu|rust|mpi|s3]...      default: all but mpi and s3
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -19,8 +20,9 @@ for part in "$@"; do
     cuda) sh tools/setup-cuda.sh ;;
     criu) sh tools/setup-criu.sh ;;
     mpi) sh tools/setup-mpi.sh ;;
+    s3) sh tools/setup-s3.sh ;;
     *)
-        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi" >&2
+        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, s3" >&2
         exit 2
         ;;
     esac

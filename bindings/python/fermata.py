@@ -17,7 +17,7 @@ import ctypes as c
 import os
 import pathlib
 
-LOCAL, PARTNER, ERASURE, SHARED = 1, 2, 3, 4
+LOCAL, PARTNER, ERASURE, SHARED, OBJECT = 1, 2, 3, 4, 5
 _CLASSES = {"i": 1, "u": 2, "f": 3, "c": 4}
 
 
@@ -150,6 +150,14 @@ class Session:
         else:
             _call("fermata_recover_variable", self._handle, c.c_uint32(number), c.byref(found))
         return found.value
+
+    def load(self, number):
+        """Fills all variables from this rank's own checkpoint `number`, if it is still kept."""
+        _call("fermata_load", self._handle, c.c_int64(number))
+
+    def prefetch(self, number):
+        """Begins to read checkpoint `number` into memory, for the next `load` of it."""
+        _call("fermata_prefetch", self._handle, c.c_int64(number))
 
     def stored_bytes(self, number):
         """Bytes of a variable in the checkpoint found at the start."""

@@ -3,6 +3,7 @@
 //
 //   --config FILE   the library, configured by FILE; goes on where it was
 //   --plain FILE    everything copied to the host and written to FILE; goes on too
+//   --level N       the library's level of checkpoints (default 1, local)
 //   --every N       a checkpoint every N steps (default 20; with --config and 0, the
 //                   library's own interval)
 //
@@ -14,17 +15,27 @@
 
 #include "../common.h"
 #include "fermata.h"
+#include "ranks.h"
 
 class Saver {
   public:
-    Saver(int argc, char **argv) {
+    Saver(int argc, char **argv, Ranks *ranks = nullptr) {
+        fermata_comm bridge = {};
+        if (ranks && ranks->size() > 1) {
+            bridge = ranks->bridge();
+        }
+        level_ = (int)option(argc, argv, "--level", FERMATA_LOCAL);
         every_ = option(argc, argv, "--every", 20);
         const char *config = option_text(argc, argv, "--config");
         const char *plain = option_text(argc, argv, "--plain");
         if (config) {
-            check(fermata_init(config, nullptr, &session_, &error_));
+            const fermata_comm *comm = bridge.context ? &bridge : nullptr;
+            check(fermata_init(config, comm, &session_, &error_));
         } else if (plain) {
             plain_ = plain;
+            if (bridge.context) {
+                plain_ += "." + std::to_string(ranks->rank());
+            }
         }
     }
 
@@ -61,7 +72,7 @@ class Saver {
         } else if (every_ > 0 && step % every_ == 0) {
             auto start = std::chrono::steady_clock::now();
             if (session_) {
-                check(fermata_checkpoint(session_, step, FERMATA_LOCAL, &error_));
+                check(fermata_checkpoint(session_, step, level_, &error_));
             } else if (!plain_.empty()) {
                 write_plain();
             }
@@ -142,5 +153,6 @@ class Saver {
     std::string plain_;
     std::vector<Kept> kept_;
     long every_ = 0, saves_ = 0;
+    int level_ = FERMATA_LOCAL;
     double blocked_ = 0;
 };

@@ -43,7 +43,8 @@ typedef enum fermata_status {
     FERMATA_DEADLINE = 13,    /* a step took longer than the configured deadline */
     FERMATA_MIXED = 14,       /* recovery failed half-way: do not go on with the variables */
     FERMATA_RANKS = 15,       /* message passing failed, or another rank did */
-    FERMATA_FAULT = 16        /* a fault of the library */
+    FERMATA_FAULT = 16,       /* a fault of the library */
+    FERMATA_REMOTE = 17       /* the object store refuses, or cannot be reached */
 } fermata_status;
 
 /* A session: one job in one process. */
@@ -66,7 +67,8 @@ enum {
     FERMATA_LOCAL = 1,   /* this node's device: a process */
     FERMATA_PARTNER = 2, /* another node's device: a node */
     FERMATA_ERASURE = 3, /* a group of nodes: several nodes */
-    FERMATA_SHARED = 4   /* a folder that all ranks reach: all nodes */
+    FERMATA_SHARED = 4,  /* a folder that all ranks reach: all nodes */
+    FERMATA_OBJECT = 5   /* an object store: the site */
 };
 
 /* Message passing between the ranks of a job; fermata_mpi.h makes one of MPI.
@@ -137,6 +139,15 @@ fermata_status fermata_recover(fermata *session, int64_t *id,
 /* The same for one variable. Collective. */
 fermata_status fermata_recover_variable(fermata *session, uint32_t variable,
                                         int64_t *id, fermata_error **error);
+
+/* Fills all protected variables from this rank's own checkpoint `id`, which must
+ * still be kept at the first level (`keep_last`). For programs that save every step
+ * forward and read them backward. Not collective. */
+fermata_status fermata_load(fermata *session, int64_t id, fermata_error **error);
+
+/* Begins to read that checkpoint into memory behind the program, for the next
+ * fermata_load of it. Not collective. */
+fermata_status fermata_prefetch(fermata *session, int64_t id, fermata_error **error);
 
 /* Bytes that a variable has in the checkpoint that was found when the session
  * began; FERMATA_NOTHING if there is none or it has no such variable. */

@@ -183,6 +183,30 @@ pub unsafe extern "C" fn fermata_snapshot(
     }
 }
 
+/// Fills all variables from the checkpoint of a number.
+///
+/// # Safety
+/// Pointers are as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fermata_load(session: *mut Handle, id: i64, error: Error) -> c_int {
+    // SAFETY: the caller keeps the header's rules.
+    unsafe { guard(error, || with(session, "load a checkpoint", |s| s.load(id))) }
+}
+
+/// Begins to read the checkpoint of a number.
+///
+/// # Safety
+/// Pointers are as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fermata_prefetch(session: *mut Handle, id: i64, error: Error) -> c_int {
+    // SAFETY: the caller keeps the header's rules.
+    unsafe {
+        guard(error, || {
+            with(session, "read a checkpoint ahead", |s| s.prefetch(id))
+        })
+    }
+}
+
 /// Fills all variables.
 ///
 /// # Safety

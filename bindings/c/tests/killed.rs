@@ -106,3 +106,72 @@ fn jacobi_in_device_memory_goes_on_where_it_was() {
     let plain = dir.path().join("plain").to_string_lossy().into_owned();
     survives(&jacobi, "100000", &["--plain", &plain, "--every", "10"], 5);
 }
+
+#[test]
+fn hydro_in_many_variables_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let hydro = program(dir.path(), "hydro2d");
+    let every = config(dir.path(), "block_bytes = 65536");
+    survives(&hydro, "96", &["--config", &every, "--every", "10"], 6);
+    let plain = dir.path().join("plain").to_string_lossy().into_owned();
+    survives(&hydro, "96", &["--plain", &plain, "--every", "10"], 7);
+}
+
+#[test]
+fn eight_ranks_on_one_gpu_are_one_rank() {
+    let dir = tempfile::tempdir().unwrap();
+    let jacobi = program(dir.path(), "jacobi");
+    let options = ["--size", "50003", "--steps", "120"];
+    let want = run(command(&jacobi).args(options));
+    let folders: Vec<_> = (0..8)
+        .map(|r| format!("{:?}", dir.path().join(format!("node-{r}"))))
+        .collect();
+    let path = dir.path().join("ranks.toml");
+    let text = format!(
+        "block_bytes = 16384\n[local]\nfolders = [{}]\n[erasure]\ngroup = 4\nlosses = 2\n",
+        folders.join(", ")
+    );
+    std::fs::write(&path, text).unwrap();
+    let saved = [
+        "--ranks",
+        "8",
+        "--config",
+        path.to_str().unwrap(),
+        "--level",
+        "3",
+    ];
+    let job = || {
+        let mut job = command(&jacobi);
+        job.args(options).args(saved);
+        job
+    };
+    let (output, ended) = kill_at(
+        job().args(["--pause-ms", "50"]),
+        60,
+        Duration::from_millis(5),
+    );
+    assert!(!ended, "{output}");
+    // The others end with the first, and let go of their folders.
+    std::thread::sleep(Duration::from_millis(500));
+    for lost in [1, 6] {
+        std::fs::remove_dir_all(dir.path().join(format!("node-{lost}"))).unwrap();
+    }
+    let output = run(&mut job());
+    assert!(resumed(&output).unwrap() >= 40, "{output}");
+    assert_eq!(digest(&output), digest(&want));
+}
+
+#[test]
+fn waves_read_backward_make_the_image_that_computing_them_again_makes() {
+    let dir = tempfile::tempdir().unwrap();
+    let rtm = program(dir.path(), "rtm2d");
+    let options = ["--size", "64", "--steps", "60"];
+    let want = run(command(&rtm).args(options));
+    let kept = config(dir.path(), "keep_last = 60\nblock_bytes = 16384");
+    let plain = dir.path().join("steps");
+    std::fs::create_dir(&plain).unwrap();
+    for saver in [["--config", &kept], ["--plain", plain.to_str().unwrap()]] {
+        let output = run(command(&rtm).args(options).args(saver));
+        assert_eq!(digest(&output), digest(&want));
+    }
+}

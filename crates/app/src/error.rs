@@ -98,6 +98,20 @@ pub enum AppError {
         #[source]
         source: std::io::Error,
     },
+    /// The object store cannot be used, or not as it is.
+    #[error("cannot {op} `{key}` in bucket `{bucket}`: {what}")]
+    Object {
+        /// What was tried.
+        op: &'static str,
+        /// The bucket.
+        bucket: String,
+        /// The object's key.
+        key: String,
+        /// What the service says, or why it could not be asked.
+        what: String,
+        /// What the user can do.
+        hint: &'static str,
+    },
     /// The GPU's driver refused.
     #[error("cannot {op}")]
     Device {
@@ -189,6 +203,7 @@ impl AppError {
             Self::Mixed(_) => 14,
             Self::Ranks { .. } | Self::OtherRank { .. } => 15,
             Self::Fault(_) => 16,
+            Self::Object { .. } => 17,
         }
     }
 
@@ -205,6 +220,7 @@ impl AppError {
             Self::Changed { .. } => {
                 "nothing may write protected memory from the call until the data is captured"
             }
+            Self::Object { hint, .. } => hint,
             Self::Mixed(_) => "do not go on with these values: start the program again",
             Self::Store {
                 source: StoreError::Full { .. },

@@ -19,6 +19,7 @@ use fermata_store::{AlignedBuf, ChunkId, Totals};
 use crate::capture::{Plan, Target, capture};
 use crate::gpu::Gpu;
 use crate::layout::Layout;
+use crate::object::Objects;
 use crate::peers::Behind;
 use crate::record::{KEY, Record};
 use crate::site::Site;
@@ -42,6 +43,8 @@ pub(crate) struct Job {
     pub(crate) local: Site,
     /// Where else it goes.
     pub(crate) further: Vec<Site>,
+    /// The bucket it goes to, if it does.
+    pub(crate) objects: Option<Arc<Objects>>,
     /// How it gets to other ranks, if that happens behind the program.
     pub(crate) behind: Option<Behind>,
     pub(crate) gpu: Option<Arc<Gpu>>,
@@ -71,14 +74,20 @@ impl Job {
         for site in &self.further {
             copy(&image, &self.local, site)?;
         }
+        if let Some(objects) = &self.objects {
+            objects.upload(&image, &self.local, self.record.sequence)?;
+        }
         let seconds = start.elapsed().as_secs_f64();
         // Whoever waited may have given up; the checkpoint is good all the same.
         let _ = progress.send(Progress::Complete(Outcome { totals, seconds }));
         let complete = self.complete.unwrap_or(self.record.sequence);
         let mut sites = std::iter::once(&self.local).chain(&self.further);
         sites.try_for_each(|site| site.prune(complete, self.config.keep_last as usize))?;
-        match &self.behind {
-            Some(behind) => behind.peers.prune(complete),
+        if let Some(behind) = &self.behind {
+            behind.peers.prune(complete)?;
+        }
+        match &self.objects {
+            Some(objects) => objects.prune(complete, self.config.keep_last as usize),
             None => Ok(()),
         }
     }

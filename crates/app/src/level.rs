@@ -13,13 +13,21 @@ pub enum Level {
     Erasure,
     /// In a folder that all ranks reach: survives the machine.
     Shared,
+    /// In an object store: survives the site.
+    Object,
 }
 
 impl Level {
     /// All levels, lowest first.
-    pub const ALL: [Self; 4] = [Self::Local, Self::Partner, Self::Erasure, Self::Shared];
+    pub const ALL: [Self; 5] = [
+        Self::Local,
+        Self::Partner,
+        Self::Erasure,
+        Self::Shared,
+        Self::Object,
+    ];
 
-    /// 1 to 4.
+    /// 1 to 5.
     pub fn number(self) -> u8 {
         self as u8 + 1
     }
@@ -34,7 +42,7 @@ impl Level {
             .find(|level| i64::from(level.number()) == number)
             .ok_or_else(|| AppError::Misuse {
                 op: "make a checkpoint",
-                what: format!("there is no level {number}; levels are 1 to 4"),
+                what: format!("there is no level {number}; levels are 1 to 5"),
             })
     }
 
@@ -45,6 +53,7 @@ impl Level {
             Self::Partner => "partner copy",
             Self::Erasure => "erasure code",
             Self::Shared => "shared folder",
+            Self::Object => "object store",
         }
     }
 }

@@ -22,6 +22,7 @@ mod layout;
 mod level;
 mod maps;
 mod memory;
+mod object;
 mod partner;
 mod peers;
 mod queue;
@@ -39,7 +40,7 @@ mod transfer;
 mod variable;
 
 pub use comm::{Comm, Solo};
-pub use config::{BLOCK_BYTES, Config, Interval};
+pub use config::{BLOCK_BYTES, Config, Interval, ObjectConfig, Secret};
 pub use error::{AppError, Result};
 pub use level::Level;
 pub use memory::Memory;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fermata_device::{ContextHandle, CopyEngine, Direction, PinnedBuffer, PinnedPool};
 use fermata_store::image::ChunkRecord;
-use fermata_store::{ChunkReader, StoreError};
+use fermata_store::{ChunkId, ChunkReader, StoreError};
 
 use crate::capture::Target;
 use crate::gpu::{Gpu, Place};
@@ -22,6 +22,24 @@ use crate::staging::{PIECE, PlainPool};
 use crate::{AppError, Result};
 
 const DEPTH: usize = 4;
+
+/// Where chunks are read from.
+pub(crate) trait Chunks: Sync {
+    /// Fills `into` with a chunk, whose hash the caller checks.
+    fn read(&self, id: &ChunkId, into: &mut [u8]) -> Result<(), StoreError>;
+    /// Fills `into` with a chunk and checks its hash.
+    fn read_verified(&self, id: &ChunkId, into: &mut [u8]) -> Result<(), StoreError>;
+}
+
+impl Chunks for ChunkReader {
+    fn read(&self, id: &ChunkId, into: &mut [u8]) -> Result<(), StoreError> {
+        ChunkReader::read(self, id, into)
+    }
+
+    fn read_verified(&self, id: &ChunkId, into: &mut [u8]) -> Result<(), StoreError> {
+        ChunkReader::read_verified(self, id, into)
+    }
+}
 
 /// A variable and the chunks that fill it, ascending and without gaps.
 pub(crate) struct Source<'a> {
@@ -40,7 +58,7 @@ struct Piece<'a> {
 /// Fills every variable.
 pub(crate) fn restore(
     sources: &[Source<'_>],
-    reader: &ChunkReader,
+    reader: &dyn Chunks,
     gpu: Option<&Gpu>,
     plain: &PlainPool,
     limit: Duration,
@@ -111,7 +129,7 @@ fn read(
 
 fn fill_host(
     piece: &Piece<'_>,
-    reader: &ChunkReader,
+    reader: &dyn Chunks,
     plain: &PlainPool,
     limit: Duration,
 ) -> Result<()> {
@@ -134,7 +152,7 @@ fn late(limit: Duration) -> AppError {
 fn fill_devices(
     sources: &[Source<'_>],
     pieces: &[Piece<'_>],
-    reader: &ChunkReader,
+    reader: &dyn Chunks,
     gpu: &Gpu,
     limit: Duration,
 ) -> Result<()> {
@@ -164,7 +182,7 @@ fn copy_in(
     gpu: &Gpu,
     context: ContextHandle,
     pieces: &[&Piece<'_>],
-    reader: &ChunkReader,
+    reader: &dyn Chunks,
     limit: Duration,
 ) -> Result<()> {
     let copy = AppError::device("copy to the device");

@@ -7,6 +7,7 @@ use std::time::Instant;
 use fermata_store::image::{ChunkRecord, ChunkTable, Image, verify};
 
 use crate::comm::{Comm, exchange, together};
+use crate::object::Objects;
 use crate::peers::{Kept, Peers};
 use crate::record::{Record, chunks_of};
 use crate::site::Site;
@@ -28,6 +29,11 @@ impl Found {
         chunks_of(&self.image, &self.record, &self.table)
     }
 
+    /// All its chunks.
+    pub(crate) fn table(&self) -> &ChunkTable {
+        &self.table
+    }
+
     /// The level it is read from.
     pub(crate) fn level(&self) -> Level {
         self.site.level
@@ -40,16 +46,28 @@ pub(crate) struct Search {
     pub(crate) refused: Vec<String>,
     /// Whether a checkpoint of this rank was not as it was written.
     pub(crate) harmed: bool,
+    /// What did not keep it from finding something.
+    pub(crate) note: Option<String>,
 }
 
 /// Searches `sites`, which are in the order in which they are preferred, the rank's own first. What a rank
 /// has lost comes back from its peers.
-pub(crate) fn search(comm: &dyn Comm, sites: &[Site], peers: Option<&Peers>) -> Result<Search> {
+pub(crate) fn search(
+    comm: &dyn Comm,
+    sites: &[Site],
+    peers: Option<&Peers>,
+    objects: Option<&Objects>,
+) -> Result<Search> {
     let start = Instant::now();
     let mine = together(comm, sequences(sites))?;
     together(comm, fits_job(comm, sites, &mine))?;
     let kept = peers.map(|peers| peers.kept(comm)).transpose()?;
+    let (uploaded, unreached) = match objects.map(Objects::sequences).transpose() {
+        Ok(sequences) => (sequences.unwrap_or_default(), None),
+        Err(e) => (Vec::new(), Some(e)),
+    };
     let mut mine = mine;
+    mine.extend(&uploaded);
     mine.extend(kept.iter().flat_map(|kept| kept.of(comm.rank())));
     mine.sort_unstable();
     mine.dedup();
@@ -77,6 +95,12 @@ pub(crate) fn search(comm: &dyn Comm, sites: &[Site], peers: Option<&Peers>) -> 
             (Some(peers), Some(kept)) => mend(comm, peers, kept, &sites[0], sequence, part)?,
             _ => part,
         };
+        let part = match (part, objects) {
+            (Err(e), Some(objects)) if uploaded.contains(&sequence) => {
+                download(objects, &sites[0], sequence, &e)
+            }
+            (part, _) => part,
+        };
         match together(comm, part) {
             Ok(mut found) => {
                 found.seconds = start.elapsed().as_secs_f64();
@@ -84,15 +108,19 @@ pub(crate) fn search(comm: &dyn Comm, sites: &[Site], peers: Option<&Peers>) -> 
                     found: Some(found),
                     refused,
                     harmed,
+                    note: unreached.map(|e| e.text()),
                 });
             }
             Err(e) => refused.push(format!("checkpoint {sequence}: {}", e.text())),
         }
     }
+    // There may be checkpoints that cannot be seen now: to begin afresh is for the user to decide.
+    together(comm, unreached.map_or(Ok(()), Err))?;
     Ok(Search {
         found: None,
         refused,
         harmed,
+        note: None,
     })
 }
 
@@ -152,6 +180,23 @@ fn mend(
     }))
 }
 
+/// Gets a checkpoint from the object store; `other` is why it cannot be had elsewhere.
+fn download(objects: &Objects, own: &Site, sequence: u64, other: &AppError) -> Result<Found> {
+    let found = objects
+        .download(sequence, own)
+        .and_then(|()| sound(own, sequence));
+    match found {
+        Ok(mut found) => {
+            found.site.level = Level::Object;
+            Ok(found)
+        }
+        Err(e) => Err(AppError::Nothing {
+            folder: own.layout.rank.clone(),
+            why: format!(": {}; object store: {}", other.text(), e.text()),
+        }),
+    }
+}
+
 fn first_sound(sites: &[Site], sequence: u64) -> Result<Found> {
     let mut reasons = Vec::new();
     for site in sites {
@@ -171,16 +216,24 @@ fn first_sound(sites: &[Site], sequence: u64) -> Result<Found> {
 
 pub(crate) fn sound(site: &Site, sequence: u64) -> Result<Found> {
     let check = AppError::store("check a checkpoint");
-    let image: Image = site.image(sequence)?;
-    let record = Record::of(&image)?;
-    let report = verify(&image, &site.store, &|_| {}).map_err(&check)?;
+    let found = opened(site, sequence)?;
+    let report = verify(&found.image, &site.store, &|_| {}).map_err(&check)?;
     if let Some(damage) = report.damage.first() {
         return Err(check(fermata_store::StoreError::Damaged {
             path: damage.file.clone(),
             what: damage.what.clone(),
         }));
     }
-    let table = image.chunk_table().map_err(&check)?;
+    Ok(found)
+}
+
+/// A checkpoint whose description is as it was written; its data is not looked at.
+pub(crate) fn opened(site: &Site, sequence: u64) -> Result<Found> {
+    let image: Image = site.image(sequence)?;
+    let record = Record::of(&image)?;
+    let table = image
+        .chunk_table()
+        .map_err(AppError::store("check a checkpoint"))?;
     chunks_of(&image, &record, &table)?;
     Ok(Found {
         image,

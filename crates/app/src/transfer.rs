@@ -108,6 +108,23 @@ impl Outgoing {
     }
 }
 
+/// What a header says.
+pub(crate) fn decode(header: &[u8]) -> Result<(Manifest, ChunkTable)> {
+    let op = AppError::store(OP);
+    let Some((length, rest)) = header.split_first_chunk::<8>() else {
+        return Err(wrong("it could not read its checkpoint"));
+    };
+    let length = u64::from_le_bytes(*length) as usize;
+    let Some((manifest, table)) = rest.split_at_checked(length) else {
+        return Err(wrong("its header is cut"));
+    };
+    let from = Path::new("received header");
+    Ok((
+        Manifest::decode(manifest, from).map_err(&op)?,
+        ChunkTable::decode(table, from).map_err(&op)?,
+    ))
+}
+
 /// A checkpoint that is received.
 pub(crate) struct Incoming {
     manifest: Manifest,
@@ -126,17 +143,7 @@ impl Incoming {
     /// `check`, what the store has is read first, and taken anew if it is damaged.
     pub(crate) fn open(site: &Site, header: &[u8], check: bool) -> Result<Self> {
         let op = AppError::store(OP);
-        let Some((length, rest)) = header.split_first_chunk::<8>() else {
-            return Err(wrong("it could not read its checkpoint"));
-        };
-        let length = u64::from_le_bytes(*length) as usize;
-        if length > rest.len() {
-            return Err(wrong("its header is cut"));
-        }
-        let (manifest, table) = rest.split_at(length);
-        let from = Path::new("received header");
-        let manifest = Manifest::decode(manifest, from).map_err(&op)?;
-        let table = ChunkTable::decode(table, from).map_err(&op)?;
+        let (manifest, table) = decode(header)?;
         let record: Option<Record> = manifest
             .extra
             .get(KEY)

@@ -46,16 +46,27 @@ impl Cuda {
             call!(cuda, "cuInit", unsafe extern "C" fn(u32) -> i32, 0);
             cuda
         });
+        cuda.use_device(0);
+        cuda
+    }
+
+    /// Makes a device the thread's current one.
+    fn use_device(&self, device: i32) {
         type Retain = unsafe extern "C" fn(*mut *mut c_void, i32) -> i32;
         let mut context = std::ptr::null_mut();
-        call!(cuda, "cuDevicePrimaryCtxRetain", Retain, &mut context, 0);
         call!(
-            cuda,
+            self,
+            "cuDevicePrimaryCtxRetain",
+            Retain,
+            &mut context,
+            device
+        );
+        call!(
+            self,
             "cuCtxSetCurrent",
             unsafe extern "C" fn(*mut c_void) -> i32,
             context
         );
-        cuda
     }
 
     fn device(&self, bytes: usize) -> u64 {
@@ -228,4 +239,56 @@ fn the_programs_current_context_is_left_alone() {
     assert_eq!(current(), before);
     s.wait(Duration::from_secs(120)).unwrap();
     cuda.free(device);
+}
+
+/// The number of devices is the driver's, read when it is loaded: each run is a process of its own.
+#[test]
+fn a_job_comes_back_on_another_number_of_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    for (devices, first) in [("2", 0), ("1", 1), ("4", 2), ("2", 3)] {
+        let run = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "on_some_devices", "--ignored", "--nocapture"])
+            .env("FERMATA_SOFTGPU_DEVICES", devices)
+            .env("FERMATA_TEST_DEVICES", devices)
+            .env("FERMATA_TEST_FOLDER", dir.path())
+            .env("FERMATA_TEST_RUN", first.to_string())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&run.stdout);
+        let errors = String::from_utf8_lossy(&run.stderr);
+        assert!(
+            run.status.success() && text.contains("1 passed"),
+            "{text}{errors}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "is started by the test above"]
+fn on_some_devices() {
+    let number = |name: &str| -> u64 { std::env::var(name).unwrap().parse().unwrap() };
+    let (devices, run) = (number("FERMATA_TEST_DEVICES"), number("FERMATA_TEST_RUN"));
+    let folder = std::path::PathBuf::from(std::env::var_os("FERMATA_TEST_FOLDER").unwrap());
+    let cuda = Cuda::get();
+    let mut s = session(&folder, |c| c.block_bytes = 65_536);
+    let variables: Vec<u64> = (0..4)
+        .map(|id| {
+            cuda.use_device((id % devices) as i32);
+            let address = cuda.device(300_000);
+            s.protect(id as u32, at(address, 300_000), BYTE).unwrap();
+            address
+        })
+        .collect();
+    let content = |id: u64, run: u64| noise(300_000, 10 * run + id + 1);
+    if run > 0 {
+        assert_eq!(s.recover().unwrap(), run as i64 - 1);
+        for (id, address) in (0..).zip(&variables) {
+            assert!(cuda.read(*address, 300_000) == content(id, run - 1), "{id}");
+        }
+    }
+    for (id, address) in (0..).zip(&variables) {
+        cuda.write(*address, &content(id, run));
+    }
+    s.checkpoint(run as i64, Level::Local).unwrap();
+    s.wait(Duration::from_secs(60)).unwrap();
 }

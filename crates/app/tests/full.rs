@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use common::ranks::Threads;
 use common::{host, noise, session};
-use fermata_app::{Config, ElementType, Level};
+use fermata_app::{Comm, Config, ElementType, Level, Session};
 
 const VARIABLE: &str = "FERMATA_TEST_SMALL_DISK";
 const BYTE: ElementType = ElementType(1);
@@ -86,4 +87,51 @@ fn on_small_disks() {
         assert!(data == first);
         s.finalize(true).unwrap();
     }
+    for level in [Level::Partner, Level::Erasure] {
+        full_for_another_rank(&dir, level);
+    }
+}
+
+/// The disk of rank 1 has room for its own checkpoints, and none for what it keeps for others.
+fn full_for_another_rank(dir: &std::path::Path, level: Level) {
+    const BYTES: usize = 3_600_000;
+    let start = |comm: Threads, rank: u32| {
+        let folder = match rank {
+            1 => dir.join("local"),
+            _ => dir.join(format!("node-{rank}")),
+        };
+        let config = common::config(&folder, |c| {
+            c.name = format!("level-{}", level.number());
+            c.node = Some(rank.to_string());
+            c.keep_last = 1;
+        });
+        Session::init(config, Box::new(comm)).unwrap()
+    };
+    let codes = Threads::run_beside(3, |comm| {
+        let rank = comm.rank();
+        let mut s = start(comm, rank);
+        let mut data = noise(BYTES, u64::from(rank));
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        s.checkpoint(1, Level::Local).unwrap();
+        data.copy_from_slice(&noise(BYTES, 10 + u64::from(rank)));
+        s.checkpoint(2, level).unwrap();
+        let failed = s.wait(Duration::from_secs(60)).unwrap_err();
+        assert!(failed.text().contains("no space left"), "{}", failed.text());
+        failed.code()
+    });
+    assert_eq!(codes, [15, 8, 15]);
+    // It is there at the first level all the same, and with room the level works.
+    Threads::run_beside(3, |comm| {
+        let rank = comm.rank();
+        let mut s = start(comm, rank);
+        let mut data = vec![0; BYTES];
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        assert_eq!(s.recover().unwrap(), 2);
+        assert!(data == noise(BYTES, 10 + u64::from(rank)));
+        let mut short = noise(100_000, u64::from(rank));
+        s.protect(1, host(&mut short), BYTE).unwrap();
+        s.checkpoint(3, level).unwrap();
+        s.wait(Duration::from_secs(60)).unwrap();
+        s.finalize(true).unwrap();
+    });
 }

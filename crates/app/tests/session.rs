@@ -266,13 +266,18 @@ fn one_job_in_a_folder_at_a_time() {
 fn levels_that_are_not_there_are_one_clear_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut s = session(dir.path(), |_| ());
-    for (number, word) in [(2, "two ranks"), (3, "erasure"), (4, "shared")] {
+    for (number, word) in [
+        (2, "two ranks"),
+        (3, "erasure"),
+        (4, "shared"),
+        (5, "bucket"),
+    ] {
         let level = Level::from_number(number).unwrap();
         let e = s.checkpoint(1, level).unwrap_err();
         assert!(e.to_string().contains(word), "{e}");
         assert_eq!(e.code(), 3);
     }
-    assert!(Level::from_number(5).is_err());
+    assert!(Level::from_number(6).is_err());
 }
 
 #[test]
@@ -323,4 +328,46 @@ fn snapshots_keep_the_interval_and_recover_first() {
     assert_eq!(step[0], 3);
     assert_eq!(s.snapshot().unwrap(), Snapshot::Nothing);
     assert_eq!(s.status().interval_seconds, Some(1e6));
+}
+
+#[test]
+fn steps_that_were_saved_forward_are_read_backward() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |c: &mut fermata_app::Config| c.keep_last = 20;
+    let mut data = noise(600_000, 0);
+    {
+        let mut s = session(dir.path(), with);
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        for step in 1..=10 {
+            data.copy_from_slice(&noise(600_000, step));
+            s.checkpoint(step as i64, Level::Local).unwrap();
+        }
+        // Still the same run: what is being written is waited for.
+        for step in (6..=10).rev() {
+            data.fill(0);
+            s.load(step as i64).unwrap();
+            assert!(data == noise(600_000, step));
+            s.prefetch(step as i64 - 1).unwrap();
+        }
+        let e = s.load(11).unwrap_err();
+        assert!(e.text().contains("none is called 11"), "{}", e.text());
+        assert!(s.prefetch(0).is_err());
+    }
+    // Another run, with and without reading ahead, and another one than was read ahead.
+    let mut s = session(dir.path(), with);
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    s.prefetch(3).unwrap();
+    for step in [5, 3, 3, 1] {
+        data.fill(0);
+        s.load(step).unwrap();
+        assert!(data == noise(600_000, step as u64));
+    }
+    // A variable that was resized is refused before a byte is written, from memory too.
+    let mut longer = vec![0u8; 600_001];
+    s.protect(1, host(&mut longer), BYTE).unwrap();
+    s.prefetch(2).unwrap();
+    for _ in 0..2 {
+        assert_eq!(s.load(2).unwrap_err().code(), 5);
+        assert!(longer.iter().all(|b| *b == 0));
+    }
 }

@@ -5,9 +5,12 @@
 
 mod ini;
 mod nearest;
+mod object;
 mod text;
 
 use std::path::{Path, PathBuf};
+
+pub use object::{ObjectConfig, Secret};
 
 use crate::{AppError, Level, Result};
 
@@ -65,8 +68,10 @@ pub struct Config {
     pub erasure_losses: u32,
     /// Folder that all ranks reach, if level 4 is used.
     pub shared: Option<PathBuf>,
+    /// Bucket of an object store, if level 5 is used.
+    pub object: Option<ObjectConfig>,
     /// For each level above the first, every how many snapshots' checkpoints go there; 0 never.
-    pub every: [u32; 5],
+    pub every: [u32; 6],
     /// What was read and has no effect, one sentence each.
     pub notes: Vec<String>,
 }
@@ -91,7 +96,8 @@ impl Default for Config {
             erasure_group: 4,
             erasure_losses: 1,
             shared: None,
-            every: [0; 5],
+            object: None,
+            every: [0; 6],
             notes: Vec::new(),
         }
     }
@@ -133,6 +139,8 @@ impl Config {
         let what = match level {
             Level::Local | Level::Partner | Level::Erasure => return Ok(()),
             Level::Shared if self.shared.is_some() => return Ok(()),
+            Level::Object if self.object.is_some() => return Ok(()),
+            Level::Object => "not configured; name a bucket in `[object]`",
             Level::Shared => "not configured; name a folder in `[shared]`",
         };
         Err(AppError::Level {
@@ -215,7 +223,9 @@ mod tests {
             "name = \"heat\"\ninterval = 30\nbetween_failures = 3600\ndowntime = 5\nkeep_last = 3\n\
              block_bytes = 65536\nbackground = false\nstaging_bytes = 16777216\nkeep_at_end = true\nrecover = false\n\
              verify_blocks = false\ndeadline = 10.5\n[local]\nfolders = [\"/a\", \"/b\"]\n\
-             [shared]\nfolder = \"/s\"\nevery = 4\n",
+             [shared]\nfolder = \"/s\"\nevery = 4\n[erasure]\ngroup = 8\nlosses = 2\nevery = 5\n\
+             [object]\nbucket = \"b\"\nendpoint = \"http://x:1\"\nregion = \"r\"\nprefix = \"p/\"\n\
+             path_style = false\naccess_key = \"k\"\nsecret_key = \"s\"\ndeadline = 9\nevery = 6\n",
         )
         .unwrap();
         assert_eq!(c.name, "heat");
@@ -224,6 +234,18 @@ mod tests {
         assert_eq!((c.shared.clone().unwrap(), c.every[4]), ("/s".into(), 4));
         assert!(!c.background && !c.recover && !c.verify_blocks && c.keep_at_end);
         assert_eq!((c.deadline, c.keep_last, c.block_bytes), (10.5, 3, 65536));
+        assert_eq!((c.erasure_group, c.erasure_losses, c.every[3]), (8, 2, 5));
+        let want = ObjectConfig {
+            bucket: "b".into(),
+            endpoint: Some("http://x:1".into()),
+            region: Some("r".into()),
+            prefix: "p/".into(),
+            path_style: Some(false),
+            keys: Some(("k".into(), Secret("s".into()))),
+            deadline: 9.0,
+        };
+        assert_eq!((c.object.as_ref(), c.every[5]), (Some(&want), 6));
+        assert!(!format!("{c:?}").contains("\"s\""), "a secret is shown");
     }
 
     #[test]
@@ -253,6 +275,15 @@ mod tests {
             ("interval = \"often\"\n", "interval"),
             ("name = \"a/b\"\n", "name"),
             ("keep_last = \"x\"\n", "keep_last"),
+            (
+                "object = { bucket = \"b\", deadline = 0 }\n",
+                "object.deadline",
+            ),
+            (
+                "object = { bucket = \"b\", access_key = \"k\" }\n",
+                "object.secret_key",
+            ),
+            ("object = { every = 2 }\n", "name a bucket"),
             ("erasure = { group = 4, losses = 4 }\n", "erasure.losses"),
             ("erasure = { losses = 0 }\n", "erasure.losses"),
             ("erasure = { group = 65 }\n", "erasure.group"),

@@ -3,10 +3,11 @@
 use serde::Deserialize;
 
 use super::nearest::nearest;
+use super::object::{KEYS, RawObject};
 use super::{Config, Interval};
 use crate::{AppError, Result};
 
-const TOP: [&str; 16] = [
+const TOP: [&str; 17] = [
     "name",
     "interval",
     "between_failures",
@@ -23,9 +24,10 @@ const TOP: [&str; 16] = [
     "partner",
     "erasure",
     "shared",
+    "object",
 ];
 /// Tables and their keys.
-const TABLES: [(&str, &[&str]); 4] = [
+const TABLES: [(&str, &[&str]); 5] = [
     ("local", &["local.folders"]),
     ("partner", &["partner.every"]),
     (
@@ -33,6 +35,7 @@ const TABLES: [(&str, &[&str]); 4] = [
         &["erasure.every", "erasure.group", "erasure.losses"],
     ),
     ("shared", &["shared.folder", "shared.every"]),
+    ("object", KEYS),
 ];
 
 #[derive(Deserialize, Default)]
@@ -54,6 +57,7 @@ struct Raw {
     partner: RawLevel,
     erasure: RawErasure,
     shared: RawLevel,
+    object: RawObject,
 }
 
 #[derive(Deserialize, Default)]
@@ -141,6 +145,8 @@ pub(super) fn parse(text: &str, from: &str) -> Result<Config> {
     c.every[2] = raw.partner.every;
     c.every[3] = raw.erasure.every;
     c.every[4] = raw.shared.every;
+    c.every[5] = raw.object.every;
+    c.object = raw.object.config().map_err(wrong)?;
     Ok(c)
 }
 

@@ -173,6 +173,7 @@ impl Session {
                 .filter(|s| s.level == level)
                 .cloned()
                 .collect(),
+            objects: self.objects.clone().filter(|_| level == Level::Object),
             behind,
             gpu: self.gpu.clone(),
             plain: self.plain.clone(),
@@ -280,6 +281,7 @@ impl Session {
         report.written_bytes = outcome.totals.new_bytes;
         report.total_seconds = outcome.seconds;
         self.committed = running.sequence;
+        self.numbers.insert(report.id, running.sequence);
         let held = match self.config.background {
             true => report.blocked_seconds,
             false => report.total_seconds,

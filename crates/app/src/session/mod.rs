@@ -7,6 +7,7 @@
 //! The calls named collective must be made by all ranks in the same order. No call takes the program down,
 //! and a failed checkpoint leaves the program and the older checkpoints as they were.
 
+mod loading;
 mod making;
 mod recovering;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 use fermata_store::StoreError;
 use parking_lot::Mutex;
 
+use self::loading::Ahead;
 use self::making::Running;
 use crate::capture::Target;
 use crate::comm::{Comm, numbers, together};
@@ -25,6 +27,7 @@ use crate::gpu::{Gpu, Place, locate};
 use crate::layout::Lock;
 use crate::maps::Maps;
 use crate::memory::Memory;
+use crate::object::Objects;
 use crate::peers::Peers;
 use crate::search::{Found, search};
 use crate::site::Site;
@@ -32,6 +35,9 @@ use crate::staging::PlainPool;
 use crate::status::Status;
 use crate::variable::{ElementType, Variable, VariableId};
 use crate::{AppError, Config, Level, Result};
+
+/// Where a rank's checkpoints are.
+type Places = (Lock, Site, Vec<Site>, Option<Objects>);
 
 /// A session; see the top of this file.
 pub struct Session {
@@ -43,6 +49,8 @@ pub struct Session {
     /// A second channel between the ranks, for what happens behind the program.
     beside: Option<Arc<Mutex<Box<dyn Comm>>>>,
     further: Vec<Site>,
+    /// Our place in an object store.
+    objects: Option<Arc<Objects>>,
     gpu: Option<Arc<Gpu>>,
     plain: PlainPool,
     variables: BTreeMap<VariableId, Variable>,
@@ -52,6 +60,10 @@ pub struct Session {
     committed: u64,
     running: Option<Running>,
     found: Option<Found>,
+    /// A checkpoint that is read before it is asked for.
+    ahead: Option<Ahead>,
+    /// Sequence numbers by the program's numbers, as far as they were needed.
+    numbers: BTreeMap<i64, u64>,
     refused: Vec<String>,
     pub(crate) measured: Measured,
     status: Status,
@@ -70,11 +82,14 @@ impl Session {
     /// another size, `Io` and `Store`.
     pub fn init(config: Config, comm: Box<dyn Comm>) -> Result<Self> {
         let opened = Self::open(&config, &*comm);
-        let (lock, local, further) = together(&*comm, opened)?;
+        let (lock, local, further, objects) = together(&*comm, opened)?;
         let peers = Peers::new(&*comm, &local, &config, &node(&config))?;
         let beside = second_channel(&*comm)?;
         let listed = newest(std::iter::once(&local).chain(&further));
-        let listed = together(&*comm, listed)?;
+        let mut listed = together(&*comm, listed)?;
+        // A store that cannot be reached is told of by the search, if nothing else is found.
+        let there = objects.as_ref().and_then(|o| o.glance().ok()?.pop());
+        listed = listed.max(there.unwrap_or(0));
         let newest = numbers(&*comm, listed)?.into_iter().max().unwrap_or(0);
         let mut session = Self {
             plain: PlainPool::new(config.staging_bytes),
@@ -84,12 +99,15 @@ impl Session {
             peers: peers.map(Arc::new),
             beside: beside.map(|comm| Arc::new(Mutex::new(comm))),
             further,
+            objects: objects.map(Arc::new),
             gpu: None,
             variables: BTreeMap::new(),
             sequence: newest,
             committed: 0,
             running: None,
             found: None,
+            ahead: None,
+            numbers: BTreeMap::new(),
             refused: Vec::new(),
             measured: Measured::default(),
             status: Status::default(),
@@ -103,7 +121,7 @@ impl Session {
         Ok(session)
     }
 
-    fn open(config: &Config, comm: &dyn Comm) -> Result<(Lock, Site, Vec<Site>)> {
+    fn open(config: &Config, comm: &dyn Comm) -> Result<Places> {
         let rank = comm.rank();
         let folders = &config.local;
         let folder = folders
@@ -119,7 +137,9 @@ impl Session {
         if let Some(shared) = &config.shared {
             further.push(Site::open(Level::Shared, shared, config, rank)?);
         }
-        Ok((lock, local, further))
+        let objects = config.object.as_ref();
+        let objects = objects.map(|o| Objects::new(o, &config.name, rank));
+        Ok((lock, local, further, objects.transpose()?))
     }
 
     /// Searches for the checkpoint to recover from, unless the one at hand is the newest.
@@ -132,7 +152,15 @@ impl Session {
             .chain(&self.further)
             .cloned()
             .collect();
-        let search = search(&*self.comm, &sites, self.peers.as_deref())?;
+        let search = search(
+            &*self.comm,
+            &sites,
+            self.peers.as_deref(),
+            self.objects.as_deref(),
+        )?;
+        if search.note.is_some() {
+            self.status.last_failure = search.note;
+        }
         self.salvage(search.harmed)?;
         self.found = search.found;
         self.refused = search.refused;
@@ -256,6 +284,9 @@ impl Session {
             }
             if let Some(peers) = &self.peers {
                 peers.prune_to(u64::MAX, 0)?;
+            }
+            if let Some(objects) = &self.objects {
+                objects.prune(u64::MAX, 0)?;
             }
         }
         Ok(())

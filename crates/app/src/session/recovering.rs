@@ -6,7 +6,8 @@ use super::Session;
 use crate::capture::Target;
 use crate::comm::together;
 use crate::record::VariableRecord;
-use crate::restore::{Source, restore};
+use crate::restore::{Chunks, Source, restore};
+use crate::search::Found;
 use crate::status::RecoveryReport;
 use crate::variable::VariableId;
 use crate::{AppError, Result};
@@ -33,10 +34,11 @@ impl Session {
     fn recover_these(&mut self, wanted: &[VariableId], all: bool) -> Result<i64> {
         self.settle_all()?;
         self.look()?;
-        let prepared = self.prepare(wanted, all);
+        let found = self.found.as_ref().ok_or_else(|| self.nothing());
+        let prepared = found.and_then(|found| self.prepare(found, wanted, all));
         let targets = together(&*self.comm, prepared)?;
         let start = Instant::now();
-        let filled = self.fill(&targets);
+        let filled = self.fill_from_store(&targets);
         let data_seconds = start.elapsed().as_secs_f64();
         together(&*self.comm, filled)?;
         let Some(found) = &self.found else {
@@ -57,8 +59,12 @@ impl Session {
     }
 
     /// Checks everything that can be checked before memory is touched.
-    fn prepare(&self, wanted: &[VariableId], all: bool) -> Result<Vec<Target>> {
-        let found = self.found.as_ref().ok_or_else(|| self.nothing())?;
+    pub(super) fn prepare(
+        &self,
+        found: &Found,
+        wanted: &[VariableId],
+        all: bool,
+    ) -> Result<Vec<Target>> {
         for id in wanted {
             let variable = self.variables.get(id).ok_or_else(|| AppError::Variable {
                 id: id.0,
@@ -80,8 +86,20 @@ impl Session {
         Ok(targets)
     }
 
-    fn fill(&self, targets: &[Target]) -> Result<()> {
+    fn fill_from_store(&self, targets: &[Target]) -> Result<()> {
         let found = self.found.as_ref().ok_or_else(|| self.nothing())?;
+        let reader = found.site.store.reader();
+        let reader = reader.map_err(AppError::store("read the checkpoint"))?;
+        self.fill(found, &reader, targets)
+    }
+
+    /// Fills the targets with a checkpoint's chunks.
+    pub(super) fn fill(
+        &self,
+        found: &Found,
+        reader: &dyn Chunks,
+        targets: &[Target],
+    ) -> Result<()> {
         let chunks = found.chunks()?;
         let sources: Vec<_> = targets
             .iter()
@@ -90,13 +108,8 @@ impl Session {
                 chunks: chunks.get(&target.variable.id).copied().unwrap_or(&[]),
             })
             .collect();
-        let reader = found
-            .site
-            .store
-            .reader()
-            .map_err(AppError::store("read the checkpoint"))?;
         let limit = Duration::from_secs_f64(self.config.deadline);
-        restore(&sources, &reader, self.gpu.as_deref(), &self.plain, limit)
+        restore(&sources, reader, self.gpu.as_deref(), &self.plain, limit)
     }
 
     pub(super) fn nothing(&self) -> AppError {

@@ -3,6 +3,7 @@
 
 pub mod job;
 pub mod ranks;
+pub mod server;
 
 use std::ffi::c_void;
 use std::path::Path;

@@ -1,0 +1,319 @@
+//! Level 5 against a real server: whole checkpoints and changed blocks, in parts and at once, back on a machine
+//! that has nothing else; a server that is down, slow, flaky or says no costs that level only.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::job::{node, read, write};
+use common::server::{Server, config};
+use common::{host, noise, session};
+use fermata_app::{AppError, Config, ElementType, Level, ObjectConfig, Session};
+
+const BYTE: ElementType = ElementType(1);
+
+fn job(dir: &Path, objects: ObjectConfig) -> Session {
+    session(dir, |c| set(c, &objects))
+}
+
+fn set(c: &mut Config, objects: &ObjectConfig) {
+    c.object = Some(objects.clone());
+    c.block_bytes = 1 << 16;
+    c.background = false;
+}
+
+/// A checkpoint at level 5 that must fail; what it says.
+fn refused(s: &mut Session, id: i64) -> (String, String) {
+    let e = s.checkpoint(id, Level::Object).unwrap_err();
+    assert_eq!(e.code(), 17, "{}", e.text());
+    assert!(
+        matches!(&e, AppError::Object { bucket, key, .. } if bucket == "checkpoints" && key.starts_with("site/test/rank-00000/"))
+    );
+    (e.text(), e.hint().unwrap().to_owned())
+}
+
+#[test]
+fn checkpoints_come_back_from_the_bucket_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let (first, other) = (dir.path().join("a"), dir.path().join("b"));
+    // More than two parts.
+    let mut data = noise(20 << 20, 1);
+    let mut s = job(&first, server.config());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    s.checkpoint(1, Level::Object).unwrap();
+    let stored = |server: &Server| server.objects().iter().map(|o| o.1).sum::<u64>();
+    let full = stored(&server);
+    assert!(full > 20 << 20);
+    // One block in twenty has changed: that is all that is written.
+    for block in (0..320).step_by(20) {
+        data[block << 16] ^= 1;
+    }
+    s.checkpoint(2, Level::Object).unwrap();
+    let more = stored(&server) - full;
+    assert!((1 << 20..2 << 20).contains(&more), "{more}");
+    s.wait(Duration::from_secs(60)).unwrap();
+    drop(s);
+
+    // Another machine.
+    let want = data.clone();
+    data.fill(0);
+    let mut s = job(&other, server.config());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 2);
+    assert_eq!(s.status().recovery.unwrap().level, 5);
+    assert!(data == want);
+    // And it goes on there; two are kept, and what only older ones needed goes.
+    for id in 3..6 {
+        data.copy_from_slice(&noise(20 << 20, id as u64));
+        s.checkpoint(id, Level::Object).unwrap();
+    }
+    s.wait(Duration::from_secs(60)).unwrap();
+    let kept = stored(&server);
+    assert!(kept < 43 << 20, "{kept}");
+    s.finalize(true).unwrap();
+    assert_eq!(stored(&server), 0, "{:?}", server.objects());
+}
+
+#[test]
+fn ranks_that_lost_their_nodes_get_their_part_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let objects = server.config();
+    let with = |c: &mut Config| c.object = Some(objects.clone());
+    let steps = [(1, Level::Object), (2, Level::Object), (3, Level::Local)];
+    write(dir.path(), 3, &steps, &with);
+    std::fs::remove_dir_all(node(dir.path(), 1)).unwrap();
+    assert_eq!(read(dir.path(), 3, &with), (2, vec![1, 5, 1]));
+    for rank in 0..3 {
+        std::fs::remove_dir_all(node(dir.path(), rank)).unwrap();
+    }
+    assert_eq!(read(dir.path(), 3, &with), (2, vec![5, 5, 5]));
+}
+
+#[test]
+fn a_server_that_is_down_costs_its_level_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("s3");
+    let server = Server::start(&folder);
+    let port = server.port;
+    let objects = ObjectConfig {
+        deadline: 1.0,
+        ..server.config()
+    };
+    let local = dir.path().join("a");
+    let mut data = noise(100_000, 1);
+    let mut s = job(&local, objects.clone());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    s.checkpoint(1, Level::Object).unwrap();
+    drop(server);
+    data[0] ^= 1;
+    let want = data.clone();
+    let (text, hint) = refused(&mut s, 2);
+    assert!(text.contains("cannot be reached, tried for 1 s"), "{text}");
+    assert!(
+        hint.contains("lower levels are intact") && hint.contains("object.endpoint"),
+        "{hint}"
+    );
+    drop(s);
+
+    // What was refused is there at the first level, and a restart finds it without the server.
+    data.fill(0);
+    let mut s = job(&local, objects.clone());
+    assert!(
+        s.status()
+            .last_failure
+            .unwrap()
+            .contains("cannot be reached")
+    );
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 2);
+    assert!(data == want);
+    drop(s);
+    // With nothing at the lower levels it does not begin afresh by itself.
+    let folder_b = dir.path().join("b");
+    let e = Session::init(
+        common::config(&folder_b, |c| set(c, &objects)),
+        Box::new(fermata_app::Solo),
+    );
+    assert_eq!(e.err().unwrap().code(), 17);
+
+    // It is back: so is the level.
+    let server = Server::on(&folder, port);
+    let mut s = job(&local, objects);
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    s.checkpoint(3, Level::Object).unwrap();
+    s.wait(Duration::from_secs(30)).unwrap();
+    let names = server.objects();
+    assert!(
+        names
+            .iter()
+            .any(|(path, _)| path.to_string_lossy().contains("c000000000003")),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn a_server_that_never_answers_is_given_up_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let objects = ObjectConfig {
+        deadline: 1.5,
+        ..config(silent.local_addr().unwrap().port())
+    };
+    let mut data = noise(100_000, 1);
+    let mut s = session(dir.path(), |c| {
+        set(c, &objects);
+        c.recover = false;
+    });
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    let start = Instant::now();
+    let (text, hint) = refused(&mut s, 1);
+    assert!(
+        start.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(text.contains("did not answer within 1.5 s"), "{text}");
+    assert!(hint.contains("object.deadline"), "{hint}");
+}
+
+/// Passes connections on, but every third one is cut at once and every fifth is answered with 503.
+fn flaky(to: u16) -> (u16, std::sync::Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen = std::sync::Arc::new(AtomicUsize::new(0));
+    let count = seen.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            let number = count.fetch_add(1, Ordering::Relaxed) + 1;
+            if number.is_multiple_of(3) {
+                continue;
+            }
+            std::thread::spawn(move || {
+                if number.is_multiple_of(5) {
+                    let mut request = [0; 1 << 16];
+                    let _ = client.read(&mut request);
+                    let _ = client.write_all(
+                        b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                    );
+                    return;
+                }
+                let mut server = TcpStream::connect(("127.0.0.1", to)).unwrap();
+                let (mut a, mut b) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                let up = std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut a, &mut server);
+                    let _ = server.shutdown(std::net::Shutdown::Write);
+                });
+                let _ = std::io::copy(&mut b, &mut client);
+                let _ = client.shutdown(std::net::Shutdown::Both);
+                let _ = up.join();
+            });
+        }
+    });
+    (port, seen)
+}
+
+#[test]
+fn a_flaky_network_is_got_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let (port, seen) = flaky(server.port);
+    let local = dir.path().join("a");
+    let mut data = noise(30 << 20, 1);
+    // A connection is used again as long as it lives, so every session meets a few.
+    for id in 1..5 {
+        let mut s = job(&local, config(port));
+        data[0] ^= 1;
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        s.checkpoint(id, Level::Object).unwrap();
+    }
+    let want = data.clone();
+    std::fs::remove_dir_all(&local).unwrap();
+    let mut s = job(&local, config(port));
+    data.fill(0);
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 4);
+    assert!(data == want);
+    assert!(seen.load(Ordering::Relaxed) > 10);
+}
+
+#[test]
+fn who_may_not_and_what_is_not_there_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let mut data = noise(1000, 1);
+    let mut attempt = |objects: ObjectConfig| {
+        let mut s = session(&dir.path().join("a"), |c| {
+            set(c, &objects);
+            c.recover = false;
+        });
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        let e = s.checkpoint(1, Level::Object).unwrap_err();
+        (e.text(), e.hint().unwrap().to_owned())
+    };
+    let wrong = Some(("fermata".to_owned(), fermata_app::Secret("not it".into())));
+    let (text, hint) = attempt(ObjectConfig {
+        keys: wrong,
+        ..server.config()
+    });
+    assert!(text.contains("SignatureDoesNotMatch"), "{text}");
+    assert!(
+        !text.contains("Signature=") && !text.contains("not it"),
+        "{text}"
+    );
+    assert!(hint.contains("AWS_SECRET_ACCESS_KEY"), "{hint}");
+    let (text, hint) = attempt(ObjectConfig {
+        bucket: "elsewhere".into(),
+        ..server.config()
+    });
+    assert!(
+        text.contains("NoSuchBucket") && text.contains("`elsewhere`"),
+        "{text}"
+    );
+    assert!(hint.contains("make the bucket"), "{hint}");
+    let bad = ObjectConfig {
+        endpoint: Some("nonsense".into()),
+        ..server.config()
+    };
+    let e = Session::init(
+        common::config(&dir.path().join("a"), |c| set(c, &bad)),
+        Box::new(fermata_app::Solo),
+    );
+    let text = e.err().unwrap().text();
+    assert!(text.contains("`object.endpoint` is `nonsense`"), "{text}");
+}
+
+#[test]
+fn damage_in_the_bucket_is_found_and_an_older_checkpoint_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let local = dir.path().join("a");
+    let mut data = noise(200_000, 1);
+    let first = data.clone();
+    let mut s = job(&local, server.config());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    s.checkpoint(1, Level::Object).unwrap();
+    data.copy_from_slice(&noise(200_000, 2));
+    s.checkpoint(2, Level::Object).unwrap();
+    drop(s);
+    let objects = server.objects();
+    let pack = objects
+        .iter()
+        .find(|(path, _)| path.to_string_lossy().contains("p000000000002"));
+    let path = &pack.unwrap().0;
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[70_000] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+    std::fs::remove_dir_all(&local).unwrap();
+    let mut s = job(&local, server.config());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 1);
+    assert!(data == first);
+}

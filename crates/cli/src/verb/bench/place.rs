@@ -17,6 +17,9 @@ use crate::failure::{Failure, INTERNAL, USER};
 /// How long the daemon, and what it holds, may take to go.
 const END: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
+/// How long a worker may take to be ready, and how long nothing is registered any more by then.
+const WARM: Duration = Duration::from_secs(60);
+const STILL: Duration = Duration::from_millis(700);
 
 /// Folders and daemon of one bench; dropping it ends and removes everything.
 pub struct Place {
@@ -139,13 +142,22 @@ impl Place {
         self.command(&["images", "gc"])
     }
 
-    /// Waits until a worker is ready for the next session: then a restore is not one of a cold machine.
+    /// Waits until a worker is ready for the next session, and has registered what it can of the memory for
+    /// images: then a restore is not one of a cold machine.
     pub fn warm(&self, rest: Duration) -> Result<(), Failure> {
         self.pause(rest)?;
-        self.wait(Duration::from_secs(30), "no worker is ready", || {
+        let (mut last, mut since) = (None, Instant::now());
+        self.wait(WARM, "no worker is ready", || {
+            self.pause(POLL * 20)?;
             let versions: Versions = self.ask(&["version"])?;
-            std::thread::sleep(POLL * 10);
-            Ok(versions.daemon.is_some_and(|it| it.spare_workers > 0))
+            let Some(daemon) = versions.daemon.filter(|it| it.spare_workers > 0) else {
+                return Ok(false);
+            };
+            let registered = daemon.memory_tier.map(|it| it.registered);
+            if last != Some(registered) {
+                (last, since) = (Some(registered), Instant::now());
+            }
+            Ok(registered.is_none() || since.elapsed() > STILL)
         })
     }
 

@@ -40,7 +40,7 @@ pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
         let log = std::fs::read_to_string(&session.log).unwrap_or_default();
         Ok(!common.command.is_empty() || log.contains("ready"))
     })?;
-    place.pause(Duration::from_millis(500))?;
+    place.warm(REST)?;
     place.checkpoint(
         "passes",
         &["--mode", "stop", "--then", "stop", "-o", "image"],

@@ -106,6 +106,7 @@ fn begin(
 ) -> Result<(Background, Box<dyn Gate>), EngineError> {
     let live = &mut site.live;
     live.forget_current();
+    live.adopt_staging();
     let profile = Profile::load(image);
     let pieces: Vec<usize> = blocks.all().iter().map(|it| it.stored.len()).collect();
     let schedule = Arc::new(Schedule::new(&pieces, &order.of(&blocks, &profile)));

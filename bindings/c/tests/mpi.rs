@@ -173,6 +173,11 @@ const BLOWS: &[Blow] = &[
         lost: &[0, 1, 2, 3],
         ..blow("4", 33, 0, 25)
     },
+    Blow {
+        threads: true,
+        lost: &[0, 1, 2, 3],
+        ..blow("4", 33, 2, 25)
+    },
 ];
 
 struct Job<'a> {

@@ -14,16 +14,17 @@ use std::time::Instant;
 use fermata_store::image::{
     BufferId, CHUNKS, ChunkTableWriter, Draft, Image, Manifest, SessionTotals,
 };
-use fermata_store::{AlignedBuf, ChunkId, Totals};
+use fermata_store::{ChunkId, Totals};
 
 use crate::capture::{Plan, Target, capture};
+use crate::copy::copy;
 use crate::gpu::Gpu;
 use crate::layout::Layout;
 use crate::object::Objects;
 use crate::peers::Behind;
 use crate::record::{KEY, Record};
 use crate::site::Site;
-use crate::staging::{PIECE, PlainPool};
+use crate::staging::PlainPool;
 use crate::{AppError, Config, Result};
 
 /// How far a checkpoint is.
@@ -72,7 +73,7 @@ impl Job {
             None => local?,
         };
         for site in &self.further {
-            copy(&image, &self.local, site)?;
+            copy(&image, &self.local, site, self.behind.as_ref())?;
         }
         if let Some(objects) = &self.objects {
             objects.upload(&image, &self.local, self.record.sequence)?;
@@ -159,33 +160,4 @@ impl Job {
             ..Manifest::default()
         })
     }
-}
-
-/// Copies a checkpoint to another place; what that has already is not copied, what is copied is checked.
-fn copy(image: &Image, from: &Site, to: &Site) -> Result<()> {
-    let op = AppError::store("copy the checkpoint to the next level");
-    let sequence = Record::of(image)?.sequence;
-    let table = image.chunk_table().map_err(&op)?;
-    let draft = Draft::create(&to.store, &to.layout.rank, &Layout::name(sequence)).map_err(&op)?;
-    let (reader, writer) = (
-        from.store.reader().map_err(&op)?,
-        to.store.begin().map_err(&op)?,
-    );
-    let mut buffer = AlignedBuf::new(PIECE);
-    let mut copied = ChunkTableWriter::new();
-    for chunk in table.records() {
-        let bytes = &mut buffer[..chunk.length as usize];
-        if !writer.put_known(&chunk.id, u64::from(chunk.length)) {
-            reader.read_verified(&chunk.id, bytes).map_err(&op)?;
-            writer.put(&chunk.id, bytes).map_err(&op)?;
-        }
-        copied
-            .push(chunk.buffer, chunk.offset, chunk.length, chunk.id)
-            .map_err(&op)?;
-    }
-    drop(reader);
-    writer.finish().map_err(&op)?;
-    copied.write(&draft.path().join(CHUNKS)).map_err(&op)?;
-    draft.commit(image.manifest().clone()).map_err(&op)?;
-    Ok(())
 }

@@ -13,6 +13,7 @@
 mod capture;
 pub mod comm;
 mod config;
+mod copy;
 mod costs;
 mod erasure;
 mod error;

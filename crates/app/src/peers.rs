@@ -146,7 +146,7 @@ impl Kept {
     }
 }
 
-/// Spreading behind the program, over a channel of its own.
+/// What ranks do together behind the program, over a channel of its own.
 #[derive(Clone)]
 pub(crate) struct Behind {
     pub(crate) peers: Arc<Peers>,

@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::host;
 use common::job::{BYTE, bytes, node, read, start, write};
 use common::ranks::Threads;
+use common::{host, noise};
 use fermata_app::{Config, Level};
 
 #[test]
@@ -151,4 +151,42 @@ fn damaged_bytes_are_healed_from_a_partner() {
     assert_eq!(read(dir.path(), 3, &|_| ()).0, 2);
     // What was healed is whole: nothing has to come from elsewhere now.
     assert_eq!(read(dir.path(), 3, &|_| ()), (2, vec![1, 1, 1]));
+}
+
+#[test]
+fn replicas_are_stored_once_where_all_ranks_write() {
+    let stored = |dir: &std::path::Path| -> u64 {
+        let packs = std::fs::read_dir(dir.join("shared/test/store/packs")).unwrap();
+        packs.map(|p| p.unwrap().metadata().unwrap().len()).sum()
+    };
+    // Four ranks with the same data, and a little of their own.
+    let (dir, alone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (dir, ranks) in [(alone.path(), 1), (dir.path(), 4)] {
+        let shared = dir.join("shared");
+        Threads::run_beside(ranks, |comm| {
+            let rank = fermata_app::Comm::rank(&comm);
+            let mut s = start(dir, comm, &|c| c.shared = Some(shared.clone())).unwrap();
+            for step in 1..3 {
+                let mut replica = noise(3 << 20, step);
+                let mut own = noise(50_000, 100 * step + u64::from(rank));
+                s.protect(1, host(&mut replica), BYTE).unwrap();
+                s.protect(2, host(&mut own), BYTE).unwrap();
+                s.checkpoint(step as i64, Level::Shared).unwrap();
+            }
+            s.wait(std::time::Duration::from_secs(60)).unwrap();
+        });
+    }
+    let (one, four) = (stored(alone.path()), stored(dir.path()));
+    assert!(four < one + 4 * 150_000, "{one} {four}");
+    (0..4).for_each(|rank| std::fs::remove_dir_all(node(dir.path(), rank)).unwrap());
+    let shared = dir.path().join("shared");
+    Threads::run(4, |comm| {
+        let rank = fermata_app::Comm::rank(&comm);
+        let mut s = start(dir.path(), comm, &|c| c.shared = Some(shared.clone())).unwrap();
+        let (mut replica, mut own) = (vec![0; 3 << 20], vec![0; 50_000]);
+        s.protect(1, host(&mut replica), BYTE).unwrap();
+        s.protect(2, host(&mut own), BYTE).unwrap();
+        assert_eq!(s.recover().unwrap(), 2);
+        assert!(replica == noise(3 << 20, 2) && own == noise(50_000, 200 + u64::from(rank)));
+    });
 }

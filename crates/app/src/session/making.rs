@@ -68,11 +68,11 @@ impl Session {
         }
     }
 
-    /// How the next checkpoint gets to other ranks behind the program, if it can.
+    /// How ranks work together on the next checkpoint behind the program, if they must and can.
     fn behind(&self, level: Level) -> Option<Behind> {
         let (peers, comm) = (self.peers.as_ref()?, self.beside.as_ref()?);
-        let spreads = matches!(level, Level::Partner | Level::Erasure);
-        (spreads && self.config.background).then(|| Behind {
+        let together = matches!(level, Level::Partner | Level::Erasure | Level::Shared);
+        (together && self.config.background).then(|| Behind {
             peers: Arc::clone(peers),
             comm: Arc::clone(comm),
             level,

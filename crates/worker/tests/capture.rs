@@ -252,6 +252,37 @@ fn nothing_finds_nothing() {
     scene.worker.detach(program);
 }
 
+/// A snapshot whose session has grown since it was made ready for says that it goes as `cow`, with all of its pool.
+#[test]
+fn a_snapshot_that_has_outgrown_its_pool_is_named_for_what_it_is() {
+    let (mut scene, program) = Scene::new();
+    scene.fill(&program, 1);
+    let prepare = ToWorker::Prepare {
+        store: scene.path("store"),
+        way: Some(Way::Snapshot),
+        pool_bytes: 0,
+        validate: Validate::Content,
+    };
+    let way = Way::Snapshot;
+    assert_eq!(scene.worker.ask(prepare), FromWorker::Prepared { way });
+    let late = program.alloc(2 * CHUNK);
+    program.write(late, &[7; 4]);
+    scene.worker.detach(program);
+    let image = scene.path("image");
+    std::fs::create_dir(&image).unwrap();
+    let begun = scene.worker.ask(ToWorker::Begin { image });
+    assert_eq!(begun, FromWorker::Begun { way: Way::Cow });
+    let program = scene.worker.attach();
+    program.launch_add(scene.last(), 5, 1, LEGACY);
+    let FromWorker::Saved(totals) = scene.look(u64::MAX) else {
+        panic!("there is an image")
+    };
+    assert!(totals.stall.isolated_bytes >= CHUNK, "{:?}", totals.stall);
+    assert_eq!(scene.words_in("image"), (BUFFERS as u32, 1));
+    assert_eq!(words(&program.read(scene.last(), 4)), [BUFFERS as u32 + 5]);
+    scene.worker.detach(program);
+}
+
 /// After two captures that were overtaken `auto` takes the image of the end, which nothing can overtake.
 #[test]
 fn what_is_overtaken_twice_is_captured_at_its_end() {

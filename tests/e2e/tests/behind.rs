@@ -1,7 +1,7 @@
 //! Checkpoints behind a running program, over a link so slow that copying takes its time: one at a time,
 //! one after another, and whatever dies meanwhile, nothing is left behind and no wrong image is made.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
@@ -22,6 +22,15 @@ fn start_wide(scene: &Scene, name: &str) -> Result<()> {
         .fermata()
         .run_with(&SLOW_LINK, name, Device::Soft, &program, WIDE)?;
     scene.wait_steps(name, 2)
+}
+
+fn wait_state(scene: &Scene, name: &str, wanted: &str) -> Result<()> {
+    let until = Instant::now() + PROGRAM_LIMIT;
+    while scene.fermata().session(name)?.state != wanted {
+        ensure!(Instant::now() < until, "`{name}` is never {wanted}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 fn verify(scene: &Scene, image: &str) -> Result<()> {
@@ -149,7 +158,14 @@ fn a_daemon_killed_during_a_capture_leaves_older_images_and_the_program_at_work(
         ensure!(daemon.is_some(), "no daemon runs");
         let attempt = std::thread::scope(|scope| -> Result<_> {
             let attempt = scope.spawn(|| scene.fermata().checkpoint("heat", "newer", mode));
-            std::thread::sleep(Duration::from_millis(500));
+            match mode {
+                // It is copied ahead of its stop.
+                Mode::Recopy => std::thread::sleep(Duration::from_millis(300)),
+                _ => {
+                    wait_state(&scene, "heat", "stopped")?;
+                    wait_state(&scene, "heat", "running")?;
+                }
+            }
             daemon.iter().try_for_each(kill_nine)?;
             let attempt = attempt.join();
             attempt.map_err(|_| anyhow::anyhow!("checkpoint thread"))

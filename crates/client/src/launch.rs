@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
-use fermata_abi::op::{Launch, LaunchAttribute, Op, StreamRef};
+use fermata_abi::op::{Launch, LaunchAttribute, StreamRef};
 use fermata_abi::sys::driver::{
     CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT, CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT,
     CU_LAUNCH_PARAM_END_AS_INT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
@@ -188,5 +188,5 @@ pub fn launch(
         params,
         attributes,
     };
-    link::post(&Op::Launch { launch, stream })
+    link::post_launch(launch, stream)
 }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 
-use fermata_abi::op::{Op, Reply, ReplyBody};
+use fermata_abi::op::{Launch, Op, Reply, ReplyBody, StreamRef};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
     CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS,
@@ -80,6 +80,15 @@ pub fn current() -> Result<&'static Link> {
 #[inline]
 pub fn post(op: &Op<'_>) -> Result {
     current()?.producer.post(op).map_err(|error| lost(&error))
+}
+
+/// Sends a launch.
+#[inline]
+pub fn post_launch(launch: Launch<'_>, stream: StreamRef) -> Result {
+    current()?
+        .producer
+        .post_launch(launch, stream)
+        .map_err(|error| lost(&error))
 }
 
 /// Sends an operation and waits for its answer; a status other than success is the error.

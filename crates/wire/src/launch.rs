@@ -8,7 +8,7 @@ use fermata_abi::op::{Launch, StreamRef};
 use crate::shm::Window;
 
 /// Which variant of [`fermata_abi::op::Op`] a launch is.
-const TAG: u64 = 48;
+const TAG: u8 = 48;
 
 /// Writes a launch without attributes; false if there is no room, and then what has been written means
 /// nothing.
@@ -16,16 +16,20 @@ const TAG: u64 = 48;
 pub(crate) fn encode(room: &mut Window<'_>, launch: &Launch<'_>, stream: StreamRef) -> bool {
     let [x, y, z] = launch.grid;
     let [u, v, w] = launch.block;
-    number(room, TAG)
+    let numbers = [x, y, z, u, v, w, launch.shared];
+    let shape = |room: &mut Window<'_>| {
+        if numbers.iter().fold(0, |all, it| all | it) < 0x80 {
+            // A byte each.
+            let bytes = numbers.map(|it| it as u8);
+            let [a, b, c, d, e, f, g] = bytes;
+            return room.extend(&[a, b, c, d, e, f, g, u8::from(launch.cooperative)]);
+        }
+        numbers.iter().all(|it| number(room, u64::from(*it)))
+            && room.push(u8::from(launch.cooperative))
+    };
+    room.push(TAG)
         && number(room, launch.function)
-        && number(room, u64::from(x))
-        && number(room, u64::from(y))
-        && number(room, u64::from(z))
-        && number(room, u64::from(u))
-        && number(room, u64::from(v))
-        && number(room, u64::from(w))
-        && number(room, u64::from(launch.shared))
-        && room.push(u8::from(launch.cooperative))
+        && shape(room)
         && number(room, launch.params.len() as u64)
         && room.extend(launch.params)
         // No attributes.
@@ -70,7 +74,9 @@ mod tests {
             context: u64,
             stream: u64,
         ) {
-            let grid = if small { grid.map(|it| it % 200) } else { grid };
+            let small_enough = |it: u32| if small { it % 130 } else { it };
+            let (grid, block) = (grid.map(small_enough), block.map(small_enough));
+            let shared = small_enough(shared);
             let stream = StreamRef { context, stream };
             let launch = Launch {
                 function,

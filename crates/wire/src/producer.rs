@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fermata_abi::op::{Op, Reply};
+use fermata_abi::op::{Launch, Op, Reply, StreamRef};
 
 use crate::barrier::Light;
 use crate::callbacks;
@@ -112,6 +112,18 @@ impl Producer {
         self.send(op, None)
     }
 
+    /// Sends a launch, as [`Producer::post`] does, at less cost.
+    ///
+    /// # Errors
+    /// As [`Producer::post`].
+    #[inline]
+    pub fn post_launch(&self, launch: Launch<'_>, stream: StreamRef) -> Result<(), WireError> {
+        if launch.attributes.is_empty() && self.put_launch(&launch, stream) {
+            return Ok(());
+        }
+        self.post(&Op::Launch { launch, stream })
+    }
+
     /// Sends an operation that is answered, and hands out the waiting for it.
     ///
     /// `overflow` is room for an answer that may exceed 4 KiB; it must stay allocated until the answer
@@ -212,6 +224,29 @@ impl Producer {
         self.put(&postcard::to_stdvec(op).map_err(encode)?, ticket)
     }
 
+    /// As [`Producer::put_small`], for a launch without attributes.
+    #[inline]
+    fn put_launch(&self, launch: &Launch<'_>, stream: StreamRef) -> bool {
+        let layout = self.map.layout();
+        let most = MESSAGE_HEADER + SMALL as u64;
+        let mut ring = self.lock();
+        if ring.head >= ring.rewind_at {
+            self.rewind(&mut ring);
+        }
+        let at = ring.head & (layout.ring_bytes - 1);
+        if at + most > layout.ring_bytes || ring.head - ring.tail + most > layout.ring_bytes {
+            return false;
+        }
+        let mut room = self.map.window(layout.ring + at + MESSAGE_HEADER, SMALL);
+        if !launch::encode(&mut room, launch, stream) {
+            return false;
+        }
+        let header = Header::operation(room.written() as u32, None, ring.number);
+        self.map.write(layout.ring + at, &header.encode());
+        self.publish(&mut ring, span(room.written() as u64));
+        true
+    }
+
     /// Encodes straight into the ring, if there certainly is room; else nothing has happened.
     #[inline]
     fn put_small(&self, op: &Op<'_>, ticket: Option<Ticket>) -> Result<bool, WireError> {
@@ -225,18 +260,9 @@ impl Producer {
         if at + most > layout.ring_bytes || ring.head - ring.tail + most > layout.ring_bytes {
             return Ok(false);
         }
-        let mut room = self.map.window(layout.ring + at + MESSAGE_HEADER, SMALL);
-        let len = match op {
-            Op::Launch { launch, stream } if launch.attributes.is_empty() => {
-                if !launch::encode(&mut room, launch, *stream) {
-                    return Ok(false);
-                }
-                room.written()
-            }
-            op => match encode(op, room)? {
-                Some(len) => len,
-                None => return Ok(false),
-            },
+        let room = self.map.window(layout.ring + at + MESSAGE_HEADER, SMALL);
+        let Some(len) = encode(op, room)? else {
+            return Ok(false);
         };
         let header = Header::operation(len as u32, ticket, ring.number);
         self.map.write(layout.ring + at, &header.encode());

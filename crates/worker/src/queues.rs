@@ -3,9 +3,10 @@
 //! Each stream counts what was issued to it; an event that has completed says that all up to its count is
 //! done. So a synchronisation with an idle stream costs no call of the driver.
 //!
-//! The driver's own queue of a stream holds about a thousand pieces of work; who adds one more waits inside the
-//! driver. So that the decode loop never does, a stream that may hold [`DEPTH`] gets nothing more until one of
-//! the events recorded every [`STEP`] has completed:
+//! Streams share the driver's hardware queues, of which there are eight by default; each holds about a thousand
+//! pieces of work (1020 on an H200), and who adds one more waits inside the driver. So that the decode loop never
+//! does, a stream gets nothing more while it may hold [`DEPTH`], or, while all streams together may fill a queue,
+//! [`SHARE`]; until one of the events recorded every [`STEP`] has completed:
 //!
 //! ```text
 //!   done           pace      pace      pace      issued
@@ -18,11 +19,14 @@ use fermata_abi::op::{Handle, StreamRef};
 use fermata_device::EventHandle;
 use fermata_engine::HandleMap;
 
-/// Work that a stream may hold before it gets no more: half of what drivers are known to hold, because marks
-/// and the work of other streams on the same hardware queue come on top.
-pub(crate) const DEPTH: u64 = 512;
+/// Work that a stream may hold before it gets no more.
+const DEPTH: u64 = 480;
+/// Work of all streams from which on one may hold only [`SHARE`]: less than a hardware queue holds.
+const TOGETHER: u64 = 900;
+/// Work that a stream may hold then: ten streams of one hardware queue do not fill it.
+const SHARE: u64 = 96;
 /// Work between two events that tell how far a stream is.
-const STEP: u64 = 128;
+const STEP: u64 = 64;
 
 #[derive(Debug)]
 struct Count<E> {
@@ -48,12 +52,15 @@ impl<E> Default for Count<E> {
 #[derive(Debug)]
 pub(crate) struct Queues<E = EventHandle> {
     counts: HandleMap<StreamRef, Count<E>>,
+    /// Work that is not known to be done, of all streams.
+    held: u64,
 }
 
 impl<E> Default for Queues<E> {
     fn default() -> Self {
         Self {
             counts: HandleMap::default(),
+            held: 0,
         }
     }
 }
@@ -63,6 +70,7 @@ impl<E: Copy> Queues<E> {
     pub fn issue(&mut self, stream: StreamRef, weight: u64) -> bool {
         let count = self.counts.entry(stream).or_default();
         count.issued += weight;
+        self.held += weight;
         count.issued - count.paced >= STEP
     }
 
@@ -76,9 +84,10 @@ impl<E: Copy> Queues<E> {
     /// Whether a stream holds as much as it may, as far as is known.
     #[inline]
     pub fn is_deep(&self, stream: StreamRef) -> bool {
+        let most = if self.held >= TOGETHER { SHARE } else { DEPTH };
         self.counts
             .get(&stream)
-            .is_some_and(|count| count.issued - count.done >= DEPTH)
+            .is_some_and(|count| count.issued - count.done >= most)
     }
 
     /// The oldest pace of a stream.
@@ -92,6 +101,7 @@ impl<E: Copy> Queues<E> {
         if let Some(count) = self.counts.get_mut(&stream)
             && let Some((passed, _)) = count.paces.pop_front()
         {
+            self.held -= passed.saturating_sub(count.done);
             count.done = count.done.max(passed);
         }
     }
@@ -107,7 +117,9 @@ impl<E: Copy> Queues<E> {
     /// All work up to `mark` is done.
     pub fn complete(&mut self, stream: StreamRef, mark: u64) {
         if let Some(count) = self.counts.get_mut(&stream) {
-            count.done = count.done.max(mark.min(count.issued));
+            let mark = mark.min(count.issued);
+            self.held -= mark.saturating_sub(count.done);
+            count.done = count.done.max(mark);
         }
     }
 
@@ -128,6 +140,7 @@ impl<E: Copy> Queues<E> {
     /// The stream is gone; its paces are free.
     pub fn forget(&mut self, stream: StreamRef) -> Vec<E> {
         let gone = self.counts.remove(&stream);
+        self.held -= gone.as_ref().map_or(0, |count| count.issued - count.done);
         let paces = gone.into_iter().flat_map(|count| count.paces);
         paces.map(|(_, event)| event).collect()
     }
@@ -166,24 +179,47 @@ mod tests {
         assert!(queues.busy_streams(None).is_empty());
     }
 
-    #[test]
-    fn a_stream_is_deep_until_a_pace_has_passed() {
-        let stream = StreamRef {
-            context: 1,
-            stream: 2,
-        };
-        let mut queues = Queues::<u64>::default();
-        for number in 1..=DEPTH {
-            assert!(!queues.is_deep(stream));
+    fn stream(stream: u64) -> StreamRef {
+        StreamRef { context: 1, stream }
+    }
+
+    /// Issues until the stream is deep, with a pace wherever one is due; how much that was.
+    fn fill(queues: &mut Queues<u64>, stream: StreamRef) -> u64 {
+        let mut number = 0;
+        while !queues.is_deep(stream) {
+            number += 1;
             if queues.issue(stream, 1) {
                 queues.paced(stream, Some(number));
                 assert_eq!(number % STEP, 0);
             }
         }
-        assert!(queues.is_deep(stream));
-        queues.pass(stream);
-        assert!(!queues.is_deep(stream));
-        assert_eq!(queues.forget(stream).len() as u64, DEPTH / STEP - 1);
-        assert!(!queues.is_deep(stream));
+        number
+    }
+
+    #[test]
+    fn a_stream_is_deep_until_a_pace_has_passed() {
+        let mut queues = Queues::<u64>::default();
+        assert_eq!(fill(&mut queues, stream(2)), DEPTH);
+        queues.pass(stream(2));
+        assert!(!queues.is_deep(stream(2)));
+        assert_eq!(queues.held, DEPTH - STEP);
+        assert_eq!(queues.forget(stream(2)).len() as u64, DEPTH / STEP - 1);
+        assert!(!queues.is_deep(stream(2)));
+        assert_eq!(queues.held, 0);
+    }
+
+    #[test]
+    fn streams_that_are_held_together_leave_room_for_others() {
+        let mut queues = Queues::<u64>::default();
+        let held: Vec<u64> = (2..10).map(|it| fill(&mut queues, stream(it))).collect();
+        assert_eq!(held[..2], [DEPTH, TOGETHER - DEPTH]);
+        assert!(held[2..].iter().all(|it| *it == SHARE), "{held:?}");
+        // What is known to be done counts no more.
+        queues.complete(stream(2), u64::MAX);
+        queues.complete(stream(3), u64::MAX);
+        assert_eq!(queues.held, 6 * SHARE);
+        assert!(!queues.is_deep(stream(4)));
+        queues.forget_context(1);
+        assert_eq!(queues.held, 0);
     }
 }

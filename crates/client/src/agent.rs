@@ -6,6 +6,9 @@
 //!      └─────────────────────┴───────────────────────┼───── Welcome ────────────┘
 //!                                                    └◄──── failed: wait for the next summons
 //! ```
+//! When the daemon ends while the program is attached, the program goes on, and the agent looks for the next
+//! daemon where the last one was.
+//!
 //! While threads are parked it allocates from our own allocator only and calls nothing of the C library
 //! that may lock.
 
@@ -15,16 +18,19 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{HostKind, ToProgram};
-use fermata_control::ControlError;
 use fermata_control::agent::{FromAgent, ToAgent};
+use fermata_control::{ControlError, PROTOCOL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::mirror::Kind;
 use crate::session::{self, Control};
+use crate::wake::Summons;
 use crate::{callback, gate, host, link, notice, quiesce, signal, wake};
 
 /// How often the daemon's summons is looked for.
 const WAKE_POLL: Duration = Duration::from_millis(1);
+/// How often a daemon is looked for.
+const RETURN_POLL: Duration = Duration::from_millis(200);
 /// How long the worker may take to send the regions after a reattachment.
 const REGIONS: Duration = Duration::from_secs(60);
 
@@ -35,11 +41,11 @@ static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 ///
 /// # Errors
 /// The signal is taken, or no thread can be made.
-pub fn start(control: Control) -> io::Result<()> {
+pub fn start(control: Control, home: Summons) -> io::Result<()> {
     signal::install().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     DESCRIPTOR.store(control.as_fd().as_raw_fd(), Ordering::Relaxed);
     let builder = std::thread::Builder::new().name("fermata-agent".into());
-    signal::with_all_blocked(|| builder.spawn(move || run(control)))?;
+    signal::with_all_blocked(|| builder.spawn(move || run(control, home)))?;
     Ok(())
 }
 
@@ -52,8 +58,9 @@ pub fn close_descriptor() {
     }
 }
 
-fn run(control: Control) {
+fn run(control: Control, mut home: Summons) {
     let mut control = Some(control);
+    let mut looked = Instant::now();
     relieve();
     loop {
         let message = match &control {
@@ -62,6 +69,12 @@ fn run(control: Control) {
                 // The daemon is gone; the worker is not, and its callbacks still come.
                 wait_for(None, Duration::from_millis(40));
                 pump();
+                if looked.elapsed() >= RETURN_POLL && link::current().is_ok() {
+                    looked = Instant::now();
+                    control = come_back(&home);
+                    let fd = control.as_ref().map_or(-1, |it| it.as_fd().as_raw_fd());
+                    DESCRIPTOR.store(fd, Ordering::Relaxed);
+                }
                 continue;
             }
         };
@@ -76,7 +89,10 @@ fn run(control: Control) {
                 DESCRIPTOR.store(-1, Ordering::Relaxed);
                 // Dropped before the wait: a detached program holds no socket.
                 drop(control.take());
-                control = reattach();
+                if let Some((connection, summons)) = reattach() {
+                    control = Some(connection);
+                    home = summons;
+                }
                 relieve();
                 if let Some(connection) = &control {
                     DESCRIPTOR.store(connection.as_fd().as_raw_fd(), Ordering::Relaxed);
@@ -215,7 +231,7 @@ fn detach() {
 
 /// Waits for the daemon's summons and follows it until that works; then lets the threads run. None when
 /// the daemon has nothing for this program any more: the threads run, and their calls fail.
-fn reattach() -> Option<Control> {
+fn reattach() -> Option<(Control, Summons)> {
     loop {
         let Some(summons) = wake::summons() else {
             std::thread::sleep(WAKE_POLL);
@@ -223,7 +239,7 @@ fn reattach() -> Option<Control> {
         };
         wake::reset();
         match follow(&summons) {
-            Ok(control) => return Some(control),
+            Ok(control) => return Some((control, summons)),
             Err(reason) => {
                 notice::write(&format!("the program could not reattach: {reason}"));
                 if reason.starts_with(session::REFUSED) {
@@ -248,10 +264,22 @@ fn follow(summons: &wake::Summons) -> Result<Control, String> {
         wait_for_resume(&control).map_err(|error| error.to_string())?;
     }
     gate::open();
-    control
-        .send(&FromAgent::Resumed, &[])
-        .map_err(|error| error.to_string())?;
+    // A daemon that has ended meanwhile is noticed when it is listened to: the program runs.
+    let _ = control.send(&FromAgent::Resumed, &[]);
     Ok(control)
+}
+
+/// A connection to the daemon that has taken the last one's place, if there is one.
+fn come_back(home: &Summons) -> Option<Control> {
+    let control = Control::connect(home.socket.as_ref(), "fermatad").ok()?;
+    let back = FromAgent::Back {
+        protocol: PROTOCOL,
+        pid: std::process::id(),
+        token: home.token.clone(),
+        wake_block: wake::address(),
+    };
+    control.send(&back, &[]).ok()?;
+    Some(control)
 }
 
 fn wait_for_resume(control: &Control) -> Result<(), ControlError> {

@@ -122,7 +122,11 @@ fn start() -> core::result::Result<Session, CUresult> {
     let devices = Devices::new(devices, visible.as_deref());
     fork::watch();
     exact::arm();
-    agent::start(control).map_err(|_| CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)?;
+    let home = wake::Summons {
+        socket: path,
+        token,
+    };
+    agent::start(control, home).map_err(|_| CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)?;
     Ok(Session {
         devices,
         contexts: Contexts::default(),

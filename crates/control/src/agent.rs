@@ -50,6 +50,19 @@ pub enum FromAgent {
     Detached,
     /// Threads run again.
     Resumed,
+    /// The first message on a connection to a daemon that has taken an ended one's place: the program is
+    /// attached to its worker and runs. It is not answered; a daemon that does not know the session closes the
+    /// connection.
+    Back {
+        /// [`crate::PROTOCOL`].
+        protocol: u32,
+        /// The process id as the program sees it.
+        pid: u32,
+        /// The session's token.
+        token: String,
+        /// Address of the [`WakeBlock`] in the program.
+        wake_block: u64,
+    },
 }
 
 /// To the agent.

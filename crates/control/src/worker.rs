@@ -28,6 +28,7 @@
 //!   attached:  Look* ─► Capturing*, then Saved, or Overtaken (a stop and Save then take the rest)
 //!   any time:  Abandon ─► Abandoned
 //! ```
+//! A worker whose daemon has ended serves on, connects to the next daemon's socket and says Back.
 //! Any request may be answered by `Failed`; the worker then is as it was before the request.
 
 use serde::{Deserialize, Serialize};
@@ -181,7 +182,34 @@ pub enum FromWorker {
         /// What happened.
         reason: String,
     },
+    /// The first message on a connection to a daemon that has taken an ended one's place. What that one had
+    /// begun, the worker has given up. A worker that serves nobody and belongs to no session is told
+    /// Exit.
+    Back(Back),
 }
+
+/// A worker that has outlived its daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Back {
+    /// [`crate::PROTOCOL`].
+    pub protocol: u32,
+    /// Path of the driver library it has loaded.
+    pub driver: String,
+    /// Whether that is softgpu.
+    pub soft: bool,
+    /// Whether it has loaded our kernels before anything of a program.
+    pub kernels_first: bool,
+    /// Devices it has found.
+    pub devices: Vec<Device>,
+    /// `cuDriverGetVersion`.
+    pub driver_version: i32,
+    /// Whether it serves a program right now.
+    pub serving: bool,
+}
+
+/// Environment variable of a worker: the socket at which it finds the next daemon; without it, it ends with
+/// its daemon and its program.
+pub const ENV_SOCKET: &str = "FERMATA_DAEMON_SOCKET";
 
 /// When the data of an image is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 //!  first use of CUDA     Hello ─► worker from the pool ─► Attach ─► Welcome
 //!  after a detachment    wake block ─► Hello { reattach } ─► Attach ┬► Welcome ─► Resumed
 //!                                                                  └► regions ─► Attached
+//!  after a daemon's end  Back: see `returning`
 //! ```
 //! On reattachment the worker sends the program's host memory while it attaches, so nobody waits for
 //! `Attached` before the agent listens.
@@ -25,6 +26,7 @@ use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::{Failure, OrFail, Result, fail, from_control};
 use crate::proc::ProcessId;
+use crate::returning;
 use crate::session::Session;
 use crate::wake;
 use crate::worker::{STEP_TIME, Worker, unexpected};
@@ -41,6 +43,23 @@ mod status {
 const HELLO_TIME: Duration = Duration::from_secs(10);
 /// How long a woken agent may take to come.
 const REATTACH_TIME: Duration = Duration::from_secs(30);
+
+/// Why an agent comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coming {
+    /// Its program uses CUDA for the first time.
+    First,
+    /// It was woken.
+    Woken,
+    /// Its daemon has ended, and this is the next.
+    Back,
+}
+
+impl Coming {
+    fn of(reattach: bool) -> Self {
+        if reattach { Self::Woken } else { Self::First }
+    }
+}
 
 /// Serves a connection to the agents' socket up to Welcome or Reject.
 pub fn receive(daemon: &Arc<Daemon>, link: Link) {
@@ -71,8 +90,17 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                     format!("the library speaks protocol {protocol}, the daemon {PROTOCOL}");
                 return refuse(&link, status::SYSTEM_DRIVER_MISMATCH, &reason);
             }
-            (pid, token, wake_block, reattach)
+            (pid, token, wake_block, Coming::of(reattach))
         }
+        Ok((
+            FromAgent::Back {
+                protocol: PROTOCOL,
+                pid,
+                token,
+                wake_block,
+            },
+            _,
+        )) => (pid, token, wake_block, Coming::Back),
         Ok(_) => {
             return refuse(
                 &link,
@@ -82,12 +110,17 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         }
         Err(e) => return daemon.log.line(&from_control(&e).message),
     };
-    let (inner_pid, token, wake_block, reattach) = hello;
+    let (inner_pid, token, wake_block, coming) = hello;
     let process = link.peer_pid().ok().and_then(ProcessId::of);
     let Some(process) = process else {
         return refuse(&link, status::INITIALIZATION_ERROR, "its process has ended");
     };
-    let Some(session) = daemon.session_of(&token, process.pid) else {
+    let found = daemon.session_of(&token, process.pid);
+    if found.is_none() && coming == Coming::Back {
+        // It goes on, and asks again.
+        return;
+    }
+    let Some(session) = found else {
         return refuse(&link, status::NOT_PERMITTED, "no session has this token");
     };
     let arrival = Arrival {
@@ -96,7 +129,10 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         inner_pid,
         wake_block,
     };
-    if reattach {
+    if coming == Coming::Back {
+        return returning::agent(daemon, &session, arrival);
+    }
+    if coming == Coming::Woken {
         let waiting = session.lock().expected.take();
         match waiting.map(|sender| sender.send(arrival)) {
             Some(Ok(())) => {}
@@ -135,6 +171,8 @@ fn first(
         Ok(worker) => worker,
         Err(failure) => return Err((arrival.link, failure)),
     };
+    // A later daemon must know whose the worker is.
+    session.expect(worker.process);
     let joined = offer(session, &worker).and_then(|ends| welcome(&arrival.link, false, &ends));
     match joined {
         Ok(()) => {
@@ -304,7 +342,11 @@ fn attached(answer: FromWorker) -> Result<()> {
     }
 }
 
-fn adopt(session: &Arc<Session>, arrival: Arrival, worker: &Arc<Worker>) -> Result<Arc<Agent>> {
+/// Takes the agent and the worker of a program that are connected with each other.
+///
+/// # Errors
+/// No thread can be started.
+pub fn adopt(session: &Arc<Session>, arrival: Arrival, worker: &Arc<Worker>) -> Result<Arc<Agent>> {
     let gone = Arc::downgrade(session);
     let agent = Agent::start(arrival, move |process| {
         if let Some(session) = gone.upgrade() {

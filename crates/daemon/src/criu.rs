@@ -105,6 +105,29 @@ impl Criu {
         &self.helper
     }
 
+    /// Whether it may dump and restore processes: started by root, or with capabilities of its own.
+    ///
+    /// # Errors
+    /// `Host`, with the way to permit it.
+    pub fn check_permitted(&self) -> Result<()> {
+        let user = rustix::process::geteuid();
+        let mut capabilities = [0u8; 64];
+        let own = rustix::fs::getxattr(&self.program, "security.capability", &mut capabilities);
+        if user.is_root() || own.is_ok() {
+            return Ok(());
+        }
+        let message = format!(
+            "CRIU, which saves and restores processes, needs privileges that user {} does not have",
+            user.as_raw()
+        );
+        let hint = format!(
+            "run the daemon as root, or give CRIU its rights: \
+             `sudo setcap cap_checkpoint_restore,cap_sys_ptrace+eip {}`",
+            self.program.display()
+        );
+        Err(fail(FailureKind::Host, message).hint(hint))
+    }
+
     /// Its version, such as `4.2.1`.
     ///
     /// # Errors

@@ -13,7 +13,6 @@ use fermata_store::Store;
 use fermata_store::image::{check_name, unix_now};
 use parking_lot::Mutex;
 
-use crate::attach;
 use crate::criu::Criu;
 use crate::driver::Driver;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
@@ -21,6 +20,7 @@ use crate::kerndat::Kerndat;
 use crate::log::Log;
 use crate::persist::SessionMeta;
 use crate::pool::Pool;
+use crate::returning;
 use crate::session::{self, Plan, Session, same_token};
 use crate::tier::MemoryTier;
 use crate::worker;
@@ -105,6 +105,11 @@ impl Daemon {
         let _ = std::thread::Builder::new()
             .name("kernel".into())
             .spawn(work);
+    }
+
+    /// Path of the socket for workers that come back.
+    pub fn worker_socket(&self) -> PathBuf {
+        self.paths.runtime.join(worker::SOCKET)
     }
 
     /// The chunk store, made if there is none.
@@ -257,23 +262,16 @@ impl Daemon {
             }
         }
     }
-    /// Ends what another daemon has left half done: a half restored program goes, a parked one runs on
-    /// without its GPU side.
+    /// Takes back what another daemon has left: a half restored program goes, all others go on.
     fn release(self: &Arc<Self>, session: &Arc<Session>) {
-        let (state, detached) = {
-            let inner = session.lock();
-            (inner.state, inner.detached)
-        };
-        if state == SessionState::Restoring {
-            // Fails only when it has just ended.
-            let _ = session.signal(rustix::process::Signal::KILL.as_raw());
-        } else if let Some(detached) = detached {
-            attach::reject(
-                self,
-                session,
-                detached,
-                "the daemon has ended during a checkpoint",
-            );
+        let state = session.lock().state;
+        match state {
+            SessionState::Restoring => {
+                // Fails only when it has just ended.
+                let _ = session.signal(rustix::process::Signal::KILL.as_raw());
+            }
+            SessionState::Orphaned => returning::join(self, session),
+            _ => {}
         }
     }
 
@@ -396,9 +394,12 @@ pub fn check_running(session: &Session) -> Result<()> {
             )))
         }
         SessionState::Orphaned => {
-            let message = format!("the daemon that started session `{name}` has ended");
-            Err(fail(FailureKind::NotCheckpointable, message)
-                .hint("the program goes on, but has to be started again to be checkpointed"))
+            let message = format!(
+                "session `{name}` has not come back to this daemon after the last one's end"
+            );
+            Err(fail(FailureKind::NotCheckpointable, message).hint(
+                "try again in a few seconds; a program of an older release has to be started again",
+            ))
         }
         SessionState::Stopped | SessionState::Restoring => {
             let message = format!("session `{name}` is being checkpointed or restored");

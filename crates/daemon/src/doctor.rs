@@ -45,7 +45,7 @@ pub fn host(daemon: &Daemon) -> Vec<Check> {
             &daemon.paths.home.join("lib/cudart/libcudart.so.13"),
         ),
         criu(daemon),
-        privileges(),
+        privileges(daemon),
         lazy_pages(),
         space(daemon),
     ]
@@ -110,18 +110,18 @@ fn criu(daemon: &Daemon) -> Check {
     }
 }
 
-fn privileges() -> Check {
+fn privileges(daemon: &Daemon) -> Check {
     if rustix::process::geteuid().is_root() {
         return check("privileges", CheckState::Ok, "the daemon runs as root", "");
     }
-    let hint = "run the daemon as root, or give CRIU CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and \
-                CAP_SYS_ADMIN";
-    check(
-        "privileges",
-        CheckState::Warn,
-        "the daemon does not run as root",
-        hint,
-    )
+    // That there is no CRIU is said elsewhere.
+    match daemon.criu().map(|criu| criu.check_permitted()) {
+        Ok(Err(failure)) => failed("privileges", CheckState::Fail, failure),
+        _ => {
+            let detail = "the daemon does not run as root, but CRIU has privileges of its own";
+            check("privileges", CheckState::Ok, detail, "")
+        }
+    }
 }
 
 fn lazy_pages() -> Check {

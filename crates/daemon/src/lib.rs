@@ -35,6 +35,7 @@ pub mod proc;
 mod record;
 mod requests;
 mod restore;
+mod returning;
 mod run;
 mod server;
 mod session;

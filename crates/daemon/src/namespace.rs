@@ -142,6 +142,19 @@ impl Pages {
     }
 }
 
+/// As [`Pages::wait`], for a program that another daemon has restored: whether the process that brings pages
+/// has ended.
+pub fn pages_are_there(init: ProcessId, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    while proc::runs_below(init.pid, "lazy-pages") {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
 /// CRIU writes logs and sockets beside the image's files: it gets a folder of links.
 fn link_files(files: &Path, work: &Path) -> io::Result<()> {
     fs::create_dir(work)?;

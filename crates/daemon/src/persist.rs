@@ -1,10 +1,11 @@
 //! What of a session outlives the daemon: `meta.json` in the session's folder, replaced as a whole.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fermata_control::user::{Device, SessionState};
+use fermata_control::user::{Device, DeviceChoice, SessionState};
 use serde::{Deserialize, Serialize};
 
 use crate::attach::Detached;
@@ -51,6 +52,12 @@ pub struct SessionMeta {
     pub image: Option<PathBuf>,
     /// Note for users.
     pub note: Option<String>,
+    /// Which driver was asked for.
+    #[serde(default)]
+    pub device: DeviceChoice,
+    /// Variables of its workers; those that are not UTF-8 are left out.
+    #[serde(default)]
+    pub variables: BTreeMap<String, String>,
 }
 
 impl SessionMeta {

@@ -117,6 +117,25 @@ pub fn marked(name: &str, value: &str) -> Vec<u32> {
     found
 }
 
+/// Whether a process below `root` was started with this argument.
+pub fn runs_below(root: u32, argument: &str) -> bool {
+    let has = |pid: &u32| {
+        fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.split(|b| *b == 0).any(|it| it == argument.as_bytes()))
+    };
+    tree(root).iter().skip(1).any(has)
+}
+
+/// Whether a debugger, or CRIU, holds any process of the tree below `root`.
+pub fn is_traced(root: u32) -> bool {
+    let traced = |pid: &u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let tracer = text.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+        tracer.is_some_and(|pid| pid.trim() != "0")
+    };
+    tree(root).iter().any(traced)
+}
+
 /// A process's number in its own, innermost namespace.
 pub fn inner_pid(pid: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -150,7 +150,7 @@ impl Source {
         let path = resolve(daemon, &request.image)?;
         let image = Image::open(&path).map_err(|e| from_store(&e))?;
         let record = Record::load(image.manifest())?;
-        daemon.criu()?;
+        daemon.criu()?.check_permitted()?;
         let device = match (request.device, record.soft) {
             (DeviceChoice::Auto, Some(true)) => DeviceChoice::Soft,
             (DeviceChoice::Auto, Some(false)) => DeviceChoice::Gpu,
@@ -185,6 +185,27 @@ impl Source {
             device,
             replaced: changed,
         })
+    }
+
+    /// What a session came from that another daemon has restored.
+    ///
+    /// # Errors
+    /// The image is gone or damaged, or this host lacks something.
+    pub(crate) fn of_session(
+        daemon: &Arc<Daemon>,
+        session: &Session,
+        image: &Path,
+    ) -> Result<Self> {
+        let request = Restore {
+            image: Text::from(image.as_os_str()),
+            name: Some(session.name.clone()),
+            device: session.device,
+            copies: 1,
+            eager: true,
+            order: Default::default(),
+            ignore_changed_files: true,
+        };
+        Self::open(daemon, &request)
     }
 
     fn start(
@@ -249,6 +270,7 @@ impl Source {
             let device = self.driver.as_ref().map(|driver| {
                 let worker =
                     phases.time("device", || self.device(session, driver, how.pace, report))?;
+                session.expect(worker.process);
                 // While CRIU is at work: the program will find a worker that serves.
                 let ends = phases.time("attach", || offer(session, &worker));
                 let ends = ends.inspect_err(|_| worker.end())?;
@@ -433,7 +455,7 @@ fn explain(failure: Failure) -> Failure {
     }
     if message.contains("Can't bind") || message.contains("Address already in use") {
         return fail(FailureKind::User, message)
-            .hint("the program listens on a port that is taken: end the other program");
+            .hint("the program listens on a port that is taken: `ss -lntxp` says by whom; end that, and restore again");
     }
     failure
 }

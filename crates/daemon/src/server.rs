@@ -16,6 +16,7 @@ use crate::attach;
 use crate::daemon::Daemon;
 use crate::log::Log;
 use crate::requests;
+use crate::returning;
 use crate::sys;
 
 /// Runs the daemon until it is told to end.
@@ -51,6 +52,17 @@ pub fn serve() -> anyhow::Result<()> {
         }
     })?;
     daemon.adopt();
+    let workers = listen(&daemon.worker_socket())?;
+    accept(workers, "workers", {
+        let daemon = daemon.clone();
+        move |socket| {
+            let link = Connection::new(socket, "worker");
+            match link.peer_uid() {
+                Ok(peer) if peer == uid => returning::worker(&daemon, link),
+                _ => daemon.log.line("refused a worker of another user"),
+            }
+        }
+    })?;
     accept(users, "users", {
         let daemon = daemon.clone();
         move |socket| {
@@ -69,9 +81,10 @@ pub fn serve() -> anyhow::Result<()> {
 /// Ends everything the daemon has started, and its sockets.
 fn end(daemon: &Daemon) {
     daemon.log.line("ends");
-    // Nobody new; both fail only when they are gone already.
+    // Nobody new; all fail only when they are gone already.
     let _ = fs::remove_file(daemon.paths.socket());
     let _ = fs::remove_file(daemon.agent_socket());
+    let _ = fs::remove_file(daemon.worker_socket());
     daemon.close();
     daemon.log.line("ended");
 }

@@ -8,7 +8,8 @@
 //!     └─► Restoring ─┘ │
 //!                      ├─ worker gone ─► Lost ──┐
 //!                      └──── program ends ──────┴─► Exited
-//!   Orphaned: found by a new daemon; it can be listed, signalled and ended, not checkpointed
+//!   Orphaned: found by a new daemon, and not come back to it yet (`returning`); it can be listed, signalled
+//!             and ended, not checkpointed
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -33,6 +34,7 @@ use crate::failure::{Failure, OrFail, Result, fail};
 use crate::namespace::{Pages, kill_tree};
 use crate::persist::SessionMeta;
 use crate::proc::{self, ProcessId};
+use crate::returning::Returned;
 use crate::worker::{Variables, Worker};
 
 /// How long a signal waits for a program that is being rolled back.
@@ -95,6 +97,8 @@ pub struct Inner {
     pub detached: Option<Detached>,
     /// Who waits for the agent to come back.
     pub expected: Option<SyncSender<Arrival>>,
+    /// Who has come back after another daemon's end.
+    pub returned: Returned,
     /// Data that comes, or has come, while the program runs.
     pub behind: Option<Behind>,
     /// Why the program could not be brought back.
@@ -157,7 +161,9 @@ impl Session {
         let mut inner = Inner::new(meta.token);
         inner.state = match (alive, meta.state) {
             (None, _) => SessionState::Exited,
-            (Some(_), SessionState::Restoring) => SessionState::Restoring,
+            (Some(_), state @ (SessionState::Restoring | SessionState::Lost)) => state,
+            // A program that has not used CUDA yet needs nothing of the daemon that started it.
+            (Some(_), _) if meta.worker.is_none() => SessionState::Running,
             (Some(_), _) => SessionState::Orphaned,
         };
         inner.root = alive;
@@ -168,7 +174,10 @@ impl Session {
         inner.detached = meta.detached.filter(|d| d.process.alive());
         inner.worker_seen = meta.worker.filter(ProcessId::alive);
         inner.note = match (alive, meta.state) {
-            (Some(_), _) => Some("the daemon that started it has ended".to_owned()),
+            (Some(_), _) if inner.state == SessionState::Orphaned => {
+                Some("the daemon that started it has ended".to_owned())
+            }
+            (Some(_), _) => meta.note,
             (None, SessionState::Exited) => meta.note,
             (None, _) => Some("it ended while no daemon ran".to_owned()),
         };
@@ -177,8 +186,12 @@ impl Session {
             dir,
             argv: meta.argv,
             cwd: meta.cwd,
-            device: DeviceChoice::Auto,
-            variables: Variables::new(),
+            device: meta.device,
+            variables: meta
+                .variables
+                .into_iter()
+                .map(|(name, value)| (name, value.into()))
+                .collect(),
             image: meta.image,
             state: inner.state,
         };
@@ -238,6 +251,12 @@ impl Session {
         drop(inner);
         self.save();
         self.changed.notify_all();
+    }
+
+    /// Notes down the worker that the program is about to get.
+    pub fn expect(&self, worker: ProcessId) {
+        self.lock().worker_seen = Some(worker);
+        self.save();
     }
 
     /// Takes agent and worker into use.
@@ -513,6 +532,12 @@ impl Session {
             image: self.image.clone(),
             detached: inner.detached,
             note: inner.note.clone(),
+            device: self.device,
+            variables: self
+                .variables
+                .iter()
+                .filter_map(|(name, value)| Some((name.clone(), value.to_str()?.to_owned())))
+                .collect(),
         };
         // Still locked: two savers must not swap their order.
         let _ = meta.save(&self.dir);
@@ -528,6 +553,11 @@ pub struct Behind {
 }
 
 impl Inner {
+    /// The worker's process, as far as it is known and runs.
+    pub fn worker_seen(&self) -> Option<ProcessId> {
+        self.worker_seen.filter(ProcessId::alive)
+    }
+
     /// Whether a failure now is answered by a rollback.
     pub fn rolls_back(&self) -> bool {
         let open = |it: &Behind| {
@@ -557,6 +587,7 @@ impl Inner {
             worker: None,
             detached: None,
             expected: None,
+            returned: Returned::default(),
             behind: None,
             failure: None,
             ending: false,

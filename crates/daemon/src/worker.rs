@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use fermata_control::worker::{Device, FailureKind, FromWorker, ToWorker};
+use fermata_control::worker::{Back, Device, ENV_SOCKET, FailureKind, FromWorker, ToWorker};
 use fermata_control::{Connection, PROTOCOL};
 use parking_lot::Mutex;
 use rustix::process::Signal;
@@ -40,6 +40,12 @@ pub const STALL_TIME: Duration = Duration::from_secs(120);
 /// How long a worker may take to end.
 const EXIT_TIME: Duration = Duration::from_secs(5);
 
+/// Name of the socket, beside the workers' log, at which workers whose daemon has ended find the next one.
+pub const SOCKET: &str = "worker.sock";
+
+/// A connection to a worker.
+pub type Wire = Connection<FromWorker, ToWorker>;
+
 type Watcher = Box<dyn FnOnce(String) + Send>;
 
 /// A worker.
@@ -56,12 +62,23 @@ pub struct Worker {
     pub devices: Vec<Device>,
     /// `cuDriverGetVersion`.
     pub driver_version: i32,
-    connection: Arc<Connection<FromWorker, ToWorker>>,
+    connection: Arc<Wire>,
     answers: Mutex<Receiver<FromWorker>>,
-    child: Mutex<Child>,
+    /// None if another daemon has started it.
+    child: Mutex<Option<Child>>,
     fate: Arc<Mutex<Fate>>,
     /// What its last program shared with it.
     ring: Mutex<Option<OwnedFd>>,
+}
+
+/// What is known of a worker that has opened its driver.
+struct Known {
+    process: ProcessId,
+    driver: Driver,
+    variables: Variables,
+    kernels_first: bool,
+    devices: Vec<Device>,
+    driver_version: i32,
 }
 
 #[derive(Default)]
@@ -102,20 +119,69 @@ impl Worker {
                 .err()
                 .unwrap_or_else(|| fail(FailureKind::Internal, what())));
         };
+        Self::listen(
+            connection,
+            Known {
+                process,
+                driver: driver.clone(),
+                variables: variables.clone(),
+                kernels_first,
+                devices: devices.clone(),
+                driver_version: *driver_version,
+            },
+            Some(child),
+        )
+    }
+
+    /// A worker of another daemon that has come back.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn returned(
+        link: Wire,
+        process: ProcessId,
+        back: Back,
+        variables: &Variables,
+    ) -> Result<Arc<Self>> {
+        let known = Known {
+            process,
+            driver: Driver {
+                path: back.driver.into(),
+                soft: back.soft,
+            },
+            variables: variables.clone(),
+            kernels_first: back.kernels_first,
+            devices: back.devices,
+            driver_version: back.driver_version,
+        };
+        Self::listen(Arc::new(link), known, None)
+    }
+
+    fn listen(connection: Arc<Wire>, known: Known, child: Option<Child>) -> Result<Arc<Self>> {
         let (sender, answers) = channel();
         let fate = Arc::new(Mutex::new(Fate::default()));
         let reader = (connection.clone(), fate.clone());
         std::thread::Builder::new()
             .name("worker-reader".into())
             .spawn(move || read(&reader.0, &sender, &reader.1))
-            .or_fail(FailureKind::Internal, what)?;
+            .or_fail(FailureKind::Internal, || {
+                "cannot listen to the worker".into()
+            })?;
+        let Known {
+            process,
+            driver,
+            variables,
+            kernels_first,
+            devices,
+            driver_version,
+        } = known;
         Ok(Arc::new(Self {
             process,
-            driver: driver.clone(),
-            variables: variables.clone(),
+            driver,
+            variables,
             kernels_first,
-            devices: devices.clone(),
-            driver_version: *driver_version,
+            devices,
+            driver_version,
             connection,
             answers: Mutex::new(answers),
             child: Mutex::new(child),
@@ -206,13 +272,18 @@ impl Worker {
         let until = Instant::now() + EXIT_TIME;
         let mut child = self.child.lock();
         while Instant::now() < until && self.process.alive() {
-            if !matches!(child.try_wait(), Ok(None)) {
+            if child
+                .as_mut()
+                .is_some_and(|it| !matches!(it.try_wait(), Ok(None)))
+            {
                 break;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         self.process.signal(Signal::KILL);
-        let _ = child.wait();
+        if let Some(child) = child.as_mut() {
+            let _ = child.wait();
+        }
         self.connection.shutdown();
     }
 }
@@ -221,7 +292,9 @@ impl Drop for Worker {
     fn drop(&mut self) {
         // Usually it has ended; a lost one may still need to be collected.
         self.process.signal(Signal::KILL);
-        let _ = self.child.get_mut().wait();
+        if let Some(child) = self.child.get_mut() {
+            let _ = child.wait();
+        }
     }
 }
 
@@ -293,6 +366,7 @@ fn spawn(
     log: &Path,
     socket: OwnedFd,
 ) -> std::io::Result<Child> {
+    let socket_beside = log.with_file_name(SOCKET);
     let log = OpenOptions::new()
         .create(true)
         .append(true)
@@ -302,6 +376,7 @@ fn spawn(
     command
         .current_dir("/")
         .envs(variables)
+        .env(ENV_SOCKET, socket_beside)
         .env_remove("LD_PRELOAD");
     command
         .stdin(Stdio::null())

@@ -6,7 +6,8 @@
 //!                   ▲                  │ program gone
 //!                   └──────────────────┘
 //! ```
-//! When the daemon is gone, the worker serves its program to the end and then ends too.
+//! When the daemon is gone, the worker serves its program, and looks for the next daemon; it ends with the
+//! program. A program that was detached then, for a checkpoint, is kept for some time.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,9 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::DeviceInfo;
 use fermata_control::Connection;
 use fermata_control::PROTOCOL;
-use fermata_control::worker::{Device, Failure, FailureKind, FromWorker, ToWorker, Totals};
+use fermata_control::worker::{
+    Back, Device, ENV_SOCKET, Failure, FailureKind, FromWorker, ToWorker, Totals,
+};
 use fermata_device::{ContextHandle, DeviceFacts, Driver};
 use fermata_engine::restore::Background;
 use fermata_engine::{EngineError, Gate, HostCaller, Live, Site, Summary, Tier, protocol};
@@ -52,6 +55,13 @@ const RECORD: Duration = Duration::from_secs(4);
 /// The longest wait for the server to answer or stop.
 const SERVER: Duration = Duration::from_secs(60);
 
+/// How often a worker without a daemon looks for one.
+const RETURN_POLL: Duration = Duration::from_millis(100);
+/// How often, once a daemon has not wanted it.
+const RETURN_PAUSE: Duration = Duration::from_secs(2);
+/// How long a detached program's session is kept without a daemon.
+const KEPT: Duration = Duration::from_secs(3600);
+
 /// A program that is served, by a thread of its own.
 pub(crate) struct Serving {
     thread: JoinHandle<(Held, Ended)>,
@@ -71,6 +81,12 @@ pub(crate) struct Worker {
     serving: Option<Serving>,
     /// The staging area of the last attachment, for the next one.
     staging: Option<Staging>,
+    /// Whether the program that was served last has let go of its ring, and may want to come back.
+    parked: bool,
+    /// What a later daemon is told.
+    back: Option<Back>,
+    /// When a daemon was looked for, or found, last.
+    returned: Option<Instant>,
     /// Where the ring of a loaded session's program will be.
     pub(crate) place: Option<RingPlace>,
     keeper: Option<Keeper>,
@@ -103,6 +119,9 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         used: false,
         serving: None,
         staging: None,
+        parked: false,
+        back: None,
+        returned: None,
         place: None,
         keeper: None,
         home: None,
@@ -132,6 +151,12 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
             }
             Err(error) if error.is_timeout() => {}
             Err(error) => {
+                if error.is_closed()
+                    && let Some(daemon) = worker.find_daemon()
+                {
+                    worker.daemon = daemon;
+                    continue;
+                }
                 if let Some(serving) = worker.serving.take() {
                     // The program's own end is the only thing that is waited for.
                     let _ = serving.thread.join();
@@ -157,6 +182,44 @@ impl Worker {
         let until = Instant::now() + RECORD;
         while !serving.thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The daemon that has taken the last one's place; `None` when there is no session to keep any more.
+    fn find_daemon(&mut self) -> Option<Daemon> {
+        let socket = PathBuf::from(std::env::var_os(ENV_SOCKET)?);
+        let mut back = self.back.clone()?;
+        self.give_up();
+        let begun = Instant::now();
+        // A daemon that did not want it has closed the connection at once.
+        let pause = match self.returned.replace(begun) {
+            Some(last) if last.elapsed() < RETURN_PAUSE => RETURN_PAUSE,
+            _ => RETURN_POLL,
+        };
+        loop {
+            std::thread::sleep(pause);
+            self.look_after_program();
+            let kept = self.parked && begun.elapsed() < KEPT && socket.parent()?.exists();
+            if self.serving.is_none() && !kept {
+                return None;
+            }
+            back.serving = self.serving.is_some();
+            if let Ok(daemon) = Daemon::connect(&socket, "daemon")
+                && daemon.send(&FromWorker::Back(back.clone()), &[]).is_ok()
+            {
+                self.returned = Some(Instant::now());
+                return Some(daemon);
+            }
+        }
+    }
+
+    /// Gives up what the last daemon has begun and cannot end: no image comes of it.
+    fn give_up(&mut self) {
+        self.capturing.abandon();
+        // It has limits of its own; nobody is told how it ended.
+        let _ = self.wait_for_behind();
+        if self.serving.is_none() {
+            self.close_gate();
         }
     }
 
@@ -284,9 +347,19 @@ impl Worker {
             memory: it.memory,
             compute_capability: it.compute_capability(),
         });
+        let devices: Vec<_> = devices.collect();
+        self.back = Some(Back {
+            protocol: PROTOCOL,
+            driver: path.to_string_lossy().into_owned(),
+            soft,
+            kernels_first,
+            devices: devices.clone(),
+            driver_version: version,
+            serving: false,
+        });
         Ok(FromWorker::Ready {
             protocol: PROTOCOL,
-            devices: devices.collect(),
+            devices,
             driver_version: version,
         })
     }
@@ -443,8 +516,9 @@ impl Worker {
                 self.site = Some(held.site);
                 self.faults = held.faults;
                 self.staging = Some(held.staging);
+                self.parked = matches!(ended, Ended::Detached | Ended::ProgramLeft);
                 match ended {
-                    Ended::Detached | Ended::ProgramGone => return,
+                    Ended::Detached | Ended::ProgramLeft | Ended::ProgramGone => return,
                     Ended::Broken(error) => lost(format!(
                         "the program's ring is broken: {}",
                         full_text(&error)

@@ -46,7 +46,9 @@ pub(crate) type Errand = Box<dyn FnOnce(&mut Server) + Send>;
 pub(crate) enum Ended {
     /// As asked.
     Detached,
-    /// The program has left.
+    /// The program has let go of the ring, as it does for a checkpoint.
+    ProgramLeft,
+    /// The program has ended.
     ProgramGone,
     /// What the program sent is no conversation.
     Broken(WireError),
@@ -145,6 +147,10 @@ impl Server {
         let ended = match self.welcome() {
             Ok(()) => self.decode(&mut consumer, requests),
             Err(error) => Ended::Broken(error),
+        };
+        let ended = match ended {
+            Ended::ProgramGone if consumer.has_left() => Ended::ProgramLeft,
+            other => other,
         };
         self.callbacks.detach();
         self.leave();

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::command::{self, Finished};
 use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::scene::Scene;
@@ -131,5 +132,122 @@ fn without_criu_nothing_is_stopped() -> Result<()> {
         .fermata()
         .call(&["kill", "heat"])?
         .success("fermata kill")?;
+    scene.close()
+}
+
+/// Listens at a port of the machine, and says which.
+const LISTENER: &str = "
+import socket, time
+s = socket.create_server(('127.0.0.1', 0))
+print('port', s.getsockname()[1], flush=True)
+time.sleep(600)
+";
+
+#[test]
+fn a_port_that_is_in_use_is_named_and_leaves_the_image_whole() -> Result<()> {
+    let scene = Scene::new()?;
+    let python = std::path::Path::new("/usr/bin/python3");
+    let fermata = scene.fermata();
+    fermata.run("first", Device::Soft, python, &["-c", LISTENER])?;
+    let begun = std::time::Instant::now();
+    while !fermata.log("first")?.contains("port ") {
+        ensure!(begun.elapsed() < COMMAND_LIMIT, "it does not listen");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fermata.checkpoint("first", "image", Mode::Stop)?;
+    let before = scene.sandbox().processes().len();
+    let refused = scene.try_restore("image", "second")?;
+    expect(&refused, 1, &["in use", "hint:", "taken", "ss -lntxp"])?;
+    ensure!(fermata.session("second").is_err(), "half a session is left");
+    ensure!(
+        scene.sandbox().processes().len() <= before,
+        "processes are left: {:?}",
+        scene.sandbox().processes()
+    );
+    // It runs in a process number space of its own, so that only the port is in the way.
+    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    scene
+        .try_restore("image", "second")?
+        .success("fermata restore")?;
+    fermata.call(&["kill", "second"])?.success("fermata kill")?;
+    scene.close()
+}
+
+/// The tool as another user would call it, with folders of that user's own.
+struct OtherUser<'s> {
+    scene: &'s Scene,
+    folder: tempfile::TempDir,
+}
+
+/// A user that this machine does not have.
+const OTHER: u32 = 54321;
+
+impl<'s> OtherUser<'s> {
+    fn new(scene: &'s Scene) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("fo-").tempdir_in("/tmp")?;
+        std::os::unix::fs::chown(folder.path(), Some(OTHER), Some(OTHER))?;
+        Ok(Self { scene, folder })
+    }
+
+    fn call(&self, words: &[&str]) -> Result<Finished> {
+        let mut command = Command::new("setpriv");
+        command
+            .arg(format!("--reuid={OTHER}"))
+            .arg(format!("--regid={OTHER}"))
+            .args(["--clear-groups", "--inh-caps=-all", "--bounding-set=-all"])
+            .arg(self.scene.tree().fermata())
+            .args(words);
+        self.scene.sandbox().enter(&mut command);
+        let folder = self.folder.path();
+        command
+            .current_dir(folder)
+            .env("HOME", folder)
+            .env("FERMATA_RUNTIME_DIR", folder.join("run"))
+            .env("FERMATA_IMAGE_DIR", folder.join("images"));
+        command::run(command, COMMAND_LIMIT)
+    }
+}
+
+#[test]
+fn another_user_runs_programs_and_is_told_what_criu_needs() -> Result<()> {
+    let scene = Scene::new()?;
+    let other = OtherUser::new(&scene)?;
+    let program = scene.tree().program("heat2d")?;
+    let program = program.to_str().context("path")?;
+    let small = ["run", "--device", "soft", "--", program, "--steps", "5"];
+    let done = other.call(&small)?;
+    expect(&done, 0, &[])?;
+    ensure!(done.stdout.contains("digest "), "{}", done.stdout);
+    let slow = [
+        &[
+            "run", "--device", "soft", "--name", "heat", "--detach", "--", program,
+        ][..],
+        fermata_e2e::scene::SLOW,
+    ]
+    .concat();
+    expect(&other.call(&slow)?, 0, &[])?;
+    let listed = other.call(&["ps", "--json"])?;
+    ensure!(listed.stdout.contains("\"heat\""), "{}", listed.stdout);
+    let words = [
+        "CRIU",
+        "54321",
+        "hint:",
+        "setcap cap_checkpoint_restore,cap_sys_ptrace+eip",
+    ];
+    expect(&other.call(&["checkpoint", "heat"])?, 13, &words)?;
+    let doctor = other.call(&["doctor"])?;
+    for word in ["privileges", "cap_checkpoint_restore,cap_sys_ptrace+eip"] {
+        ensure!(
+            doctor.stdout.contains(word),
+            "`{word}` is missing in: {}",
+            doctor.stdout
+        );
+    }
+    let end = other.call(&["wait", "heat"])?;
+    ensure!(
+        end.status == 0,
+        "the refusal has touched the program: {}",
+        end.stderr
+    );
     scene.close()
 }

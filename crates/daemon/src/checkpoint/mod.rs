@@ -29,6 +29,7 @@ use crate::criu::{Criu, DUMP_LOG};
 use crate::criu_core::clear_registrations;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
+use crate::namespace;
 use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::{self, ProcessId};
@@ -134,6 +135,7 @@ impl<'a> Taking<'a> {
         request: &Checkpoint,
     ) -> Result<Self> {
         let criu = daemon.criu()?;
+        criu.check_permitted()?;
         let root = session
             .lock()
             .root
@@ -510,14 +512,18 @@ fn bring_back(
 
 /// CRIU cannot dump a process whose pages still come from an image.
 fn wait_for_pages(session: &Session) -> Result<()> {
-    let pages = session.lock().pages.take();
-    let Some(mut pages) = pages else {
-        return Ok(());
+    let (pages, init) = {
+        let mut inner = session.lock();
+        (inner.pages.take(), inner.init)
     };
-    if pages.wait(PAGES_TIME) {
+    if let Some(mut pages) = pages {
+        if pages.wait(PAGES_TIME) {
+            return Ok(());
+        }
+        session.lock().pages = Some(pages);
+    } else if init.is_none_or(|init| namespace::pages_are_there(init, PAGES_TIME)) {
         return Ok(());
     }
-    session.lock().pages = Some(pages);
     let message = format!(
         "the memory of session `{}` is still coming from its image",
         session.name

@@ -1,13 +1,27 @@
 //! Whether the host part of an image is what was written, before anything runs from it.
+//!
+//! A restored program waits for this, so large files are hashed by several threads: BLAKE3 is a tree, whose left
+//! half is the largest power of two that is less than the whole.
 
 use std::fs::File;
-use std::io::Read;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use blake3::hazmat::{
+    ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root,
+};
 use fermata_control::worker::FailureKind;
 use fermata_store::image::{CHUNKS, Image, STATE};
+use parking_lot::Mutex;
 
 use crate::failure::{Hint, OrFail, Result, fail};
+
+/// Bytes of a part that one thread hashes: a power of two of at least 1 KiB.
+const PART: u64 = 4 << 20;
+/// The most threads.
+const THREADS: usize = 8;
 
 /// Hashes every file that CRIU and the daemon read. Those of the device part are checked by the worker
 /// as it reads them.
@@ -20,7 +34,10 @@ pub fn check_files(image: &Image) -> Result<()> {
             continue;
         }
         let path = image.dir().join(&record.path);
-        if hash(&path)? != record.blake3 {
+        let hash = hash(&path, PART).or_fail(FailureKind::Damaged, || {
+            format!("cannot read `{}`", path.display())
+        })?;
+        if hash != record.blake3 {
             let message = format!(
                 "`{}` is damaged: its hash is not the one in the manifest",
                 path.display()
@@ -32,15 +49,79 @@ pub fn check_files(image: &Image) -> Result<()> {
     Ok(())
 }
 
-fn hash(path: &Path) -> Result<String> {
-    let what = || format!("cannot read `{}`", path.display());
-    let mut file = File::open(path).or_fail(FailureKind::Damaged, what)?;
-    let mut hasher = blake3::Hasher::new();
-    let mut piece = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut piece).or_fail(FailureKind::Damaged, what)? {
-            0 => return Ok(hasher.finalize().to_hex().to_string()),
-            bytes => hasher.update(&piece[..bytes]),
-        };
+/// The BLAKE3 of a file, in hexadecimal, from parts of `part` bytes.
+fn hash(path: &Path, part: u64) -> io::Result<String> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    if length <= part {
+        let mut bytes = vec![0; length as usize];
+        file.read_exact_at(&mut bytes, 0)?;
+        return Ok(blake3::hash(&bytes).to_hex().to_string());
+    }
+    let count = usize::try_from(length.div_ceil(part)).map_err(io::Error::other)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (next, parts) = (AtomicUsize::new(0), Mutex::new(vec![[0; 32]; count]));
+    let work = || -> io::Result<()> {
+        let mut bytes = vec![0; part as usize];
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let from = number as u64 * part;
+            if from >= length {
+                return Ok(());
+            }
+            let bytes = &mut bytes[..(length - from).min(part) as usize];
+            file.read_exact_at(bytes, from)?;
+            let mut hasher = blake3::Hasher::new();
+            let value = hasher.set_input_offset(from).update(bytes);
+            parts.lock()[number] = value.finalize_non_root();
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores.clamp(1, THREADS))
+            .map(|_| scope.spawn(work))
+            .collect();
+        let crashed = || Err(io::Error::other("a thread has failed"));
+        threads
+            .into_iter()
+            .try_for_each(|it| it.join().unwrap_or_else(|_| crashed()))
+    })?;
+    let parts = parts.into_inner();
+    let (left, right) = parts.split_at(left_of(count));
+    let root = merge_subtrees_root(&merged(left), &merged(right), Mode::Hash);
+    Ok(root.to_hex().to_string())
+}
+
+/// How many of `count` parts are in the left half of their tree.
+fn left_of(count: usize) -> usize {
+    count.next_power_of_two() / 2
+}
+
+fn merged(parts: &[ChainingValue]) -> ChainingValue {
+    match parts {
+        [one] => *one,
+        _ => {
+            let (left, right) = parts.split_at(left_of(parts.len()));
+            merge_subtrees_non_root(&merged(left), &merged(right), Mode::Hash)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_give_the_hash_of_the_whole() {
+        let folder = std::env::temp_dir().join(format!("fermata-hash-{}", std::process::id()));
+        for length in [0, 1, 1024, 1025, 4096, 4097, 5000, 16384, 17000, 100_000] {
+            let bytes: Vec<u8> = (0..length).map(|n: u32| (n * 7 + n / 251) as u8).collect();
+            std::fs::write(&folder, &bytes).expect("written");
+            let expected = blake3::hash(&bytes).to_hex().to_string();
+            for part in [1024, 4096, 1 << 20] {
+                let found = hash(&folder, part).expect("hashed");
+                assert_eq!(found, expected, "{length} bytes by {part}");
+            }
+        }
+        std::fs::remove_file(&folder).expect("removed");
     }
 }

@@ -37,7 +37,7 @@ use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::keeper::Keeper;
 use crate::layout::RingPlace;
-use crate::scratch::Staging;
+use crate::scratch::{Scratch, Staging};
 use crate::serve::{Ended, Held, Requests, Server};
 use crate::trace;
 
@@ -87,6 +87,8 @@ pub(crate) struct Worker {
     back: Option<Back>,
     /// When a daemon was looked for, or found, last.
     returned: Option<Instant>,
+    /// Pinned buffers of the last attachment.
+    scratch: Scratch,
     /// Where the ring of a loaded session's program will be.
     pub(crate) place: Option<RingPlace>,
     keeper: Option<Keeper>,
@@ -122,6 +124,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         parked: false,
         back: None,
         returned: None,
+        scratch: Scratch::default(),
         place: None,
         keeper: None,
         home: None,
@@ -440,6 +443,7 @@ impl Worker {
             site,
             faults,
             staging: kept.unwrap_or_else(|| Staging::new(consumer.staging())),
+            scratch: std::mem::take(&mut self.scratch),
         };
         let server = Server::new(
             held,
@@ -517,6 +521,7 @@ impl Worker {
                 self.faults = held.faults;
                 self.staging = Some(held.staging);
                 self.parked = matches!(ended, Ended::Detached | Ended::ProgramLeft);
+                self.scratch = held.scratch;
                 match ended {
                     Ended::Detached | Ended::ProgramLeft | Ended::ProgramGone => return,
                     Ended::Broken(error) => lost(format!(

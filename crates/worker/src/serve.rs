@@ -60,6 +60,8 @@ pub(crate) struct Held {
     pub faults: Faults,
     /// Once registered it stays so, for the next attachment.
     pub staging: Staging,
+    /// Likewise.
+    pub scratch: Scratch,
 }
 
 /// The state of serving one program.
@@ -110,6 +112,7 @@ impl Server {
             site,
             faults,
             staging,
+            scratch,
         } = held;
         let printing = crate::dispatch::printing_contexts(&site.session);
         Self {
@@ -117,7 +120,7 @@ impl Server {
             replier: consumer.replier(),
             side,
             staging,
-            scratch: Scratch::default(),
+            scratch,
             events: EventPool::default(),
             retired: Vec::new(),
             waiting: Vec::new(),
@@ -159,6 +162,7 @@ impl Server {
             site: self.site,
             faults: self.faults,
             staging: self.staging,
+            scratch: self.scratch,
         };
         (held, ended)
     }

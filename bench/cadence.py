@@ -4,7 +4,8 @@
     cadence.py FOLDER GIB SECONDS      needs a GPU, PyTorch and the build tree (FERMATA_BUILD)
 
 The program multiplies matrices all the time and holds GIB of device memory. Every SECONDS it changes a share of
-the blocks and makes a checkpoint, written behind it: everything changed, then 5, 20, 50 and 80 %. Reported are
+the blocks and makes a checkpoint, written behind it: everything changed, then 5, 20, 50 and 80 %; then everything
+and 20 % once more with room for the data in device memory (`stage.device_bytes`). Reported are
 how long each checkpoint held the program, when it was complete, what was written, and how many steps the program
 did in the same time with and without checkpoints. At last the same memory is copied to the host and then written
 to a plain file: the two steps apart, which the library does at once.
@@ -56,7 +57,7 @@ def work(seconds):
     return len(times), statistics.median(times) if times else None
 
 
-def case(session, percent, count, number):
+def case(session, percent, count, number, staged=False):
     rows, steps, begun = [], 0, time.monotonic()
     for n in range(count):
         change(percent, number + n)
@@ -69,7 +70,7 @@ def case(session, percent, count, number):
                      "median_step_s": median})
     took = time.monotonic() - begun
     session.wait()
-    return {"changed_percent": percent, "seconds": took, "steps": steps, "checkpoints": rows}
+    return {"changed_percent": percent, "staged": staged, "seconds": took, "steps": steps, "checkpoints": rows}
 
 
 shutil.rmtree(folder, ignore_errors=True)
@@ -77,7 +78,8 @@ os.makedirs(folder)
 work(1)
 alone, median = work(every)
 out["alone"] = {"seconds": every, "steps": alone, "median_step_s": median}
-text = f'block_bytes = {BLOCK}\nkeep_last = 1\nstaging_bytes = 4294967296\n[local]\nfolders = ["{folder}"]\n'
+stage = int(gib * 1.05 * (1 << 30))
+text = f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = false\nstaging_bytes = 4294967296\n[local]\nfolders = ["{folder}"]\n'
 session = fermata.Session(text=text)
 session.protect(0, data)
 session.checkpoint(1)
@@ -85,8 +87,13 @@ session.wait()
 out["first"] = {"blocked_s": session.info.last_blocked, "complete_s": session.info.last_total,
                 "written": session.info.last_written}
 number = 2
-for percent, count in ((100, 3), (5, 2), (20, 2), (50, 2), (80, 2)):
-    result = case(session, percent, count, number)
+for percent, count, staged in ((100, 3, False), (5, 1, False), (20, 2, False), (50, 1, False), (80, 1, False),
+                               (100, 2, True), (20, 2, True)):
+    if staged and not out["cases"][-1]["staged"]:
+        session.close()
+        session = fermata.Session(text=text + f"[stage]\ndevice_bytes = {stage}\n")
+        session.protect(0, data)
+    result = case(session, percent, count, number, staged)
     number += count
     result["overhead"] = 1 - result["steps"] / result["seconds"] * every / alone
     out["cases"].append(result)

@@ -9,24 +9,23 @@
 //! At "captured" nothing looks at the program's memory any more. What is written is what was hashed:
 //! both are the buffer's bytes, and a GPU's digest is held against them.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fermata_device::{ContextHandle, CopyEngine, Direction, InFlight, PinnedBuffer, PinnedPool};
+use fermata_device::ContextHandle;
 use fermata_store::{ChunkId, PackWriter};
 use parking_lot::Mutex;
 
+use crate::copies::{Copies, Stretch};
 use crate::gpu::{Gpu, Place};
 use crate::queue::{Queue, helpers};
+use crate::stage::{self, OnDevice, Staged};
 use crate::staging::{Buffer, PIECE, PlainPool};
 use crate::variable::Variable;
 use crate::{AppError, Result};
 
 /// Bytes whose digests are taken by one launch.
 const BATCH: u64 = 256 << 20;
-/// Copies from a device under way at once.
-const DEPTH: usize = 4;
 
 /// A variable and where it is.
 pub(crate) struct Target {
@@ -51,30 +50,32 @@ pub(crate) struct Plan<'a> {
     pub(crate) verify: bool,
     /// Longest wait for a buffer or a piece.
     pub(crate) limit: Duration,
+    /// Bytes of each device's memory in which data may wait; see [`crate::stage`].
+    pub(crate) stage: u64,
 }
 
 /// A block in a buffer.
-struct Part {
-    block: usize,
-    at: usize,
-    bytes: usize,
+pub(crate) struct Part {
+    pub(crate) block: usize,
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
     /// Its digest, unless that is still to be computed.
-    id: Option<ChunkId>,
+    pub(crate) id: Option<ChunkId>,
 }
 
 /// A piece of a variable on its way to the store.
-struct Piece {
-    target: usize,
-    buffer: Buffer,
-    parts: Vec<Part>,
+pub(crate) struct Piece {
+    pub(crate) target: usize,
+    pub(crate) buffer: Buffer,
+    pub(crate) parts: Vec<Part>,
     /// Whether the digests were taken of the buffer's own bytes.
-    checked: bool,
+    pub(crate) checked: bool,
 }
 
-struct Run<'a> {
-    plan: &'a Plan<'a>,
+pub(crate) struct Run<'a> {
+    pub(crate) plan: &'a Plan<'a>,
     writer: &'a PackWriter,
-    queue: Queue<Piece>,
+    pub(crate) queue: Queue<Piece>,
     ids: Mutex<Vec<Vec<ChunkId>>>,
 }
 
@@ -111,8 +112,12 @@ pub(crate) fn capture(
                 })
             })
             .collect();
+        let mut staged = Staged::default();
         if let Some(gpu) = gpu {
-            run.queue.watch(|| run.devices(gpu));
+            run.queue.watch(|| {
+                staged = run.devices(gpu)?;
+                Ok(())
+            });
         }
         for reader in readers {
             if reader.join().is_err() {
@@ -121,6 +126,9 @@ pub(crate) fn capture(
         }
         if !run.queue.failed() {
             captured();
+        }
+        if let Some(gpu) = gpu {
+            run.queue.watch(|| staged.drain(&run, gpu));
         }
         run.queue.end();
     });
@@ -180,16 +188,17 @@ impl Run<'_> {
         self.writer.put_known(id, bytes as u64)
     }
 
-    fn late(&self) -> AppError {
+    pub(crate) fn late(&self) -> AppError {
         AppError::Deadline {
             what: "waiting for a staging buffer",
             seconds: self.plan.limit.as_secs_f64(),
         }
     }
 
-    /// Captures all device variables, context by context.
-    fn devices(&self, gpu: &Gpu) -> Result<()> {
+    /// Captures all device variables, context by context; what is left on devices is still to be drained.
+    fn devices(&self, gpu: &Gpu) -> Result<Staged> {
         let mut done: Vec<ContextHandle> = Vec::new();
+        let mut waiting = Vec::new();
         for target in self.plan.targets {
             let Place::Device { context, device } = target.place else {
                 continue;
@@ -201,20 +210,34 @@ impl Run<'_> {
             let wait = AppError::device("wait for the program's work on the device");
             gpu.driver.set_current(context).map_err(&wait)?;
             gpu.driver.synchronize_context().map_err(&wait)?;
-            self.context(gpu, context, device)?;
+            if self.plan.stage == 0 {
+                let mut copies = Copies::new(self, gpu, context)?;
+                self.context(gpu, context, device, &mut |stretch| copies.start(stretch))?;
+                copies.finish()?;
+                continue;
+            }
+            let mut stretches = Vec::new();
+            self.context(gpu, context, device, &mut |stretch| {
+                stretches.push(stretch);
+                Ok(())
+            })?;
+            waiting.push(OnDevice {
+                context,
+                device,
+                stretches,
+            });
         }
-        Ok(())
+        stage::stage(self, gpu, waiting)
     }
 
-    fn context(&self, gpu: &Gpu, context: ContextHandle, device: u32) -> Result<()> {
-        let engine = CopyEngine::new(&gpu.driver, context, Direction::ToHost)
-            .map_err(AppError::device("copy from the device"))?;
-        let mut copies = Copies {
-            run: self,
-            engine,
-            pool: gpu.pool()?,
-            flying: VecDeque::new(),
-        };
+    /// Hashes a context's variables; `each` gets those blocks that the store lacks.
+    fn context(
+        &self,
+        gpu: &Gpu,
+        context: ContextHandle,
+        device: u32,
+        each: &mut dyn FnMut(Stretch) -> Result<()>,
+    ) -> Result<()> {
         for (index, target) in self.plan.targets.iter().enumerate() {
             if target.place != (Place::Device { context, device }) {
                 continue;
@@ -238,10 +261,13 @@ impl Run<'_> {
                 } else {
                     None
                 };
-                copies.batch(index, first, blocks, names.as_deref())?;
+                let wanted = |id: &ChunkId, bytes: usize| !self.has(id, bytes);
+                let names = names.as_deref();
+                for stretch in Stretch::of(index, base, first, blocks, names, wanted) {
+                    each(stretch)?;
+                }
             }
         }
-        while copies.land()? {}
         Ok(())
     }
 
@@ -275,98 +301,5 @@ impl Run<'_> {
                 Ok(id)
             }
         }
-    }
-}
-
-/// Copies from one context to the host, several under way.
-struct Copies<'r> {
-    run: &'r Run<'r>,
-    engine: CopyEngine,
-    pool: PinnedPool,
-    flying: VecDeque<(usize, Vec<Part>, InFlight)>,
-}
-
-impl Copies<'_> {
-    /// Copies those blocks of a batch that the store lacks, neighbours together.
-    fn batch(
-        &mut self,
-        target: usize,
-        first: usize,
-        blocks: &[(u64, u64)],
-        names: Option<&[ChunkId]>,
-    ) -> Result<()> {
-        let mut start = 0;
-        let mut parts: Vec<Part> = Vec::new();
-        let mut used = 0;
-        for (i, &(offset, bytes)) in blocks.iter().enumerate() {
-            let id = names.map(|names| names[i]);
-            if id.is_some_and(|id| self.run.has(&id, bytes as usize)) {
-                continue;
-            }
-            let follows = parts.last().is_some_and(|p| p.block + 1 == first + i);
-            if !follows || used + bytes as usize > PIECE {
-                self.start(target, start, std::mem::take(&mut parts))?;
-                (start, used) = (offset, 0);
-            }
-            parts.push(Part {
-                block: first + i,
-                at: used,
-                bytes: bytes as usize,
-                id,
-            });
-            used += bytes as usize;
-        }
-        self.start(target, start, parts)
-    }
-
-    fn start(&mut self, target: usize, offset: u64, parts: Vec<Part>) -> Result<()> {
-        let bytes: usize = parts.iter().map(|p| p.bytes).sum();
-        if bytes == 0 {
-            return Ok(());
-        }
-        let buffer = self.buffer()?;
-        let address = self.run.plan.targets[target].variable.memory.address() + offset;
-        let copy = self
-            .engine
-            .start(address, buffer, bytes)
-            .map_err(AppError::device("copy from the device"))?;
-        self.flying.push_back((target, parts, copy));
-        if self.flying.len() >= DEPTH {
-            self.land()?;
-        }
-        Ok(())
-    }
-
-    fn buffer(&mut self) -> Result<PinnedBuffer> {
-        loop {
-            if let Some(buffer) = self.pool.try_take() {
-                return Ok(buffer);
-            }
-            if self.run.queue.failed() {
-                return Err(self.run.late());
-            }
-            if !self.land()? {
-                let limit = self.run.plan.limit;
-                return self.pool.take(limit).ok_or_else(|| self.run.late());
-            }
-        }
-    }
-
-    /// Hands the oldest copy to the writers; false if there is none.
-    fn land(&mut self) -> Result<bool> {
-        let Some((target, parts, copy)) = self.flying.pop_front() else {
-            return Ok(false);
-        };
-        let buffer = self
-            .engine
-            .finish(copy)
-            .map_err(AppError::device("copy from the device"))?;
-        self.run.queue.push(Piece {
-            target,
-            buffer: Buffer::Pinned(buffer),
-            parts,
-            checked: false,
-        });
-        Ok(true)
     }
 }

@@ -104,7 +104,7 @@ impl Gpu {
     }
 
     /// The primary context of a device. Where the program holds it, it stays the program's alone.
-    fn primary(&self, device: u32) -> Result<ContextHandle> {
+    pub(crate) fn primary(&self, device: u32) -> Result<ContextHandle> {
         let retain = AppError::device("retain the device's context");
         let active = self.driver.primary_is_active(device).map_err(&retain)?;
         let context = self.driver.retain_primary(device).map_err(&retain)?;

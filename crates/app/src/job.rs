@@ -105,6 +105,11 @@ impl Job {
             block: u64::from(self.config.block_bytes),
             verify: self.config.verify_blocks,
             limit: std::time::Duration::from_secs_f64(self.config.deadline),
+            // Room on devices only helps a program that goes on before everything is written.
+            stage: match self.config.background {
+                true => self.config.stage_bytes,
+                false => 0,
+            },
         };
         let mut stopped = 0.0;
         let names = capture(&plan, &writer, self.gpu.as_deref(), &self.plain, || {

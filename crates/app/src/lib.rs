@@ -13,6 +13,7 @@
 mod capture;
 pub mod comm;
 mod config;
+mod copies;
 mod copy;
 mod costs;
 mod erasure;
@@ -34,6 +35,7 @@ mod search;
 mod session;
 mod site;
 mod snapshot;
+mod stage;
 mod staging;
 mod status;
 mod stream;

@@ -292,3 +292,100 @@ fn on_some_devices() {
     s.checkpoint(run as i64, Level::Local).unwrap();
     s.wait(Duration::from_secs(60)).unwrap();
 }
+
+/// Three devices with 40 MiB and a slow link to the host: what does not fit one GPU's room waits with its peers.
+#[test]
+fn captured_data_waits_on_devices_and_peers() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "with_room_on_devices",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("FERMATA_SOFTGPU_DEVICES", "3")
+        .env("FERMATA_SOFTGPU_MEMORY", (40 << 20).to_string())
+        .env("FERMATA_SOFTGPU_HOST_LINK", (16 << 20).to_string())
+        .env("FERMATA_TEST_FOLDER", dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&run.stdout);
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(
+        run.status.success() && text.contains("1 passed"),
+        "{text}{errors}"
+    );
+}
+
+#[test]
+#[ignore = "is started by the test above"]
+fn with_room_on_devices() {
+    let folder = std::path::PathBuf::from(std::env::var_os("FERMATA_TEST_FOLDER").unwrap());
+    let cuda = Cuda::get();
+    let sizes = [(12 << 20) + 5000, 2 << 20, 2 << 20];
+    let content = |id: usize, run: u64| noise(sizes[id], 10 * run + id as u64);
+    let variables: Vec<u64> = (0..3)
+        .map(|id| {
+            cuda.use_device(id as i32);
+            let address = cuda.device(sizes[id]);
+            cuda.write(address, &content(id, 0));
+            address
+        })
+        .collect();
+    let free = || -> Vec<usize> {
+        type Info = unsafe extern "C" fn(*mut usize, *mut usize) -> i32;
+        let one = |id| {
+            cuda.use_device(id);
+            let (mut free, mut total) = (0, 0);
+            call!(cuda, "cuMemGetInfo_v2", Info, &mut free, &mut total);
+            free
+        };
+        (0..3).map(one).collect()
+    };
+    // Without room, with room for all of it on the own device, with some on the peers', and too little anywhere.
+    let (mut held, mut behind) = (Vec::new(), Vec::new());
+    let mut before = None;
+    for (run, room) in [(1, 0), (2, 14 << 20), (3, 6 << 20), (4, 2 << 20)] {
+        let with = |c: &mut fermata_app::Config| {
+            c.stage_bytes = room;
+            c.block_bytes = 1 << 20;
+            c.staging_bytes = 4 << 20;
+        };
+        let mut s = session(&folder, with);
+        for (id, address) in variables.iter().enumerate() {
+            cuda.write(*address, &content(id, run));
+            s.protect(id as u32, at(*address, sizes[id]), BYTE).unwrap();
+        }
+        s.checkpoint(run as i64, Level::Local).unwrap();
+        // Nothing of it is needed any more.
+        for (id, address) in variables.iter().enumerate() {
+            cuda.write(*address, &vec![0xaa; sizes[id]]);
+        }
+        s.wait(Duration::from_secs(120)).unwrap();
+        let last = s.status().last.unwrap();
+        held.push(last.blocked_seconds);
+        behind.push(last.total_seconds - last.blocked_seconds);
+        drop(s);
+        let mut s = session(&folder, with);
+        for (id, address) in variables.iter().enumerate() {
+            s.protect(id as u32, at(*address, sizes[id]), BYTE).unwrap();
+        }
+        assert_eq!(s.recover().unwrap(), run as i64);
+        for (id, address) in variables.iter().enumerate() {
+            assert!(
+                cuda.read(*address, sizes[id]) == content(id, run),
+                "{run} {id}"
+            );
+        }
+        drop(s);
+        // All room is given back; the first run has made what stays: hash kernels.
+        let now = free();
+        assert_eq!(*before.get_or_insert_with(|| now.clone()), now, "{run}");
+    }
+    // What waits in the first one's room takes as long to drain as its link to the host does for it.
+    for (behind, room) in behind.iter().zip([0.0, 12.0, 6.0, 2.0]) {
+        assert!(*behind > 0.8 * room / 16.0, "{behind} {room}");
+    }
+    assert!(held[1] < held[0], "{held:?}");
+}

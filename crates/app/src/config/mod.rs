@@ -52,6 +52,8 @@ pub struct Config {
     pub background: bool,
     /// Bytes of host memory in which captured data waits to be written.
     pub staging_bytes: u64,
+    /// Bytes of each GPU's free memory in which captured data may wait; 0 for none.
+    pub stage_bytes: u64,
     /// Whether a job that is done keeps its checkpoints.
     pub keep_at_end: bool,
     /// Whether to look for checkpoints to recover from.
@@ -88,6 +90,7 @@ impl Default for Config {
             block_bytes: 1 << 20,
             background: true,
             staging_bytes: 256 << 20,
+            stage_bytes: 0,
             keep_at_end: false,
             recover: true,
             verify_blocks: true,

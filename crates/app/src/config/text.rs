@@ -7,7 +7,7 @@ use super::object::{KEYS, RawObject};
 use super::{Config, Interval};
 use crate::{AppError, Result};
 
-const TOP: [&str; 17] = [
+const TOP: [&str; 18] = [
     "name",
     "interval",
     "between_failures",
@@ -25,9 +25,10 @@ const TOP: [&str; 17] = [
     "erasure",
     "shared",
     "object",
+    "stage",
 ];
 /// Tables and their keys.
-const TABLES: [(&str, &[&str]); 5] = [
+const TABLES: [(&str, &[&str]); 6] = [
     ("local", &["local.folders"]),
     ("partner", &["partner.every"]),
     (
@@ -36,6 +37,7 @@ const TABLES: [(&str, &[&str]); 5] = [
     ),
     ("shared", &["shared.folder", "shared.every"]),
     ("object", KEYS),
+    ("stage", &["stage.device_bytes"]),
 ];
 
 #[derive(Deserialize, Default)]
@@ -58,6 +60,7 @@ struct Raw {
     erasure: RawErasure,
     shared: RawLevel,
     object: RawObject,
+    stage: RawStage,
 }
 
 #[derive(Deserialize, Default)]
@@ -79,6 +82,12 @@ struct RawErasure {
     every: u32,
     group: Option<u32>,
     losses: Option<u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawStage {
+    device_bytes: u64,
 }
 
 #[derive(Deserialize)]
@@ -142,6 +151,7 @@ pub(super) fn parse(text: &str, from: &str) -> Result<Config> {
     c.shared = raw.shared.folder;
     c.erasure_group = raw.erasure.group.unwrap_or(c.erasure_group);
     c.erasure_losses = raw.erasure.losses.unwrap_or(c.erasure_losses);
+    c.stage_bytes = raw.stage.device_bytes;
     c.every[2] = raw.partner.every;
     c.every[3] = raw.erasure.every;
     c.every[4] = raw.shared.every;

@@ -1,0 +1,149 @@
+//! Copies from one context to the host, several under way, each handed to the writers as it lands.
+
+use std::collections::VecDeque;
+
+use fermata_device::{ContextHandle, CopyEngine, Direction, InFlight, PinnedBuffer, PinnedPool};
+
+use crate::capture::{Part, Piece, Run};
+use crate::gpu::Gpu;
+use crate::staging::{Buffer, PIECE};
+use crate::{AppError, Result};
+
+/// Copies from a device under way at once.
+const DEPTH: usize = 4;
+
+/// Neighbouring blocks of a variable that are copied at once; at most a piece.
+pub(crate) struct Stretch {
+    pub(crate) target: usize,
+    pub(crate) address: u64,
+    pub(crate) parts: Vec<Part>,
+}
+
+impl Stretch {
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts.iter().map(|p| p.bytes).sum()
+    }
+
+    /// Those blocks that are `wanted`, neighbours together. `first` is the number of the first block.
+    pub(crate) fn of(
+        target: usize,
+        base: u64,
+        first: usize,
+        blocks: &[(u64, u64)],
+        names: Option<&[fermata_store::ChunkId]>,
+        wanted: impl Fn(&fermata_store::ChunkId, usize) -> bool,
+    ) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for (i, &(offset, bytes)) in blocks.iter().enumerate() {
+            let id = names.map(|names| names[i]);
+            let bytes = bytes as usize;
+            if id.is_some_and(|id| !wanted(&id, bytes)) {
+                continue;
+            }
+            let follows = |s: &&mut Self| {
+                let last = s.parts.last();
+                last.is_some_and(|p| p.block + 1 == first + i) && s.bytes() + bytes <= PIECE
+            };
+            let stretch = match all.last_mut().filter(follows) {
+                Some(stretch) => stretch,
+                None => {
+                    all.push(Self {
+                        target,
+                        address: base + offset,
+                        parts: Vec::new(),
+                    });
+                    let last = all.len() - 1;
+                    &mut all[last]
+                }
+            };
+            let at = stretch.bytes();
+            stretch.parts.push(Part {
+                block: first + i,
+                at,
+                bytes,
+                id,
+            });
+        }
+        all
+    }
+}
+
+/// See the top of this file.
+pub(crate) struct Copies<'r> {
+    run: &'r Run<'r>,
+    engine: CopyEngine,
+    pool: PinnedPool,
+    flying: VecDeque<(usize, Vec<Part>, InFlight)>,
+}
+
+impl<'r> Copies<'r> {
+    /// In a context, which becomes current.
+    pub(crate) fn new(run: &'r Run<'r>, gpu: &Gpu, context: ContextHandle) -> Result<Self> {
+        let engine = CopyEngine::new(&gpu.driver, context, Direction::ToHost)
+            .map_err(AppError::device("copy from the device"))?;
+        Ok(Self {
+            run,
+            engine,
+            pool: gpu.pool()?,
+            flying: VecDeque::new(),
+        })
+    }
+
+    /// Starts to copy a stretch, which now lies at its address.
+    pub(crate) fn start(&mut self, stretch: Stretch) -> Result<()> {
+        let bytes = stretch.bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
+        let buffer = self.buffer()?;
+        let copy = self
+            .engine
+            .start(stretch.address, buffer, bytes)
+            .map_err(AppError::device("copy from the device"))?;
+        self.flying.push_back((stretch.target, stretch.parts, copy));
+        if self.flying.len() >= DEPTH {
+            self.land()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all that are under way.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        while self.land()? {}
+        Ok(())
+    }
+
+    fn buffer(&mut self) -> Result<PinnedBuffer> {
+        loop {
+            if let Some(buffer) = self.pool.try_take() {
+                return Ok(buffer);
+            }
+            if self.run.queue.failed() {
+                return Err(self.run.late());
+            }
+            if !self.land()? {
+                let limit = self.run.plan.limit;
+                return self.pool.take(limit).ok_or_else(|| self.run.late());
+            }
+        }
+    }
+
+    /// Hands the oldest copy to the writers; false if there is none.
+    fn land(&mut self) -> Result<bool> {
+        let Some((target, parts, copy)) = self.flying.pop_front() else {
+            return Ok(false);
+        };
+        let buffer = self
+            .engine
+            .finish(copy)
+            .map_err(AppError::device("copy from the device"))?;
+        self.run.queue.push(Piece {
+            target,
+            buffer: Buffer::Pinned(buffer),
+            parts,
+            checked: false,
+        });
+        Ok(true)
+    }
+}

@@ -44,6 +44,15 @@ with fermata.Session(text=text) as s:
     assert field[4:] == want[1][4:]
     raw[0] = 0
     assert s.recover(2) == 42 and bytes(raw) == want[2]
+    s.prefetch(42)
+    field[3] = 1.0
+    s.load(42)
+    assert field[3] == -1.0
+    try:
+        s.load(7)
+        raise SystemExit("there is no checkpoint 7")
+    except fermata.Error as e:
+        assert e.status == 6 and "none is called 7" in str(e), e
     s.done()
 with fermata.Session(text=text) as s:
     assert s.recoverable is None

@@ -5,6 +5,9 @@
 //! for a bounded time.
 #![forbid(unsafe_code)]
 
+use std::fs;
+use std::path::Path;
+
 mod control;
 mod images;
 mod ptx;
@@ -19,6 +22,19 @@ pub struct Target {
     pub run: fn(&[u8]),
     /// Inputs to start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+impl Target {
+    /// What to start from: the seeds, and what longer runs have found worth keeping.
+    pub fn inputs(&self) -> Vec<Vec<u8>> {
+        let mut inputs = (self.seeds)();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+        let kept = fs::read_dir(folder.join(self.name)).into_iter().flatten();
+        let mut kept: Vec<_> = kept.flatten().map(|entry| entry.path()).collect();
+        kept.sort();
+        inputs.extend(kept.iter().filter_map(|path| fs::read(path).ok()));
+        inputs
+    }
 }
 
 /// All targets.

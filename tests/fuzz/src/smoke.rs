@@ -39,7 +39,7 @@ impl Random {
 /// # Panics
 /// When the target panics, naming the try and the input.
 pub fn run(target: &Target, time: Duration, seed: u64) -> u64 {
-    let seeds = (target.seeds)();
+    let seeds = target.inputs();
     let mut random = Random(seed | 1);
     let deadline = Instant::now() + time;
     let mut tries = 0;

@@ -141,6 +141,8 @@ impl Context {
             .fault
             .compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
         self.stop.store(true, Ordering::Relaxed);
+        // Calls that would write it are answered with the fault from now on.
+        self.flush_output();
     }
 
     /// The legacy default stream.

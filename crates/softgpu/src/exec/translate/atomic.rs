@@ -143,7 +143,11 @@ impl<'a> Translator<'a, '_> {
         self.b.ins().jump(again, &[BlockArg::Value(first)]);
         self.b.switch_to_block(again);
         let old = self.fit(seen, clif, false)?;
-        let new = self.changed(operation, ty, old, b, None)?;
+        let new = if (operation, ty) == ("add", Type::F32) {
+            self.add_normal(old, b)
+        } else {
+            self.changed(operation, ty, old, b, None)?
+        };
         let new = self.fit(new, integer, false)?;
         let found = self.b.ins().atomic_cas(flags, pointer, seen, new);
         let same = self.b.ins().icmp(IntCC::Equal, found, seen);
@@ -153,6 +157,14 @@ impl<'a> Translator<'a, '_> {
         self.b.seal_block(again);
         self.go_on_in(done);
         Ok(old)
+    }
+
+    /// The sum in global memory, where subnormal numbers are zero; in shared memory they are not (PTX ISA,
+    /// `atom`).
+    fn add_normal(&mut self, old: Value, b: Value) -> Value {
+        let (old, b) = (self.flush(old), self.flush(b));
+        let sum = self.b.ins().fadd(old, b);
+        self.flush(sum)
     }
 
     /// What the operation makes of `old`.

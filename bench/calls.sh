@@ -19,8 +19,8 @@ native=${FERMATA_NATIVE_CUDART:-$(dirname "$(find / -name libcudart.so.13 -not -
 trap 'pkill -f "$tree/bin/fermatad" 2>/dev/null; rm -rf "$work"' EXIT INT TERM
 
 for _ in $(seq "$pairs"); do
-    LD_LIBRARY_PATH=$native timeout 60 "$tree/bench/calls" --copy-mib 256 >> "$work/native" || exit 1
-    timeout 60 "$tree/bin/fermata" -q run -- "$tree/bench/calls" --copy-mib 256 >> "$work/fermata" || exit 1
+    LD_LIBRARY_PATH=$native timeout 60 "$tree/bench/calls" --copy-mib 1024 >> "$work/native" || exit 1
+    timeout 60 "$tree/bin/fermata" -q run -- "$tree/bench/calls" --copy-mib 1024 >> "$work/fermata" || exit 1
 done
 
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)

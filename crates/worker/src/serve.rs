@@ -286,7 +286,7 @@ impl Server {
         match quiet_since.elapsed().as_micros() {
             // Giving the core away costs more than a small kernel runs, so it is done only where cores
             // are few.
-            0..200 if self.many_cores => {
+            0..1000 if self.many_cores => {
                 std::hint::spin_loop();
                 None
             }
@@ -294,9 +294,9 @@ impl Server {
                 std::thread::yield_now();
                 None
             }
-            100..2000 => Some(Duration::from_micros(20)),
+            100..5000 => Some(Duration::from_micros(20)),
             // A copy of a gigabyte takes 20 ms; what is slept over at its end counts.
-            2000..40_000 => Some(Duration::from_micros(50)),
+            5000..40_000 => Some(Duration::from_micros(50)),
             _ => Some(Duration::from_micros(200)),
         }
     }

@@ -263,6 +263,7 @@ impl Contexts {
         let _ = self
             .table
             .remove(context.handle, CUDA_ERROR_INVALID_CONTEXT);
+        session.managed.forget_context(context.handle);
         session.modules.forget(context.handle);
         session.streams.forget(context.handle);
         session.events.forget(context.handle);

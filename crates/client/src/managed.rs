@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermata_abi::op::{Address, HostKind, StreamRef};
+use fermata_abi::op::{Address, Handle, HostKind, StreamRef};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -100,6 +100,13 @@ impl Managed {
             }
             !goes
         });
+    }
+
+    /// Forgets the variables of a context that is gone: its memory and streams went with it.
+    pub fn forget_context(&self, context: Handle) {
+        self.0
+            .lock()
+            .retain(|variable| variable.module.context.handle != context);
     }
 }
 

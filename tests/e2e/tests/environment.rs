@@ -1,12 +1,13 @@
-//! Surroundings that do not fit: a full disk, an image of a later release, a GPU
-//! with too little memory, files that changed.
+//! Surroundings that do not fit: a full disk, an image of a later release, another GPU
+//! or one with too little memory, files that changed.
 
 use std::fs;
-use std::process::Command;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
-use fermata_e2e::command;
+use fermata_e2e::command::Finished;
 use fermata_e2e::disk::SmallDisk;
 use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::scene::Scene;
@@ -144,23 +145,31 @@ fn a_file_that_changed_its_size_is_named() -> Result<()> {
     scene.close()
 }
 
+/// Restores under a daemon of its own, which takes the software GPU's settings from `variable`.
+fn restore_on(scene: &Scene, variable: (&str, &str)) -> Result<Finished> {
+    let path = scene.fermata().image("image");
+    let path = path.to_str().context("path")?;
+    // A daemon that runs already keeps its own settings: end it first, and helpers that bear its name.
+    while let Some(daemon) = scene.sandbox().daemon() {
+        fermata_e2e::scene::kill_nine(&daemon)?;
+    }
+    // Its last threads may still hold the socket for a moment.
+    let socket = scene.sandbox().runtime().join("fermatad.sock");
+    let begun = Instant::now();
+    while UnixStream::connect(&socket).is_ok() && begun.elapsed() < COMMAND_LIMIT {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let words = [
+        "restore", path, "--name", "other", "--device", "soft", "--detach",
+    ];
+    scene.fermata().call_with(&words, &[variable])
+}
+
 #[test]
 fn a_device_with_too_little_memory_is_refused() -> Result<()> {
     let scene = Scene::new()?;
     scene.make_image("image")?;
-    let path = scene.fermata().image("image");
-    let mut restore = Command::new(scene.tree().fermata());
-    restore
-        .arg("restore")
-        .arg(&path)
-        .args(["--name", "small", "--device", "soft", "--detach"]);
-    restore.env("FERMATA_SOFTGPU_MEMORY", "64K");
-    scene.sandbox().enter(&mut restore);
-    // A daemon that runs already keeps its own settings: end it first.
-    if let Some(daemon) = scene.sandbox().daemon() {
-        fermata_e2e::scene::kill_nine(&daemon)?;
-    }
-    let done = command::run(restore, COMMAND_LIMIT)?;
+    let done = restore_on(&scene, ("FERMATA_SOFTGPU_MEMORY", "64K"))?;
     ensure!(done.status == 13, "status {}: {}", done.status, done.stderr);
     ensure!(
         done.stderr.contains("memory on device"),
@@ -168,4 +177,24 @@ fn a_device_with_too_little_memory_is_refused() -> Result<()> {
         done.stderr
     );
     scene.close()
+}
+
+#[test]
+fn another_model_of_device_is_refused() -> Result<()> {
+    for (variable, value, named) in [
+        ("FERMATA_SOFTGPU_NAME", "Other GPU", "is a Other GPU"),
+        ("FERMATA_SOFTGPU_COMPUTE_CAPABILITY", "8.0", "(8.0)"),
+    ] {
+        let scene = Scene::new()?;
+        scene.make_image("image")?;
+        let done = restore_on(&scene, (variable, value))?;
+        ensure!(done.status == 13, "status {}: {}", done.status, done.stderr);
+        ensure!(
+            done.stderr.contains("it was made on a") && done.stderr.contains(named),
+            "both models are to be named in: {}",
+            done.stderr
+        );
+        scene.close()?;
+    }
+    Ok(())
 }

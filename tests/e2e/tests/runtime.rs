@@ -1,0 +1,127 @@
+//! The runtime library in the tree: what it exports, and that it answers as the vendor's does on an H200,
+//! over the software GPU by itself and under Fermata.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::Device;
+use fermata_e2e::command;
+use fermata_e2e::scene::Scene;
+
+const COMPILE_LIMIT: Duration = Duration::from_secs(120);
+const RUN_LIMIT: Duration = Duration::from_secs(60);
+
+/// What is answered otherwise on purpose: memory is not shared with other processes, and where managed
+/// memory would rather be is not recorded under Fermata.
+const OWN_ANSWERS: [&str; 3] = ["cudaIpcGetMemHandle", "cudaIpcOpenMemHandle", "-2"];
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/cudart/tests")
+}
+
+/// Compiles `NAME.cu` of the runtime's tests.
+fn compile(scene: &Scene, name: &str) -> Result<PathBuf> {
+    let deps = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.deps");
+    let out = scene.sandbox().work().join(name);
+    let mut nvcc = Command::new(deps.join("cuda/bin/nvcc"));
+    nvcc.args([
+        "-std=c++17",
+        "-Wno-deprecated-gpu-targets",
+        "-arch=compute_75",
+    ])
+    .args(["-cudart", "shared", "-L"])
+    .arg(deps.join("cuda-link"))
+    .arg("-L")
+    .arg(deps.join("cuda/lib"))
+    .arg("-o")
+    .arg(&out)
+    .arg(sources().join(name).with_extension("cu"));
+    command::run(nvcc, COMPILE_LIMIT)?.success("nvcc")?;
+    Ok(out)
+}
+
+/// Runs a program on the software GPU, without Fermata.
+fn alone(scene: &Scene, program: &Path, words: &[&str]) -> Result<String> {
+    let mut run = Command::new(program);
+    run.args(words)
+        .env("LD_LIBRARY_PATH", scene.tree().library_path(Device::Soft));
+    Ok(command::run(run, RUN_LIMIT)?.stdout)
+}
+
+fn under_fermata(scene: &Scene, program: &Path, words: &[&str]) -> Result<String> {
+    let program = program.to_str().context("path")?;
+    let mut all = vec!["--quiet", "run", "--device", "soft", "--", program];
+    all.extend(words);
+    Ok(scene.fermata().call(&all)?.stdout)
+}
+
+/// Compares line by line, without those that describe the device, and what assertions print.
+fn compare(what: &str, found: &str, expected: &str) -> Result<()> {
+    let beside = |line: &&str| line.starts_with("device") || line.contains("Assertion");
+    let found: Vec<&str> = found.lines().filter(|line| !beside(line)).collect();
+    let expected: Vec<&str> = expected.lines().collect();
+    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let own = OWN_ANSWERS.iter().any(|own| found.starts_with(own));
+        ensure!(
+            found == expected || own,
+            "{what}, line {}: `{found}` instead of `{expected}`",
+            at + 1
+        );
+    }
+    ensure!(
+        found.len() == expected.len(),
+        "{what}: {} lines instead of {}",
+        found.len(),
+        expected.len()
+    );
+    Ok(())
+}
+
+#[test]
+fn calls_answer_as_on_an_h200() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "surface")?;
+    let expected = std::fs::read_to_string(sources().join("surface.expected"))?;
+    compare("alone", &alone(&scene, &program, &[])?, &expected)?;
+    compare(
+        "under Fermata",
+        &under_fermata(&scene, &program, &[])?,
+        &expected,
+    )?;
+    scene.close()
+}
+
+#[test]
+fn errors_stick_where_the_vendors_do() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "faults")?;
+    let expected = std::fs::read_to_string(sources().join("faults.expected"))?;
+    for part in expected.split("== ").filter(|part| !part.is_empty()) {
+        let (mode, expected) = part.split_once('\n').context("a mode and its lines")?;
+        let found = alone(&scene, &program, &[mode])?;
+        compare(mode, &found, expected)?;
+    }
+    scene.close()
+}
+
+#[test]
+fn everything_that_pytorch_imports_is_there() -> Result<()> {
+    let scene = Scene::new()?;
+    let library = scene.tree().program("../lib/cudart/libcudart.so.13")?;
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--defined-only", "--with-symbol-versions"])
+        .arg(library);
+    let exports = command::run(nm, RUN_LIMIT)?.success("nm")?.stdout;
+    let imports = std::fs::read_to_string(sources().join("torch-2.11.imports"))?;
+    for name in imports.lines() {
+        let versioned = format!(" {name}@@libcudart.so.13");
+        ensure!(
+            exports.lines().any(|line| line.ends_with(&versioned)),
+            "`{name}` is not exported with the version that PyTorch asks for"
+        );
+    }
+    ensure!(imports.lines().count() == 86, "the list of imports is cut");
+    scene.close()
+}

@@ -1,5 +1,6 @@
 //! A daemon and folders of a bench's own, and the commands it is asked with: those that a user gives.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,13 +20,14 @@ const END: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
 /// How long a worker may take to be ready, and how long nothing is registered any more by then.
 const WARM: Duration = Duration::from_secs(60);
-const STILL: Duration = Duration::from_millis(700);
+const STILL: Duration = Duration::from_millis(1500);
 
 /// Folders and daemon of one bench; dropping it ends and removes everything.
 pub struct Place {
     work: PathBuf,
     images: PathBuf,
     device: &'static str,
+    room: Cell<u64>,
     interrupted: Arc<AtomicBool>,
 }
 
@@ -51,6 +53,7 @@ impl Place {
         let place = Self {
             work: std::env::temp_dir().join(&name),
             images: common.images.join(&name),
+            room: Cell::new(0),
             device: if common.is_soft() { "soft" } else { "gpu" },
             interrupted,
         };
@@ -69,6 +72,7 @@ impl Place {
     /// Has memory for images of `bytes` made ready, where they are kept in memory.
     pub fn prepare(&self, bytes: u64) -> Result<(), Failure> {
         if self.images.starts_with("/dev/shm") {
+            self.room.set(bytes);
             let gib = bytes.div_ceil(1 << 30) + 1;
             self.command(&["images", "prepare", &gib.to_string()])?;
         }
@@ -129,7 +133,7 @@ impl Place {
         self.finish(command).map(drop)
     }
 
-    /// Removes every image and what only they held.
+    /// Removes every image and what only they held; memory for the next is made ready again.
     pub fn forget_images(&self) -> Result<(), Failure> {
         let entries = std::fs::read_dir(&self.images);
         let names = entries.map_err(|e| Failure::io("list the bench's images", &e))?;
@@ -139,7 +143,13 @@ impl Place {
                 self.command(&["images", "rm", &name])?;
             }
         }
-        self.command(&["images", "gc"])
+        self.command(&["images", "gc"])?;
+        if self.room.get() > 0 {
+            self.prepare(self.room.get())?;
+            // The session's worker registers it as this one does.
+            self.warm(Duration::ZERO)?;
+        }
+        Ok(())
     }
 
     /// Waits until a worker is ready for the next session, and has registered what it can of the memory for

@@ -14,6 +14,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -98,6 +99,10 @@ pub fn helper(command: &[std::ffi::OsString]) -> io::Result<i32> {
         .args(rest)
         .args(["check", "--feature", "pidfd_store"])
         .stdout(Stdio::null())
+        // It stops children of its own. In the daemon's process group that would end the daemon: a group that
+        // loses its last parent outside, here the command that has started the daemon, is sent SIGHUP if
+        // anybody in it is stopped.
+        .process_group(0)
         .status()?;
     let mut answers = Vec::new();
     File::open(CACHE)?

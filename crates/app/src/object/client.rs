@@ -1,7 +1,7 @@
 //! Signed requests to one bucket, repeated until they succeed or their time is over.
 //!
 //! The library that signs knows no network, and the one that talks HTTP knows no S3
-//! ([decision](../../../../docs/decisions/012-object-storage-without-a-runtime.md)). Addresses carry the
+//! ([decision](../../../../docs/decisions/016-object-storage-without-a-runtime.md)). Addresses carry the
 //! signature, so no message ever shows one.
 
 use std::time::{Duration, Instant};

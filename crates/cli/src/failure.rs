@@ -151,7 +151,10 @@ impl From<ControlError> for Failure {
         };
         let failure = Self::new(status, sentence(&e));
         if e.is_closed() {
-            return failure.hint("the daemon has ended; its log is `fermatad.log` in its folder");
+            return failure.hint(
+                "the daemon has ended, see `fermatad.log` in its folder; ask again: the next command starts \
+                 a daemon, which finds the sessions",
+            );
         }
         failure
     }

@@ -164,7 +164,6 @@ fn a_port_that_is_in_use_is_named_and_leaves_the_image_whole() -> Result<()> {
         "processes are left: {:?}",
         scene.sandbox().processes()
     );
-    // It runs in a process number space of its own, so that only the port is in the way.
     fermata.call(&["kill", "first"])?.success("fermata kill")?;
     scene
         .try_restore("image", "second")?

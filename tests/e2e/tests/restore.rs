@@ -1,6 +1,6 @@
 //! The main job on a few programs, and what a restored image allows.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Case, Device, Mode, Outcome, PROGRAM_LIMIT, Protocol, Restore, straight};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::output::Output;
@@ -67,6 +67,33 @@ fn an_image_can_be_restored_twice_at_once() -> Result<()> {
         digests[0].is_some() && digests[0] == digests[1],
         "digests: {digests:?}"
     );
+    scene.close()
+}
+
+#[test]
+fn process_numbers_that_are_in_use_do_not_matter() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.start_slow("first")?;
+    let fermata = scene.fermata();
+    fermata.checkpoint("first", "image", Mode::Stop)?;
+    fermata.restore("image", "second", Device::Soft)?;
+    let pid = |name| {
+        let pid = fermata.session(name)?.pid;
+        pid.with_context(|| format!("`{name}` has no process"))
+    };
+    let (first, second) = (pid("first")?, pid("second")?);
+    ensure!(first != second, "both are process {first}");
+    // What the program sees as its number is what it was, although another process has it.
+    let status = std::fs::read_to_string(format!("/proc/{second}/status"))?;
+    let inner = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
+    ensure!(inner == Some(first), "inside it is {inner:?}, was {first}");
+    for name in ["first", "second"] {
+        scene.check_goes_on(name)?;
+        fermata.call(&["kill", name])?.success("fermata kill")?;
+    }
     scene.close()
 }
 

@@ -199,7 +199,7 @@ fn run_matrix(
         match prepared {
             Ok((reference, calls)) => {
                 let moments = (moments.0, calls);
-                work.extend(cases(common, *program, moments, protocols, &reference));
+                work.push(cases(common, *program, moments, protocols, &reference));
             }
             Err(error) => {
                 let lost = Moment {
@@ -220,7 +220,7 @@ fn run_matrix(
         }
     }
     reports.iter().for_each(print_line);
-    reports.extend(run_all(tree, &work, common.jobs));
+    reports.extend(run_all(tree, &in_turn(work), common.jobs));
 
     let report = Report::new(common.seed, reports, begun.elapsed());
     if let Some(path) = &common.json {
@@ -279,6 +279,21 @@ fn cases(
                 link: common.link,
             };
             (case, reference.clone())
+        })
+        .collect()
+}
+
+/// The first of each list, the second of each, and so on: a program waits longest for a device that it
+/// shares with its like.
+fn in_turn<T>(lists: Vec<Vec<T>>) -> Vec<T> {
+    let most = lists.iter().map(Vec::len).max().unwrap_or(0);
+    let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
+    (0..most)
+        .flat_map(|_| {
+            lists
+                .iter_mut()
+                .filter_map(Iterator::next)
+                .collect::<Vec<_>>()
         })
         .collect()
 }

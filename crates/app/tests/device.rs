@@ -4,6 +4,7 @@
 mod common;
 
 use std::ffi::c_void;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -242,24 +243,32 @@ fn the_programs_current_context_is_left_alone() {
 }
 
 /// The number of devices is the driver's, read when it is loaded: each run is a process of its own.
+/// Runs an ignored test of this file in a process of its own, with settings that count from its start; what
+/// it has printed.
+fn alone(test: &str, folder: &Path, settings: &[(&str, String)]) -> String {
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .envs(settings.iter().map(|(name, value)| (name, value)))
+        .env("FERMATA_TEST_FOLDER", folder)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&run.stderr);
+    let passed = run.status.success() && text.contains("1 passed");
+    assert!(passed, "{settings:?}: {text}{errors}");
+    text
+}
+
 #[test]
 fn a_job_comes_back_on_another_number_of_devices() {
     let dir = tempfile::tempdir().unwrap();
     for (devices, first) in [("2", 0), ("1", 1), ("4", 2), ("2", 3)] {
-        let run = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "on_some_devices", "--ignored", "--nocapture"])
-            .env("FERMATA_SOFTGPU_DEVICES", devices)
-            .env("FERMATA_TEST_DEVICES", devices)
-            .env("FERMATA_TEST_FOLDER", dir.path())
-            .env("FERMATA_TEST_RUN", first.to_string())
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&run.stdout);
-        let errors = String::from_utf8_lossy(&run.stderr);
-        assert!(
-            run.status.success() && text.contains("1 passed"),
-            "{text}{errors}"
-        );
+        let settings = [
+            ("FERMATA_SOFTGPU_DEVICES", devices.to_string()),
+            ("FERMATA_TEST_DEVICES", devices.to_string()),
+            ("FERMATA_TEST_RUN", first.to_string()),
+        ];
+        alone("on_some_devices", dir.path(), &settings);
     }
 }
 
@@ -297,25 +306,12 @@ fn on_some_devices() {
 #[test]
 fn captured_data_waits_on_devices_and_peers() {
     let dir = tempfile::tempdir().unwrap();
-    let run = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "with_room_on_devices",
-            "--ignored",
-            "--nocapture",
-        ])
-        .env("FERMATA_SOFTGPU_DEVICES", "3")
-        .env("FERMATA_SOFTGPU_MEMORY", (40 << 20).to_string())
-        .env("FERMATA_SOFTGPU_HOST_LINK", (16 << 20).to_string())
-        .env("FERMATA_TEST_FOLDER", dir.path())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&run.stdout);
-    let errors = String::from_utf8_lossy(&run.stderr);
-    assert!(
-        run.status.success() && text.contains("1 passed"),
-        "{text}{errors}"
-    );
+    let settings = [
+        ("FERMATA_SOFTGPU_DEVICES", "3".to_owned()),
+        ("FERMATA_SOFTGPU_MEMORY", (40 << 20).to_string()),
+        ("FERMATA_SOFTGPU_HOST_LINK", (16 << 20).to_string()),
+    ];
+    alone("with_room_on_devices", dir.path(), &settings);
 }
 
 #[test]
@@ -396,29 +392,22 @@ fn a_failing_allocation_or_copy_costs_at_most_one_checkpoint() {
     for (setting, numbers) in [("FAIL_ALLOC", 2..8), ("FAIL_COPY", 2..12)] {
         for number in numbers {
             let dir = tempfile::tempdir().unwrap();
-            let start = |test: &str, more: (String, String)| {
-                let run = std::process::Command::new(std::env::current_exe().unwrap())
-                    .args(["--exact", test, "--ignored", "--nocapture"])
-                    .env("FERMATA_SOFTGPU_DEVICES", "2")
-                    .env("FERMATA_SOFTGPU_MEMORY", (32 << 20).to_string())
-                    .env(more.0, more.1)
-                    .env("FERMATA_TEST_FOLDER", dir.path())
-                    .output()
-                    .unwrap();
-                let text = String::from_utf8_lossy(&run.stdout).into_owned();
-                let errors = String::from_utf8_lossy(&run.stderr);
-                let passed = run.status.success() && text.contains("1 passed");
-                assert!(passed, "{setting} {number}: {text}{errors}");
-                text
+            let start = |test: &str, more: (&str, String)| {
+                let settings = [
+                    ("FERMATA_SOFTGPU_DEVICES", "2".to_owned()),
+                    ("FERMATA_SOFTGPU_MEMORY", (32 << 20).to_string()),
+                    more,
+                ];
+                alone(test, dir.path(), &settings)
             };
-            let failing = (format!("FERMATA_SOFTGPU_{setting}"), number.to_string());
-            let text = start("with_one_failure", failing);
+            let failing = format!("FERMATA_SOFTGPU_{setting}");
+            let text = start("with_one_failure", (&failing, number.to_string()));
             let made = text.lines().find_map(|l| l.strip_prefix("made "));
             let made = made.unwrap().to_owned();
             // A process that has lost its device can make no more; an allocation that fails costs nothing.
             assert!(made != "0" || setting == "FAIL_COPY", "{number}");
             if made != "0" {
-                start("after_one_failure", ("FERMATA_TEST_MADE".into(), made));
+                start("after_one_failure", ("FERMATA_TEST_MADE", made));
             }
         }
     }

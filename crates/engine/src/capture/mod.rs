@@ -149,14 +149,6 @@ pub fn begin(
     prepared.hand_over(&mut site.live);
     match begin_with(site, &mut prepared, image, check) {
         Ok((map, exposed, records, reference)) => {
-            let Prepared {
-                way,
-                vouched,
-                sink,
-                pools,
-                ..
-            } = prepared;
-            let shared = Arc::new(Shared::new(Purpose::Start, map, pools, vouched));
             let finish = Finish {
                 image: image.to_owned(),
                 records,
@@ -164,7 +156,7 @@ pub fn begin(
                 start,
                 reference,
             };
-            launch(site, shared, way, sink, exposed, Some(finish))
+            launch(site, prepared, map, exposed, Some(finish))
         }
         Err(error) => {
             site.live.forget_current();
@@ -362,15 +354,7 @@ pub fn begin_ahead(
         }
     };
     let map = all_on_devices(&site.session, &plan);
-    let Prepared {
-        way,
-        vouched,
-        sink,
-        pools,
-        ..
-    } = prepared;
-    let shared = Arc::new(Shared::new(Purpose::End, map, pools, vouched));
-    launch(site, shared, way, sink, exposed, None)
+    launch(site, prepared, map, exposed, None)
 }
 
 /// What the thread needs to make an image of what it has copied.
@@ -382,14 +366,27 @@ struct Finish {
     reference: Option<Reference>,
 }
 
+/// Starts the thread that copies. An image of the start has something to finish with; that of the end is
+/// finished by the stop.
 fn launch(
     site: &mut Site,
-    shared: Arc<Shared>,
-    way: Way,
-    sink: Sink,
+    prepared: Prepared,
+    map: ChunkMap,
     exposed: Exposed,
     finish: Option<Finish>,
 ) -> Result<(Capture, Box<dyn Gate>), EngineError> {
+    let Prepared {
+        way,
+        vouched,
+        sink,
+        pools,
+        ..
+    } = prepared;
+    let purpose = match finish {
+        Some(_) => Purpose::Start,
+        None => Purpose::End,
+    };
+    let shared = Arc::new(Shared::new(purpose, map, pools, vouched));
     let (total, validate) = {
         let inner = shared.inner.lock();
         (inner.map.left().bytes, inner.vouched.by)

@@ -27,7 +27,7 @@ from measure import FERMATA, TREE, call, document, facts, native_environment
 
 def steps_of(path):
     rows = [line.split() for line in path.read_text().splitlines()]
-    return [(float(row[0]), float(row[1])) for row in rows if len(row) == 2]
+    return [(float(row[0]), float(row[1])) for row in rows if len(row) == 4]
 
 
 def seen(steps, begun, ended):

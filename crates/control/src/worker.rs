@@ -58,8 +58,8 @@ pub enum ToWorker {
         /// The most bytes that may be registered.
         limit: u64,
     },
-    /// Serve a program. Comes with three descriptors: ring memory, side socket, the program's
-    /// standard output (device `printf`).
+    /// Serve a program. Comes with three descriptors: ring memory, side socket, and where the program's
+    /// output goes, which gets what the driver prints too (device `printf` and `assert`).
     Attach,
     /// Stop serving the ring; keep everything else.
     Detach,

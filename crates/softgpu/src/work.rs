@@ -4,6 +4,7 @@
 //! so that nobody waits for ever.
 
 use std::ffi::c_void;
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -318,6 +319,11 @@ impl Host for Surroundings {
 
     fn print(&self, bytes: &[u8]) {
         self.0.print(bytes);
+    }
+
+    fn complain(&self, line: &[u8]) {
+        // Nobody can be told that nobody listens.
+        let _ = std::io::stderr().write_all(line);
     }
 }
 

@@ -168,6 +168,8 @@ impl Host for Registered {
     }
 
     fn print(&self, _: &[u8]) {}
+
+    fn complain(&self, _: &[u8]) {}
 }
 
 #[test]

@@ -273,7 +273,9 @@ impl Server {
         let failure = outcome.err().map(OpError::from);
         if let (Some(error), Some(mark)) = (&failure, marks.last()) {
             let context = mark.stream.context;
-            self.faults.observe(context, error);
+            if self.faults.observe(context, error) {
+                self.last_words(context);
+            }
             if crate::errors::is_fatal(error.code) {
                 // Nothing of a dead context runs any more.
                 for stream in self.queues.busy_streams(Some(context)) {
@@ -355,6 +357,14 @@ impl Server {
             self.retired.swap_remove(index);
             // It has no name any more; a failure would concern nobody.
             let _ = self.site.live.driver.destroy_event(event);
+        }
+    }
+
+    /// Has the driver write what the kernels of a dead context have printed, and which assertion has failed.
+    pub(crate) fn last_words(&mut self, context: Handle) {
+        if self.site.live.enter(context).is_ok() {
+            // It fails with the fault, which is known; nothing runs that it could wait for.
+            let _ = self.site.live.driver.synchronize_context();
         }
     }
 

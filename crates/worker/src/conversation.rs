@@ -37,6 +37,7 @@ use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::keeper::Keeper;
 use crate::layout::RingPlace;
+use crate::output;
 use crate::scratch::{Scratch, Staging};
 use crate::serve::{Ended, Held, Requests, Server};
 use crate::trace;
@@ -428,8 +429,7 @@ impl Worker {
                 full_text(&error)
             ))
         })?;
-        // Device printf goes to the program's output.
-        rustix::stdio::dup2_stdout(&stdout)
+        output::to_program(stdout.as_fd())
             .map_err(|error| internal(format!("cannot redirect output: {error}")))?;
         let site = self
             .site

@@ -103,17 +103,21 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// An unanswered operation has failed.
-    pub fn defer(&mut self, context: Handle, error: OpError) {
-        self.observe(context, &error);
+    /// An unanswered operation has failed. Whether that has killed the context, only now.
+    pub fn defer(&mut self, context: Handle, error: OpError) -> bool {
+        let new = self.observe(context, &error);
         self.waiting.entry(context).or_insert(error);
+        new
     }
 
     /// Any operation has failed; only what kills the context is remembered.
-    pub fn observe(&mut self, context: Handle, error: &OpError) {
-        if is_fatal(error.code) {
-            self.fatal.entry(context).or_insert_with(|| error.clone());
+    /// Whether it has done so only now.
+    pub fn observe(&mut self, context: Handle, error: &OpError) -> bool {
+        let new = is_fatal(error.code) && !self.fatal.contains_key(&context);
+        if new {
+            self.fatal.insert(context, error.clone());
         }
+        new
     }
 
     /// The error that has killed the context.

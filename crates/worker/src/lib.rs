@@ -19,6 +19,7 @@ mod gated;
 mod keeper;
 pub mod layout;
 mod loading;
+pub mod output;
 mod parked;
 mod queues;
 mod scratch;

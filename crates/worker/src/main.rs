@@ -1,14 +1,16 @@
 //! `fermata-worker`: started by the daemon with their socket as descriptor 3.
 
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use fermata_control::Connection;
+use fermata_worker::{conversation, output};
 
 /// The descriptor the daemon leaves open for the conversation.
 const CONTROL: i32 = 3;
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     fermata_worker::layout::fix();
     // SAFETY: fcntl on a number that may be no descriptor only answers with an error.
     let open = unsafe { libc::fcntl(CONTROL, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
@@ -18,6 +20,11 @@ fn main() -> anyhow::Result<()> {
     );
     // SAFETY: the descriptor is open, and nothing else in this process knows of it.
     let socket = unsafe { OwnedFd::from_raw_fd(CONTROL) };
-    fermata_worker::conversation::run(Connection::new(socket, "daemon"))
-        .context("the conversation with the daemon")
+    output::keep_log().context("the worker's log")?;
+    let ended = conversation::run(Connection::new(socket, "daemon"));
+    if let Err(error) = &ended {
+        output::tell(&format!("the conversation with the daemon: {error:#}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
 }

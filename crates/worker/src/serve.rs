@@ -380,7 +380,9 @@ impl Server {
         let outcome = match (outcome, context) {
             (Ok(body), Some(context)) if reports => self.faults.take(context).map_or(Ok(body), Err),
             (Err(error), Some(context)) => {
-                self.faults.observe(context, &error);
+                if self.faults.observe(context, &error) {
+                    self.last_words(context);
+                }
                 Err(error)
             }
             (outcome, _) => outcome,
@@ -410,8 +412,10 @@ impl Server {
                 .next()
                 .map(|(handle, _)| handle)
         });
-        if let Some(context) = context {
-            self.faults.defer(context, error.clone());
+        if let Some(context) = context
+            && self.faults.defer(context, error.clone())
+        {
+            self.last_words(context);
         }
     }
 }

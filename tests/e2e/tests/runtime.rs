@@ -57,9 +57,9 @@ fn under_fermata(scene: &Scene, program: &Path, words: &[&str]) -> Result<String
     Ok(scene.fermata().call(&all)?.stdout)
 }
 
-/// Compares line by line, without those that describe the device, and what assertions print.
+/// Compares line by line, without those that describe the device.
 fn compare(what: &str, found: &str, expected: &str) -> Result<()> {
-    let beside = |line: &&str| line.starts_with("device") || line.contains("Assertion");
+    let beside = |line: &&str| line.starts_with("device");
     let found: Vec<&str> = found.lines().filter(|line| !beside(line)).collect();
     let expected: Vec<&str> = expected.lines().collect();
     for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -103,6 +103,24 @@ fn errors_stick_where_the_vendors_do() -> Result<()> {
         let found = alone(&scene, &program, &[mode])?;
         compare(mode, &found, expected)?;
     }
+    scene.close()
+}
+
+#[test]
+fn what_a_failed_assertion_says_reaches_standard_error() -> Result<()> {
+    let says = |text: &str| text.contains("Assertion `threadIdx.x > 5` failed.");
+    let scene = Scene::new()?;
+    let program = compile(&scene, "faults")?;
+    let mut alone = Command::new(&program);
+    alone
+        .arg("assert")
+        .env("LD_LIBRARY_PATH", scene.tree().library_path(Device::Soft));
+    let alone = command::run(alone, RUN_LIMIT)?;
+    ensure!(says(&alone.stderr), "alone: `{}`", alone.stderr);
+    ensure!(!says(&alone.stdout), "alone, as output: `{}`", alone.stdout);
+    // A session's log holds both, and the driver is in another process.
+    let log = under_fermata(&scene, &program, &["assert"])?;
+    ensure!(says(&log), "under Fermata: `{log}`");
     scene.close()
 }
 

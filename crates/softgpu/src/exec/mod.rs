@@ -200,8 +200,10 @@ pub enum Fault {
 pub trait Host: Send + Sync {
     /// Whether `len` bytes at `address`, outside the window, may be accessed by a kernel.
     fn accessible(&self, address: u64, len: u64, write: bool) -> bool;
-    /// Bytes printed by device `printf` and `assert`, in whole calls.
+    /// Bytes printed by device `printf`, in whole calls.
     fn print(&self, bytes: &[u8]);
+    /// A line that says which assertion has failed.
+    fn complain(&self, line: &[u8]);
 }
 
 /// One launch.

@@ -18,6 +18,10 @@ impl Host for Collector {
     fn print(&self, bytes: &[u8]) {
         self.0.lock().unwrap().extend(bytes);
     }
+
+    fn complain(&self, line: &[u8]) {
+        self.print(line);
+    }
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);

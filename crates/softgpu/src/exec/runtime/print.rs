@@ -262,7 +262,10 @@ pub extern "C" fn assertfail(
         let line = format!(
             "{file}:{line}: {function}: block: [{bx},{by},{bz}], thread: [{tx},{ty},{tz}] Assertion `{message}` failed.\n"
         );
-        emit(context, line.as_bytes());
+        // SAFETY: as in `emit`.
+        unsafe { (*context.block).grid() }
+            .host
+            .complain(line.as_bytes());
         Err::<(), _>(Stop::Assert)
     });
 }

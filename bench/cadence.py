@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 """What regular checkpoints of device memory cost a PyTorch program, as one JSON object.
 
-    cadence.py FOLDER GIB SECONDS      needs a GPU, PyTorch and the build tree (FERMATA_BUILD)
+    cadence.py FOLDER GIB SECONDS [LIMIT]      needs a GPU, PyTorch and the build tree (FERMATA_BUILD)
 
-The program multiplies matrices all the time and holds GIB of device memory. Every SECONDS it changes a share of
-the blocks and makes a checkpoint, written behind it: everything changed, then 5, 20, 50 and 80 %; then everything
-and 20 % once more with room for the data in device memory (`stage.device_bytes`). Reported are
-how long each checkpoint held the program, when it was complete, what was written, and how many steps the program
-did in the same time with and without checkpoints. At last the same memory is copied to the host and then written
-to a plain file: the two steps apart, which the library does at once.
+The program multiplies matrices all the time and holds GIB of device memory. For each share of changed blocks it
+makes a checkpoint and works until that is complete. `lost_s` is what the program lost by it: the time from the call
+until it was complete, less its steps at the length they have alone. `overhead` is that loss for one checkpoint
+every SECONDS: between a checkpoint's completion and the next one nothing of the library is at work, so that time is
+not waited for, and where a checkpoint takes longer than SECONDS its own time takes their place.
+
+Each share twice: with room for the data in device memory (`stage.device_bytes`), and without, where it waits in
+STAGING bytes of host memory. With nothing changed the time is that of hashing. Then recovery from that differential
+checkpoint and from a full one of the same data, and the ways of writing a part of the data in full, from the plainest
+on: copied and then written, copied to pinned memory and then written, piece by piece through the library, and behind
+the program. What does not fit into LIMIT seconds is listed in `left_out`.
 """
 import json
 import os
@@ -25,13 +30,21 @@ import torch  # noqa: E402
 
 BLOCK = 1 << 20
 WORDS = BLOCK // 8
+STAGING = 4 << 30
+# What a checkpoint may take at the least rate seen, in bytes per second, to know what still fits.
+SLOW = 1.8e9
 
+begun = time.monotonic()
 folder, gib, every = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+limit = float(sys.argv[4]) if len(sys.argv) > 4 else 1e9
 blocks = int(gib * (1 << 30)) // BLOCK
+size = blocks * BLOCK
 data = torch.randint(0, 1 << 62, (blocks, WORDS), dtype=torch.int64, device="cuda")
 left = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 right = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-out = {"gib": gib, "every_s": every, "device": torch.cuda.get_device_name(), "cases": []}
+out = {"gib": gib, "every_s": every, "device": torch.cuda.get_device_name(), "folder": folder, "cases": [],
+       "left_out": []}
+number = 0
 
 
 def step():
@@ -40,76 +53,135 @@ def step():
     torch.cuda.synchronize()
 
 
-def change(percent, seed):
+def change(percent):
     """Changes one word in each of `percent` % of the blocks, others each time."""
-    chosen = (torch.arange(blocks, device="cuda") * 37 + seed * 11) % 100 < percent
-    data[chosen, seed % WORDS] += 1
+    chosen = (torch.arange(blocks, device="cuda") * 37 + number * 11) % 100 < percent
+    data[chosen, number % WORDS] += 1
     torch.cuda.synchronize()
 
 
-def work(seconds):
-    """Steps for so long: how many, and the median of one."""
+def alone(seconds):
+    """Steps for so long: the median of one."""
     times, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
         start = time.monotonic()
         step()
         times.append(time.monotonic() - start)
-    return len(times), statistics.median(times) if times else None
+    return statistics.median(times)
 
 
-def case(session, percent, count, number, staged=False):
-    rows, steps, took = [], 0, 0.0
-    for n in range(count):
-        change(percent, number + n)
-        begun = time.monotonic()
-        session.checkpoint(number + n)
-        done, median = work(begun + every - time.monotonic())
-        took += time.monotonic() - begun
-        steps += done
-        # The steps are counted: waiting now costs the program nothing that is reported.
-        session.wait()
-        info = session.info
-        rows.append({"blocked_s": info.last_blocked, "complete_s": info.last_total, "written": info.last_written,
-                     "median_step_s": median})
-    return {"changed_percent": percent, "staged": staged, "seconds": took, "steps": steps, "checkpoints": rows}
+def fits(what, bytes_written):
+    """Whether there is time for so many bytes; noted when there is not."""
+    left_s = limit - (time.monotonic() - begun)
+    if left_s > 2 + bytes_written / SLOW:
+        return True
+    out["left_out"].append(f"{what}: {left_s:.0f} s were left")
+    return False
+
+
+def report(row):
+    out["cases"].append(row)
+    print(json.dumps(row), file=sys.stderr, flush=True)
+
+
+def checkpoint(session, percent, **more):
+    """A checkpoint with `percent` % of the blocks changed, the program at work until it is complete."""
+    global number
+    number += 1
+    change(percent)
+    steps, start = 0, time.monotonic()
+    session.checkpoint(number)
+    held = time.monotonic() - start
+    while session.info.busy:
+        step()
+        steps += 1
+    took = time.monotonic() - start
+    session.wait()
+    info = session.info
+    lost = took - steps * step_s
+    report({"changed_percent": percent, **more, "blocked_s": info.last_blocked, "held_s": held,
+            "complete_s": info.last_total, "at_work_s": took, "written": info.last_written, "steps": steps,
+            "step_s": (took - held) / steps if steps else None, "lost_s": lost, "overhead": lost / max(every, took)})
+
+
+def open_session(where, staged, recover=False, background=True):
+    text = (f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = {str(recover).lower()}\nstaging_bytes = {STAGING}\n'
+            f'background = {str(background).lower()}\n[local]\nfolders = ["{where}"]\n')
+    if staged:
+        text += f"[stage]\ndevice_bytes = {int(size * 1.02) + (64 << 20)}\n"
+    session = fermata.Session(text=text)
+    session.protect(0, data)
+    return session
+
+
+def recover(where, what):
+    """A session that finds a checkpoint and reads it into the emptied memory."""
+    want = data.sum().item()
+    data.zero_()
+    session = open_session(where, False, recover=True)
+    session.recover()
+    info = session.info
+    if data.sum().item() != want:
+        sys.exit("the recovered data is not what was checkpointed")
+    report({"recovery_from": what, "integrity_s": info.recovery_integrity, "data_s": info.recovery_data})
+    session.close()
+
+
+def plain(pinned):
+    """A part of the data to host memory and then to a file, as programs do without a library."""
+    part = data[: min(blocks, 8 << 10)]
+    host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True) if pinned else None
+    start = time.monotonic()
+    if pinned:
+        host.copy_(part)
+        torch.cuda.synchronize()
+    else:
+        host = part.cpu()
+    copied = time.monotonic()
+    path = os.path.join(folder, "plain")
+    with open(path, "wb") as file:
+        file.write(memoryview(host.numpy()).cast("B"))
+        file.flush()
+        os.fsync(file.fileno())
+    done = time.monotonic()
+    os.unlink(path)
+    report({"plain": "pinned" if pinned else "pageable", "bytes": part.numel() * 8, "copy_s": copied - start,
+            "write_s": done - copied, "rate": part.numel() * 8 / (done - start)})
 
 
 shutil.rmtree(folder, ignore_errors=True)
 os.makedirs(folder)
-work(1)
-alone, median = work(every)
-out["alone"] = {"seconds": every, "steps": alone, "median_step_s": median}
-stage = int(gib * 1.05 * (1 << 30))
-text = f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = false\nstaging_bytes = 4294967296\n[local]\nfolders = ["{folder}"]\n'
-session = fermata.Session(text=text)
-session.protect(0, data)
-session.checkpoint(1)
-session.wait()
-out["first"] = {"blocked_s": session.info.last_blocked, "complete_s": session.info.last_total,
-                "written": session.info.last_written}
-number = 2
-for percent, count, staged in ((100, 3, False), (5, 1, False), (20, 2, False), (50, 1, False), (80, 1, False),
-                               (100, 2, True), (20, 2, True)):
-    if staged and not out["cases"][-1]["staged"]:
+alone(1)
+step_s = alone(2)
+out["step_s"] = step_s
+first, second = os.path.join(folder, "a"), os.path.join(folder, "b")
+session = open_session(first, True)
+if fits("the first one", size):
+    checkpoint(session, 100, staged=True, first=True)
+    checkpoint(session, 0, staged=True)
+    for percent in (5, 20, 50, 80, 100):
+        if fits(f"{percent} % with room on the device", size * percent // 100):
+            checkpoint(session, percent, staged=True)
+    session.close()
+    if fits("recovery", 2 * size):
+        recover(first, "differential")
+    part = min(size, 8 << 30)
+    for pinned in (False, True):
+        if fits("a plain file", 2 * part):
+            plain(pinned)
+    session = open_session(first, False)
+    checkpoint(session, 0, staged=False)
+    for percent in (5, 20, 50, 80, 100):
+        if fits(f"{percent} % without room", size * percent // 100):
+            checkpoint(session, percent, staged=False)
+    session.close()
+    if fits("a full one, the program held until it is written", size):
+        shutil.rmtree(first)
+        session = open_session(second, False, background=False)
+        checkpoint(session, 100, staged=False, background=False)
         session.close()
-        session = fermata.Session(text=text + f"[stage]\ndevice_bytes = {stage}\n")
-        session.protect(0, data)
-    result = case(session, percent, count, number, staged)
-    number += count
-    result["overhead"] = 1 - result["steps"] / result["seconds"] * every / alone
-    out["cases"].append(result)
-    print(json.dumps(result), file=sys.stderr, flush=True)
-session.done()
-del session
-
-start = time.monotonic()
-host = data.cpu()
-copied = time.monotonic()
-with open(os.path.join(folder, "plain"), "wb") as file:
-    file.write(memoryview(host.numpy()).cast("B"))
-    file.flush()
-    os.fsync(file.fileno())
-out["copy_then_write"] = {"copy_s": copied - start, "write_s": time.monotonic() - copied}
+        if fits("recovery from a full one", 2 * size):
+            recover(second, "full")
 shutil.rmtree(folder, ignore_errors=True)
 json.dump(out, sys.stdout, indent=1)
 print()

@@ -1,65 +1,189 @@
 #!/usr/bin/env python3
-"""How long a checkpoint holds a program whose data does not fit its GPU's room, as one JSON object.
+"""How long a checkpoint holds a program whose data does not fit its GPUs' rooms, as one JSON object.
 
-    rooms.py FOLDER GIB ROOM_GIB      needs GPUs, PyTorch and the build tree (FERMATA_BUILD)
+    rooms.py FOLDER ROOM_GIB GIB,GIB,... [LIMIT]      needs GPUs and the build tree (FERMATA_BUILD)
 
-GIB of one GPU's memory are checkpointed with every block changed: without room on devices, with ROOM_GIB on the own
-GPU only, and with as much on the other GPUs too, where there are some. Each way is a process of its own, since GPUs
-that a process does not use are no peers. The first checkpoint makes buffers and is not counted; host buffers are
-large enough for all of it, so what is measured is the way out of the GPU.
+GPU n has the n-th GIB of data, all of it changed before every checkpoint, and ROOM_GIB of room (`stage.device_bytes`).
+What does not fit a GPU's room goes by three schedules (`stage.schedule`): to the host (`local-only`), to the peer
+behind the fastest link (`greedy`), and in the least time (`optimum`, the collaborative one); and at last everything
+goes to the host, without room on devices (`none`). Reported for each checkpoint: how long the program was held, in
+which the data is hashed and rooms are made, too; how long data was on its way (`moved_s`), and what the schedule had
+predicted for it. The first checkpoint of each makes buffers and is not counted; host buffers hold all that goes there
+at once. The links' rates are measured first. What does not fit into LIMIT seconds is listed in `left_out`.
 """
+import ctypes as c
 import json
 import os
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
+import time
 
 tree = os.environ.get("FERMATA_BUILD") or str(pathlib.Path(__file__).resolve().parent.parent / "build")
-BLOCK, ROUNDS = 1 << 20, 3
+sys.path.insert(0, os.path.join(tree, "python"))
+BLOCK, ROUNDS = 1 << 20, 2
+# What a checkpoint may take at the least rate seen, in bytes per second, to know what still fits.
+SLOW = 1.8e9
+PTX = b""".version 7.0
+.target sm_75
+.address_size 64
+.visible .entry fill(.param .u64 at, .param .u64 words, .param .u64 seed)
+{
+    .reg .pred %p;
+    .reg .b32 %r<4>;
+    .reg .b64 %d<9>;
+    ld.param.u64 %d0, [at];
+    ld.param.u64 %d1, [words];
+    ld.param.u64 %d2, [seed];
+    mov.u32 %r0, %ctaid.x;
+    mov.u32 %r1, %ntid.x;
+    mov.u32 %r2, %tid.x;
+    mul.wide.u32 %d3, %r0, %r1;
+    cvt.u64.u32 %d4, %r2;
+    add.u64 %d3, %d3, %d4;
+    mov.u32 %r3, %nctaid.x;
+    mul.wide.u32 %d5, %r3, %r1;
+next:
+    setp.ge.u64 %p, %d3, %d1;
+    @%p bra done;
+    add.u64 %d6, %d3, %d2;
+    mul.lo.u64 %d6, %d6, 0x9E3779B97F4A7C15;
+    shr.u64 %d7, %d6, 29;
+    xor.b64 %d6, %d6, %d7;
+    mul.lo.u64 %d6, %d6, 0xBF58476D1CE4E5B9;
+    shl.b64 %d8, %d3, 3;
+    add.u64 %d8, %d0, %d8;
+    st.global.u64 [%d8], %d6;
+    add.u64 %d3, %d3, %d5;
+    bra next;
+done:
+    ret;
+}
+"""
+cuda = c.CDLL("libcuda.so.1", mode=c.RTLD_GLOBAL)
 
 
-def one(folder, gib, room, peers):
-    """Checkpoints in this process: how long each held it, and when it was complete."""
-    sys.path.insert(0, os.path.join(tree, "python"))
-    import fermata
-    import torch
+def call(name, *args):
+    """A call of the driver; ends the process where it fails."""
+    result = getattr(cuda, name)(*args)
+    if result:
+        sys.exit(f"{name}: error {result}")
 
-    blocks = int(gib * (1 << 30)) // BLOCK
-    data = torch.randint(0, 1 << 62, (blocks, BLOCK // 8), dtype=torch.int64, device="cuda:0")
-    kept = [torch.zeros(1, device=f"cuda:{n}") for n in range(1, torch.cuda.device_count() if peers else 1)]
-    text = (f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = false\nverify_blocks = false\n'
-            f'staging_bytes = {int(gib * 1.02 * (1 << 30))}\n[local]\nfolders = ["{folder}"]\n'
-            f'[stage]\ndevice_bytes = {int(room * (1 << 30))}\n')
-    rows = []
-    with fermata.Session(text=text) as session:
-        session.protect(0, data)
-        for number in range(ROUNDS + 1):
-            data[:, number] += 1
-            torch.cuda.synchronize()
-            session.checkpoint(number)
-            session.wait()
-            info = session.info
-            rows.append({"blocked_s": info.last_blocked, "complete_s": info.last_total, "written": info.last_written})
-        session.done()
-    return {"peers": len(kept), "room_gib": room, "first": rows[0], "rest": rows[1:],
-            "median_blocked_s": statistics.median(r["blocked_s"] for r in rows[1:])}
+
+class Gpu:
+    """A device with `bytes` of data."""
+
+    def __init__(self, number, size):
+        self.context, self.stream = c.c_void_p(), c.c_void_p()
+        self.at, self.size = c.c_uint64(), size
+        module, self.fill = c.c_void_p(), c.c_void_p()
+        call("cuDevicePrimaryCtxRetain", c.byref(self.context), number)
+        self.use()
+        call("cuModuleLoadData", c.byref(module), PTX)
+        call("cuModuleGetFunction", c.byref(self.fill), module, b"fill")
+        call("cuMemAlloc_v2", c.byref(self.at), c.c_size_t(size))
+
+    def use(self):
+        call("cuCtxSetCurrent", self.context)
+
+    def change(self, seed):
+        """Gives every word a new value."""
+        self.use()
+        values = [c.c_uint64(self.at.value), c.c_uint64(self.size // 8), c.c_uint64(seed << 40)]
+        args = (c.c_void_p * 3)(*(c.addressof(v) for v in values))
+        call("cuLaunchKernel", self.fill, 512, 1, 1, 256, 1, 1, 0, None, args, None)
+        call("cuCtxSynchronize")
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"data": (self.at.value, False), "shape": (self.size // 8,), "typestr": "<i8", "strides": None,
+                "version": 2}
+
+
+def rate(gpu, copy, size):
+    """The best of three copies, in bytes per second."""
+    best = 1e9
+    for _ in range(3):
+        start = time.monotonic()
+        copy()
+        gpu.use()
+        call("cuCtxSynchronize")
+        best = min(best, time.monotonic() - start)
+    return size / best
+
+
+def rates(gpus):
+    """From the first GPU to the second one and to the host."""
+    out, own = {}, gpus[0]
+    size = min(min(g.size for g in gpus), 1 << 30)
+    own.use()
+    host = c.c_void_p()
+    call("cuMemAllocHost_v2", c.byref(host), c.c_size_t(size))
+    copy = lambda: call("cuMemcpyDtoHAsync_v2", host, own.at, c.c_size_t(size), None)  # noqa: E731
+    out["to_host"] = rate(own, copy, size)
+    call("cuMemFreeHost", host)
+    if len(gpus) > 1:
+        can = c.c_int()
+        call("cuDeviceCanAccessPeer", c.byref(can), 0, 1)
+        if can.value:
+            call("cuCtxEnablePeerAccess", gpus[1].context, 0)
+        copy = lambda: call("cuMemcpyAsync", gpus[1].at, own.at, c.c_size_t(size), None)  # noqa: E731
+        out["to_peer"] = rate(own, copy, size)
+        out["peer_access"] = can.value
+    return out
 
 
 def main():
-    folder, gib, room = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-    if len(sys.argv) > 4:
-        print(json.dumps(one(folder, gib, room, sys.argv[4] == "peers")))
-        return
-    out = {"gib": gib, "ways": []}
-    for space, peers in ((0.0, "alone"), (room, "alone"), (room, "peers")):
+    begun = time.monotonic()
+    folder, room = sys.argv[1], int(float(sys.argv[2]) * (1 << 30)) // BLOCK * BLOCK
+    sizes = [int(float(g) * (1 << 30)) // BLOCK * BLOCK for g in sys.argv[3].split(",")]
+    limit = float(sys.argv[4]) if len(sys.argv) > 4 else 1e9
+    call("cuInit", 0)
+    import fermata
+
+    gpus = [Gpu(n, size) for n, size in enumerate(sizes)]
+    for n, gpu in enumerate(gpus):
+        gpu.change(n + 1)
+    out = {"gib": [s / (1 << 30) for s in sizes], "room_gib": room / (1 << 30), "rates": rates(gpus), "ways": [],
+           "left_out": []}
+    print(json.dumps(out["rates"]), file=sys.stderr, flush=True)
+    seed = len(gpus)
+    for way in ("optimum", "local-only", "greedy", "none"):
+        space = 0 if way == "none" else room
+        host = sum(max(0, s - space) for s in sizes)
+        text = (f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = false\nverify_blocks = false\n'
+                f'staging_bytes = {host + (64 << 20)}\n[local]\nfolders = ["{folder}"]\n[stage]\ndevice_bytes = {space}\n')
+        if space:
+            text += f'schedule = "{way}"\n'
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
-        run = subprocess.run([sys.executable, __file__, folder, str(gib), str(space), peers],
-                             stdout=subprocess.PIPE, check=False)
-        lines = run.stdout.decode().splitlines()
-        out["ways"].append(json.loads(lines[-1]) if run.returncode == 0 else {"failed": run.returncode})
+        rows = []
+        gpus[0].use()
+        with fermata.Session(text=text) as session:
+            for n, gpu in enumerate(gpus):
+                session.protect(n, gpu)
+            for number in range(ROUNDS + 1):
+                if limit - (time.monotonic() - begun) < 3 + sum(sizes) / SLOW:
+                    out["left_out"].append(f"{way}, checkpoint {number}")
+                    break
+                for gpu in gpus:
+                    seed += 1
+                    gpu.change(seed)
+                session.checkpoint(number)
+                session.wait()
+                info = session.info
+                rows.append({"blocked_s": info.last_blocked, "complete_s": info.last_total, "written": info.last_written,
+                             "moved_s": info.last_moved, "predicted_s": info.last_predicted})
+                print(way, json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            session.done()
+        row = {"way": way, "first": rows[:1], "rest": rows[1:]}
+        if rows[1:]:
+            for name in ("blocked_s", "moved_s", "predicted_s"):
+                row[name] = statistics.median(r[name] for r in rows[1:])
+            if row["predicted_s"]:
+                row["moved_by_predicted"] = row["moved_s"] / row["predicted_s"]
+        out["ways"].append(row)
     shutil.rmtree(folder, ignore_errors=True)
     json.dump(out, sys.stdout, indent=1)
     print()

@@ -51,6 +51,8 @@ class Info(c.Structure):
         ("recovery_data", c.c_double),
         ("interval", c.c_double),
         ("waste", c.c_double),
+        ("last_moved", c.c_double),
+        ("last_predicted", c.c_double),
     ]
 
 

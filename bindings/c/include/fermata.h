@@ -180,6 +180,8 @@ typedef struct fermata_info {
     double recovery_data;       /* seconds for filling the variables */
     double interval;            /* seconds between snapshots' checkpoints, 0 if never */
     double waste;               /* expected share of time lost at that interval */
+    double last_moved;          /* seconds in which data went to wait on devices, and */
+    double last_predicted;      /* what the schedule gave to what left its own GPU */
 } fermata_info;
 
 /* Tells where the session stands. */

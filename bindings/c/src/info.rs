@@ -24,6 +24,8 @@ pub struct Info {
     recovery_data: f64,
     interval: f64,
     waste: f64,
+    last_moved: f64,
+    last_predicted: f64,
 }
 
 impl Info {
@@ -58,6 +60,8 @@ impl Info {
             recovery_data: recovery.data_seconds,
             interval: status.interval_seconds.unwrap_or(0.0),
             waste: status.waste.unwrap_or(0.0),
+            last_moved: last.moved_seconds,
+            last_predicted: last.predicted_seconds,
         }
     }
 }

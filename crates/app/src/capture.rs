@@ -16,10 +16,11 @@ use fermata_device::ContextHandle;
 use fermata_store::{ChunkId, PackWriter};
 use parking_lot::Mutex;
 
+use crate::config::StageSchedule;
 use crate::copies::{Copies, Stretch};
 use crate::gpu::{Gpu, Place};
 use crate::queue::{Queue, helpers};
-use crate::stage::{self, OnDevice, Staged};
+use crate::stage::{self, Moved, OnDevice, Staged};
 use crate::staging::{Buffer, PIECE, PlainPool};
 use crate::variable::Variable;
 use crate::{AppError, Result};
@@ -52,6 +53,16 @@ pub(crate) struct Plan<'a> {
     pub(crate) limit: Duration,
     /// Bytes of each device's memory in which data may wait; see [`crate::stage`].
     pub(crate) stage: u64,
+    /// How it is divided when it is more than that.
+    pub(crate) schedule: StageSchedule,
+}
+
+/// What was captured.
+pub(crate) struct Captured {
+    /// The names of every target's blocks.
+    pub(crate) names: Vec<Vec<ChunkId>>,
+    /// How long data took into device memory, if it waited there.
+    pub(crate) moved: Moved,
 }
 
 /// A block in a buffer.
@@ -79,7 +90,7 @@ pub(crate) struct Run<'a> {
     ids: Mutex<Vec<Vec<ChunkId>>>,
 }
 
-/// Captures everything and returns the names of every target's blocks. `captured` is called when the
+/// Captures everything. `captured` is called when the
 /// program may go on; not if the capture fails.
 pub(crate) fn capture(
     plan: &Plan<'_>,
@@ -87,7 +98,7 @@ pub(crate) fn capture(
     gpu: Option<&Gpu>,
     plain: &PlainPool,
     captured: impl FnOnce(),
-) -> Result<Vec<Vec<ChunkId>>> {
+) -> Result<Captured> {
     let blank = |t: &Target| vec![ChunkId([0; 32]); t.blocks(plan.block).count()];
     let run = Run {
         plan,
@@ -97,6 +108,7 @@ pub(crate) fn capture(
     };
     let pieces = host_pieces(plan.targets);
     let next = AtomicUsize::new(0);
+    let mut moved = Moved::default();
     std::thread::scope(|scope| {
         for _ in 0..helpers() {
             scope.spawn(|| run.write());
@@ -116,6 +128,7 @@ pub(crate) fn capture(
         if let Some(gpu) = gpu {
             run.queue.watch(|| {
                 staged = run.devices(gpu)?;
+                moved = staged.moved;
                 Ok(())
             });
         }
@@ -133,7 +146,10 @@ pub(crate) fn capture(
         run.queue.end();
     });
     run.queue.outcome()?;
-    Ok(run.ids.into_inner())
+    Ok(Captured {
+        names: run.ids.into_inner(),
+        moved,
+    })
 }
 
 /// The pieces of all host variables: target, offset, bytes.

@@ -16,7 +16,7 @@ use fermata_store::image::{
 };
 use fermata_store::{ChunkId, Totals};
 
-use crate::capture::{Plan, Target, capture};
+use crate::capture::{Captured, Plan, Target, capture};
 use crate::copy::copy;
 use crate::gpu::Gpu;
 use crate::layout::Layout;
@@ -24,6 +24,7 @@ use crate::object::Objects;
 use crate::peers::Behind;
 use crate::record::{KEY, Record};
 use crate::site::Site;
+use crate::stage::Moved;
 use crate::staging::PlainPool;
 use crate::{AppError, Config, Result};
 
@@ -61,6 +62,14 @@ pub(crate) struct Job {
 pub(crate) struct Outcome {
     pub(crate) totals: Totals,
     pub(crate) seconds: f64,
+    pub(crate) moved: Moved,
+}
+
+/// A checkpoint at the first level.
+struct Local {
+    image: Image,
+    totals: Totals,
+    moved: Moved,
 }
 
 impl Job {
@@ -68,7 +77,11 @@ impl Job {
     pub(crate) fn run(&self, progress: &Sender<Progress>) -> Result<()> {
         let start = Instant::now();
         let local = self.local(progress);
-        let (image, totals) = match &self.behind {
+        let Local {
+            image,
+            totals,
+            moved,
+        } = match &self.behind {
             Some(behind) => behind.run(local)?,
             None => local?,
         };
@@ -80,7 +93,11 @@ impl Job {
         }
         let seconds = start.elapsed().as_secs_f64();
         // Whoever waited may have given up; the checkpoint is good all the same.
-        let _ = progress.send(Progress::Complete(Outcome { totals, seconds }));
+        let _ = progress.send(Progress::Complete(Outcome {
+            totals,
+            seconds,
+            moved,
+        }));
         let complete = self.complete.unwrap_or(self.record.sequence);
         let mut sites = std::iter::once(&self.local).chain(&self.further);
         sites.try_for_each(|site| site.prune(complete, self.config.keep_last as usize))?;
@@ -93,7 +110,7 @@ impl Job {
         }
     }
 
-    fn local(&self, progress: &Sender<Progress>) -> Result<(Image, Totals)> {
+    fn local(&self, progress: &Sender<Progress>) -> Result<Local> {
         let write = AppError::store("write the checkpoint");
         let start = Instant::now();
         let store = &self.local.store;
@@ -110,13 +127,15 @@ impl Job {
                 true => self.config.stage_bytes,
                 false => 0,
             },
+            schedule: self.config.stage_schedule,
         };
         let mut stopped = 0.0;
-        let names = capture(&plan, &writer, self.gpu.as_deref(), &self.plain, || {
-            stopped = start.elapsed().as_secs_f64();
-            // Nobody may be waiting any more; then the checkpoint is dropped below.
-            let _ = progress.send(Progress::Captured);
-        })?;
+        let Captured { names, moved } =
+            capture(&plan, &writer, self.gpu.as_deref(), &self.plain, || {
+                stopped = start.elapsed().as_secs_f64();
+                // Nobody may be waiting any more; then the checkpoint is dropped below.
+                let _ = progress.send(Progress::Captured);
+            })?;
         let totals = writer.finish().map_err(&write)?;
         self.table(&names)?
             .write(&draft.path().join(CHUNKS))
@@ -128,7 +147,11 @@ impl Job {
             });
         }
         let manifest = self.manifest(&totals, start.elapsed().as_secs_f64(), stopped)?;
-        Ok((draft.commit(manifest).map_err(&write)?, totals))
+        Ok(Local {
+            image: draft.commit(manifest).map_err(&write)?,
+            totals,
+            moved,
+        })
     }
 
     fn table(&self, names: &[Vec<ChunkId>]) -> Result<ChunkTableWriter> {

@@ -39,11 +39,13 @@ mod stage;
 mod staging;
 mod status;
 mod stream;
+mod streams;
 mod transfer;
 mod variable;
+mod ways;
 
 pub use comm::{Comm, Solo};
-pub use config::{BLOCK_BYTES, Config, Interval, ObjectConfig, Secret};
+pub use config::{BLOCK_BYTES, Config, Interval, ObjectConfig, Secret, StageSchedule};
 pub use error::{AppError, Result};
 pub use level::Level;
 pub use memory::Memory;

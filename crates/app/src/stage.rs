@@ -12,28 +12,20 @@
 //! case, and where memory cannot be had after all the data goes to the host as it would without.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fermata_device::{ContextHandle, Driver, PhysicalHandle};
-use fermata_planner::model::{Destination, Problem, Topology};
-use fermata_planner::{optimum, topology};
+use fermata_planner::Problem;
 
 use crate::capture::Run;
 use crate::copies::{Copies, Stretch};
 use crate::gpu::Gpu;
+use crate::streams::Streams;
+use crate::ways::{Way, free, links, room_of, schedule, ways};
 use crate::{AppError, Result};
 
-/// Stretches begin at multiples of this.
-const ALIGNED: u64 = 512;
-/// The share of a device's memory that stays free.
-const FREE_SHARE: u64 = 32;
 /// Both read and written, `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const READ_WRITE: u32 = 3;
-/// Does not wait for the program's default stream, `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: u32 = 1;
-/// Rates in bytes per second where nothing has been measured: NVLink's port, and a PCIe 5 link to the host. Only
-/// their ratio matters for who sends what.
-const PEER_RATE: f64 = 397e9;
-const HOST_RATE: f64 = 55.5e9;
 
 /// A GPU and what must be kept of its memory.
 pub(crate) struct OnDevice {
@@ -94,10 +86,18 @@ struct Waiting {
     room: Room,
 }
 
+/// How long data took to get where the schedule wanted it, in seconds, and how long it was to take.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Moved {
+    pub(crate) seconds: f64,
+    pub(crate) predicted: f64,
+}
+
 /// All data that waits on devices.
 #[derive(Default)]
 pub(crate) struct Staged {
     waiting: Vec<Waiting>,
+    pub(crate) moved: Moved,
 }
 
 impl Staged {
@@ -127,9 +127,6 @@ impl Staged {
     }
 }
 
-/// Where one GPU's stretches go: to which GPU's room and the offset in it, or to the host.
-type Way = Option<(usize, u64)>;
-
 /// Copies what must be kept where the schedule says; it may change afterwards.
 pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result<Staged> {
     if gpus.is_empty() {
@@ -143,7 +140,8 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
         .collect();
     let need: Vec<u64> = sizes.iter().map(|s| s.iter().sum()).collect();
     let problem = Problem::from_sizes(links(gpu, &gpus)?, &need, &free);
-    let (ways, used) = ways(&sizes, &problem, &free);
+    let schedule = schedule(&problem, run.plan.schedule);
+    let (ways, used) = ways(&sizes, &schedule, &free);
     let senders = |to: usize| {
         let goes = |i: &usize| ways[*i].iter().flatten().any(|(j, _)| *j == to) || *i == to;
         let mut devices: Vec<u32> = (0..gpus.len())
@@ -167,12 +165,14 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
         .map(|r| r.as_ref().map(|r| r.address))
         .collect();
     let contexts: Vec<_> = gpus.iter().map(|g| g.context).collect();
+    let begun = Instant::now();
     let kept: Vec<Vec<(usize, Stretch)>> = std::thread::scope(|scope| {
         let bases = &bases;
         let threads: Vec<_> = gpus
             .into_iter()
             .zip(ways)
-            .map(|(own, ways)| scope.spawn(move || send(run, gpu, own, &ways, bases)))
+            .enumerate()
+            .map(|(i, (own, ways))| scope.spawn(move || send(run, gpu, (i, own), &ways, bases)))
             .collect();
         let ended = threads.into_iter().map(|t| match t.join() {
             Ok(Ok(kept)) => kept,
@@ -187,6 +187,10 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
         });
         ended.collect()
     });
+    let moved = Moved {
+        seconds: begun.elapsed().as_secs_f64(),
+        predicted: schedule.seconds,
+    };
     let mut waiting: Vec<Vec<Stretch>> = contexts.iter().map(|_| Vec::new()).collect();
     for (to, stretch) in kept.into_iter().flatten() {
         waiting[to].push(stretch);
@@ -202,24 +206,26 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
                 })
             })
             .collect(),
+        moved,
     })
 }
 
 /// One GPU's part: everything on its way at once, then waited for. The stretches that wait on devices, where
-/// they are now, with the GPU that has them.
+/// they are now, with the GPU that has them. `index` is its place among all of them.
 fn send(
     run: &Run<'_>,
     gpu: &Gpu,
-    own: OnDevice,
+    (index, own): (usize, OnDevice),
     ways: &[Way],
     bases: &[Option<u64>],
 ) -> Result<Vec<(usize, Stretch)>> {
-    let op = AppError::device("copy on the device");
     if own.stretches.is_empty() {
         return Ok(Vec::new());
     }
+    let op = AppError::device("copy on the device");
     gpu.driver.set_current(own.context).map_err(&op)?;
-    let stream = gpu.driver.create_stream(NON_BLOCKING, 0).map_err(&op)?;
+    // What stays here does not wait behind what goes over a link.
+    let mut streams = Streams::new(&gpu.driver, index)?;
     let (mut kept, mut left) = (Vec::new(), Vec::new());
     let mut result = Ok(());
     for (mut stretch, way) in own.stretches.into_iter().zip(ways) {
@@ -228,14 +234,12 @@ fn send(
             left.push(stretch);
             continue;
         };
-        let bytes = stretch.bytes() as u64;
-        match gpu.driver.copy(address, stretch.address, bytes, stream) {
-            Ok(()) => {
-                stretch.address = address;
-                kept.push((to, stretch));
-            }
-            Err(e) => result = Err(op(e)),
-        }
+        result = streams.copy(to, stretch.address, address, stretch.bytes() as u64);
+        stretch.address = address;
+        kept.push((to, stretch));
+    }
+    if result.is_ok() {
+        result = streams.flush();
     }
     if result.is_ok() {
         result = Copies::new(run, gpu, own.context).and_then(|mut copies| {
@@ -246,8 +250,7 @@ fn send(
         });
     }
     // Nothing may be under way when the rooms go, whatever has happened.
-    let ended = gpu.driver.synchronize_stream(stream).map_err(&op);
-    let _ = gpu.driver.destroy_stream(stream);
+    let ended = streams.end();
     result.and(ended).map(|()| kept)
 }
 
@@ -265,113 +268,4 @@ fn add_idle(gpu: &Gpu, gpus: &mut Vec<OnDevice>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The room that each GPU has; a device that occurs twice has it once.
-fn free(gpu: &Gpu, gpus: &[OnDevice], limit: u64) -> Result<Vec<u64>> {
-    let op = AppError::device("ask for free device memory");
-    let mut seen: Vec<u32> = Vec::new();
-    gpus.iter()
-        .map(|g| {
-            if seen.contains(&g.device) {
-                return Ok(0);
-            }
-            seen.push(g.device);
-            gpu.driver.set_current(g.context).map_err(&op)?;
-            let (free, total) = gpu.driver.memory_info().map_err(&op)?;
-            let granularity = gpu.driver.granularity(g.device).map_err(&op)?.max(1);
-            let room = limit.min(free.saturating_sub(total / FREE_SHARE));
-            Ok(room / granularity * granularity)
-        })
-        .collect()
-}
-
-/// The links between the GPUs: NVLink's where one can reach the other.
-fn links(gpu: &Gpu, gpus: &[OnDevice]) -> Result<Topology> {
-    let op = AppError::device("look at the program's devices");
-    let mut all = topology::switched(
-        gpus.len(),
-        PEER_RATE,
-        HOST_RATE,
-        HOST_RATE * gpus.len() as f64,
-    );
-    for (i, from) in gpus.iter().enumerate() {
-        let peers = gpu.driver.device_facts(from.device).map_err(&op)?.peers;
-        for (j, to) in gpus.iter().enumerate() {
-            let reaches = peers.get(to.device as usize).copied().unwrap_or(false);
-            if i != j && !reaches && from.device != to.device {
-                all.links[i][j] = 0.0;
-            }
-        }
-    }
-    Ok(all)
-}
-
-fn room_of(stretch: &Stretch) -> u64 {
-    (stretch.bytes() as u64).next_multiple_of(ALIGNED)
-}
-
-/// Each GPU's ways, and the room used on each: own room first, then the schedule's transfers, then the host.
-/// `sizes` are those of each GPU's stretches.
-fn ways(sizes: &[Vec<u64>], problem: &Problem, free: &[u64]) -> (Vec<Vec<Way>>, Vec<u64>) {
-    let schedule = match sizes.len() {
-        1 => Vec::new(),
-        _ => optimum::optimum(problem).transfers,
-    };
-    let mut used = vec![0u64; sizes.len()];
-    let mut all = Vec::with_capacity(sizes.len());
-    for (i, sizes) in sizes.iter().enumerate() {
-        let mut budgets = vec![(i, sizes.iter().sum::<u64>().min(free[i]))];
-        let sent = schedule.iter().filter(|t| t.from == i);
-        budgets.extend(sent.filter_map(|t| match t.to {
-            Destination::Gpu(to) => Some((to, t.bytes)),
-            Destination::Host => None,
-        }));
-        let ways = sizes.iter().map(|bytes| {
-            let (to, budget) = budgets.iter_mut().find(|(_, budget)| budget >= bytes)?;
-            *budget -= bytes;
-            let offset = used[*to];
-            used[*to] += bytes;
-            Some((*to, offset))
-        });
-        all.push(ways.collect());
-    }
-    (all, used)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nobody_gets_more_than_its_room_and_the_rest_goes_to_the_host() {
-        const MIB: u64 = 1 << 20;
-        let sizes = [vec![MIB; 40], vec![MIB; 5], vec![MIB; 5]];
-        let free = [16 * MIB; 3];
-        let need: Vec<u64> = sizes.iter().map(|s| s.iter().sum()).collect();
-        let topology = topology::switched(3, PEER_RATE, HOST_RATE, 3.0 * HOST_RATE);
-        let problem = Problem::from_sizes(topology, &need, &free);
-        let (ways, used) = ways(&sizes, &problem, &free);
-        assert!(
-            used.iter().zip(&free).all(|(used, free)| used <= free),
-            "{used:?}"
-        );
-        let count = |from: usize, to: Option<usize>| {
-            let ways = ways[from].iter();
-            ways.filter(|w| w.map(|(j, _)| j) == to).count()
-        };
-        let own = [count(0, Some(0)), count(1, Some(1)), count(2, Some(2))];
-        assert_eq!(own, [16, 5, 5]);
-        // By their rates most of the rest goes to the peers, and some to the host at the same time.
-        let peers = count(0, Some(1)) + count(0, Some(2));
-        assert!((18..=22).contains(&peers), "{peers}");
-        assert_eq!(count(0, None), 24 - peers);
-        // No two stretches overlap.
-        for to in 0..3 {
-            let ways = ways.iter().flatten().flatten();
-            let mut offsets: Vec<u64> = ways.filter(|(j, _)| *j == to).map(|(_, o)| *o).collect();
-            offsets.sort_unstable();
-            assert!(offsets.windows(2).all(|w| w[1] - w[0] >= MIB));
-        }
-    }
 }

@@ -15,6 +15,11 @@ pub struct CheckpointReport {
     pub blocked_seconds: f64,
     /// Seconds until it was complete.
     pub total_seconds: f64,
+    /// Seconds in which data went to where it waited on devices, and to the host as far as it did not fit
+    /// there; 0 if nothing may wait on devices.
+    pub moved_seconds: f64,
+    /// Seconds that the schedule gives to what did not fit its own GPU's room.
+    pub predicted_seconds: f64,
 }
 
 /// The recovery of this run, its phases apart.

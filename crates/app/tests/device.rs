@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use common::{host, noise, session};
-use fermata_app::{AppError, ElementType, Level, Memory};
+use fermata_app::{AppError, ElementType, Level, Memory, StageSchedule};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 const BYTE: ElementType = ElementType(1);
@@ -339,12 +339,22 @@ fn with_room_on_devices() {
         };
         (0..3).map(one).collect()
     };
-    // Without room, with room for all of it on the own device, with some on the peers', and too little anywhere.
-    let (mut held, mut behind) = (Vec::new(), Vec::new());
+    // Without room, with room for all of it on the own device, with some on the peers', and too little anywhere;
+    // then some on the peers' that is not used, or used by the other schedule.
+    use StageSchedule::{Greedy, LocalOnly, Optimum};
+    let (mut held, mut behind, mut moved) = (Vec::new(), Vec::new(), Vec::new());
     let mut before = None;
-    for (run, room) in [(1, 0), (2, 14 << 20), (3, 6 << 20), (4, 2 << 20)] {
+    for (run, room, schedule) in [
+        (1, 0, Optimum),
+        (2, 14 << 20, Optimum),
+        (3, 6 << 20, Optimum),
+        (4, 2 << 20, Optimum),
+        (5, 6 << 20, LocalOnly),
+        (6, 6 << 20, Greedy),
+    ] {
         let with = |c: &mut fermata_app::Config| {
             c.stage_bytes = room;
+            c.stage_schedule = schedule;
             c.block_bytes = 1 << 20;
             c.staging_bytes = 4 << 20;
         };
@@ -362,6 +372,7 @@ fn with_room_on_devices() {
         let last = s.status().last.unwrap();
         held.push(last.blocked_seconds);
         behind.push(last.total_seconds - last.blocked_seconds);
+        moved.push((last.moved_seconds, last.predicted_seconds));
         drop(s);
         let mut s = session(&folder, with);
         for (id, address) in variables.iter().enumerate() {
@@ -384,6 +395,16 @@ fn with_room_on_devices() {
         assert!(*behind > 0.8 * room / 16.0, "{behind} {room}");
     }
     assert!(held[1] < held[0], "{held:?}");
+    // 6 MiB leave the first GPU: over its link to the host alone, or nearly all to its peers.
+    assert!(moved[4].0 > 0.8 * 6.0 / 16.0, "{moved:?}");
+    assert!(
+        moved[2].0 < moved[4].0 && moved[5].0 < moved[4].0,
+        "{moved:?}"
+    );
+    let predicted = [0, 1, 2, 5, 4].map(|run: usize| moved[run].1);
+    assert!(predicted[..2] == [0.0, 0.0], "{moved:?}");
+    assert!(predicted[1..].is_sorted(), "{moved:?}");
+    assert!(moved[0].0 == 0.0 && moved[1].0 > 0.0, "{moved:?}");
 }
 
 /// Whichever allocation or copy of ours fails once, what a checkpoint said it has stored comes back.

@@ -31,6 +31,19 @@ pub enum Interval {
     Auto,
 }
 
+/// How data that does not fit its own GPU's room is divided between peers and the host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StageSchedule {
+    /// In the least time possible.
+    #[default]
+    Optimum,
+    /// The largest first, each to the peer behind its fastest link (algorithm 1 of the paper).
+    Greedy,
+    /// All of it to the host.
+    LocalOnly,
+}
+
 /// The configuration of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -54,6 +67,8 @@ pub struct Config {
     pub staging_bytes: u64,
     /// Bytes of each GPU's free memory in which captured data may wait; 0 for none.
     pub stage_bytes: u64,
+    /// Where data goes that does not fit its own GPU's room.
+    pub stage_schedule: StageSchedule,
     /// Whether a job that is done keeps its checkpoints.
     pub keep_at_end: bool,
     /// Whether to look for checkpoints to recover from.
@@ -91,6 +106,7 @@ impl Default for Config {
             background: true,
             staging_bytes: 256 << 20,
             stage_bytes: 0,
+            stage_schedule: StageSchedule::Optimum,
             keep_at_end: false,
             recover: true,
             verify_blocks: true,

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::nearest::nearest;
 use super::object::{KEYS, RawObject};
-use super::{Config, Interval};
+use super::{Config, Interval, StageSchedule};
 use crate::{AppError, Result};
 
 const TOP: [&str; 18] = [
@@ -37,7 +37,7 @@ const TABLES: [(&str, &[&str]); 6] = [
     ),
     ("shared", &["shared.folder", "shared.every"]),
     ("object", KEYS),
-    ("stage", &["stage.device_bytes"]),
+    ("stage", &["stage.device_bytes", "stage.schedule"]),
 ];
 
 #[derive(Deserialize, Default)]
@@ -88,6 +88,7 @@ struct RawErasure {
 #[serde(default)]
 struct RawStage {
     device_bytes: u64,
+    schedule: StageSchedule,
 }
 
 #[derive(Deserialize)]
@@ -152,6 +153,7 @@ pub(super) fn parse(text: &str, from: &str) -> Result<Config> {
     c.erasure_group = raw.erasure.group.unwrap_or(c.erasure_group);
     c.erasure_losses = raw.erasure.losses.unwrap_or(c.erasure_losses);
     c.stage_bytes = raw.stage.device_bytes;
+    c.stage_schedule = raw.stage.schedule;
     c.every[2] = raw.partner.every;
     c.every[3] = raw.erasure.every;
     c.every[4] = raw.shared.every;

@@ -280,6 +280,8 @@ impl Session {
         let mut report = running.report;
         report.written_bytes = outcome.totals.new_bytes;
         report.total_seconds = outcome.seconds;
+        report.moved_seconds = outcome.moved.seconds;
+        report.predicted_seconds = outcome.moved.predicted;
         self.committed = running.sequence;
         self.numbers.insert(report.id, running.sequence);
         let held = match self.config.background {

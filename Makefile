@@ -49,7 +49,7 @@ test: check build
 
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps
-	sh tools/setup.sh mpi
+	sh tools/setup.sh mpi s3
 	$(CARGO) test -p fermata-c --test mpi --locked
 
 e2e: build

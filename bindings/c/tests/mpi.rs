@@ -1,14 +1,18 @@
 //! Jobs of four processes over MPICH and over Open MPI, with one libfermata. A rank is killed with signal 9,
 //! nodes' folders are removed or their files cut, and the job is started again: the result is the undisturbed
-//! one. Needs `tools/setup.sh mpi`.
+//! one. Needs `tools/setup.sh mpi s3`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[allow(dead_code)]
+#[path = "../../../crates/app/tests/common/server.rs"]
+mod server;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{root, run, tree};
+use server::Server;
 
 const RANKS: u32 = 4;
 
@@ -178,6 +182,17 @@ const BLOWS: &[Blow] = &[
         lost: &[0, 1, 2, 3],
         ..blow("4", 33, 2, 25)
     },
+    Blow {
+        lost: &[0, 1, 2, 3],
+        ..blow("5", 27, 1, 20)
+    },
+    Blow {
+        threads: true,
+        moment: "within",
+        lost: &[1],
+        cut: &[2],
+        ..blow("5", 20, 3, 10)
+    },
 ];
 
 struct Job<'a> {
@@ -229,10 +244,19 @@ fn survives(mpi: &Mpi) {
     };
     let folders: Vec<_> = (0..RANKS).map(|r| format!("{:?}", job.node(r))).collect();
     let shared = dir.path().join("shared");
+    let server = Server::start(&dir.path().join("s3"));
+    let objects = server.config();
+    let (key, secret) = objects.keys.unwrap();
+    let bucket = format!(
+        "[object]\nbucket = {:?}\nendpoint = {:?}\naccess_key = {key:?}\nsecret_key = {:?}\n",
+        objects.bucket,
+        objects.endpoint.unwrap(),
+        secret.0
+    );
     let write = |background: bool| {
         let text = format!(
             "block_bytes = 16384\nbackground = {background}\n[local]\nfolders = [{}]\n\
-             [erasure]\ngroup = 4\nlosses = 2\n[shared]\nfolder = {shared:?}\n",
+             [erasure]\ngroup = 4\nlosses = 2\n[shared]\nfolder = {shared:?}\n{bucket}",
             folders.join(", ")
         );
         std::fs::write(dir.path().join("job.toml"), text).unwrap();

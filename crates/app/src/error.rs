@@ -62,6 +62,20 @@ pub enum AppError {
         /// What differs.
         what: String,
     },
+    /// The checkpoint is another rank's, or that of a job of another size.
+    #[error(
+        "the checkpoint does not fit: `{folder}` was written by rank {rank} of {ranks}, this is rank {now}"
+    )]
+    OtherSize {
+        /// The checkpoint.
+        folder: PathBuf,
+        /// The rank that wrote it.
+        rank: u32,
+        /// Ranks of the job then.
+        ranks: u32,
+        /// This rank and the ranks of the job now, as `0 of 4`.
+        now: String,
+    },
     /// There is no checkpoint to recover from.
     #[error("there is no usable checkpoint in `{folder}`{why}")]
     Nothing {
@@ -186,7 +200,7 @@ impl AppError {
             Self::Config { .. } | Self::UnknownKey { .. } => 2,
             Self::Level { .. } => 3,
             Self::Variable { .. } => 4,
-            Self::Mismatch { .. } => 5,
+            Self::Mismatch { .. } | Self::OtherSize { .. } => 5,
             Self::Nothing { .. } => 6,
             Self::Busy { .. } => 7,
             Self::Store { source, .. } => match source {
@@ -215,6 +229,10 @@ impl AppError {
             }
             Self::Mismatch { .. } => {
                 "protect what the checkpoint holds, or set `recover = false` to begin afresh"
+            }
+            Self::OtherSize { .. } => {
+                "start the job with as many ranks as before, each with its own folders, or set `recover = false` to \
+                 begin afresh"
             }
             Self::Busy { .. } => "give each job a `name` of its own in the configuration",
             Self::Changed { .. } => {

@@ -146,15 +146,11 @@ fn fits_job(comm: &dyn Comm, sites: &[Site], sequences: &[u64]) -> Result<()> {
             continue;
         };
         if (record.rank, record.ranks) != (comm.rank(), comm.size()) {
-            return Err(AppError::Mismatch {
-                what: format!(
-                    "`{}` was written by rank {} of {}, this is rank {} of {}",
-                    site.layout.checkpoint(*newest).display(),
-                    record.rank,
-                    record.ranks,
-                    comm.rank(),
-                    comm.size()
-                ),
+            return Err(AppError::OtherSize {
+                folder: site.layout.checkpoint(*newest),
+                rank: record.rank,
+                ranks: record.ranks,
+                now: format!("{} of {}", comm.rank(), comm.size()),
             });
         }
     }

@@ -4,11 +4,10 @@
 mod common;
 
 use std::ffi::c_void;
-use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{host, noise, session};
+use common::{alone, host, noise, session};
 use fermata_app::{AppError, ElementType, Level, Memory, StageSchedule};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
@@ -243,22 +242,6 @@ fn the_programs_current_context_is_left_alone() {
 }
 
 /// The number of devices is the driver's, read when it is loaded: each run is a process of its own.
-/// Runs an ignored test of this file in a process of its own, with settings that count from its start; what
-/// it has printed.
-fn alone(test: &str, folder: &Path, settings: &[(&str, String)]) -> String {
-    let run = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--ignored", "--nocapture"])
-        .envs(settings.iter().map(|(name, value)| (name, value)))
-        .env("FERMATA_TEST_FOLDER", folder)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&run.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&run.stderr);
-    let passed = run.status.success() && text.contains("1 passed");
-    assert!(passed, "{settings:?}: {text}{errors}");
-    text
-}
-
 #[test]
 fn a_job_comes_back_on_another_number_of_devices() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,12 +7,12 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::job::{node, read, write};
-use common::server::{Server, config};
-use common::{host, noise, session};
+use common::server::{Server, Tls, config};
+use common::{alone, host, noise, session};
 use fermata_app::{AppError, Config, ElementType, Level, ObjectConfig, Session};
 
 const BYTE: ElementType = ElementType(1);
@@ -183,6 +183,21 @@ fn a_server_that_never_answers_is_given_up_in_time() {
     assert!(hint.contains("object.deadline"), "{hint}");
 }
 
+/// Passes a connection on until it ends, on threads of its own.
+fn pass_on(mut client: TcpStream, to: u16) {
+    std::thread::spawn(move || {
+        let mut server = TcpStream::connect(("127.0.0.1", to)).unwrap();
+        let (mut a, mut b) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        let up = std::thread::spawn(move || {
+            let _ = std::io::copy(&mut a, &mut server);
+            let _ = server.shutdown(std::net::Shutdown::Write);
+        });
+        let _ = std::io::copy(&mut b, &mut client);
+        let _ = client.shutdown(std::net::Shutdown::Both);
+        let _ = up.join();
+    });
+}
+
 /// Passes connections on, but every third one is cut at once and every fifth is answered with 503.
 fn flaky(to: u16) -> (u16, std::sync::Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -196,25 +211,15 @@ fn flaky(to: u16) -> (u16, std::sync::Arc<AtomicUsize>) {
             if number.is_multiple_of(3) {
                 continue;
             }
-            std::thread::spawn(move || {
-                if number.is_multiple_of(5) {
-                    let mut request = [0; 1 << 16];
-                    let _ = client.read(&mut request);
-                    let _ = client.write_all(
-                        b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-                    );
-                    return;
-                }
-                let mut server = TcpStream::connect(("127.0.0.1", to)).unwrap();
-                let (mut a, mut b) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                let up = std::thread::spawn(move || {
-                    let _ = std::io::copy(&mut a, &mut server);
-                    let _ = server.shutdown(std::net::Shutdown::Write);
-                });
-                let _ = std::io::copy(&mut b, &mut client);
-                let _ = client.shutdown(std::net::Shutdown::Both);
-                let _ = up.join();
-            });
+            if number.is_multiple_of(5) {
+                let mut request = [0; 1 << 16];
+                let _ = client.read(&mut request);
+                let _ = client.write_all(
+                    b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                );
+                continue;
+            }
+            pass_on(client, to);
         }
     });
     (port, seen)
@@ -288,6 +293,132 @@ fn who_may_not_and_what_is_not_there_are_told_apart() {
     );
     let text = e.err().unwrap().text();
     assert!(text.contains("`object.endpoint` is `nonsense`"), "{text}");
+}
+
+/// Says that it is full while `full` is set, and passes connections on when it is not.
+fn full(to: u16, full: std::sync::Arc<AtomicBool>) -> (u16, std::sync::Arc<AtomicUsize>) {
+    const SAID: &[u8] =
+        b"<Error><Code>XMinioStorageFull</Code><Message>no free space</Message></Error>";
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = std::sync::Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            if !full.load(Ordering::Relaxed) {
+                pass_on(client, to);
+                continue;
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+            let mut request = [0; 1 << 16];
+            let _ = client.read(&mut request);
+            let head = format!(
+                "HTTP/1.1 507 Insufficient Storage\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                SAID.len()
+            );
+            let _ = client.write_all(&[head.as_bytes(), SAID].concat());
+        }
+    });
+    (port, asked)
+}
+
+#[test]
+fn a_full_bucket_costs_one_checkpoint_of_its_level() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let is_full = std::sync::Arc::new(AtomicBool::new(true));
+    let (port, asked) = full(server.port, is_full.clone());
+    let local = dir.path().join("a");
+    let mut data = noise(2000, 1);
+    let want = data.clone();
+    let mut s = session(&local, |c| {
+        set(c, &config(port));
+        c.recover = false;
+    });
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    let (text, hint) = refused(&mut s, 1);
+    assert!(
+        text.contains("507 XMinioStorageFull: no free space"),
+        "{text}"
+    );
+    assert!(hint.contains("free some space in the bucket"), "{hint}");
+    // Asking again and again does not help.
+    assert!(asked.load(Ordering::Relaxed) < 4, "{asked:?}");
+    drop(s);
+    // It is there at the first level.
+    is_full.store(false, Ordering::Relaxed);
+    let mut s = job(&local, config(port));
+    data.fill(0);
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 1);
+    assert!(data == want);
+    // There is room again: the next one is in the bucket, and comes back from it alone.
+    s.checkpoint(2, Level::Object).unwrap();
+    drop(s);
+    std::fs::remove_dir_all(&local).unwrap();
+    data.fill(0);
+    let mut s = job(&local, config(port));
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 2);
+    assert!(data == want);
+}
+
+#[test]
+fn a_service_behind_tls_must_be_one_that_is_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let tls = Tls::start(dir.path(), server.port);
+    let port = ("FERMATA_TEST_PORT", tls.port.to_string());
+    let trusted = tls.certificate.to_str().unwrap().to_owned();
+    alone(
+        "over_tls",
+        dir.path(),
+        &[port.clone(), ("SSL_CERT_FILE", trusted)],
+    );
+    alone("over_tls_of_a_stranger", dir.path(), &[port]);
+}
+
+fn tls_config() -> ObjectConfig {
+    let port = std::env::var("FERMATA_TEST_PORT").unwrap();
+    ObjectConfig {
+        endpoint: Some(format!("https://127.0.0.1:{port}")),
+        ..config(0)
+    }
+}
+
+fn test_folder() -> std::path::PathBuf {
+    std::env::var_os("FERMATA_TEST_FOLDER").unwrap().into()
+}
+
+#[test]
+#[ignore = "is started by the test above"]
+fn over_tls() {
+    let mut data = noise(9 << 20, 1);
+    let want = data.clone();
+    let mut s = job(&test_folder().join("a"), tls_config());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    s.checkpoint(1, Level::Object).unwrap();
+    drop(s);
+    data.fill(0);
+    let mut s = job(&test_folder().join("b"), tls_config());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 1);
+    assert!(data == want);
+}
+
+#[test]
+#[ignore = "is started by the test above"]
+fn over_tls_of_a_stranger() {
+    let mut data = noise(1000, 1);
+    let mut s = session(&test_folder().join("c"), |c| {
+        set(c, &tls_config());
+        c.recover = false;
+    });
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    let (text, hint) = refused(&mut s, 1);
+    assert!(text.contains("certificate"), "{text}");
+    assert!(hint.contains("SSL_CERT_FILE"), "{hint}");
 }
 
 #[test]

@@ -110,9 +110,12 @@ fn another_number_of_ranks_is_refused_everywhere() {
     write(dir.path(), 3, &[(1, Level::Local)], &|_| ());
     for ranks in [2, 4] {
         let errors = Threads::run(ranks, |comm| {
-            start(dir.path(), comm, &|_| ()).err().unwrap().to_string()
+            start(dir.path(), comm, &|_| ()).err().unwrap()
         });
-        assert!(errors[0].contains("of 3, this is rank 0 of"), "{errors:?}");
+        let said = format!("written by rank 0 of 3, this is rank 0 of {ranks}");
+        assert!(errors[0].to_string().contains(&said), "{errors:?}");
+        let hint = errors[0].hint().unwrap();
+        assert!(hint.contains("as many ranks as before"), "{hint}");
         assert_eq!(errors.len(), ranks as usize);
     }
     assert_eq!(read(dir.path(), 3, &|_| ()).0, 1);

@@ -338,8 +338,9 @@ impl Failure {
     /// Whether trying again can help.
     fn may_pass(&self) -> bool {
         match self {
-            Self::Refused(answer) => matches!(answer.status, 408 | 429 | 500..),
-            Self::Unreached(e) => !matches!(e, ureq::Error::Tls(_) | ureq::Error::Rustls(_)),
+            // 507: full, and it will not be otherwise in a moment.
+            Self::Refused(answer) => matches!(answer.status, 408 | 429 | 500..=506 | 508..),
+            Self::Unreached(e) => !untrusted(e),
         }
     }
 
@@ -357,6 +358,10 @@ impl Failure {
                 format!("the service did not answer within {seconds} s"),
                 "the lower levels are intact; raise `object.deadline` if the service is slow",
             ),
+            Self::Unreached(e) if untrusted(&e) => (
+                format!("there is no trusted connection to the service: {e}"),
+                "add the authority of its certificate to this machine's, or name a file with it in SSL_CERT_FILE",
+            ),
             Self::Unreached(e) => (
                 format!("the service cannot be reached, tried for {seconds} s: {e}"),
                 "the lower levels are intact; check `object.endpoint` and the network",
@@ -369,6 +374,15 @@ impl Failure {
             what,
             hint,
         }
+    }
+}
+
+/// Whether TLS came to nothing; it says so through an I/O error, too.
+fn untrusted(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) => true,
+        ureq::Error::Io(e) => e.kind() == std::io::ErrorKind::InvalidData,
+        _ => false,
     }
 }
 

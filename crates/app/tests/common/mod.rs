@@ -44,6 +44,22 @@ pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
+/// Runs an ignored test of the same file in a process of its own, with settings that count from its start and
+/// `FERMATA_TEST_FOLDER`; what it has printed.
+pub fn alone(test: &str, folder: &Path, settings: &[(&str, String)]) -> String {
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .envs(settings.iter().map(|(name, value)| (name, value)))
+        .env("FERMATA_TEST_FOLDER", folder)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&run.stderr);
+    let passed = run.status.success() && text.contains("1 passed");
+    assert!(passed, "{settings:?}: {text}{errors}");
+    text
+}
+
 /// Pages that are really gone when dropped.
 pub struct Mapping {
     start: *mut c_void,

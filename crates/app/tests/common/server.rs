@@ -47,12 +47,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let until = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(child.try_wait().unwrap().is_none(), "the server has ended");
-            assert!(Instant::now() < until, "the server does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        listens(&mut child, port);
         Self {
             child,
             port,
@@ -86,6 +81,93 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// TLS before a server, with a certificate that it has made itself; ends when dropped.
+pub struct Tls {
+    child: Child,
+    pub port: u16,
+    /// What a client must trust.
+    pub certificate: PathBuf,
+}
+
+impl Tls {
+    /// In front of the server on the port `to`; certificate and key go to `folder`.
+    pub fn start(folder: &Path, to: u16) -> Self {
+        let (certificate, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt"]);
+        openssl.args(["ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
+        openssl.args([
+            "-subj",
+            "/CN=tests",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ]);
+        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+        openssl
+            .arg("-keyout")
+            .arg(&key)
+            .arg("-out")
+            .arg(&certificate);
+        let made = openssl.output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let mut child = Command::new("python3")
+            .args(["-c", RELAY, &port.to_string(), &to.to_string()])
+            .args([&certificate, &key])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        listens(&mut child, port);
+        Self {
+            child,
+            port,
+            certificate,
+        }
+    }
+}
+
+impl Drop for Tls {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Passes on what comes in by TLS.
+const RELAY: &str = r#"
+import asyncio, ssl, sys
+async def pump(source, sink):
+    try:
+        while part := await source.read(1 << 16):
+            sink.write(part)
+            await sink.drain()
+    except (ConnectionError, ssl.SSLError):
+        pass
+    sink.close()
+async def client(reader, writer):
+    there, back = await asyncio.open_connection("127.0.0.1", int(sys.argv[2]))
+    await asyncio.gather(pump(reader, back), pump(there, writer))
+async def main():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(sys.argv[3], sys.argv[4])
+    server = await asyncio.start_server(client, "127.0.0.1", int(sys.argv[1]), ssl=context)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    await server.serve_forever()
+asyncio.run(main())
+"#;
+
+/// Waits until somebody listens on the port.
+fn listens(child: &mut Child, port: u16) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(child.try_wait().unwrap().is_none(), "the server has ended");
+        assert!(Instant::now() < until, "the server does not listen");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

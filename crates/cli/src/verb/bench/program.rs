@@ -145,14 +145,14 @@ fn is_even(steps: &[Step]) -> bool {
     enough && latest[count * 8 / 10] < 1.5 * latest[count / 2]
 }
 
-/// Whole lines of two numbers; the last may be under way.
+/// Whole lines that begin with two numbers; the last may be under way.
 fn parse(text: &str) -> Vec<Step> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let step = |line: &str| {
-        let (begin, end) = line.split_once(' ')?;
+        let mut fields = line.split_ascii_whitespace();
         Some(Step {
-            begin: begin.parse().ok()?,
-            end: end.parse().ok()?,
+            begin: fields.next()?.parse().ok()?,
+            end: fields.next()?.parse().ok()?,
         })
     };
     whole.lines().filter_map(step).collect()
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn steps_above_the_usual_are_lost_time() {
-        let text = "0 10\n20 30\n40 50\n60 95\n100 110\n120 1";
+        let text = "0 10\n20 30 7 8\n40 50\n60 95\n100 110\n120 1";
         let steps = parse(text);
         assert_eq!(steps.len(), 5, "the last line is not whole");
         let seen = seen(&steps, 70.0, 105.0).expect("steps meanwhile");

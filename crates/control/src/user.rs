@@ -307,6 +307,9 @@ pub struct Arrival {
     pub total: u64,
     /// Seconds since the first were asked for, until the last were there.
     pub seconds: f64,
+    /// What they were spent on; steps overlap.
+    #[serde(default)]
+    pub steps: Vec<Phase>,
 }
 
 /// How an [`Arrival`] stands.

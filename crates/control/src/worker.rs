@@ -72,7 +72,8 @@ pub enum ToWorker {
     },
     /// Wait until what the last Save has captured is written and synced.
     Finish,
-    /// Read device data and state from an image; only into a worker that has served nobody.
+    /// Read device data and state from an image; only into a worker that has served nobody. May come with the
+    /// memory of the ring that the program will be served through, so that it is made ready meanwhile.
     Load {
         /// The chunk store's folder.
         store: String,
@@ -170,7 +171,12 @@ pub enum FromWorker {
     /// Nothing is prepared or under way any more.
     Abandoned,
     /// A Load is complete, but for data that may come later.
-    Loaded(Totals),
+    Loaded {
+        /// What the session holds.
+        totals: Totals,
+        /// What the time was spent on.
+        steps: Vec<Step>,
+    },
     /// Answer to Restoring.
     Restoring(Restoring),
     /// Answer to Describe.
@@ -242,8 +248,23 @@ pub struct Restoring {
     pub total: u64,
     /// Seconds since the first of them was asked for; until the end, if it has ended.
     pub seconds: f64,
+    /// What they were spent on.
+    pub steps: Vec<Step>,
     /// How it stands.
     pub stand: Stand,
+}
+
+/// A step of a Load; steps may overlap.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Its name.
+    pub name: String,
+    /// Seconds from the Load's begin to its own.
+    pub start: f64,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// Bytes moved, or 0.
+    pub bytes: u64,
 }
 
 /// How a restore behind a running program stands.

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rustix::process::Signal;
 
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
-use crate::phases::Phases;
+use crate::phases::{self, Phases};
 use crate::restore::{How, Source};
 use crate::session::{Behind, EXIT_FILE, Session};
 use crate::worker::{STEP_TIME, Worker, unexpected};
@@ -43,6 +43,11 @@ fn arrival(restoring: &Restoring, stand: ArrivalStand) -> Arrival {
         done: restoring.done,
         total: restoring.total,
         seconds: restoring.seconds,
+        steps: restoring
+            .steps
+            .iter()
+            .map(|it| phases::part(it, "", 0.0))
+            .collect(),
     }
 }
 
@@ -61,7 +66,7 @@ pub(crate) fn begin(session: &Session, worker: &Arc<Worker>) -> Result<()> {
     Ok(())
 }
 
-/// Looks after a restored session until its data is there.
+/// Looks after a restored session until its data is there; then the next spare worker is made.
 pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
     let worker = session.lock().behind.as_ref().map(|it| it.worker.clone());
     let Some(worker) = worker else {
@@ -69,8 +74,13 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
     };
     let (source, followed) = (Arc::clone(source), Arc::clone(session));
     let work = move || {
-        if let Err(reason) = watch(&followed, &worker) {
+        let watched = watch(&followed, &worker);
+        let pool = &source.daemon.pool;
+        let refill = || pool.refill(worker.driver.clone(), followed.variables.clone());
+        refill();
+        if let Err(reason) = watched {
             roll_back(&source, &followed, &reason);
+            refill();
         }
     };
     let spawned = std::thread::Builder::new()

@@ -3,8 +3,23 @@
 use std::time::Instant;
 
 use fermata_control::user;
+use fermata_control::worker::Step;
 use fermata_store::image;
 use parking_lot::Mutex;
+
+/// A worker's step, part of the phase `of` that began at `offset` seconds.
+pub fn part(step: &Step, of: &str, offset: f64) -> user::Phase {
+    let name = match of {
+        "" => step.name.clone(),
+        of => format!("{of}.{}", step.name),
+    };
+    user::Phase {
+        name,
+        start: offset + step.start,
+        seconds: step.seconds,
+        bytes: step.bytes,
+    }
+}
 
 /// A clock that steps, also those of several threads, report to.
 #[derive(Debug)]
@@ -28,6 +43,13 @@ impl Phases {
         let result = work();
         self.record(name, begun, begun.elapsed().as_secs_f64(), 0);
         result
+    }
+
+    /// Records the parts of a step that began then, as the worker has measured them.
+    pub fn parts(&self, of: &str, begun: Instant, steps: &[Step]) {
+        let offset = begun.saturating_duration_since(self.begun).as_secs_f64();
+        let phases = steps.iter().map(|it| part(it, of, offset));
+        self.done.lock().extend(phases);
     }
 
     fn record(&self, name: &str, begun: Instant, seconds: f64, bytes: u64) {

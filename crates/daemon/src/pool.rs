@@ -145,6 +145,7 @@ impl Pool {
 
     /// What its first checkpoint needs is made while it waits; the memory tier brings that along.
     fn warm(&self, worker: &Worker) {
+        worker.make_ring();
         if self.tier.is_some() {
             return;
         }

@@ -10,6 +10,7 @@
 //! does not runs at once, so its files are checked before. A restore that fails leaves nothing.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -268,8 +269,9 @@ impl Source {
                 scope.spawn(|| phases.time("verify", || integrity::check_files(&self.image)))
             });
             let device = self.driver.as_ref().map(|driver| {
-                let worker =
-                    phases.time("device", || self.device(session, driver, how.pace, report))?;
+                let worker = phases.time("device", || {
+                    self.device(session, driver, how.pace, phases, report)
+                })?;
                 session.expect(worker.process);
                 // While CRIU is at work: the program will find a worker that serves.
                 let ends = phases.time("attach", || offer(session, &worker));
@@ -342,9 +344,11 @@ impl Source {
                     reattach(&self.daemon, session, &worker, detached, Some(ends))
                 })
             });
-        self.daemon
-            .pool
-            .refill(worker.driver.clone(), session.variables.clone());
+        // Starting a driver takes from the rate at which data comes: see `behind::follow`.
+        if attached.is_err() || !session.lock().rolls_back() {
+            let variables = session.variables.clone();
+            self.daemon.pool.refill(worker.driver.clone(), variables);
+        }
         attached.inspect_err(|_| worker.end())
     }
 
@@ -380,21 +384,29 @@ impl Source {
         session: &Session,
         driver: &Driver,
         pace: Pace,
+        phases: &Phases,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Arc<Worker>> {
-        let worker =
-            self.daemon
-                .pool
-                .take_for(driver, &session.variables, self.record.kernels_first)?;
+        let pool = &self.daemon.pool;
+        let kernels_first = self.record.kernels_first;
+        let worker = phases.time("device.worker", || {
+            pool.take_for(driver, &session.variables, kernels_first)
+        })?;
         let load = ToWorker::Load {
             store: self.store.to_string_lossy().into_owned(),
             image: self.image.dir().to_string_lossy().into_owned(),
             pace,
         };
         let mut progress = |done, total| report.lock()("device", done, total);
-        let answer = worker.request(&load, &[], STALL_TIME, &mut progress);
+        let begun = Instant::now();
+        let ring = worker.ring();
+        let ring: Vec<_> = ring.iter().map(|ring| ring.as_fd()).collect();
+        let answer = worker.request(&load, &ring, STALL_TIME, &mut progress);
         match answer {
-            Ok(FromWorker::Loaded(_)) => Ok(worker),
+            Ok(FromWorker::Loaded { steps, .. }) => {
+                phases.parts("device", begun, &steps);
+                Ok(worker)
+            }
             Ok(other) => {
                 worker.end();
                 Err(unexpected(&other))

@@ -207,6 +207,18 @@ impl Worker {
         Ok(ring)
     }
 
+    /// Makes that memory now, in a worker that waits: the driver of a GPU takes 25 ms to register pages that are not
+    /// there, and 5 if they are.
+    pub fn make_ring(&self) {
+        if self.driver.soft {
+            return;
+        }
+        // Without it, it is made when a program comes.
+        if let Ok(ring) = self.ring() {
+            fermata_wire::touch(ring.as_fd(), &fermata_wire::Config::default());
+        }
+    }
+
     /// Why it cannot serve any more, if so.
     pub fn lost(&self) -> Option<String> {
         self.fate.lock().lost.clone()

@@ -24,6 +24,7 @@ pub mod protocol;
 pub mod restore;
 mod sink;
 mod site;
+mod steps;
 mod text;
 mod tier;
 pub mod twin;
@@ -35,6 +36,7 @@ pub use live::{
     HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved, SpareStaging,
 };
 pub use site::{Site, Summary};
+pub use steps::Step;
 pub use tier::{Tier, TierStatus};
 pub use variables::{discover as discover_variables, mentions};
 

@@ -38,6 +38,8 @@ const STEP: u64 = 2 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two registrations others get the driver.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How often it is looked whether a checkpoint or restore is over.
+const BUSY_TURN: Duration = Duration::from_millis(5);
 
 /// How the tier is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -166,6 +168,9 @@ impl Tier {
             }
         };
         loop {
+            while self.busy.load(Ordering::Acquire) > 0 {
+                std::thread::sleep(BUSY_TURN);
+            }
             match window.register_next() {
                 Ok(true) => std::thread::sleep(PAUSE),
                 Ok(false) => break,
@@ -321,6 +326,20 @@ impl Tier {
     ) -> Result<Option<SharedSpan>, StoreError> {
         let span = self.share(&reader.locate(id)?);
         Ok(span.filter(|span| span.len() == len && ChunkId::of(span) == *id))
+    }
+
+    /// The bytes of chunks that follow each other in one pack, whole blocks but for the last, to be read as one.
+    pub(crate) fn share_run(&self, chunks: &[Located]) -> Option<SharedSpan> {
+        let (first, rest) = chunks.split_first()?;
+        let mut end = first.offset + u64::from(first.length);
+        for next in rest {
+            if next.key != first.key || next.offset != end {
+                return None;
+            }
+            end += u64::from(next.length);
+        }
+        self.window(first.key)?
+            .share(first.offset, end - first.offset)
     }
 
     /// The bytes of a chunk, to be read.

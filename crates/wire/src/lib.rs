@@ -57,7 +57,7 @@ pub use producer::{Pending, Producer};
 #[cfg(not(loom))]
 pub use reply::{Replier, Ticket};
 #[cfg(not(loom))]
-pub use shm::{StagedArea, create, renew};
+pub use shm::{StagedArea, create, renew, touch};
 #[cfg(not(loom))]
 pub use side::{FromProgram, Side};
 #[cfg(not(loom))]

@@ -38,6 +38,16 @@ pub fn create(config: &Config) -> Result<OwnedFd, WireError> {
     Ok(fd)
 }
 
+/// Has the system make the pages of a memory file's staging area, 64 MiB by default, where it can: whoever registers
+/// them with a driver later has less to wait for.
+pub fn touch(fd: BorrowedFd<'_>, config: &Config) {
+    if let Ok(layout) = Layout::new(config) {
+        // Pages that are not made now are when they are used.
+        let flags = FallocateFlags::empty();
+        let _ = rustix::fs::fallocate(fd, flags, layout.staging, layout.staging_bytes);
+    }
+}
+
 /// Makes a memory file that has been used as [`create`] made it, but for the staging area: its pages stay, so
 /// that a worker that has registered them with a driver can go on with them. Nobody may be attached.
 ///
@@ -285,6 +295,21 @@ impl Window<'_> {
 pub struct StagedArea(pub(crate) Arc<Mapping>);
 
 impl StagedArea {
+    /// The area of a memory file made by [`create`], for a worker that makes it ready before it attaches: see
+    /// [`crate::Consumer::again`].
+    ///
+    /// # Errors
+    /// The memory is not usable.
+    pub fn open(fd: BorrowedFd<'_>) -> Result<Self, WireError> {
+        Ok(Self(Arc::new(Mapping::open(fd)?)))
+    }
+
+    /// Has the system make the area's pages now, where it can.
+    pub fn populate(&self) {
+        let layout = self.0.layout();
+        self.0.populate(layout.staging, layout.staging_bytes);
+    }
+
     /// Address of the area's first byte.
     pub fn base(&self) -> *mut u8 {
         self.0.range(self.0.layout().staging, 0)

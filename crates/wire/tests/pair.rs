@@ -12,6 +12,7 @@ use fermata_abi::op::{
 };
 use fermata_wire::{
     Config, Consumer, Event, FromProgram, Producer, Side, StagedArea, WireError, create, renew,
+    touch,
 };
 use proptest::prelude::*;
 
@@ -336,6 +337,29 @@ fn a_renewed_ring_serves_again_and_keeps_its_staging_area() {
         renew(memory.as_fd(), &other),
         Err(WireError::Layout(_))
     ));
+}
+
+#[test]
+fn a_staging_area_is_made_ready_before_anybody_is_attached() {
+    let memory = create(&small()).unwrap();
+    touch(memory.as_fd(), &small());
+    let made = || rustix::fs::fstat(&memory).unwrap().st_blocks * 512;
+    assert!(made() >= 1 << 16, "{} bytes are there", made());
+    let area = StagedArea::open(memory.as_fd()).unwrap();
+    area.populate();
+    area.write(100, &[9; 10]).unwrap();
+    // As for every attachment.
+    renew(memory.as_fd(), &small()).unwrap();
+    let (program, worker) = Side::pair().unwrap();
+    let consumer = Consumer::again(&area, Arc::new(Side::new(worker))).unwrap();
+    let producer = Producer::open(memory.as_fd(), Arc::new(Side::new(program))).unwrap();
+    let mut bytes = [0; 10];
+    consumer.staging().read(100, &mut bytes).unwrap();
+    assert_eq!(bytes, [9; 10]);
+    let seen = serve(consumer);
+    producer.post(&Op::EventDestroy { event: 3 }).unwrap();
+    producer.close();
+    assert_eq!(seen.join().unwrap(), [3]);
 }
 
 #[test]

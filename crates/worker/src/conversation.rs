@@ -92,6 +92,8 @@ pub(crate) struct Worker {
     scratch: Scratch,
     /// Where the ring of a loaded session's program will be.
     pub(crate) place: Option<RingPlace>,
+    /// What makes a restored program's staging area ready.
+    pub(crate) beside: Option<JoinHandle<Staging>>,
     keeper: Option<Keeper>,
     /// The primary context of the first device, where host memory is registered.
     home: Option<ContextHandle>,
@@ -127,6 +129,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
         returned: None,
         scratch: Scratch::default(),
         place: None,
+        beside: None,
         keeper: None,
         home: None,
         tier: None,
@@ -242,7 +245,7 @@ impl Worker {
             ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
             ToWorker::Finish => self.finish(),
             ToWorker::Load { store, image, pace } => {
-                self.load(Path::new(&store), Path::new(&image), pace)
+                self.load(Path::new(&store), Path::new(&image), pace, fds)
             }
             ToWorker::Restoring => Ok(self.restoring()),
             ToWorker::Prepare {
@@ -418,6 +421,9 @@ impl Worker {
             .map_err(|_| internal("Attach comes with three descriptors".to_owned()))?;
         let side = Arc::new(Side::new(side));
         drop(self.place.take());
+        if let Some(thread) = self.beside.take() {
+            self.staging = thread.join().ok();
+        }
         let kept = self.take_staging(ring.as_fd());
         let consumer = match &kept {
             Some(staging) => Consumer::again(staging.area(), Arc::clone(&side)),

@@ -1,23 +1,63 @@
 //! Loading an image: the conversation's part of a restore, whole or behind the program.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::thread::JoinHandle;
 
 use fermata_control::worker::{self as control, FailureKind, FromWorker, Pace, Restoring};
+use fermata_engine::Live;
 use fermata_engine::restore::{self, Loaded, Order, Stand};
 use fermata_store::Store;
+use fermata_wire::StagedArea;
 
 use crate::conversation::{Reporter, Worker, serving_thread};
 use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::layout::RingPlace;
+use crate::scratch::Staging;
+
+/// The staging area of the program's ring, made ready while data is loaded. The thread for it begins when the
+/// session's objects are there, for they must find the addresses free that they had.
+struct Beside {
+    area: Option<StagedArea>,
+    thread: Option<JoinHandle<Staging>>,
+}
+
+impl Beside {
+    fn begin(&mut self, live: &Live) {
+        let Some(area) = self.area.clone() else {
+            return;
+        };
+        let (driver, touch) = (live.driver.clone(), live.device_hashes);
+        let context = live.contexts.values().map(|it| it.handle).min();
+        let work = move || {
+            if touch {
+                area.populate();
+            }
+            let mut staging = Staging::new(area);
+            if let Some(context) = context
+                && driver.set_current(context).is_ok()
+            {
+                // What is not registered now is when the program is served.
+                let _ = staging.register(&driver);
+            }
+            staging
+        };
+        let builder = std::thread::Builder::new().name("staging".to_owned());
+        // Without a thread it is made ready when the program is served.
+        self.thread = builder.spawn(work).ok();
+    }
+}
 
 impl Worker {
-    /// Makes the session in `image`; what comes later is brought by threads of its own.
+    /// Makes the session in `image`; what comes later is brought by threads of its own. `fds` may hold the memory
+    /// of the ring that the program will be served through.
     pub(crate) fn load(
         &mut self,
         store: &Path,
         image: &Path,
         pace: Pace,
+        fds: Vec<OwnedFd>,
     ) -> Result<FromWorker, control::Failure> {
         self.idle("Load")?;
         if std::mem::replace(&mut self.used, true) {
@@ -30,13 +70,23 @@ impl Worker {
         let Some(site) = self.site.take() else {
             return self.describe();
         };
-        let place = RingPlace::take().map_err(|error| {
-            failure(
-                FailureKind::User,
-                format!("cannot keep a place for the program's ring: {error}"),
-                "",
-            )
-        })?;
+        // Where the ring is mapped, the program's modules found something mapped, too.
+        let mut beside = Beside {
+            area: fds
+                .first()
+                .and_then(|ring| StagedArea::open(ring.as_fd()).ok()),
+            thread: None,
+        };
+        let place = match beside.area {
+            Some(_) => None,
+            None => Some(RingPlace::take().map_err(|error| {
+                failure(
+                    FailureKind::User,
+                    format!("cannot keep a place for the program's ring: {error}"),
+                    "",
+                )
+            })?),
+        };
         let loaded = {
             let report = Reporter::new(&self.daemon);
             let run = || {
@@ -47,6 +97,7 @@ impl Worker {
                     image,
                     engine_pace(pace),
                     &|done, total| report.tell(done, total),
+                    &mut |live| beside.begin(live),
                 )
             };
             // On a thread like the one that serves, so that the driver has the room it had then.
@@ -63,16 +114,21 @@ impl Worker {
             mut site,
             summary,
             behind,
+            steps: taken,
         } = loaded.map_err(|error| from_engine(&error))?;
         if let Some((background, gate)) = behind {
             self.background = Some(background);
             self.gate = Some(gate);
         }
-        self.place = Some(place);
+        self.place = place;
+        self.beside = beside.thread;
         self.faults = Faults::restored(&site.session.deferred);
         site.live.forget_current();
         self.site = Some(site);
-        Ok(FromWorker::Loaded(self.totals(summary)))
+        Ok(FromWorker::Loaded {
+            totals: self.totals(summary),
+            steps: steps(taken),
+        })
     }
 
     /// How far the data is that comes while the program runs.
@@ -82,6 +138,7 @@ impl Worker {
                 done: 0,
                 total: 0,
                 seconds: 0.0,
+                steps: Vec::new(),
                 stand: control::Stand::Complete,
             });
         };
@@ -97,9 +154,20 @@ impl Worker {
             done: standing.done,
             total: standing.total,
             seconds: standing.seconds,
+            steps: steps(standing.steps),
             stand,
         })
     }
+}
+
+fn steps(steps: Vec<fermata_engine::Step>) -> Vec<control::Step> {
+    let step = |it: fermata_engine::Step| control::Step {
+        name: it.name.to_owned(),
+        start: it.start,
+        seconds: it.seconds,
+        bytes: it.bytes,
+    };
+    steps.into_iter().map(step).collect()
 }
 
 fn engine_pace(pace: Pace) -> restore::Pace {

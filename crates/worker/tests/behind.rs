@@ -73,7 +73,7 @@ impl Image {
         let (store, image) = self.paths("image");
         let pace = Pace::Behind(Order::Worst);
         let loaded = worker.ask(ToWorker::Load { store, image, pace });
-        assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+        assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
         assert_eq!(standing(&mut worker).stand, Stand::Coming);
         worker
     }

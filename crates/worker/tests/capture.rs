@@ -147,7 +147,7 @@ impl Scene {
         let (store, image) = (self.path("store"), self.path(image));
         let pace = Pace::Eager;
         let loaded = worker.ask(ToWorker::Load { store, image, pace });
-        assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+        assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
         let program = worker.attach();
         let first = |address| words(&program.read(address, 4))[0];
         let found = (first(self.last()), first(self.buffers[0]));

@@ -223,7 +223,7 @@ fn checkpoint() {
         image,
         pace: Pace::Eager,
     });
-    assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let seconds = start.elapsed().as_secs_f64();
     println!(
         "load: {seconds:.3} s, {:.1} GB/s",

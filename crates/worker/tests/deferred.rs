@@ -52,7 +52,7 @@ fn an_error_not_told_yet_is_told_after_a_restore_and_in_the_program_that_goes_on
         image,
         pace: Pace::Eager,
     });
-    assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let program = worker.attach();
     let answer = program.ask(&sync);
     assert!(told(&answer), "{answer:?}");

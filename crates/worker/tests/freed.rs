@@ -86,7 +86,7 @@ fn an_image_holds_no_freed_memory() {
         image,
         pace: Pace::Eager,
     });
-    assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let program = worker.attach();
     assert_eq!(program.read(live, 64), [1; 64]);
     free(&program, live);

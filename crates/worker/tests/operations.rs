@@ -49,7 +49,7 @@ fn move_over(mut worker: Worker, program: Program) -> (Worker, Program) {
         image,
         pace: Pace::Eager,
     });
-    assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let program = worker.attach();
     (worker, program)
 }
@@ -597,7 +597,9 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
         image,
         pace: Pace::Eager,
     }) {
-        FromWorker::Loaded(_) => assert_eq!(worker.attach().read(device, 8), total.to_le_bytes()),
+        FromWorker::Loaded { .. } => {
+            assert_eq!(worker.attach().read(device, 8), total.to_le_bytes())
+        }
         FromWorker::Failed(refused) => {
             println!("refused: {}", refused.message);
             assert_eq!(refused.kind, FailureKind::Host);

@@ -78,7 +78,7 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
         image,
         pace: Pace::Eager,
     });
-    let FromWorker::Loaded(again) = &loaded else {
+    let FromWorker::Loaded { totals: again, .. } = &loaded else {
         panic!("{loaded:?}")
     };
     assert_eq!(

@@ -134,7 +134,7 @@ fn load(worker: &mut Worker, place: &Place, image: &str) {
         pace: Pace::Eager,
     };
     let loaded = worker.ask(request);
-    assert!(matches!(loaded, FromWorker::Loaded(_)), "{loaded:?}");
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
 }
 
 fn saved(worker: &mut Worker, place: &Place, image: &str) {

@@ -7,6 +7,7 @@ use fermata_e2e::output::Output;
 use fermata_e2e::programs::PROGRAMS;
 use fermata_e2e::scene::Scene;
 use fermata_e2e::tree::Tree;
+use serde_json::Value;
 
 fn check(name: &str) -> Result<()> {
     let tree = Tree::find()?;
@@ -57,6 +58,45 @@ fn an_image_can_be_restored_twice_at_once() -> Result<()> {
     }
     let mut digests = Vec::new();
     for name in ["one", "two"] {
+        ensure!(
+            fermata.wait_exit(name, PROGRAM_LIMIT)? == 0,
+            "`{name}` failed"
+        );
+        digests.push(Output::parse(&fermata.log(name)?)?.digest);
+    }
+    ensure!(
+        digests[0].is_some() && digests[0] == digests[1],
+        "digests: {digests:?}"
+    );
+    scene.close()
+}
+
+#[test]
+fn an_eager_restore_ends_the_same_and_says_what_took_how_long() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.make_image("image")?;
+    let fermata = scene.fermata();
+    fermata.restore("image", "late", Device::Soft)?;
+    let image = fermata.image("image");
+    let image = image.to_str().context("the image's path")?;
+    let words = ["restore", image, "--name", "eager", "--device", "soft"];
+    let options = ["--detach", "--eager", "--json"];
+    let told = fermata
+        .call(&[&words[..], &options].concat())?
+        .success("fermata restore")?;
+    let told: Value = serde_json::from_str(&told.stdout)?;
+    let phases = told["phases"].as_array().context("its phases")?;
+    let bytes = |name: &str| {
+        let phase = phases.iter().find(|it| it["name"] == name);
+        phase.and_then(|it| it["bytes"].as_u64())
+    };
+    for name in ["device.records", "device.objects", "device.memory", "host"] {
+        ensure!(bytes(name).is_some(), "no `{name}` in {phases:?}");
+    }
+    ensure!(bytes("device.data") > Some(0), "no data in {phases:?}");
+    ensure!(fermata.session("eager")?.arrival.is_none(), "data is late");
+    let mut digests = Vec::new();
+    for name in ["late", "eager"] {
         ensure!(
             fermata.wait_exit(name, PROGRAM_LIMIT)? == 0,
             "`{name}` failed"

@@ -1,14 +1,16 @@
 //! Checking on the device what has been copied there unseen.
 //!
 //! ```text
-//!  piece in the registered tier ─┬─ kernels not loaded yet ─► hashed by the processor, copied
-//!                                └─ loaded ─► copied, noted ─► block full ─► hashed there ─┬─ right ─► mapped
-//!                                                                                          └─ read, hashed, copied again
+//!  piece ─┬─ kernels not loaded yet ─► hashed by the processor, copied
+//!         └─ loaded ─► copied, noted ─► block full ─► hashed there ─┬─ right ─► the program's
+//!                                                                   └─ read, hashed, copied again
 //! ```
-//! A processor hashes less than a link brings. The kernels are loaded beside the first pieces, so that the
-//! program does not wait for them. Nothing is mapped whose hash has not been seen to be right.
+//! A processor hashes less than a link brings. Kernels that the worker has loaded before are used; else they are
+//! loaded beside the first pieces, so that the program does not wait for them. Nothing is the program's whose
+//! hash has not been seen to be right.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use fermata_device::hash::Hasher;
@@ -36,25 +38,35 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
-    /// For devices with these contexts; none hashes where `able` is false, or there is little data.
+    /// For devices with these contexts, with the kernels that are `loaded` there; none hashes where `able` is
+    /// false, or there is little data.
     pub fn new(
         driver: &Arc<Driver>,
         contexts: &BTreeMap<u32, ContextHandle>,
+        loaded: &HashMap<u32, SharedHasher>,
         able: bool,
         bytes: u64,
     ) -> Self {
-        let devices = contexts.keys().filter(|_| able && bytes >= WORTH);
+        let place = |(device, context): (&u32, &ContextHandle)| {
+            let known = loaded.get(device).filter(|known| known.0 == *context);
+            let place = OnceLock::new();
+            if let Some(known) = known {
+                place.get_or_init(|| known.clone());
+            }
+            (*device, place)
+        };
+        let devices = contexts.iter().filter(|_| able && bytes >= WORTH);
         Self {
             driver: Arc::clone(driver),
             contexts: contexts.clone(),
-            hashers: devices.map(|device| (*device, OnceLock::new())).collect(),
+            hashers: devices.map(place).collect(),
             unseen: Mutex::default(),
         }
     }
 
-    /// Loads the kernels. A device that cannot costs the processor's time.
+    /// Loads the kernels that are not. A device that cannot costs the processor's time.
     pub fn load(&self) {
-        for (device, place) in &self.hashers {
+        for (device, place) in self.hashers.iter().filter(|it| it.1.get().is_none()) {
             let Some(context) = self.contexts.get(device) else {
                 continue;
             };
@@ -68,65 +80,71 @@ impl Arrived {
         }
     }
 
-    /// Whether `piece` of `block` may be copied unseen; then it is noted.
-    pub fn takes(&self, index: usize, block: &Block, piece: usize) -> bool {
+    /// Whether `piece` of `block` may be copied unseen; then it must be noted.
+    pub fn takes(&self, block: &Block, piece: usize) -> bool {
         let hasher = self.hashers.get(&block.device).and_then(OnceLock::get);
         let aligned = address_of(&block.stored[piece].0).is_multiple_of(16);
-        let takes = hasher.is_some() && aligned && block.len >= SMALL;
-        if takes {
-            self.unseen.lock().entry(index).or_default().push(piece);
-        }
-        takes
+        hasher.is_some() && aligned && block.len >= SMALL
     }
 
-    /// Sees to it that every piece of a full block, which lies at `window`, is what it should be.
+    /// These pieces of block `index` are copied unseen.
+    pub fn note(&self, index: usize, pieces: Range<usize>) {
+        self.unseen.lock().entry(index).or_default().extend(pieces);
+    }
+
+    /// Sees to it that every piece of full blocks, which lie at their places in `window`, is what it should be.
     ///
     /// # Errors
     /// The device fails, or what is stored is damaged.
     pub fn check(
         &self,
-        index: usize,
-        block: &Block,
-        window: u64,
+        full: &[usize],
+        blocks: &[Block],
+        window: &[u64],
         reader: &ChunkReader,
         buffers: impl Fn() -> Result<PinnedPool, EngineError>,
     ) -> Result<(), EngineError> {
-        let Some(unseen) = self.unseen.lock().remove(&index) else {
-            return Ok(());
-        };
-        let hasher = self.hashers.get(&block.device).and_then(OnceLock::get);
-        let (context, hasher) =
-            hasher.ok_or_else(|| EngineError::Internal("nobody hashes what has arrived".into()))?;
-        let failed = || EngineError::driver("hash what has arrived");
-        let place = |piece: &usize| window + address_of(&block.stored[*piece].0) - block.at;
-        let places: Vec<(u64, u64)> = unseen
-            .iter()
-            .map(|piece| (place(piece), block.stored[*piece].0.len as u64))
-            .collect();
-        self.driver.set_current(*context).map_err(failed())?;
-        let found = hasher.lock().blake3(&places).map_err(failed())?;
-        let right = |(piece, digest): &(&usize, [u8; 32])| block.stored[**piece].1.0 == *digest;
-        let wrong: Vec<usize> = unseen
-            .iter()
-            .zip(found)
-            .filter(|it| !right(it))
-            .map(|(piece, _)| *piece)
-            .collect();
-        if wrong.is_empty() {
-            return Ok(());
+        let mut by_device: BTreeMap<u32, Vec<(usize, usize)>> = BTreeMap::new();
+        for index in full {
+            let unseen = self.unseen.lock().remove(index).unwrap_or_default();
+            let pieces = unseen.into_iter().map(|piece| (*index, piece));
+            let device = blocks[*index].device;
+            by_device.entry(device).or_default().extend(pieces);
         }
-        let mut engine = CopyEngine::new(&self.driver, *context, Direction::ToDevice)
-            .map_err(EngineError::driver("make a stream for restoring"))?;
-        for piece in &wrong {
-            let (part, id) = &block.stored[*piece];
-            let late = || EngineError::Internal("no staging buffer comes back".to_owned());
-            let mut buffer = buffers()?.take(STEP_LIMIT).ok_or_else(late)?;
-            reader.read_verified(id, &mut buffer[..part.len])?;
-            let copied = engine.start(place(piece), buffer, part.len);
-            copied
-                .and_then(|copy| engine.finish(copy))
-                .map(drop)
-                .map_err(EngineError::driver("bring data to the device"))?;
+        let stored = |(index, piece): (usize, usize)| &blocks[index].stored[piece];
+        let place = |at: (usize, usize)| window[at.0] + address_of(&stored(at).0) - blocks[at.0].at;
+        for (device, unseen) in by_device.into_iter().filter(|it| !it.1.is_empty()) {
+            let hasher = self.hashers.get(&device).and_then(OnceLock::get);
+            let nobody = || EngineError::Internal("nobody hashes what has arrived".into());
+            let (context, hasher) = hasher.ok_or_else(nobody)?;
+            let failed = || EngineError::driver("hash what has arrived");
+            let places: Vec<(u64, u64)> = unseen
+                .iter()
+                .map(|at| (place(*at), stored(*at).0.len as u64))
+                .collect();
+            self.driver.set_current(*context).map_err(failed())?;
+            let found = hasher.lock().blake3(&places).map_err(failed())?;
+            let wrong = unseen.iter().zip(found);
+            let wrong = wrong.filter(|(at, digest)| stored(**at).1.0 != *digest);
+            let mut engine = None;
+            for (at, _) in wrong {
+                let (part, id) = stored(*at);
+                let late = || EngineError::Internal("no staging buffer comes back".to_owned());
+                let mut buffer = buffers()?.take(STEP_LIMIT).ok_or_else(late)?;
+                reader.read_verified(id, &mut buffer[..part.len])?;
+                let engine = match &mut engine {
+                    Some(engine) => engine,
+                    None => engine.insert(
+                        CopyEngine::new(&self.driver, *context, Direction::ToDevice)
+                            .map_err(EngineError::driver("make a stream for restoring"))?,
+                    ),
+                };
+                let copied = engine.start(place(*at), buffer, part.len);
+                copied
+                    .and_then(|copy| engine.finish(copy))
+                    .map(drop)
+                    .map_err(EngineError::driver("bring data to the device"))?;
+            }
         }
         Ok(())
     }
@@ -200,10 +218,11 @@ mod tests {
         let reader = store.reader().expect("a reader");
 
         let contexts = BTreeMap::from([(0, context)]);
-        let arrived = Arrived::new(&driver, &contexts, true, WORTH);
-        assert!(!arrived.takes(0, &block, 0), "nobody can check it yet");
+        let arrived = Arrived::new(&driver, &contexts, &HashMap::new(), true, WORTH);
+        assert!(!arrived.takes(&block, 0), "nobody can check it yet");
         arrived.load();
-        assert!(arrived.takes(0, &block, 0) && arrived.takes(0, &block, 1));
+        assert!(arrived.takes(&block, 0) && arrived.takes(&block, 1));
+        arrived.note(0, 0..2);
         // The first half arrives with a wrong bit.
         let mut wrong = halves[0].clone();
         wrong[HALF / 2] ^= 4;
@@ -218,7 +237,7 @@ mod tests {
         let buffers =
             || PinnedPool::new(&driver, 1, 4 << 20).map_err(EngineError::driver("make a buffer"));
         arrived
-            .check(0, &block, window, &reader, buffers)
+            .check(&[0], &[block.clone()], &[window], &reader, buffers)
             .expect("checked");
         let pool = buffers().expect("a buffer");
         let buffer = pool.take(STEP_LIMIT).expect("a buffer");
@@ -228,8 +247,12 @@ mod tests {
             .expect("copied back");
         assert!(buffer[..BYTES as usize] == halves.concat());
 
-        let few = Arrived::new(&driver, &contexts, true, WORTH - 1);
+        let known = arrived.hashers[&0].get().cloned().expect("kernels");
+        let loaded = HashMap::from([(0, known)]);
+        let again = Arrived::new(&driver, &contexts, &loaded, true, WORTH);
+        assert!(again.takes(&block, 0), "they are loaded already");
+        let few = Arrived::new(&driver, &contexts, &loaded, true, WORTH - 1);
         few.load();
-        assert!(!few.takes(0, &block, 0), "little data is not worth it");
+        assert!(!few.takes(&block, 0), "little data is not worth it");
     }
 }

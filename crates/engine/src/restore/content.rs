@@ -22,7 +22,11 @@ use crate::protocol::{Engines, Piece, Source, pieces};
 use crate::{CHUNK, EngineError, Live, Progress, Site};
 
 const IN_FLIGHT: usize = 8;
-/// As many, where no buffer is held by a copy.
+/// Pieces that need no more than buffers of their own.
+const FEW: usize = 4;
+/// Lengths of such buffers are multiples of this.
+const PAGE_BYTES: usize = 4096;
+/// As many in flight, where no buffer is held by a copy.
 const STRAIGHT: usize = 32;
 
 /// A piece and the chunk it is filled from.
@@ -57,17 +61,7 @@ pub(super) fn fill(
     for (piece, _) in late.all().iter().flat_map(|it| &it.stored) {
         chunks.remove(&(piece.buffer, piece.offset));
     }
-    if plan
-        .iter()
-        .any(|piece| !matches!(piece.source, Source::Host { .. }))
-    {
-        site.live
-            .prepare_staging()
-            .map_err(EngineError::driver("make staging buffers"))?;
-    }
-    let quiet = site.live.tier.as_ref().map(|tier| tier.quiet());
     let filled = transfer(&mut site.live, store, &chunks, &plan, progress);
-    drop(quiet);
     site.live.forget_current();
     site.live.conceal(exposed)?;
     filled?;
@@ -163,9 +157,31 @@ fn not_right(live: &mut Live, direct: Vec<Stored>) -> Vec<Stored> {
     wrong.map(|(stored, _)| stored).collect()
 }
 
+/// Buffers for what is read: those there are, or a few where few are needed.
+fn buffers(live: &mut Live, stored: &[Stored]) -> Result<Option<PinnedPool>, EngineError> {
+    let failed = || EngineError::driver("make staging buffers");
+    let devices = stored
+        .iter()
+        .filter(|(piece, _)| !matches!(piece.source, Source::Host { .. }));
+    let lengths: Vec<usize> = devices.map(|(piece, _)| piece.len).collect();
+    let Some(longest) = lengths.iter().max() else {
+        return Ok(None);
+    };
+    live.adopt_staging();
+    if live.staging.is_none() && lengths.len() <= FEW {
+        live.enter_any().map_err(failed())?;
+        let bytes = longest.next_multiple_of(PAGE_BYTES);
+        return PinnedPool::new(&live.driver, lengths.len(), bytes)
+            .map(Some)
+            .map_err(failed());
+    }
+    live.prepare_staging().map_err(failed())?;
+    Ok(live.staging.clone())
+}
+
 /// Reads, checks and copies.
 fn read_all(
-    live: &Live,
+    live: &mut Live,
     engines: &mut Engines,
     reader: &ChunkReader,
     stored: &[Stored],
@@ -174,7 +190,8 @@ fn read_all(
     if stored.is_empty() {
         return Ok(());
     }
-    let pool = live.staging.clone();
+    let pool = buffers(live, stored)?;
+    let live = &*live;
     let (next, helpers) = (AtomicUsize::new(0), helpers());
     let queue = Queue::new(crate::STAGING_BUFFERS, helpers);
     std::thread::scope(|scope| {

@@ -5,35 +5,43 @@
 //!  mapper ── makes memory, maps it in the window, clears what was zero         │
 //!     └────── unmaps it there and maps it at its address ◄── block is full ────┘
 //! ```
-//! What lies in the registered tier is copied from there, hashed before or after (see `arrived`). The program cannot reach the
-//! window, so what is not there yet faults. These threads have their own streams and make contexts current
-//! for themselves; they never touch the session's state.
+//! What lies in the registered tier is copied from there, several pieces at once where they follow each other;
+//! hashes are looked at before or after (see `arrived`). The program cannot reach the window, so what is not
+//! there yet faults; where no program runs before everything is there (an eager restore), blocks are filled at
+//! their own addresses. These threads have their own streams and make contexts current for themselves; they
+//! never touch the session's state.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fermata_abi::sys::driver as cu;
 use fermata_device::layout::PAGE;
 use fermata_device::{
-    ContextHandle, CopyEngine, Direction, Driver, HostEnd, InFlight, PhysicalHandle, PinnedPool,
-    SharedSpan, StreamHandle,
+    ContextHandle, CopyEngine, Direction, Driver, DriverError, HostEnd, InFlight, PhysicalHandle,
+    PinnedPool, SharedSpan, StreamHandle,
 };
 use fermata_store::ChunkReader;
 use parking_lot::Mutex;
 
 use super::arrived::Arrived;
-use super::blocks::{Blocks, address_of};
+use super::background::{Background, Times};
+use super::blocks::{Block, Blocks, address_of};
 use super::lessons::Lessons;
-use super::schedule::{Job, Next, Ready, Schedule, Stand};
+use super::schedule::{Job, Next, Ready, Run, Schedule, Stand};
 use crate::pipeline::{STEP_LIMIT, helpers};
+use crate::tier::Quiet;
 use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Tier};
 
-/// Copies under way at once; an awaited piece waits for no more than these.
-const IN_FLIGHT: usize = 6;
-/// How long threads may take to notice that the session is over.
-const END_TIME: Duration = Duration::from_secs(5);
+/// Pieces being copied at once; an awaited piece waits for no more than these.
+const IN_FLIGHT: usize = 16;
+/// Pieces copied at once where they follow each other: the gaps between copies then cost little.
+pub(super) const STRIDE: usize = 4;
+/// How long memory that is short is waited for, and how often it is tried.
+const ROOM_TIME: Duration = Duration::from_secs(5);
+const ROOM_TURN: Duration = Duration::from_millis(5);
 
 /// What the threads work on.
 pub(super) struct Loader {
@@ -52,55 +60,11 @@ pub(super) struct Loader {
     pub blocks: Arc<Blocks>,
     pub schedule: Arc<Schedule>,
     pub lessons: Arc<Lessons>,
-}
-
-/// A restore under way behind a program. Dropping it ends it.
-pub struct Background {
-    schedule: Arc<Schedule>,
-    thread: Option<std::thread::JoinHandle<()>>,
-    total: u64,
-    begun: Instant,
-}
-
-/// How far a restore is.
-#[derive(Debug, Clone)]
-pub struct Standing {
-    /// Bytes that are there.
-    pub done: u64,
-    /// Bytes in all.
-    pub total: u64,
-    /// How it stands.
-    pub stand: Stand,
-    /// Seconds since it began.
-    pub seconds: f64,
-}
-
-impl Background {
-    /// How far it is.
-    pub fn standing(&self) -> Standing {
-        Standing {
-            done: self.schedule.bytes_done(),
-            total: self.total,
-            stand: self.schedule.stand(),
-            seconds: self.schedule.ended_after(self.begun).as_secs_f64(),
-        }
-    }
-
-    /// Whether everything is there.
-    pub fn is_complete(&self) -> bool {
-        matches!(self.schedule.stand(), Stand::Complete)
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        self.schedule.end(Stand::Cancelled);
-        let until = Instant::now() + END_TIME;
-        // A thread that hangs in the driver ends with the process.
-        while self.thread.as_ref().is_some_and(|it| !it.is_finished()) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
+    /// Whether a program runs meanwhile.
+    pub behind: bool,
+    /// Nothing is registered meanwhile.
+    pub _quiet: Option<Quiet>,
+    pub times: Arc<Times>,
 }
 
 /// Whether the device has faulted, which ends all work on it.
@@ -125,10 +89,13 @@ impl Loader {
         let schedule = Arc::clone(&self.schedule);
         let stored = self.blocks.all().iter().flat_map(|it| &it.stored);
         let total = stored.map(|(piece, _)| piece.len as u64).sum();
+        let times = Arc::clone(&self.times);
         let run = move || {
             let outcome = self.run();
             if outcome.is_ok() {
-                self.lessons.keep();
+                if self.behind {
+                    self.lessons.keep();
+                }
                 self.schedule.end(Stand::Complete);
             }
             self.end_on_error(outcome);
@@ -142,19 +109,27 @@ impl Loader {
             thread: Some(thread),
             total,
             begun: Instant::now(),
+            times,
         })
     }
 
     fn run(&self) -> Result<(), EngineError> {
-        let mut offsets = Vec::with_capacity(self.blocks.all().len());
-        let mut bytes = 0;
-        for block in self.blocks.all() {
-            offsets.push(bytes);
-            bytes += block.len;
-        }
-        let base = self.driver.reserve_addresses(bytes.max(PAGE), PAGE, 0);
-        let base = base.map_err(EngineError::driver("reserve addresses to fill memory at"))?;
-        let window: Vec<u64> = offsets.into_iter().map(|offset| base + offset).collect();
+        let blocks = self.blocks.all();
+        let bytes = blocks.iter().map(|it| it.len).sum::<u64>().max(PAGE);
+        let mut base = None;
+        let window: Vec<u64> = if self.behind {
+            let made = self.driver.reserve_addresses(bytes, PAGE, 0);
+            let mut at =
+                made.map_err(EngineError::driver("reserve addresses to fill memory at"))?;
+            base = Some(at);
+            let place = |block: &Block| {
+                at += block.len;
+                at - block.len
+            };
+            blocks.iter().map(place).collect()
+        } else {
+            blocks.iter().map(|it| it.at).collect()
+        };
         std::thread::scope(|scope| {
             for _ in 0..helpers() {
                 scope.spawn(|| self.end_on_error(self.read()));
@@ -174,9 +149,13 @@ impl Loader {
             idle.and_then(|()| self.driver.synchronize_context())
                 .map_err(EngineError::driver("finish the work given while data came"))?;
         }
-        self.driver
-            .release_addresses(base, bytes.max(PAGE))
-            .map_err(EngineError::driver("give addresses back"))
+        match base {
+            Some(base) => self
+                .driver
+                .release_addresses(base, bytes)
+                .map_err(EngineError::driver("give addresses back")),
+            None => Ok(()),
+        }
     }
 
     fn end_on_error(&self, outcome: Result<(), EngineError>) {
@@ -189,35 +168,74 @@ impl Loader {
     }
 
     fn read(&self) -> Result<(), EngineError> {
-        while let Some((block, piece, urgent)) = self.schedule.take() {
-            let (part, id) = &self.blocks.all()[block].stored[piece];
-            if let Some(span) = self.in_tier(block, piece)? {
+        while let Some(run) = self.schedule.take() {
+            if let Some(span) = self.run_in_tier(run)? {
                 let end = HostEnd::Shared(span);
-                self.schedule.ready(Ready { block, piece, end }, urgent);
+                self.schedule.ready(Ready { run, end });
                 continue;
             }
-            let late = || EngineError::Internal("no staging buffer comes back".to_owned());
-            let mut buffer = self.buffers()?.take(STEP_LIMIT).ok_or_else(late)?;
-            self.reader.read_verified(id, &mut buffer[..part.len])?;
-            let end = HostEnd::Buffer(buffer);
-            self.schedule.ready(Ready { block, piece, end }, urgent);
+            for first in run.first..run.first + run.count {
+                let run = Run {
+                    first,
+                    count: 1,
+                    ..run
+                };
+                let end = self.piece(run.block, first)?;
+                self.schedule.ready(Ready { run, end });
+            }
         }
         Ok(())
     }
 
-    /// A piece where it lies in the registered tier, found to be right or noted to be checked.
-    fn in_tier(&self, index: usize, piece: usize) -> Result<Option<SharedSpan>, EngineError> {
+    /// One piece, found to be right or noted to be checked.
+    fn piece(&self, index: usize, piece: usize) -> Result<HostEnd, EngineError> {
+        let block = &self.blocks.all()[index];
+        let (part, id) = &block.stored[piece];
+        if let Some(tier) = &self.tier
+            && let Some(span) = tier.verified(&self.reader, id, part.len)?
+        {
+            return Ok(HostEnd::Shared(span));
+        }
+        let late = || EngineError::Internal("no staging buffer comes back".to_owned());
+        let mut buffer = self.buffers()?.take(STEP_LIMIT).ok_or_else(late)?;
+        let bytes = &mut buffer[..part.len];
+        if self.arrived.takes(block, piece) {
+            self.reader.read(id, bytes)?;
+            self.arrived.note(index, piece..piece + 1);
+        } else {
+            self.reader.read_verified(id, bytes)?;
+        }
+        let read = part.len as u64;
+        self.times.read.fetch_add(read, Ordering::Relaxed);
+        Ok(HostEnd::Buffer(buffer))
+    }
+
+    /// Pieces that follow each other in the registered tier and on the device, noted to be checked.
+    fn run_in_tier(&self, run: Run) -> Result<Option<SharedSpan>, EngineError> {
         let Some(tier) = &self.tier else {
             return Ok(None);
         };
-        let block = &self.blocks.all()[index];
-        let (part, id) = &block.stored[piece];
-        let span = tier.share(&self.reader.locate(id)?);
-        match span.filter(|span| span.len() == part.len) {
-            Some(span) if self.arrived.takes(index, block, piece) => Ok(Some(span)),
-            Some(_) => Ok(tier.verified(&self.reader, id, part.len)?),
-            None => Ok(None),
+        let block = &self.blocks.all()[run.block];
+        let pieces = run.first..run.first + run.count;
+        let mut places = Vec::with_capacity(run.count);
+        let mut at = address_of(&block.stored[run.first].0);
+        for piece in pieces.clone() {
+            let (part, id) = &block.stored[piece];
+            let place = self.reader.locate(id)?;
+            if address_of(part) != at
+                || place.length as usize != part.len
+                || !self.arrived.takes(block, piece)
+            {
+                return Ok(None);
+            }
+            at += part.len as u64;
+            places.push(place);
         }
+        let span = tier.share_run(&places);
+        if span.is_some() {
+            self.arrived.note(run.block, pieces);
+        }
+        Ok(span)
     }
 
     fn buffers(&self) -> Result<PinnedPool, EngineError> {
@@ -242,18 +260,22 @@ impl Loader {
 
     fn upload(&self, window: &[u64]) -> Result<(), EngineError> {
         let mut engines: HashMap<u32, CopyEngine> = HashMap::new();
-        let mut flying: VecDeque<(u32, usize, u64, InFlight)> = VecDeque::new();
+        let mut flying: VecDeque<(u32, Run, u64, InFlight)> = VecDeque::new();
         let mut current = None;
         loop {
-            let next = self.schedule.next(flying.is_empty());
-            if flying.len() >= IN_FLIGHT || !matches!(next, Next::Item(_)) {
-                while let Some((device, block, bytes, copy)) = flying.pop_front() {
+            let next = match flying.is_empty() {
+                true => self.times.starved.on(|| self.schedule.next(true)),
+                false => self.schedule.next(false),
+            };
+            let under_way: usize = flying.iter().map(|it| it.1.count).sum();
+            if under_way >= IN_FLIGHT || !matches!(next, Next::Item(_)) {
+                while let Some((device, run, bytes, copy)) = flying.pop_front() {
                     let engine = engines.get_mut(&device);
                     let engine =
                         engine.ok_or_else(|| EngineError::Internal("no such engine".into()))?;
-                    let done = engine.finish(copy);
+                    let done = self.times.copies.on(|| engine.finish(copy));
                     drop(done.map_err(EngineError::driver("bring data to the device"))?);
-                    self.schedule.copied(block, bytes);
+                    self.schedule.copied(run, bytes);
                     if !matches!(next, Next::End) {
                         break;
                     }
@@ -264,12 +286,13 @@ impl Loader {
                 Next::Idle => continue,
                 Next::End => return Ok(()),
             };
-            if !self.schedule.await_made(item.block) {
+            if !self.schedule.await_made(item.run.block) {
                 continue;
             }
-            let block = &self.blocks.all()[item.block];
-            let (piece, _) = &block.stored[item.piece];
-            let to = window[item.block] + address_of(piece) - block.at;
+            self.times.first.get_or_init(Instant::now);
+            let block = &self.blocks.all()[item.run.block];
+            let (piece, _) = &block.stored[item.run.first];
+            let to = window[item.run.block] + address_of(piece) - block.at;
             if current != Some(block.device) {
                 self.driver
                     .set_current(self.context(block.device)?)
@@ -284,13 +307,17 @@ impl Loader {
                     entry.insert(made.map_err(EngineError::driver("make a stream for restoring"))?)
                 }
             };
+            let bytes = match &item.end {
+                HostEnd::Shared(span) => span.len() as u64,
+                _ => piece.len as u64,
+            };
             let copy = match item.end {
                 HostEnd::Shared(span) => engine.start_from(to, span),
                 HostEnd::Buffer(buffer) => engine.start(to, buffer, piece.len),
                 HostEnd::Span(_) => continue,
             };
             let copy = copy.map_err(EngineError::driver("bring data to the device"))?;
-            flying.push_back((block.device, item.block, piece.len as u64, copy));
+            flying.push_back((block.device, item.run, bytes, copy));
         }
     }
 
@@ -301,22 +328,36 @@ impl Loader {
             match self.schedule.job() {
                 Job::End => break,
                 Job::Make(index) => {
-                    memory[index] = Some(self.make(index, window[index], &mut streams)?);
+                    let times = &self.times;
+                    let made = times
+                        .make
+                        .on(|| self.make(index, window[index], &mut streams))?;
+                    memory[index] = Some(made);
                     self.schedule.made(index);
+                    if self.schedule.all_made() {
+                        self.times.made.get_or_init(Instant::now);
+                    }
                 }
-                Job::Map(index) => {
-                    let block = &self.blocks.all()[index];
-                    let Some(handle) = memory[index] else {
-                        continue;
-                    };
-                    self.arrived
-                        .check(index, block, window[index], &self.reader, || self.buffers())?;
-                    self.settle(index, window[index], handle)
-                        .map_err(EngineError::driver(format!(
-                            "map {} bytes at {:#x}",
-                            block.len, block.at
-                        )))?;
-                    self.schedule.present(index, handle);
+                Job::Map(full) => {
+                    let (times, blocks) = (&self.times, self.blocks.all());
+                    times.check.on(|| {
+                        let buffers = || self.buffers();
+                        self.arrived
+                            .check(&full, blocks, window, &self.reader, buffers)
+                    })?;
+                    for index in full {
+                        let Some(handle) = memory[index] else {
+                            continue;
+                        };
+                        if self.behind {
+                            let block = &blocks[index];
+                            let settled =
+                                times.map.on(|| self.settle(index, window[index], handle));
+                            let what = || format!("map {} bytes at {:#x}", block.len, block.at);
+                            settled.map_err(EngineError::driver(what()))?;
+                        }
+                        self.schedule.present(index, handle);
+                    }
                 }
                 Job::Release(index) => {
                     let len = self.blocks.all()[index].len;
@@ -338,6 +379,23 @@ impl Loader {
         Ok(())
     }
 
+    /// Memory for a block. A driver takes seconds to give back what a process had that has just ended.
+    fn memory(&self, block: &Block) -> Result<PhysicalHandle, DriverError> {
+        let until = Instant::now() + ROOM_TIME;
+        loop {
+            match self.driver.create_memory(block.device, block.len) {
+                Err(error)
+                    if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY
+                        && Instant::now() < until
+                        && matches!(self.schedule.stand(), Stand::Coming) =>
+                {
+                    self.times.room.on(|| std::thread::sleep(ROOM_TURN));
+                }
+                other => return other,
+            }
+        }
+    }
+
     /// Memory for a block, in the window, with zeros where the image has none but zeros.
     fn make(
         &self,
@@ -351,13 +409,18 @@ impl Loader {
         driver
             .set_current(self.context(block.device)?)
             .map_err(EngineError::driver(operation()))?;
-        let handle = driver
-            .create_memory(block.device, block.len)
+        let handle = self
+            .memory(block)
             .map_err(EngineError::driver(operation()))?;
         let access = cu::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let itself = [block.device];
+        let devices = match self.reachers.get(&block.device) {
+            Some(reachers) if !self.behind => reachers,
+            _ => &itself[..],
+        };
         driver
             .map(at, block.len, 0, handle)
-            .and_then(|()| driver.set_access(at, block.len, access, &[block.device]))
+            .and_then(|()| driver.set_access(at, block.len, access, devices))
             .map_err(EngineError::driver(operation()))?;
         if block.zero.is_empty() {
             return Ok(handle);
@@ -384,12 +447,7 @@ impl Loader {
     }
 
     /// Moves a full block from the window to its address.
-    fn settle(
-        &self,
-        index: usize,
-        window: u64,
-        memory: PhysicalHandle,
-    ) -> Result<(), fermata_device::DriverError> {
+    fn settle(&self, index: usize, window: u64, memory: PhysicalHandle) -> Result<(), DriverError> {
         let block = &self.blocks.all()[index];
         let itself = [block.device];
         let devices = self

@@ -1,13 +1,16 @@
 //! From an image to a session that can run.
 //!
 //! ```text
-//!  read and check ─► does this host suit? ─► objects, in the order they depend on each other ─► content
-//!                                                                    eager: all ────────────────┤
-//!                                            behind the program: what cannot be late, the rest ─┘ by a loader
+//!  read and check ─► does this host suit? ─► objects, in the order they depend on each other
+//!                      ┌──────────────────────────────────────────────────────────────────┘
+//!                      ├─► what cannot be late: now
+//!                      └─► the rest, by a loader ─┬─ eager: waited for
+//!                                                 └─ behind the program: it passes a gate
 //! ```
 //! Nothing is made before everything has been checked that can be.
 
 mod arrived;
+mod background;
 mod blocks;
 mod check;
 mod content;
@@ -26,6 +29,7 @@ use std::time::Instant;
 use fermata_store::Store;
 use parking_lot::Mutex;
 
+use crate::steps::{Step, Steps};
 use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
 use arrived::Arrived;
 use blocks::Blocks;
@@ -34,7 +38,7 @@ use lessons::Lessons;
 use loader::Loader;
 use schedule::Schedule;
 
-pub use loader::{Background, Standing};
+pub use background::{Background, Standing};
 pub use order::Order;
 pub use profile::Profile;
 pub use schedule::Stand;
@@ -56,9 +60,12 @@ pub struct Loaded {
     pub summary: Summary,
     /// Data that is still coming, and the gate that the program must be served behind.
     pub behind: Option<(Background, Box<dyn Gate>)>,
+    /// What the time was spent on.
+    pub steps: Vec<Step>,
 }
 
-/// Rebuilds the session in `image`, whose content is in `store`, in a process that has served nobody.
+/// Rebuilds the session in `image`, whose content is in `store`, in a process that has served nobody. `made` is
+/// called when its objects are there.
 ///
 /// # Errors
 /// [`EngineError`]; the process is then good for nothing but to end.
@@ -68,22 +75,36 @@ pub fn load(
     image: &Path,
     pace: Pace,
     progress: Progress<'_>,
+    made: &mut dyn FnMut(&Live),
 ) -> Result<Loaded, EngineError> {
     let start = Instant::now();
+    let mut steps = Steps::since(start);
+    let quiet = live.tier.as_ref().map(|tier| tier.quiet());
     let (session, table) = files::load(image)?;
     check::table(&session, &table)?;
     check::host(&session, &live.driver)?;
+    steps.add("records", start, 0);
+    let from = Instant::now();
     let mut site = Site { session, live };
     let mut blocks = Blocks::default();
-    let late = matches!(pace, Pace::Behind(_));
-    objects::rebuild(&mut site, late.then_some(&mut blocks))?;
+    objects::rebuild(&mut site, &mut blocks)?;
+    steps.add("objects", from, 0);
+    made(&site.live);
+    let from = Instant::now();
     let chunks = content::fill(&mut site, store, &table, &mut blocks, progress)?;
-    let behind = match pace {
-        Pace::Behind(order) if !blocks.is_empty() => {
-            Some(begin(&mut site, store, image, blocks, order)?)
-        }
-        _ => None,
+    steps.add("now", from, 0);
+    let mut behind = match blocks.is_empty() {
+        true => None,
+        false => Some(begin(&mut site, store, image, blocks, pace)?),
     };
+    if pace == Pace::Eager
+        && let Some((background, mut gate)) = behind.take()
+    {
+        background.complete(progress, &mut steps)?;
+        gate.close(&mut site);
+        site.live.forget_current();
+    }
+    drop(quiet);
     let summary = Summary {
         chunks,
         seconds: start.elapsed().as_secs_f64(),
@@ -93,6 +114,7 @@ pub fn load(
         site,
         summary,
         behind,
+        steps: steps.list(),
     })
 }
 
@@ -102,14 +124,23 @@ fn begin(
     store: &Store,
     image: &Path,
     blocks: Blocks,
-    order: Order,
+    pace: Pace,
 ) -> Result<(Background, Box<dyn Gate>), EngineError> {
     let live = &mut site.live;
     live.forget_current();
     live.adopt_staging();
     let profile = Profile::load(image);
     let pieces: Vec<usize> = blocks.all().iter().map(|it| it.stored.len()).collect();
-    let schedule = Arc::new(Schedule::new(&pieces, &order.of(&blocks, &profile)));
+    let order = match pace {
+        Pace::Eager => Order::Default,
+        Pace::Behind(order) => order,
+    };
+    let stride = match live.tier {
+        Some(_) => loader::STRIDE,
+        None => 1,
+    };
+    let order = order.of(&blocks, &profile);
+    let schedule = Arc::new(Schedule::new(&pieces, &order, stride));
     let blocks = Arc::new(blocks);
     let lessons = Arc::new(Lessons::new(image, profile));
     let devices: std::collections::BTreeSet<u32> =
@@ -117,8 +148,13 @@ fn begin(
     let context = |device: &u32| Some((*device, loader::context_on(live, *device)?));
     let contexts = devices.iter().filter_map(context).collect();
     let bytes = blocks.all().iter().map(|it| it.len).sum();
-    let able = live.device_hashes && live.tier.is_some();
-    let arrived = Arc::new(Arrived::new(&live.driver, &contexts, able, bytes));
+    let arrived = Arc::new(Arrived::new(
+        &live.driver,
+        &contexts,
+        &live.hashers,
+        live.device_hashes,
+        bytes,
+    ));
     let loader = Loader {
         driver: Arc::clone(&live.driver),
         contexts,
@@ -134,6 +170,9 @@ fn begin(
         blocks: Arc::clone(&blocks),
         schedule: Arc::clone(&schedule),
         lessons: Arc::clone(&lessons),
+        behind: pace != Pace::Eager,
+        _quiet: live.tier.as_ref().map(|tier| tier.quiet()),
+        times: Arc::default(),
     };
     let background = loader.start()?;
     let gate = Late::new(schedule, blocks, lessons, arrived);

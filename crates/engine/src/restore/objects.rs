@@ -11,16 +11,16 @@ use crate::live::{LiveContext, LiveFunction, LiveStream};
 use crate::{EngineError, Live, Site};
 
 /// Makes everything but content. Blocks that may come late are left without memory, and named in `late`.
-pub(super) fn rebuild(site: &mut Site, late: Option<&mut Blocks>) -> Result<(), EngineError> {
+pub(super) fn rebuild(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
     let Site { session, live } = site;
     contexts(session, live)?;
     // Modules come before any other memory, so that the driver has the same choice of addresses as before.
     modules(session, live)?;
     functions(session, live)?;
     // Whether memory mentions a variable that has moved must be known before the program runs.
-    match late.filter(|_| live.moved.is_empty()) {
-        Some(late) => late_allocations(session, live, late)?,
-        None => allocations(session, live)?,
+    match live.moved.is_empty() {
+        true => late_allocations(session, live, late)?,
+        false => allocations(session, live)?,
     }
     mapped_memory(session, live)?;
     host_regions(session, live)?;

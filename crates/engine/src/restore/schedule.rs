@@ -22,7 +22,7 @@ use crate::EngineError;
 use crate::pipeline::STEP_LIMIT;
 
 /// Pieces under way that nobody waits for, at most.
-const AHEAD: usize = 16;
+const AHEAD: usize = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -42,10 +42,21 @@ struct Slot {
     urgent: bool,
 }
 
-/// A piece that has been read: of which block, which of its stored pieces, and its bytes.
-pub(super) struct Ready {
+/// Stored pieces of a block that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
     pub block: usize,
-    pub piece: usize,
+    /// The first piece.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
+    /// Whether somebody waits for them.
+    pub urgent: bool,
+}
+
+/// Pieces that can be copied at once, and their bytes.
+pub(super) struct Ready {
+    pub run: Run,
     pub end: HostEnd,
 }
 
@@ -64,8 +75,8 @@ pub(super) enum Next {
 pub(super) enum Job {
     /// Make memory for a block.
     Make(usize),
-    /// All content of a block is there: map it.
-    Map(usize),
+    /// All content of these blocks is there: map them.
+    Map(Vec<usize>),
     /// The memory made for a block is not needed.
     Release(usize),
     /// Every block is settled.
@@ -107,6 +118,8 @@ struct State {
     pieces_left: usize,
     settled: usize,
     unmade: usize,
+    /// Pieces handed out at once, at most.
+    stride: usize,
     stand: Stand,
     ended: Option<Instant>,
 }
@@ -130,8 +143,8 @@ impl State {
         &mut self.slots[block]
     }
 
-    /// The next piece of the first block in `queue` that has one.
-    fn hand(&mut self, urgent: bool) -> Option<(usize, usize)> {
+    /// The next pieces of the first block in `queue` that has some.
+    fn hand(&mut self, urgent: bool) -> Option<Run> {
         loop {
             let queue = if urgent {
                 &mut self.urgent
@@ -144,9 +157,15 @@ impl State {
                 queue.pop_front();
                 continue;
             }
-            slot.handed += 1;
-            self.under_way += 1;
-            return Some((block, self.slots[block].handed - 1));
+            let (first, count) = (slot.handed, self.stride.min(slot.pieces - slot.handed));
+            slot.handed += count;
+            self.under_way += count;
+            return Some(Run {
+                block,
+                first,
+                count,
+                urgent,
+            });
         }
     }
 
@@ -165,8 +184,9 @@ impl State {
 }
 
 impl Schedule {
-    /// Blocks with as many stored pieces as said, to come in `order`, which names each once.
-    pub fn new(pieces: &[usize], order: &[usize]) -> Self {
+    /// Blocks with as many stored pieces as said, to come in `order`, which names each once; up to `stride`
+    /// pieces are handed out at once.
+    pub fn new(pieces: &[usize], order: &[usize], stride: usize) -> Self {
         let slot = |count: &usize| Slot {
             stage: Stage::Absent,
             pieces: *count,
@@ -180,6 +200,7 @@ impl Schedule {
             make: order.iter().copied().collect(),
             pieces_left: pieces.iter().sum(),
             unmade: pieces.len(),
+            stride: stride.max(1),
             ..State::default()
         };
         Self {
@@ -203,29 +224,27 @@ impl Schedule {
         }
     }
 
-    /// A piece to be read: its block, its number there, and whether somebody waits for it. `None` when
-    /// there is none left.
-    pub fn take(&self) -> Option<(usize, usize, bool)> {
+    /// Pieces to be read. `None` when there are none left.
+    pub fn take(&self) -> Option<Run> {
         let mut state = self.state.lock();
         loop {
             if state.over() {
                 return None;
             }
-            if let Some((block, piece)) = state.hand(true) {
-                return Some((block, piece, true));
+            if let Some(run) = state.hand(true) {
+                return Some(run);
             }
             if state.under_way < AHEAD {
-                let (block, piece) = state.hand(false)?;
-                return Some((block, piece, false));
+                return state.hand(false);
             }
             self.wait(&mut state);
         }
     }
 
-    /// A piece has been read.
-    pub fn ready(&self, ready: Ready, urgent: bool) {
+    /// Pieces have been read.
+    pub fn ready(&self, ready: Ready) {
         let mut state = self.state.lock();
-        if urgent {
+        if ready.run.urgent {
             state.ready_urgent.push_back(ready);
         } else {
             state.ready.push_back(ready);
@@ -243,7 +262,7 @@ impl Schedule {
             }
             let item = state.ready_urgent.pop_front();
             if let Some(item) = item.or_else(|| state.ready.pop_front()) {
-                state.pieces_left -= 1;
+                state.pieces_left -= item.run.count;
                 return Next::Item(item);
             }
             if state.pieces_left == 0 {
@@ -271,12 +290,13 @@ impl Schedule {
         }
     }
 
-    /// A piece of `bytes` bytes is on the device.
-    pub fn copied(&self, block: usize, bytes: u64) {
+    /// Pieces of `bytes` bytes in all are on the device.
+    pub fn copied(&self, run: Run, bytes: u64) {
+        let block = run.block;
         let mut state = self.state.lock();
-        state.under_way -= 1;
+        state.under_way -= run.count;
         let slot = state.slot(block);
-        slot.left -= 1;
+        slot.left -= run.count;
         if slot.left == 0 {
             state.full.push_back(block);
         }
@@ -292,8 +312,8 @@ impl Schedule {
             if state.over() {
                 return Job::End;
             }
-            if let Some(block) = state.full.pop_front() {
-                return Job::Map(block);
+            if !state.full.is_empty() {
+                return Job::Map(state.full.drain(..).collect());
             }
             if let Some(block) = state.next_to_make() {
                 return Job::Make(block);
@@ -401,6 +421,19 @@ impl Schedule {
         std::mem::take(&mut self.state.lock().arrived)
     }
 
+    /// Waits until it has ended, `limit` at most, and says how it stands.
+    pub fn await_end(&self, limit: Duration) -> Stand {
+        let until = Instant::now() + limit;
+        let mut state = self.state.lock();
+        while !state.over() && !self.changed.wait_until(&mut state, until).timed_out() {}
+        state.stand.clone()
+    }
+
+    /// Keeps no failure any more, for a caller that tells of it.
+    pub fn forget(&self) {
+        self.state.lock().stand = Stand::Cancelled;
+    }
+
     /// How the restore stands.
     pub fn stand(&self) -> Stand {
         self.state.lock().stand.clone()
@@ -441,14 +474,23 @@ mod tests {
     fn takes(schedule: &Schedule, count: usize) -> Vec<usize> {
         (0..count)
             .map_while(|_| schedule.take())
-            .map(|(block, ..)| block)
+            .map(|run| run.block)
             .collect()
+    }
+
+    fn run(block: usize, first: usize, count: usize, urgent: bool) -> Run {
+        Run {
+            block,
+            first,
+            count,
+            urgent,
+        }
     }
 
     #[test]
     fn what_is_awaited_overtakes_the_order() {
-        let schedule = Schedule::new(&[2, 2, 2], &[2, 1, 0]);
-        assert_eq!(schedule.take(), Some((2, 0, false)));
+        let schedule = Schedule::new(&[2, 2, 2], &[2, 1, 0], 1);
+        assert_eq!(schedule.take(), Some(run(2, 0, 1, false)));
         schedule.want(&[0]);
         schedule.want(&[0]);
         assert_eq!(takes(&schedule, 9), [0, 0, 2, 1, 1]);
@@ -458,7 +500,7 @@ mod tests {
 
     #[test]
     fn a_block_is_present_when_its_last_piece_is_and_it_is_mapped() {
-        let schedule = Schedule::new(&[2, 0], &[0, 1]);
+        let schedule = Schedule::new(&[2, 0], &[0, 1], 1);
         assert_eq!(schedule.job(), Job::Make(0));
         schedule.made(0);
         assert_eq!(schedule.job(), Job::Make(1));
@@ -466,14 +508,14 @@ mod tests {
         assert!(schedule.all_made());
         assert_eq!(
             schedule.job(),
-            Job::Map(1),
+            Job::Map(vec![1]),
             "a block of zeros needs no copy"
         );
         schedule.present(1, PhysicalHandle::default());
         assert_eq!(takes(&schedule, 2), [0, 0]);
-        schedule.copied(0, 10);
-        schedule.copied(0, 10);
-        assert_eq!(schedule.job(), Job::Map(0));
+        schedule.copied(run(0, 0, 1, false), 10);
+        schedule.copied(run(0, 1, 1, false), 10);
+        assert_eq!(schedule.job(), Job::Map(vec![0]));
         assert!(!schedule.have(&[0]) && schedule.have(&[1]));
         schedule.present(0, PhysicalHandle::default());
         assert!(schedule.have_all() && schedule.bytes_done() == 20);
@@ -490,7 +532,7 @@ mod tests {
 
     #[test]
     fn only_what_has_not_begun_to_come_is_dropped() {
-        let schedule = Schedule::new(&[1, 1, 1], &[0, 1, 2]);
+        let schedule = Schedule::new(&[1, 1, 1], &[0, 1, 2], 1);
         assert_eq!(schedule.job(), Job::Make(0));
         assert!(!schedule.drop_block(0), "its memory is being made");
         schedule.made(0);
@@ -506,18 +548,32 @@ mod tests {
 
     #[test]
     fn pieces_nobody_waits_for_are_limited() {
-        let schedule = Schedule::new(&[AHEAD + 1, 1], &[0, 1]);
+        let schedule = Schedule::new(&[AHEAD + 1, 1], &[0, 1], 1);
         assert_eq!(takes(&schedule, AHEAD).len(), AHEAD);
         schedule.want(&[1]);
-        assert_eq!(schedule.take(), Some((1, 0, true)));
-        schedule.copied(1, 1);
-        schedule.copied(0, 1);
-        assert_eq!(schedule.take(), Some((0, AHEAD, false)));
+        let awaited = run(1, 0, 1, true);
+        assert_eq!(schedule.take(), Some(awaited));
+        schedule.copied(awaited, 1);
+        schedule.copied(run(0, 0, 1, false), 1);
+        assert_eq!(schedule.take(), Some(run(0, AHEAD, 1, false)));
+    }
+
+    #[test]
+    fn pieces_that_follow_each_other_are_handed_out_together() {
+        let schedule = Schedule::new(&[5, 1], &[0, 1], 4);
+        let whole = run(0, 0, 4, false);
+        assert_eq!(schedule.take(), Some(whole));
+        assert_eq!(schedule.take(), Some(run(0, 4, 1, false)));
+        assert_eq!(schedule.take(), Some(run(1, 0, 1, false)));
+        assert_eq!(schedule.take(), None);
+        schedule.made(0);
+        schedule.copied(whole, 40);
+        assert_eq!(schedule.job(), Job::Make(1), "a piece of it is missing");
     }
 
     #[test]
     fn the_first_end_is_the_one_that_counts() {
-        let schedule = Schedule::new(&[1], &[0]);
+        let schedule = Schedule::new(&[1], &[0], 1);
         schedule.end(Stand::Missed("x".to_owned()));
         schedule.end(Stand::Complete);
         assert!(matches!(schedule.stand(), Stand::Missed(_)));

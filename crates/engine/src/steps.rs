@@ -1,0 +1,60 @@
+//! What a load has spent its time on.
+
+use std::time::{Duration, Instant};
+
+/// A step of a load. Steps may overlap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// Its name.
+    pub name: &'static str,
+    /// Seconds from the load's begin to its own.
+    pub start: f64,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// Bytes moved, or 0.
+    pub bytes: u64,
+}
+
+/// The steps so far.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    begun: Instant,
+    done: Vec<Step>,
+}
+
+impl Steps {
+    /// None, beginning then.
+    pub fn since(begun: Instant) -> Self {
+        Self {
+            begun,
+            done: Vec::new(),
+        }
+    }
+
+    /// A step that has ended now.
+    pub fn add(&mut self, name: &'static str, from: Instant, bytes: u64) {
+        self.until(name, from, Some(&Instant::now()), bytes);
+    }
+
+    /// A step that has ended then, if it has.
+    pub fn until(&mut self, name: &'static str, from: Instant, end: Option<&Instant>, bytes: u64) {
+        if let Some(end) = end {
+            self.spent(name, from, end.saturating_duration_since(from), bytes);
+        }
+    }
+
+    /// A step that took so long, at once or in parts.
+    pub fn spent(&mut self, name: &'static str, from: Instant, time: Duration, bytes: u64) {
+        self.done.push(Step {
+            name,
+            start: from.saturating_duration_since(self.begun).as_secs_f64(),
+            seconds: time.as_secs_f64(),
+            bytes,
+        });
+    }
+
+    /// All of them.
+    pub fn list(self) -> Vec<Step> {
+        self.done
+    }
+}

@@ -471,14 +471,15 @@ fn read(
     }
 }
 
-/// The variables of a program that its worker gets: those of CUDA, those of softgpu, the limit of its
-/// buffers, and `FERMATA_WORKER_NAME` as `NAME`.
+/// The variables of a program that its worker gets: those of CUDA, those of softgpu, the limits of its
+/// buffers and of what it writes, and `FERMATA_WORKER_NAME` as `NAME`.
 pub fn variables<'a>(env: impl Iterator<Item = (&'a str, OsString)>) -> Variables {
-    const KEPT: [&str; 4] = [
+    const KEPT: [&str; 5] = [
         "CUDA_",
         "NVIDIA_",
         "FERMATA_SOFTGPU_",
         "FERMATA_HOST_BUFFER",
+        "FERMATA_WRITE_RATE",
     ];
     let mut kept = Variables::new();
     let mut explicit = Variables::new();

@@ -12,6 +12,7 @@
 
 mod address_space;
 mod arrays;
+mod beside;
 mod block;
 mod context;
 mod copy;
@@ -38,6 +39,7 @@ mod words;
 
 pub use address_space::AddressSpace;
 pub use arrays::ArrayShape;
+pub use beside::stand_back;
 pub use block::DeviceBlock;
 pub use copy::{CopyBox, CopySide, Endpoint};
 pub use devices::DeviceFacts;

@@ -47,6 +47,8 @@ pub type Daemon = Connection<ToWorker, FromWorker>;
 
 /// Bytes of host memory that may hold what waits for the store, beside staging buffers.
 const HOST_BUFFER: &str = "FERMATA_HOST_BUFFER";
+/// Bytes a second that saves write to storage at most.
+const WRITE_RATE: &str = "FERMATA_WRITE_RATE";
 /// How often a wait for the daemon looks after the program.
 const TURN: Duration = Duration::from_millis(200);
 /// Progress is told at most this often.
@@ -328,10 +330,9 @@ impl Worker {
         let version = driver.version();
         let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
         live.device_hashes = !soft;
-        let buffer = std::env::var(HOST_BUFFER).ok();
-        if let Some(bytes) = buffer.and_then(|text| text.parse().ok()) {
-            live.host_buffer = bytes;
-        }
+        let number = |name| std::env::var(name).ok()?.parse().ok();
+        live.host_buffer = number(HOST_BUFFER).unwrap_or(live.host_buffer);
+        live.write_rate = number(WRITE_RATE).unwrap_or(0);
         if let Some(home) = self.home.filter(|_| kernels_first && !soft) {
             live.load_hash_kernels(0, home)
                 .map_err(|error| host(&error))?;

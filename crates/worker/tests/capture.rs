@@ -283,6 +283,54 @@ fn a_snapshot_that_has_outgrown_its_pool_is_named_for_what_it_is() {
     scene.worker.detach(program);
 }
 
+/// What was put aside is named where it lies, some pieces at a time, and what the store has does not go over the
+/// link again.
+#[test]
+fn a_snapshot_copies_what_the_store_does_not_have() {
+    const MANY: u64 = 150;
+    const SMALL: u64 = 16 << 10;
+    // 2.4 s for all of it.
+    let slow = ("FERMATA_SOFTGPU_HOST_LINK", "1M");
+    let mut worker = Worker::start_with(false, &[slow]);
+    let mut program = worker.attach();
+    program.set_up();
+    let buffers: Vec<u64> = (0..MANY).map(|_| program.alloc(SMALL)).collect();
+    for (value, address) in (1u8..).zip(&buffers) {
+        program.write(*address, &[value; SMALL as usize]);
+    }
+    let mut scene = Scene {
+        worker,
+        folder: tempfile::tempdir().unwrap(),
+        buffers: buffers.clone(),
+        table: 0,
+    };
+    let mut seconds = Vec::new();
+    for image in ["first", "second"] {
+        let prepare = ToWorker::Prepare {
+            store: scene.path("store"),
+            way: Some(Way::Snapshot),
+            pool_bytes: 0,
+            validate: Validate::Content,
+        };
+        let way = Way::Snapshot;
+        assert_eq!(scene.worker.ask(prepare), FromWorker::Prepared { way });
+        scene.worker.detach(program);
+        let image = scene.path(image);
+        std::fs::create_dir(&image).unwrap();
+        let begun = scene.worker.ask(ToWorker::Begin { image });
+        assert_eq!(begun, FromWorker::Begun { way });
+        program = scene.worker.attach();
+        let saved = scene.look(u64::MAX);
+        let FromWorker::Saved(totals) = saved else {
+            panic!("{saved:?}")
+        };
+        assert_eq!(totals.chunks, MANY);
+        seconds.push(totals.seconds);
+    }
+    assert!(seconds[0] > 2.0 && seconds[1] < 1.0, "{seconds:?}");
+    scene.worker.detach(program);
+}
+
 /// After two captures that were overtaken `auto` takes the image of the end, which nothing can overtake.
 #[test]
 fn what_is_overtaken_twice_is_captured_at_its_end() {

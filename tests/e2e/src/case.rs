@@ -210,6 +210,8 @@ pub struct Case {
     pub restore: Restore,
     /// Bytes a second of the software GPU's link to the host; 0 for as fast as it can.
     pub link: u64,
+    /// Bytes a second that images are written with; 0 for as fast as the disk can.
+    pub write_rate: u64,
 }
 
 /// How a case that broke no promise ended.
@@ -258,16 +260,18 @@ impl Case {
         let path = tree.program(self.program.name)?;
         let mark = fermata.mark();
         let options = self.program.options(self.device);
-        let link = self.link.to_string();
-        match (self.moment.call, self.link) {
-            (Some(call), _) => {
-                fermata.run_until(call, &mark, "first", self.device, &path, options)?
-            }
-            (None, 0) => fermata.run("first", self.device, &path, options)?,
-            (None, _) => {
-                let slow = [("FERMATA_SOFTGPU_HOST_LINK", link.as_str())];
-                fermata.run_with(&slow, "first", self.device, &path, options)?
-            }
+        let rates = [
+            ("FERMATA_SOFTGPU_HOST_LINK", self.link.to_string()),
+            ("FERMATA_WRITE_RATE", self.write_rate.to_string()),
+        ];
+        let slow: Vec<(&str, &str)> = rates
+            .iter()
+            .filter(|(_, rate)| rate != "0")
+            .map(|(name, rate)| (*name, rate.as_str()))
+            .collect();
+        match self.moment.call {
+            Some(call) => fermata.run_until(call, &mark, "first", self.device, &path, options)?,
+            None => fermata.run_with(&slow, "first", self.device, &path, options)?,
         };
         if !self.wait_for_moment(fermata, &mark)? {
             return Ok(Outcome::TooLate);
@@ -328,6 +332,8 @@ impl Case {
             coming,
             rolled_back,
             overtaken: told.overtaken,
+            isolated: told.device.stall.isolated_bytes,
+            waits: told.device.stall.waits,
             violations: told.device.validation.violations,
             by: told.device.validation.by,
         }))
@@ -357,7 +363,14 @@ struct Told {
 
 #[derive(Deserialize)]
 struct ToldDevice {
+    stall: ToldStall,
     validation: ToldValidation,
+}
+
+#[derive(Deserialize)]
+struct ToldStall {
+    isolated_bytes: u64,
+    waits: u64,
 }
 
 #[derive(Deserialize)]

@@ -23,6 +23,10 @@ pub struct Timings {
     pub rolled_back: bool,
     /// Buffers that unforeseen writes have reached before their copy.
     pub overtaken: u64,
+    /// Bytes copied aside before the program wrote them.
+    pub isolated: u64,
+    /// Operations that had to wait for copies.
+    pub waits: u64,
     /// Stores that nobody had foreseen, told by kernels that check themselves.
     pub violations: u64,
     /// What vouches for the image.
@@ -59,6 +63,10 @@ pub struct CaseReport {
     pub validated_by: Option<Validate>,
     /// Buffers that unforeseen writes have reached before their copy.
     pub overtaken: u64,
+    /// Bytes copied aside before the program wrote them.
+    pub isolated: u64,
+    /// Operations that had to wait for copies.
+    pub waits: u64,
     /// Stores that nobody had foreseen, told by kernels that check themselves.
     pub violations: u64,
     /// Moment of the checkpoint.
@@ -101,6 +109,8 @@ pub struct Report {
     pub rolled_back: usize,
     /// Cases whose copying was overtaken; a stop has taken the rest.
     pub overtaken: usize,
+    /// Cases in which the program wrote what was not copied yet: aside first, or after a wait.
+    pub overlapped: usize,
     /// Seconds for all of them.
     pub took_s: f64,
     /// Every case.
@@ -121,6 +131,10 @@ impl Report {
             coming: cases.iter().filter(|case| case.coming).count(),
             rolled_back: cases.iter().filter(|case| case.rolled_back).count(),
             overtaken: cases.iter().filter(|case| case.overtaken > 0).count(),
+            overlapped: cases
+                .iter()
+                .filter(|case| case.isolated + case.waits > 0)
+                .count(),
             took_s: took.as_secs_f64(),
             cases,
         }
@@ -129,9 +143,10 @@ impl Report {
     /// One line: `e2e: 20 passed (...), 0 too late, 0 failed in 31.2 s`.
     pub fn summary(&self) -> String {
         format!(
-            "e2e: {} passed ({} overtaken, {} ran before their data, {} rolled back), {} too late, {} failed in \
-             {:.1} s",
+            "e2e: {} passed ({} wrote what was not copied yet, {} overtaken, {} ran before their data, {} rolled \
+             back), {} too late, {} failed in {:.1} s",
             self.passed,
+            self.overlapped,
             self.overtaken,
             self.coming,
             self.rolled_back,

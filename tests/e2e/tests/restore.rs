@@ -23,6 +23,7 @@ fn check(name: &str) -> Result<()> {
             moment,
             restore: Restore::Concurrent,
             link: 0,
+            write_rate: 0,
         };
         match case.run(&tree, &reference)? {
             Outcome::Restored(_) => shown += 1,

@@ -3,7 +3,7 @@
 //! Order: what an operation waits for; slots of a pool that fills up; what the program has not touched;
 //! the rest of the slots. Transfers of the program go first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,9 @@ const PASSES: u32 = 5;
 /// Another pass pays only if the last one has left less than this share to do.
 const SHRINKING: f64 = 0.7;
 
+/// Pieces that are hashed together: 256 MiB take a device 0.15 ms.
+const TOGETHER: usize = 64;
+
 /// A piece's index, and where its copy lies: address and bytes.
 type Aside = (usize, (u64, u64));
 
@@ -39,11 +42,6 @@ pub(crate) struct Conductor {
 impl Conductor {
     /// Copies until nothing is left or the attempt is given up, which a failure does.
     pub(crate) fn run(mut self) -> Sink {
-        if self.shared.purpose == Purpose::Start
-            && let Err(error) = self.hash_isolated()
-        {
-            self.shared.give_up(error);
-        }
         if let Err(error) = self.copy_all() {
             self.shared.give_up(error);
         }
@@ -52,53 +50,26 @@ impl Conductor {
         self.sink
     }
 
-    /// Finds the digests of what has been put aside, so that what the store has need not be copied.
-    fn hash_isolated(&mut self) -> Result<(), EngineError> {
-        let mut by_device: BTreeMap<u32, Vec<Aside>> = BTreeMap::new();
-        {
-            let inner = self.shared.inner.lock();
-            for index in inner.map.indices() {
-                if let State::Isolated { slot, .. } = inner.map.state(index)
-                    && inner.map.digest(index) == Digest::Unknown
-                {
-                    let piece = *inner.map.piece(index);
-                    let pieces = by_device.entry(device_of(&piece)).or_default();
-                    pieces.push((index, (slot, piece.len as u64)));
-                }
-            }
-        }
-        let mut zeros = Zeros::default();
-        for (device, pieces) in by_device {
-            let Some((context, hasher)) = self.hashers.get(&device) else {
-                continue;
-            };
-            let places: Vec<(u64, u64)> = pieces.iter().map(|(_, at)| *at).collect();
-            let found = self
-                .driver
-                .set_current(*context)
-                .and_then(|()| hasher.lock().blake3(&places))
-                .map_err(EngineError::driver(format!(
-                    "hash what was put aside on device {device}"
-                )))?;
-            let mut inner = self.shared.inner.lock();
-            for ((index, (_, bytes)), digest) in pieces.into_iter().zip(found) {
-                inner
-                    .map
-                    .set_digest(index, zeros.digest(digest, bytes as usize));
-            }
-        }
-        Ok(())
-    }
-
     fn copy_all(&mut self) -> Result<(), EngineError> {
         let Self {
             shared,
             driver,
             sink,
-            ..
+            hashers,
         } = self;
+        let mut names = Names::new(shared);
         loop {
-            let mut orders = std::iter::from_fn(|| next(shared, driver));
+            let mut orders = std::iter::from_fn(|| {
+                let (index, mut order) = next(shared, driver)?;
+                match names.name(shared, driver, hashers, index) {
+                    Ok(digest) => order.digest = digest,
+                    Err(error) => {
+                        shared.give_up(error);
+                        return None;
+                    }
+                }
+                Some(order)
+            });
             sink.take(&mut orders, &mut |piece| read(shared, piece))?;
             let mut inner = shared.inner.lock();
             if inner.is_given_up() {
@@ -115,8 +86,76 @@ impl Conductor {
     }
 }
 
+/// Pieces that were put aside while the program stood still, and whose digests are not known: the device finds
+/// them a few at a time, just before they are copied, so that what the store has need not be. All at once they
+/// would keep the program's kernels from the device for 0.7 ms a GiB.
+struct Names {
+    by_device: BTreeMap<u32, VecDeque<Aside>>,
+    zeros: Zeros,
+}
+
+impl Names {
+    fn new(shared: &Shared) -> Self {
+        let mut by_device: BTreeMap<u32, VecDeque<Aside>> = BTreeMap::new();
+        let inner = shared.inner.lock();
+        for index in inner.map.indices() {
+            if let State::Isolated { slot, .. } = inner.map.state(index)
+                && inner.map.digest(index) == Digest::Unknown
+            {
+                let piece = *inner.map.piece(index);
+                let pieces = by_device.entry(device_of(&piece)).or_default();
+                pieces.push_back((index, (slot, piece.len as u64)));
+            }
+        }
+        Self {
+            by_device,
+            zeros: Zeros::default(),
+        }
+    }
+
+    /// What is known of a piece that is about to be copied. The caller's current context may change.
+    fn name(
+        &mut self,
+        shared: &Shared,
+        driver: &Driver,
+        hashers: &HashMap<u32, SharedHasher>,
+        index: usize,
+    ) -> Result<Digest, EngineError> {
+        loop {
+            let device = {
+                let inner = shared.inner.lock();
+                let device = device_of(inner.map.piece(index));
+                let digest = inner.map.digest(index);
+                let left = self.by_device.get(&device);
+                if digest != Digest::Unknown || left.is_none_or(VecDeque::is_empty) {
+                    return Ok(digest);
+                }
+                device
+            };
+            let (Some((context, hasher)), Some(left)) =
+                (hashers.get(&device), self.by_device.get_mut(&device))
+            else {
+                return Ok(Digest::Unknown);
+            };
+            let batch: Vec<Aside> = left.drain(..left.len().min(TOGETHER)).collect();
+            let places: Vec<(u64, u64)> = batch.iter().map(|(_, at)| *at).collect();
+            let found = driver
+                .set_current(*context)
+                .and_then(|()| hasher.lock().blake3(&places))
+                .map_err(EngineError::driver(format!(
+                    "hash what was put aside on device {device}"
+                )))?;
+            let mut inner = shared.inner.lock();
+            for ((index, (_, bytes)), digest) in batch.into_iter().zip(found) {
+                let digest = self.zeros.digest(digest, bytes as usize);
+                inner.map.set_digest(index, digest);
+            }
+        }
+    }
+}
+
 /// The next piece to copy, its state changed accordingly; `None` if there is none just now.
-fn next(shared: &Shared, driver: &Driver) -> Option<Order> {
+fn next(shared: &Shared, driver: &Driver) -> Option<(usize, Order)> {
     let mut inner = shared.inner.lock();
     let yields = inner
         .yield_until
@@ -137,7 +176,7 @@ fn next(shared: &Shared, driver: &Driver) -> Option<Order> {
         }
         None => inner.map.set_copying(index),
     }
-    Some(Order { piece, digest })
+    Some((index, Order { piece, digest }))
 }
 
 fn pick(inner: &mut Inner, driver: &Driver) -> Option<(usize, Option<Slot>)> {

@@ -156,6 +156,7 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
     }
     let staging = sketch.reach.staging.clone();
     let sink = Sink::over(sketch.reach, sketch.tier, store)?;
+    sink.stand_back();
     let mut prepared = Prepared {
         way: sketch.wish.way.unwrap_or(Way::Snapshot),
         vouched: Vouched::default(),

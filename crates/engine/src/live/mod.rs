@@ -99,6 +99,8 @@ pub struct Live {
     pub staging: Option<PinnedPool>,
     /// Bytes of host memory that may hold what waits for the store, beside the staging buffers.
     pub host_buffer: u64,
+    /// Bytes a second that saves write to storage at most; 0 for no limit.
+    pub write_rate: u64,
     /// Staging buffers that are made beside, before anybody needs them.
     pub spare_staging: SpareStaging,
     /// The registered memory tier, if there is one.
@@ -157,6 +159,7 @@ impl Live {
             moved: Moved::default(),
             staging: None,
             host_buffer: HOST_BUFFER,
+            write_rate: 0,
             spare_staging: SpareStaging::default(),
             tier: None,
             current: None,

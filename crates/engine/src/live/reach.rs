@@ -22,6 +22,8 @@ pub(crate) struct Reach {
     pub staging: Option<PinnedPool>,
     /// Bytes of host memory that may hold what waits for the store, beside the staging buffers.
     pub host_buffer: u64,
+    /// Bytes a second that may be written to storage; 0 for no limit.
+    pub write_rate: u64,
 }
 
 impl Live {
@@ -46,6 +48,7 @@ impl Live {
             arrays: arrays.collect(),
             staging: self.staging.clone(),
             host_buffer: self.host_buffer,
+            write_rate: self.write_rate,
         }
     }
 }

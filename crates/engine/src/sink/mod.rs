@@ -27,6 +27,7 @@
 //! - After an error, and when dropped early, nothing of it stays in the store.
 
 mod behind;
+mod pace;
 mod work;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -107,11 +108,16 @@ impl Sink {
         };
         let writer = store.begin_with(options)?;
         Ok(Self {
-            team: Team::start(writer, helpers, reach.host_buffer)?,
+            team: Team::start(writer, helpers, &reach)?,
             engines: Engines::new(reach, Direction::ToHost),
             flying: VecDeque::new(),
             tier,
         })
+    }
+
+    /// The program runs from now on: helpers leave the cores to it.
+    pub fn stand_back(&self) {
+        self.team.flow.stand_back();
     }
 
     /// Saves device and array pieces; see the module. Returns when all their bytes have been read.
@@ -306,6 +312,7 @@ impl Sink {
     /// As [`Sink::take`].
     pub fn close(self) -> Result<Behind, EngineError> {
         self.team.flow.close()?;
+        self.stand_back();
         Ok(Behind::new(self.team))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,18 @@ use fermata_device::HostEnd;
 use fermata_store::{AlignedBuf, ChunkId, PackWriter, Place};
 use parking_lot::Mutex;
 
+use super::pace::Pace;
 use super::{Chunks, Order};
 use crate::digest::{Digest, is_zero};
+use crate::live::Reach;
 use crate::pipeline::{Next, Queue, STEP_LIMIT};
 use crate::{CHUNK, EngineError};
 
 /// Buffers for host memory.
 const OWN_BUFFERS: usize = 16;
+/// Of so many helpers one keeps its share of the cores when the others stand back, so that a program that keeps
+/// all cores busy does not keep an image from being complete.
+const KEEPS_ITS_SHARE: usize = 8;
 /// A piece that differs from its digest is copied this often in all.
 const TRIES: u32 = 3;
 
@@ -70,6 +75,7 @@ pub(super) struct Flow {
     /// Memory between staging buffers and a store that is slower than the link.
     reservoir: Mutex<Reservoir>,
     writer: PackWriter,
+    pace: Pace,
     table: Mutex<BTreeMap<(u64, u64), Entry>>,
     /// Pieces to be copied again; `None` when that cannot be done any more.
     wrong: Mutex<Option<Vec<Job>>>,
@@ -80,6 +86,8 @@ pub(super) struct Flow {
     turns: AtomicU64,
     /// Pieces that have been copied and not been hashed.
     pending: AtomicU64,
+    /// The program runs: its threads, and the one that serves it, go first.
+    behind: AtomicBool,
 }
 
 /// Buffers of [`CHUNK`] bytes, made when they are needed and used again.
@@ -91,23 +99,30 @@ struct Reservoir {
 }
 
 impl Flow {
-    fn new(writer: PackWriter, reserve: u64) -> Self {
+    fn new(writer: PackWriter, reach: &Reach) -> Self {
         let spare = Queue::new(OWN_BUFFERS, 1);
         Self {
             queue: Queue::new(usize::MAX, 1),
             spare,
             reservoir: Mutex::new(Reservoir {
                 free: Vec::new(),
-                left: reserve / CHUNK,
+                left: reach.host_buffer / CHUNK,
             }),
             writer,
+            pace: Pace::new(reach.write_rate),
             table: Mutex::default(),
             wrong: Mutex::new(Some(Vec::new())),
             coming: Mutex::default(),
             tries: Mutex::default(),
             turns: AtomicU64::new(0),
             pending: AtomicU64::new(0),
+            behind: AtomicBool::new(false),
         }
+    }
+
+    /// See [`super::Sink::stand_back`].
+    pub fn stand_back(&self) {
+        self.behind.store(true, Ordering::Release);
     }
 
     /// A number above all before.
@@ -170,9 +185,16 @@ impl Flow {
 
     /// Returns when all that was pushed has been hashed, or the save has failed.
     pub fn wait_until_hashed(&self) {
-        let until = Instant::now() + STEP_LIMIT;
-        while self.pending.load(Ordering::Acquire) > 0 && !self.failed() {
-            if Instant::now() >= until {
+        let (mut last, mut since) = (0, Instant::now());
+        loop {
+            let pending = self.pending.load(Ordering::Acquire);
+            if pending == 0 || self.failed() {
+                return;
+            }
+            if pending != last {
+                (last, since) = (pending, Instant::now());
+            }
+            if since.elapsed() > STEP_LIMIT {
                 self.fail(EngineError::Internal(
                     "the hashing of chunks stalls".to_owned(),
                 ));
@@ -259,8 +281,14 @@ impl Flow {
     }
 
     /// Hashes and stores until nothing more comes.
-    fn work(&self) {
+    fn work(&self, helper: usize) {
+        let mut gives_way = !helper.is_multiple_of(KEEPS_ITS_SHARE);
         while let Next::Item(Load { job, content }) = self.queue.next() {
+            if gives_way && self.behind.load(Ordering::Acquire) {
+                gives_way = false;
+                // Where it may not, the program's steps take longer, no more.
+                fermata_device::stand_back();
+            }
             let len = job.order.piece.len;
             let (bytes, written) = match &content {
                 Content::Copied(end @ HostEnd::Span(_)) => (&end.bytes()[..len], true),
@@ -305,6 +333,10 @@ impl Flow {
                 self.writer.settle(place, &id)?;
             }
             None => {
+                let len = bytes.len() as u64;
+                if !self.writer.has(&id, len) && !self.pace.wait(len, &|| self.failed()) {
+                    return Ok(());
+                }
                 self.writer.put(&id, bytes)?;
             }
         }
@@ -362,8 +394,8 @@ pub(super) struct Team {
 }
 
 impl Team {
-    pub fn start(writer: PackWriter, helpers: usize, reserve: u64) -> Result<Self, EngineError> {
-        let flow = Arc::new(Flow::new(writer, reserve));
+    pub fn start(writer: PackWriter, helpers: usize, reach: &Reach) -> Result<Self, EngineError> {
+        let flow = Arc::new(Flow::new(writer, reach));
         for _ in 0..OWN_BUFFERS {
             // Their pages are touched when they are used.
             let _ = flow.spare.push(AlignedBuf::new(CHUNK as usize));
@@ -372,11 +404,11 @@ impl Team {
             flow,
             threads: Vec::new(),
         };
-        for _ in 0..helpers {
+        for helper in 0..helpers {
             let flow = Arc::clone(&team.flow);
             let thread = std::thread::Builder::new()
                 .name("sink".to_owned())
-                .spawn(move || flow.work());
+                .spawn(move || flow.work(helper));
             let thread = thread.map_err(|error| {
                 EngineError::Internal(format!("cannot start a thread that writes chunks: {error}"))
             })?;

@@ -85,6 +85,9 @@ struct Common {
     /// can
     #[arg(long, default_value_t = 0)]
     link: u64,
+    /// Bytes a second that images are written with, so that pools fill up; 0: as fast as the disk can
+    #[arg(long, default_value_t = 0)]
+    write_rate: u64,
     /// Cases at a time
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -214,6 +217,7 @@ fn run_matrix(
                     moment: lost,
                     restore: common.restore,
                     link: common.link,
+                    write_rate: common.write_rate,
                 };
                 reports.push(describe(&case, Err(error)));
             }
@@ -277,6 +281,7 @@ fn cases(
                 moment: at(i),
                 restore: common.restore,
                 link: common.link,
+                write_rate: common.write_rate,
             };
             (case, reference.clone())
         })
@@ -332,6 +337,8 @@ fn describe(case: &Case, result: Result<Outcome>) -> CaseReport {
         validate: case.protocol.validate,
         validated_by: timings.map(|t| t.by),
         overtaken: timings.map_or(0, |t| t.overtaken),
+        isolated: timings.map_or(0, |t| t.isolated),
+        waits: timings.map_or(0, |t| t.waits),
         violations: timings.map_or(0, |t| t.violations),
         moment: case.moment,
         verdict,

@@ -1,0 +1,66 @@
+//! A limit to what is written to storage, for disks that others use too.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// The longest sleep before it is asked whether anybody still waits.
+const TURN: Duration = Duration::from_millis(50);
+
+/// Hands out time for bytes, to several threads.
+pub(super) struct Pace {
+    /// Bytes a second; 0 for no limit.
+    rate: u64,
+    /// When what has been admitted is written, at that rate.
+    next: Mutex<Instant>,
+}
+
+impl Pace {
+    pub fn new(rate: u64) -> Self {
+        Self {
+            rate,
+            next: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Returns when `bytes` may be written; false if nobody wants them any more.
+    pub fn wait(&self, bytes: u64, given_up: &dyn Fn() -> bool) -> bool {
+        if self.rate == 0 {
+            return true;
+        }
+        let until = {
+            let mut next = self.next.lock();
+            *next = (*next).max(Instant::now())
+                + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+            *next
+        };
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            if given_up() {
+                return false;
+            }
+            std::thread::sleep(left.min(TURN));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_take_their_time_whoever_writes_them() {
+        let (pace, begun) = (Pace::new(1 << 20), Instant::now());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| assert!(pace.wait(50 << 10, &|| false)));
+            }
+        });
+        assert!(begun.elapsed() > Duration::from_millis(90));
+        assert!(!pace.wait(1 << 30, &|| true), "nobody waits any more");
+        assert!(Pace::new(0).wait(u64::MAX, &|| false));
+    }
+}

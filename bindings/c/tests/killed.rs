@@ -68,9 +68,14 @@ fn survives(program: &Path, size: &str, saver: &[&str], seed: u64) {
     );
 }
 
+/// A program, which gives the digest that is recorded for it.
 fn program(dir: &Path, name: &str) -> PathBuf {
     let out = dir.join(name);
     cuda_program(&root().join(format!("programs/app/{name}.cu")), &out);
+    let mut recorded = include_str!("../../../programs/app/digests.txt").lines();
+    let want = recorded.find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+    let want = format!("digest app/{name} {}", want.unwrap());
+    assert_eq!(digest(&run(&mut command(&out))), want);
     out
 }
 

@@ -2,7 +2,7 @@
 """Measures stopped checkpoints into the registered memory tier, and restores from it, on this machine's
 GPU, beside the driver's own checkpoint of the same program, and the same to and from a disk.
 
-    bench/tier.py REPORT.json [--gib 16] [--disk-gib 8] [--without-peer]
+    bench/tier.py REPORT.json [--gib 16] [--disk-gib 8] [--restores 3] [--without-peer]
 
 Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it, and NVIDIA's
 libcudart.so.13 for the native run (FERMATA_NATIVE_CUDART, a folder; searched for else). A step that
@@ -27,7 +27,7 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 def brief(told):
     """What is measured, without the names and places of this machine."""
-    kept = ("mode", "seconds", "stopped_seconds", "command_seconds", "host_bytes", "device", "phases", "digest")
+    kept = ("mode", "seconds", "stopped_seconds", "command_seconds", "host_bytes", "device", "phases", "arrival", "digest")
     return {key: told[key] for key in kept if key in told}
 
 
@@ -64,6 +64,7 @@ class Daemon:
         return brief(document(self.fermata("checkpoint", "hold", "--mode", "stop", "--json")))
 
     def restore(self, name, *flags):
+        """Ends with the program, which has seen that its data is right."""
         self.go.unlink(missing_ok=True)
         begun = time.time()
         told = document(self.fermata("restore", "hold-1", "--name", name, "--detach", "--json", *flags))
@@ -72,6 +73,10 @@ class Daemon:
         self.fermata("wait", name)
         found = re.search(r"digest hold (.*)", self.fermata("logs", name))
         told["digest"] = found.group(1) if found else None
+        sessions = document(self.fermata("ps", "--json"))["sessions"]
+        told["arrival"] = next(it for it in sessions if it["name"] == name).get("arrival")
+        # Its name is free then.
+        subprocess.run([FERMATA, "kill", name], env=self.env, capture_output=True, timeout=60)
         return brief(told)
 
     def end(self):
@@ -102,7 +107,7 @@ def peer(gib, work):
         program.kill()
 
 
-def memory(gib, work):
+def memory(gib, work, restores):
     images = pathlib.Path(f"/dev/shm/fermata-tier-{os.getpid()}")
     bytes_ = gib << 30
     begun = time.time()
@@ -119,12 +124,15 @@ def memory(gib, work):
         told["again"] = daemon.checkpoint()
         daemon.fermata("kill", "hold")
         time.sleep(5)
-        # The tier is being made ready again, which takes memory bandwidth and the driver's time.
-        wait_for(lambda: daemon.tier()[0] >= bytes_, "a registered tier after the checkpoint")
+        told["eager"], told["behind"] = [], []
+        for name, flags in (("eager", ["--eager"]), ("behind", [])) * restores:
+            # The tier is made ready again after the checkpoint, and the image's part of it registered in each worker
+            # that waits; both take memory bandwidth and the driver's time.
+            ready = lambda: daemon.tier()[0] >= bytes_ and daemon.tier()[1] >= 2 * bytes_
+            wait_for(ready, "a registered tier after the checkpoint")
+            time.sleep(1)
+            told[name].append(daemon.restore(name, *flags))
         told["tier_before_restore"] = daemon.tier()
-        told["eager"] = daemon.restore("eager", "--eager")
-        time.sleep(3)
-        told["behind"] = daemon.restore("behind")
         shutil.copy(work / "memory/run/workers.log", work / "workers.log")
         return told
     finally:
@@ -167,11 +175,17 @@ def main():
     parser.add_argument("report")
     parser.add_argument("--gib", type=int, default=16)
     parser.add_argument("--disk-gib", type=int, default=8)
+    parser.add_argument("--restores", type=int, default=3, help="out of memory, of each kind")
     parser.add_argument("--without-peer", action="store_true")
     args = parser.parse_args()
     report = {**facts(), "gib": args.gib}
     work = pathlib.Path(tempfile.mkdtemp())
-    steps = [("memory", lambda: memory(args.gib, work)), ("disk", lambda: disk(args.disk_gib, work))]
+    link = pathlib.Path(__file__).with_name("link.py")
+    steps = [
+        ("link", lambda: document(call(link))),
+        ("memory", lambda: memory(args.gib, work, args.restores)),
+        ("disk", lambda: disk(args.disk_gib, work)),
+    ]
     if not args.without_peer:
         steps.append(("driver_checkpoint", lambda: peer(args.gib, work)))
     for name, step in steps:
@@ -200,9 +214,12 @@ def rates(report):
         device = next((p for p in first["phases"] if p["name"] == "device"), None)
         found["checkpoint_device_GBps"] = device and bytes_ / device["seconds"] / 1e9
         found["checkpoint_stopped_GBps"] = bytes_ / first["stopped_seconds"] / 1e9
-    for name in ("eager", "behind"):
-        if told.get(name):
-            found[f"restore_{name}_command_GBps"] = bytes_ / told[name]["command_seconds"] / 1e9
+    for one in told.get("eager", []):
+        found.setdefault("restore_eager_command_GBps", []).append(bytes_ / one["command_seconds"] / 1e9)
+    for one in told.get("behind", []):
+        found.setdefault("restore_behind_command_s", []).append(one["command_seconds"])
+        arrival = one["arrival"]
+        found.setdefault("restore_behind_data_GBps", []).append(arrival["total"] / arrival["seconds"] / 1e9)
     if report.get("driver_checkpoint"):
         found["driver"] = {k: v for k, v in report["driver_checkpoint"].items() if k != "digest"}
     return found

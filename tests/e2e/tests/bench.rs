@@ -57,6 +57,7 @@ fn restores_are_measured_in_every_order() -> Result<()> {
             number("last_step_ms")?,
         );
         ensure!(command > 0.0 && first > 0.0 && last >= first, "{row:?}");
+        ensure!(number("data_mib")? > 0.0, "{row:?}");
         ensure!(
             ["everything first", "complete"].contains(&row[at("stand")?].as_str()),
             "{row:?}"

@@ -116,12 +116,13 @@ pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
         ],
         columns: vec![
             "order", "command_ms", "first_step_ms", "last_step_ms", "host_ms", "device_ms", "reattach_ms",
-            "late_mib", "late_ms", "late_gb_s", "stand",
+            "data_mib", "data_ms", "data_gb_s", "read_mib", "stand",
         ],
         rows,
         drawn: ("order", vec!["last_step_ms", "first_step_ms", "command_ms"]),
         remarks: vec![
-            "first and last step: from the command until the program has seen it done; late: data that came while it ran".into(),
+            "first and last step: from the command until the program has seen it done".into(),
+            "data: until it was there, before the program ran or behind it; read: what of it did not come straight out of registered memory".into(),
         ],
     })
 }
@@ -140,6 +141,14 @@ fn row(
         found.map(|it| 1e3 * it.seconds)
     };
     let late = arrival.filter(|it| it.stand == ArrivalStand::Complete);
+    let (parts, of) = match late {
+        Some(late) => (&late.steps, ""),
+        None => (&restored.phases, "device."),
+    };
+    let part = |name: &str| parts.iter().find(|it| it.name == format!("{of}{name}"));
+    let data = part("data").filter(|it| it.bytes > 0);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let read = data.map(|_| part("read").map_or(0, |it| it.bytes));
     let stand = match arrival.map(|it| it.stand) {
         None => "everything first",
         Some(ArrivalStand::Coming) => "coming",
@@ -155,9 +164,10 @@ fn row(
         phase("host").into(),
         phase("device").into(),
         phase("reattach").into(),
-        late.map(|it| it.total as f64 / f64::from(1 << 20)).into(),
-        late.map(|it| 1e3 * it.seconds).into(),
-        late.map(|it| it.total as f64 / 1e9 / it.seconds).into(),
+        data.map(|it| mib(it.bytes)).into(),
+        data.map(|it| 1e3 * it.seconds).into(),
+        data.map(|it| it.bytes as f64 / 1e9 / it.seconds).into(),
+        read.map(mib).into(),
         stand.into(),
     ]
 }

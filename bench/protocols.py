@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Measures checkpoints behind a running program on this machine's GPU, beside the stopped one.
 
-    bench/protocols.py REPORT.json [--gib 40] [--memory | --disk FOLDER] [--cases stop,cow:6GiB,...]
+    bench/protocols.py REPORT.json [--gib 40] [--disk FOLDER] [--cases stop,cow:6GiB,...] [--alone]
 
-The program is bench/programs/hot.cu: it rewrites a tenth of its memory every 10 ms. For each case
-it is run under Fermata with a fresh store, checkpointed once, killed, restored from the image and
-ended. The report has, for each: what `fermata checkpoint --json` says, and what the program itself
-saw, from the log of its steps: its usual step, the longest, and the time lost in all.
+The program is bench/programs/hot.cu: it rewrites a tenth of its memory every 10 ms. It is run under
+Fermata and checkpointed once for each case, into a store that has nothing of it; the last image is
+restored. `--alone` runs it anew for each case and restores each image. `driver` is the driver's own
+checkpoint of the same program, `transfer` `cow:6GiB` of one that moves data of its own. The report
+has, for each: what `fermata checkpoint --json` says, and what the program itself saw, from the log of
+its steps: its usual step, the longest, and the time lost in all.
 Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it.
 """
 
@@ -16,6 +18,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -107,59 +110,129 @@ def drivers_own(gib):
         shutil.rmtree(work, ignore_errors=True)
 
 
-def case(name, gib, images, transfer):
-    mode, _, pool = name.partition(":")
-    work = pathlib.Path(tempfile.mkdtemp())
-    shutil.rmtree(images, ignore_errors=True)
-    images.mkdir(parents=True)
-    env = {**os.environ, "FERMATA_RUNTIME_DIR": str(work / "run"), "FERMATA_IMAGE_DIR": str(images)}
-    (work / "run").mkdir()
-    result = {"case": name, "gib": gib, "transfer_mib": transfer}
-    try:
-        if str(images).startswith("/dev/shm"):
-            call(FERMATA, "images", "prepare", int(gib * 1.4) + 2, env=env)
-        go, log = work / "go", work / "steps"
-        program = [TREE / "bench" / "hot", "--gib", gib, "--buffers", 400 if gib >= 8 else 40]
-        program += ["--until", go, "--log", log, "--transfer", transfer]
-        call(FERMATA, "-q", "run", "--detach", "--name", "hot", "--", *program, env=env)
-        sessions = work / "run"
-        settled(log)
-        words = ["checkpoint", "hot", "--json", "--mode", mode] + (["--pool", pool] if pool else [])
-        # The first of a process loads what later ones use; both are told.
-        for run in ("first",):
-            begun = time.time() * 1e6
-            result[run] = document(call(FERMATA, *words, env=env))
-            ended = time.time() * 1e6
-            time.sleep(0.5)
-            result[run + "_seen"] = seen(steps_of(log), begun, ended)
-            result[run + "_gpu_stall_s"] = gpu_stall(result[run])
-        call(FERMATA, "kill", "hot", env=env)
-        time.sleep(4)
-        shutil.copy(log, work / "steps-1")
-        begun = time.time()
-        out = document(
-            call(
-                FERMATA, "restore", "hot-1", "--name", "again", "--detach", "--json",
-                # The log of the steps goes on where the killed program has left it.
-                "--ignore-changed-files", env=env,
-            )
-        )
-        result["restore_s"] = time.time() - begun
-        result["restore"] = {"seconds": out["seconds"], "phases": out["phases"]}
-        go.touch()
-        call(FERMATA, "wait", "again", env=env)
-        text = call(FERMATA, "logs", "again", env=env)
-        found = re.search(r"digest hot ([0-9a-f]+) steps (\d+)", text)
-        result["restored_digest"] = found and found.groups()
-    except Exception as error:  # one case's failure is that case's result
-        result["error"] = str(error)
-    finally:
-        subprocess.run([str(FERMATA), "kill", "hot", "again"], env=env, capture_output=True)
-        subprocess.run(["pkill", "-f", f"{TREE}/bin/fermatad"], capture_output=True)
-        time.sleep(1)
-        shutil.rmtree(work, ignore_errors=True)
+class Bench:
+    """A daemon with folders of its own, and the program running under it."""
+
+    def __init__(self, gib, images, transfer):
+        self.gib, self.images, self.transfer = gib, images, transfer
+        self.work = pathlib.Path(tempfile.mkdtemp())
+        self.go, self.log = self.work / "go", self.work / "steps"
         shutil.rmtree(images, ignore_errors=True)
-    return result
+        images.mkdir(parents=True)
+        (self.work / "run").mkdir()
+        self.env = {
+            **os.environ,
+            "FERMATA_RUNTIME_DIR": str(self.work / "run"),
+            "FERMATA_IMAGE_DIR": str(images),
+        }
+
+    def fermata(self, *words):
+        return call(FERMATA, *words, env=self.env)
+
+    def prepare(self, share):
+        """Makes memory for an image ready."""
+        if str(self.images).startswith("/dev/shm"):
+            self.fermata("images", "prepare", int(self.gib * share) + 2)
+
+    def registered(self, limit=60):
+        """Waits until workers have registered what they can of that memory."""
+        last, since, until = None, time.time(), time.time() + limit
+        while time.time() < until and time.time() - since < 0.6:
+            daemon = json.loads(self.fermata("version", "--json")).get("daemon") or {}
+            now = json.dumps(daemon.get("memory_tier"))
+            if now != last:
+                last, since = now, time.time()
+            time.sleep(0.1)
+
+    def start(self):
+        program = [TREE / "bench" / "hot", "--gib", self.gib, "--buffers", 400 if self.gib >= 8 else 40]
+        program += ["--until", self.go, "--log", self.log, "--transfer", self.transfer]
+        self.fermata("-q", "run", "--detach", "--name", "hot", "--", *program)
+
+    def checkpoint(self, name):
+        mode, _, pool = name.partition(":")
+        words = ["checkpoint", "hot", "--json", "--mode", mode] + (["--pool", pool] if pool else [])
+        begun = time.time() * 1e6
+        told = document(self.fermata(*words))
+        ended = time.time() * 1e6
+        time.sleep(0.5)
+        return {"first": told, "first_seen": seen(steps_of(self.log), begun, ended), "first_gpu_stall_s": gpu_stall(told)}
+
+    def forget(self):
+        for entry in self.images.iterdir():
+            if not entry.name.startswith("."):
+                self.fermata("images", "rm", entry.name)
+        self.fermata("images", "gc")
+
+    def restore(self):
+        """Kills the program, brings it back from its image, and has it end."""
+        image = next(it.name for it in self.images.iterdir() if not it.name.startswith("."))
+        self.fermata("kill", "hot")
+        time.sleep(4)
+        begun = time.time()
+        # The log of the steps goes on where the killed program has left it.
+        words = ["restore", image, "--name", "again", "--detach", "--json", "--ignore-changed-files"]
+        out = document(self.fermata(*words))
+        took = time.time() - begun
+        self.go.touch()
+        self.fermata("wait", "again")
+        found = re.search(r"digest hot ([0-9a-f]+) steps (\d+)", self.fermata("logs", "again"))
+        return {
+            "restore_s": took,
+            "restore": {"seconds": out["seconds"], "phases": out["phases"]},
+            "restored_digest": found and found.groups(),
+        }
+
+    def close(self):
+        subprocess.run([str(FERMATA), "kill", "hot", "again"], env=self.env, capture_output=True)
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                ours = str(self.work).encode() in (process / "environ").read_bytes()
+                if ours and (process / "comm").read_text().strip() == "fermatad":
+                    os.kill(int(process.name), signal.SIGTERM)
+            except OSError:
+                continue  # it has ended meanwhile
+        time.sleep(1)
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.rmtree(self.images, ignore_errors=True)
+
+
+def ready_share(name):
+    """Memory for an image of a case, in terms of the program's: what is copied again takes a place again."""
+    return 1.4 if name.startswith("recopy") else 1.05
+
+
+def in_turn(names, gib, images, transfer, alone):
+    """The results of cases: in one session, of which the last image is restored; or each in its own."""
+    bench = None
+    try:
+        for nth, name in enumerate(names):
+            begun = time.time()
+            result = {"case": name, "gib": gib, "transfer_mib": transfer, "first_of_its_process": alone or nth == 0}
+            try:
+                if bench is None:
+                    bench = Bench(gib, images, transfer)
+                    bench.prepare(ready_share(name))
+                    bench.start()
+                else:
+                    bench.forget()
+                    bench.prepare(ready_share(name))
+                bench.registered()
+                settled(bench.log)
+                result["ready_after_s"] = time.time() - begun
+                result |= bench.checkpoint(name)
+                if alone or nth == len(names) - 1:
+                    result |= bench.restore()
+            except Exception as error:  # one case's failure is that case's result
+                result["error"] = str(error)
+            if bench and (alone or "error" in result):
+                bench.close()
+                bench = None
+            result["took_s"] = time.time() - begun
+            yield result
+    finally:
+        if bench:
+            bench.close()
 
 
 def main():
@@ -167,19 +240,28 @@ def main():
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--gib", type=int, default=40)
     parser.add_argument("--disk", type=pathlib.Path, help="a folder on a disk; else /dev/shm")
-    parser.add_argument("--transfer", type=int, default=0, help="MiB of transfers a step")
-    parser.add_argument("--cases", default="driver,stop,snapshot,cow:6GiB,cow:2GiB,cow:0,recopy")
+    parser.add_argument("--transfer", type=int, default=256, help="MiB of transfers a step in the case `transfer`")
+    parser.add_argument("--cases", default="snapshot,cow:6GiB,cow,recopy,stop,driver,transfer")
+    parser.add_argument("--alone", action="store_true", help="each case in a process of its own, and restored")
     args = parser.parse_args()
     images = (args.disk or pathlib.Path("/dev/shm")) / f"fermata-protocols-{os.getpid()}"
+    names = args.cases.split(",")
+    plain = [name for name in names if name not in ("driver", "transfer")]
+
+    def all_cases():
+        yield from in_turn(plain, args.gib, images, 0, args.alone)
+        if "driver" in names:
+            yield drivers_own(args.gib)
+        if "transfer" in names:
+            for result in in_turn(["cow:6GiB"], args.gib, images, args.transfer, True):
+                yield {**result, "case": "transfer"}
+
     report = {**facts(), "cases": []}
-    for name in args.cases.split(","):
-        if name == "driver":
-            report["cases"].append(drivers_own(args.gib))
-        else:
-            report["cases"].append(case(name, args.gib, images, args.transfer))
+    for last in all_cases():
+        report["cases"].append(last)
         args.report.write_text(json.dumps(report, indent=1) + "\n")
-        last = report["cases"][-1]
-        print(name, json.dumps(last.get("first_seen") or last.get("error")), file=sys.stderr)
+        told = last.get("error") or last.get("first_seen")
+        print(last["case"], f"{last.get('took_s', 0):.0f} s", json.dumps(told), file=sys.stderr)
 
 
 if __name__ == "__main__":

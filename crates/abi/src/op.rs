@@ -12,6 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sys::driver as cu;
+
 /// A handle chosen by the program's library.
 pub type Handle = u64;
 /// An address in the device range or in shared host memory, equal in both processes.
@@ -394,6 +396,66 @@ pub enum Op<'a> {
     GraphLaunch { exec: Handle, stream: StreamRef },
     /// Not answered.
     GraphDestroy { exec: Handle },
+}
+
+impl Op<'_> {
+    /// The context that the operation names, itself or with its stream; not that of a module or an event.
+    pub fn context(&self) -> Option<Handle> {
+        match self {
+            Self::ContextSync { context }
+            | Self::ContextSetLimit { context, .. }
+            | Self::ContextGetLimit { context, .. }
+            | Self::MemInfo { context }
+            | Self::PeerEnable { context, .. }
+            | Self::PeerDisable { context, .. }
+            | Self::ModuleLoad { context, .. }
+            | Self::MemAlloc { context, .. }
+            | Self::HostMap { context, .. }
+            | Self::ArrayCreate { context, .. }
+            | Self::StreamCreate { context, .. }
+            | Self::EventCreate { context, .. }
+            | Self::GraphInstantiate { context, .. } => Some(*context),
+            Self::MemAllocAsync { stream, .. }
+            | Self::MemFreeAsync { stream, .. }
+            | Self::Copy { stream, .. }
+            | Self::Copy3d { stream, .. }
+            | Self::Fill { stream, .. }
+            | Self::StreamSync { stream }
+            | Self::StreamQuery { stream }
+            | Self::StreamWait { stream, .. }
+            | Self::EventRecord { stream, .. }
+            | Self::HostCall { stream, .. }
+            | Self::WriteValue { stream, .. }
+            | Self::WaitValue { stream, .. }
+            | Self::Launch { stream, .. }
+            | Self::GraphLaunch { stream, .. } => Some(stream.context),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a context that reports this is of no use any more.
+pub fn ends_context(status: cu::CUresult) -> bool {
+    matches!(
+        status,
+        cu::CUDA_ERROR_ILLEGAL_ADDRESS
+            | cu::CUDA_ERROR_LAUNCH_TIMEOUT
+            | cu::CUDA_ERROR_ASSERT
+            | cu::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | cu::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | cu::CUDA_ERROR_MISALIGNED_ADDRESS
+            | cu::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | cu::CUDA_ERROR_INVALID_PC
+            | cu::CUDA_ERROR_LAUNCH_FAILED
+            | cu::CUDA_ERROR_ECC_UNCORRECTABLE
+            | cu::CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | cu::CUDA_ERROR_DEVICE_UNAVAILABLE
+            | cu::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | cu::CUDA_ERROR_EXTERNAL_DEVICE
+            | cu::CUDA_ERROR_CONTAINED
+            | cu::CUDA_ERROR_TENSOR_MEMORY_LEAK
+            | cu::CUDA_ERROR_UNKNOWN
+    )
 }
 
 /// A stream, with the context that the legacy default stream (handle 1) belongs to.

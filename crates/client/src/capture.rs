@@ -9,6 +9,7 @@ use fermata_graph::{
 };
 
 use crate::entry::Result;
+use crate::fault;
 use crate::gate::gettid;
 use crate::graphs::{any_capture, refused};
 use crate::session::Session;
@@ -213,6 +214,7 @@ pub fn begin(
     mode: CaptureMode,
     graph: Option<(Handle, &[NodeId])>,
 ) -> Result {
+    fault::check_current()?;
     let stream = session
         .streams
         .get(stream)?

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use crate::entry::Result;
 use crate::handles::{self, Table};
-use crate::link;
 use crate::session::Session;
+use crate::{fault, link};
 
 /// A context.
 #[derive(Debug)]
@@ -65,7 +65,10 @@ pub fn current() -> Result<Arc<Context>> {
 
 /// As [`current`], `None` if there is none or it has been destroyed.
 pub fn current_or_none() -> Option<Arc<Context>> {
-    STACK.with_borrow(|stack| stack.last().cloned())
+    // A thread at its end has no stack any more.
+    STACK
+        .try_with(|stack| stack.borrow().last().cloned())
+        .unwrap_or_default()
 }
 
 /// The current context as the API names it, null if there is none.
@@ -269,11 +272,11 @@ impl Contexts {
         session.events.forget(context.handle);
         session.arrays.forget(context.handle);
         session.memory.forget(context.handle);
-        link::ask(
-            &Op::ContextDestroy {
-                context: context.handle,
-            },
-            link::nothing,
-        )
+        let op = Op::ContextDestroy {
+            context: context.handle,
+        };
+        let ended = link::ask(&op, link::nothing);
+        fault::forget(context.handle);
+        ended
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use fermata_abi::op::{Address, Blob, Op, Place, ReplyBody, StreamRef};
+use fermata_abi::op::{Address, Blob, Handle, Op, Place, ReplyBody, StreamRef};
 use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN};
 use fermata_graph::CopyEnd;
 use fermata_wire::{Pending, Staged};
@@ -251,12 +251,15 @@ fn pieces(len: u64) -> impl Iterator<Item = (u64, u64)> {
 
 /// Pieces of a copy that are under way, oldest first.
 #[derive(Default)]
-pub struct Window(VecDeque<(Pending<'static>, Staged<'static>, u64)>);
+pub struct Window {
+    under_way: VecDeque<(Pending<'static>, Staged<'static>, u64)>,
+    context: Option<Handle>,
+}
 
 impl Window {
     /// Waits until another piece may be sent; `done` gets each piece that has arrived meanwhile.
     pub fn make_room(&mut self, mut done: impl FnMut(&Staged<'_>, u64)) -> Result {
-        while self.0.len() >= WINDOW {
+        while self.under_way.len() >= WINDOW {
             self.take(&mut done)?;
         }
         Ok(())
@@ -268,27 +271,28 @@ impl Window {
             .producer
             .request(op, None)
             .map_err(|error| link::lost(&error))?;
-        self.0.push_back((pending, range, at));
+        self.under_way.push_back((pending, range, at));
+        self.context = op.context();
         Ok(())
     }
 
     /// Waits for all pieces.
     pub fn finish(mut self, mut done: impl FnMut(&Staged<'_>, u64)) -> Result {
-        while !self.0.is_empty() {
+        while !self.under_way.is_empty() {
             self.take(&mut done)?;
         }
         Ok(())
     }
 
     fn take(&mut self, done: &mut impl FnMut(&Staged<'_>, u64)) -> Result {
-        let Some((pending, range, at)) = self.0.pop_front() else {
+        let Some((pending, range, at)) = self.under_way.pop_front() else {
             return Ok(());
         };
         let mut buffer = Vec::new();
         let reply = pending
             .wait(&mut buffer)
             .map_err(|error| link::lost(&error))?;
-        link::success(reply)?;
+        link::success(self.context, reply)?;
         done(&range, at);
         Ok(())
     }
@@ -297,7 +301,7 @@ impl Window {
 impl Drop for Window {
     /// After a failure: staged ranges must not be reused while the worker may still use them.
     fn drop(&mut self) {
-        while !self.0.is_empty()
+        while !self.under_way.is_empty()
             && self.take(&mut |_, _| ())
                 != Err(fermata_abi::sys::driver::CUDA_ERROR_DEVICE_UNAVAILABLE)
         {}

@@ -10,8 +10,8 @@ use crate::context::Context;
 use crate::entry::Result;
 use crate::graphs::any_capture;
 use crate::handles::{self, Table};
-use crate::link;
 use crate::session::session;
+use crate::{fault, link};
 
 /// All events.
 #[derive(Debug, Default)]
@@ -70,7 +70,8 @@ impl Events {
         }
         link::post(&Op::EventDestroy {
             event: event.handle,
-        })
+        })?;
+        fault::check(event.context.handle)
     }
 
     /// The event behind a handle.

@@ -21,6 +21,7 @@ mod devices;
 mod entry;
 mod event;
 mod exact;
+mod fault;
 mod fork;
 mod gate;
 mod graphs;

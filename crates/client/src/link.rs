@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 
-use fermata_abi::op::{Launch, Op, Reply, ReplyBody, StreamRef};
+use fermata_abi::op::{Handle, Launch, Op, Reply, ReplyBody, StreamRef};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
     CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS,
@@ -14,7 +14,7 @@ use fermata_abi::sys::driver::{
 use fermata_wire::{Producer, Side, Staged, WireError};
 
 use crate::entry::Result;
-use crate::notice;
+use crate::{fault, notice};
 
 static LINK: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
 static FAILED: AtomicU32 = AtomicU32::new(CUDA_SUCCESS);
@@ -79,6 +79,7 @@ pub fn current() -> Result<&'static Link> {
 /// Sends an operation that is not answered.
 #[inline]
 pub fn post(op: &Op<'_>) -> Result {
+    fault::check_op(op)?;
     current()?.producer.post(op).map_err(|error| lost(&error))
 }
 
@@ -98,7 +99,7 @@ pub fn ask<T>(op: &Op<'_>, take: impl FnOnce(ReplyBody<'_>) -> Result<T>) -> Res
         .producer
         .ask(op, &mut buffer)
         .map_err(|error| lost(&error))?;
-    take(success(reply)?)
+    take(success(op.context(), reply)?)
 }
 
 /// As [`ask`], for answers that may be long; the answer's text is handed to `text` in any case.
@@ -115,7 +116,7 @@ pub fn ask_long<T>(
         .map_err(|error| lost(&error))?;
     let reply = pending.wait(&mut buffer).map_err(|error| lost(&error))?;
     text(reply.text);
-    take(success(reply)?)
+    take(success(op.context(), reply)?)
 }
 
 /// A range of the staging area.
@@ -144,11 +145,12 @@ pub fn pair(body: ReplyBody<'_>) -> Result<(u64, u64)> {
     }
 }
 
-/// The body of a successful reply.
-pub fn success(reply: Reply<'_>) -> Result<ReplyBody<'_>> {
+/// The body of a successful reply to an operation that names `context`.
+pub fn success(context: Option<Handle>, reply: Reply<'_>) -> Result<ReplyBody<'_>> {
     if reply.status == CUDA_SUCCESS {
         return Ok(reply.body);
     }
+    fault::learn(context, reply.status);
     if FAULTS.contains(&reply.status) && !reply.text.is_empty() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| notice::write(&format!("the device reported a fault: {}", reply.text)));

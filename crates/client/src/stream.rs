@@ -14,7 +14,7 @@ use crate::graphs::any_capture;
 use crate::handles::{self, Table};
 use crate::link;
 use crate::session::{Session, session};
-use crate::{fork, gate, recent};
+use crate::{fault, fork, gate, recent};
 
 /// All streams the program made, and the hidden ones of its threads.
 #[derive(Debug, Default)]
@@ -90,7 +90,8 @@ impl Streams {
         }
         link::post(&Op::StreamDestroy {
             stream: stream.handle,
-        })
+        })?;
+        fault::check(stream.context.handle)
     }
 
     /// The stream behind a handle; `None` for the legacy default stream.

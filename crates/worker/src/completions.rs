@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use fermata_abi::op::{Address, Handle, ReplyBody, STREAM_LEGACY, StreamRef};
+use fermata_abi::op::{Address, Handle, ReplyBody, STREAM_LEGACY, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, EventHandle, PinnedBuffer};
 use fermata_wire::Ticket;
@@ -276,7 +276,7 @@ impl Server {
             if self.faults.observe(context, error) {
                 self.last_words(context);
             }
-            if crate::errors::is_fatal(error.code) {
+            if ends_context(error.code) {
                 // Nothing of a dead context runs any more.
                 for stream in self.queues.busy_streams(Some(context)) {
                     self.queues.complete(stream, u64::MAX);

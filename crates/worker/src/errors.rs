@@ -3,7 +3,7 @@
 //! An operation nobody waits for fails silently at first; its context remembers the error until a
 //! synchronising operation is answered. An error that kills the context is remembered for ever.
 
-use fermata_abi::op::{Handle, Op, StreamRef};
+use fermata_abi::op::{Handle, Op, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, MemoryError, ModuleRefused};
 use fermata_engine::HandleMap;
@@ -71,30 +71,6 @@ impl From<postcard::Error> for OpError {
     }
 }
 
-/// Whether a context that reports this is of no use any more.
-pub(crate) fn is_fatal(code: cu::CUresult) -> bool {
-    matches!(
-        code,
-        cu::CUDA_ERROR_ILLEGAL_ADDRESS
-            | cu::CUDA_ERROR_LAUNCH_TIMEOUT
-            | cu::CUDA_ERROR_ASSERT
-            | cu::CUDA_ERROR_HARDWARE_STACK_ERROR
-            | cu::CUDA_ERROR_ILLEGAL_INSTRUCTION
-            | cu::CUDA_ERROR_MISALIGNED_ADDRESS
-            | cu::CUDA_ERROR_INVALID_ADDRESS_SPACE
-            | cu::CUDA_ERROR_INVALID_PC
-            | cu::CUDA_ERROR_LAUNCH_FAILED
-            | cu::CUDA_ERROR_ECC_UNCORRECTABLE
-            | cu::CUDA_ERROR_NVLINK_UNCORRECTABLE
-            | cu::CUDA_ERROR_DEVICE_UNAVAILABLE
-            | cu::CUDA_ERROR_CONTEXT_IS_DESTROYED
-            | cu::CUDA_ERROR_EXTERNAL_DEVICE
-            | cu::CUDA_ERROR_CONTAINED
-            | cu::CUDA_ERROR_TENSOR_MEMORY_LEAK
-            | cu::CUDA_ERROR_UNKNOWN
-    )
-}
-
 /// Errors not told yet, by context.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
@@ -113,7 +89,7 @@ impl Faults {
     /// Any operation has failed; only what kills the context is remembered.
     /// Whether it has done so only now.
     pub fn observe(&mut self, context: Handle, error: &OpError) -> bool {
-        let new = is_fatal(error.code) && !self.fatal.contains_key(&context);
+        let new = ends_context(error.code) && !self.fatal.contains_key(&context);
         if new {
             self.fatal.insert(context, error.clone());
         }
@@ -188,34 +164,7 @@ pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<Handle> {
         of_module(&module)
     };
     let of_event = |event: &Handle| session.events.get(*event).ok().map(|it| it.context);
-    match op {
-        Op::ContextSync { context }
-        | Op::ContextSetLimit { context, .. }
-        | Op::ContextGetLimit { context, .. }
-        | Op::MemInfo { context }
-        | Op::PeerEnable { context, .. }
-        | Op::PeerDisable { context, .. }
-        | Op::ModuleLoad { context, .. }
-        | Op::MemAlloc { context, .. }
-        | Op::HostMap { context, .. }
-        | Op::ArrayCreate { context, .. }
-        | Op::StreamCreate { context, .. }
-        | Op::EventCreate { context, .. }
-        | Op::GraphInstantiate { context, .. } => Some(*context),
-        Op::MemAllocAsync { stream, .. }
-        | Op::MemFreeAsync { stream, .. }
-        | Op::Copy { stream, .. }
-        | Op::Copy3d { stream, .. }
-        | Op::Fill { stream, .. }
-        | Op::StreamSync { stream }
-        | Op::StreamQuery { stream }
-        | Op::StreamWait { stream, .. }
-        | Op::EventRecord { stream, .. }
-        | Op::HostCall { stream, .. }
-        | Op::WriteValue { stream, .. }
-        | Op::WaitValue { stream, .. }
-        | Op::Launch { stream, .. }
-        | Op::GraphLaunch { stream, .. } => Some(stream.context),
+    op.context().or_else(|| match op {
         Op::ModuleUnload { module }
         | Op::VariableGet { module, .. }
         | Op::FunctionGet { module, .. } => of_module(module),
@@ -228,7 +177,7 @@ pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<Handle> {
         | Op::EventElapsed { start: event, .. } => of_event(event),
         Op::GraphUpdate { exec, .. } => session.executables.get(*exec).ok().map(|it| it.context),
         _ => None,
-    }
+    })
 }
 
 /// The stream that an operation issues work to, or destroys.

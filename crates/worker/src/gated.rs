@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, Handle, Op, ReplyBody};
+use fermata_abi::op::{Address, Handle, Op, ReplyBody, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_engine::Passage;
 use fermata_wire::{Consumer, Event};
 
-use crate::errors::{OpError, is_fatal};
+use crate::errors::OpError;
 use crate::serve::{Ended, Requests, Server};
 
 /// Gates have deadlines of their own; one that holds an operation longer than this is broken.
@@ -58,7 +58,7 @@ impl Server {
             return true;
         }
         let fatal = match outcome {
-            Err(error) if is_fatal(error.code) => Some(error),
+            Err(error) if ends_context(error.code) => Some(error),
             _ if reports => context.and_then(|context| self.faults.fatal(context)),
             _ => None,
         };

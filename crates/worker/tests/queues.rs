@@ -180,6 +180,13 @@ fn what_parked_work_uses_is_given_up_after_it() {
     });
     assert!(!freed.wait_for(Duration::from_millis(200)).unwrap());
     assert!(!set.is_done());
+    // They wait beside everything else, not before it.
+    program.post(&Op::EventRecord {
+        event: OTHER_EVENT,
+        stream: FREE,
+        flags: 0,
+    });
+    assert_eq!(soon(&program, &Op::EventSync { event: OTHER_EVENT }), 0);
     let_go(&program);
     for pending in [freed, set] {
         assert!(pending.wait_for(LIMIT).unwrap());

@@ -13,9 +13,14 @@ use fermata_e2e::scene::Scene;
 const COMPILE_LIMIT: Duration = Duration::from_secs(120);
 const RUN_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is answered otherwise on purpose: memory is not shared with other processes, and where managed
-/// memory would rather be is not recorded under Fermata.
-const OWN_ANSWERS: [&str; 3] = ["cudaIpcGetMemHandle", "cudaIpcOpenMemHandle", "-2"];
+/// What is answered otherwise on purpose: memory is not shared with other processes, where managed memory
+/// would rather be is not recorded under Fermata, and there a dead context does not come back.
+const OWN_ANSWERS: [&str; 4] = [
+    "cudaIpcGetMemHandle",
+    "cudaIpcOpenMemHandle",
+    "-2",
+    "cudaDeviceReset(): 700",
+];
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/cudart/tests")
@@ -100,15 +105,42 @@ fn errors_stick_where_the_vendors_do() -> Result<()> {
     let expected = std::fs::read_to_string(sources().join("faults.expected"))?;
     for part in expected.split("== ").filter(|part| !part.is_empty()) {
         let (mode, expected) = part.split_once('\n').context("a mode and its lines")?;
-        let found = alone(&scene, &program, &[mode])?;
-        compare(mode, &found, expected)?;
+        compare(mode, &alone(&scene, &program, &[mode])?, expected)?;
+        // One program of a session uses CUDA, and that child is a second one.
+        if mode != "fork" {
+            let found = under_fermata(&scene, &program, &[mode])?;
+            let found: Vec<&str> = found.lines().filter(|line| !says(line)).collect();
+            compare(
+                &format!("{mode} under Fermata"),
+                &found.join("\n"),
+                expected,
+            )?;
+        }
     }
     scene.close()
 }
 
 #[test]
+fn every_call_on_a_dead_context_answers_as_on_an_h200() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "sticky")?;
+    let expected = std::fs::read_to_string(sources().join("sticky.expected"))?;
+    compare("alone", &alone(&scene, &program, &[])?, &expected)?;
+    compare(
+        "under Fermata",
+        &under_fermata(&scene, &program, &[])?,
+        &expected,
+    )?;
+    scene.close()
+}
+
+/// Whether this is what the failed assertion of `faults.cu` says.
+fn says(text: &str) -> bool {
+    text.contains("Assertion `threadIdx.x > 5` failed.")
+}
+
+#[test]
 fn what_a_failed_assertion_says_reaches_standard_error() -> Result<()> {
-    let says = |text: &str| text.contains("Assertion `threadIdx.x > 5` failed.");
     let scene = Scene::new()?;
     let program = compile(&scene, "faults")?;
     let mut alone = Command::new(&program);

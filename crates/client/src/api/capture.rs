@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::graph::ids;
 use crate::capture::{begin, end, exchange_mode, mode, mode_number};
 use crate::entry::{Result, array, driver_api, get, put, put_if};
+use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::session::session;
 
@@ -36,6 +37,7 @@ driver_api! {
     }
 
     fn cuStreamEndCapture(stream: sys::CUstream, graph: *mut sys::CUgraph) {
+        fault::check_current()?;
         put(graph, core::ptr::null_mut())?;
         put(graph, to_pointer(end(session()?, stream)?))
     }
@@ -102,6 +104,7 @@ driver_api! {
 }
 
 fn status_of(stream: sys::CUstream) -> Result<sys::CUstreamCaptureStatus> {
+    fault::check_current()?;
     let session = session()?;
     let status = match session.streams.get(stream)? {
         Some(stream) => session.graphs.lock().captures.status(stream.handle),
@@ -127,6 +130,7 @@ unsafe fn info(
     after: *mut *const sys::CUgraphNode,
     count: *mut usize,
 ) -> Result {
+    fault::check_current()?;
     let session = session()?;
     let now = status_of(stream)?;
     // SAFETY: by the caller's promise.

@@ -9,6 +9,7 @@ use fermata_abi::sys::driver as sys;
 use crate::capture;
 use crate::context::{current, current_pointer, pop, push, set_current};
 use crate::entry::{driver_api, get, put, put_if};
+use crate::fault;
 use crate::link;
 use crate::managed;
 use crate::session::session;
@@ -160,6 +161,7 @@ driver_api! {
     }
 
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        fault::check_current()?;
         session()?;
         current()?;
         // The range of every device of the last ten years.
@@ -175,6 +177,7 @@ driver_api! {
     }
 
     fn cuCtxSetCacheConfig(config: sys::CUfunc_cache) {
+        fault::check_current()?;
         session()?;
         current()?;
         // A preference: devices without a configurable cache take no notice either.

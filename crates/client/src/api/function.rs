@@ -7,6 +7,7 @@ use fermata_abi::sys::driver as sys;
 
 use crate::context::with_current;
 use crate::entry::{Result, driver_api, put, put_if};
+use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::module::Function;
 use crate::session::session;
@@ -52,6 +53,7 @@ driver_api! {
 
 /// The function behind a handle, which may also be a kernel's.
 pub(super) fn find(function: sys::CUfunction) -> Result<Arc<Function>> {
+    fault::check_current()?;
     let modules = &session()?.modules;
     match modules
         .functions

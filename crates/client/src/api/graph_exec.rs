@@ -11,6 +11,7 @@ use super::graph_params::{copy_node, kernel_node, memset_node};
 use crate::capture;
 use crate::context::current;
 use crate::entry::{Result, driver_api, get, put, put_if};
+use crate::fault;
 use crate::graphs::Stale;
 use crate::handles::{of, to_pointer};
 use crate::link;
@@ -86,6 +87,7 @@ driver_api! {
     }
 
     fn cuGraphUpload(exec: sys::CUgraphExec, stream: sys::CUstream) {
+        fault::check_current()?;
         let session = session()?;
         session.streams.resolve(stream)?;
         lower::refresh(session, of(exec), session.graphs.lock().exec(exec)?)

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::function::find;
 use crate::context::{current, with_current};
 use crate::entry::Result;
+use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::launch::with_params;
 use crate::session::session;
@@ -20,6 +21,7 @@ use crate::session::session;
 /// # Safety
 /// The parameter lists are as the API demands.
 pub(super) unsafe fn kernel_node(params: &sys::CUDA_KERNEL_NODE_PARAMS) -> Result<KernelNode> {
+    fault::check_current()?;
     let session = session()?;
     let context = if params.ctx.is_null() {
         current()?
@@ -95,6 +97,7 @@ pub(super) fn kernel_params(
 
 /// A copy node's parameters.
 pub(super) fn copy_node(copy: &sys::CUDA_MEMCPY3D, context: sys::CUcontext) -> Result<Copy> {
+    fault::check_current()?;
     let context = if context.is_null() {
         with_current(|context| Ok(context.handle))?
     } else {
@@ -225,6 +228,7 @@ pub(super) fn from_copy(copy: &Copy) -> sys::CUDA_MEMCPY3D {
 
 /// A fill node's parameters.
 pub(super) fn memset_node(params: &sys::CUDA_MEMSET_NODE_PARAMS) -> Result<MemsetNode> {
+    fault::check_current()?;
     if !matches!(params.elementSize, 1 | 2 | 4) || params.width == 0 || params.height == 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }

@@ -7,6 +7,7 @@ use fermata_abi::sys::driver as sys;
 
 use crate::context::current;
 use crate::entry::{Result, driver_api, put};
+use crate::fault;
 use crate::host;
 use crate::mirror::{Block, Kind};
 use crate::session::session;
@@ -36,6 +37,7 @@ driver_api! {
     }
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: c_uint) {
+        fault::check_current()?;
         let session = session()?;
         let context = current()?;
         if flags & sys::CU_MEMHOSTREGISTER_IOMEMORY != 0 {
@@ -113,6 +115,7 @@ fn pinned(size: usize, flags: c_uint) -> Result<*mut c_void> {
 }
 
 fn find(pointer: *mut c_void) -> Result<std::sync::Arc<Block>> {
+    fault::check_current()?;
     let block = session()?.memory.find(pointer.addr() as Address);
     block
         .filter(|block| block.is_host())
@@ -122,6 +125,7 @@ fn find(pointer: *mut c_void) -> Result<std::sync::Arc<Block>> {
 /// Hints about managed memory change nothing here, where it is shared memory; but their range must be
 /// such memory.
 pub(super) fn check_hint(address: sys::CUdeviceptr, size: usize) -> Result {
+    fault::check_current()?;
     let managed = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
     let fine = session()?.memory.holds(address, size as u64, managed);
     if fine {

@@ -11,6 +11,7 @@ use crate::callback::{self, Callback};
 use crate::capture;
 use crate::context::Context;
 use crate::entry::{Result, array, driver_api, get};
+use crate::fault;
 use crate::handles::of;
 use crate::launch::{Shape, check, launch, with_params};
 use crate::managed;
@@ -128,6 +129,7 @@ fn issue(
     attributes: Vec<LaunchAttribute<'_>>,
     stream: sys::CUstream,
 ) -> Result {
+    fault::check(context.handle)?;
     check(function, &shape)?;
     if capture::add(session, stream, || {
         Ok(NodeKind::Kernel(node(function, shape, params, &attributes)))

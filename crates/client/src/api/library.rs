@@ -8,6 +8,7 @@ use super::function::put_param;
 use super::module::read_image;
 use crate::context::{current, current_or_none, with_current};
 use crate::entry::{driver_api, put, put_if, text};
+use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::image;
 use crate::session::session;
@@ -129,6 +130,7 @@ driver_api! {
         kernel: sys::CUkernel,
         device: sys::CUdevice,
     ) {
+        fault::check_current()?;
         let session = session()?;
         session.devices.get(device)?;
         let kernel = session.modules.kernels.get(of(kernel), sys::CUDA_ERROR_INVALID_HANDLE)?;
@@ -149,6 +151,7 @@ driver_api! {
     }
 
     fn cuKernelSetCacheConfig(kernel: sys::CUkernel, _config: sys::CUfunc_cache, device: sys::CUdevice) {
+        fault::check_current()?;
         let session = session()?;
         session.devices.get(device)?;
         session.modules.kernels.get(of(kernel), sys::CUDA_ERROR_INVALID_HANDLE).map(|_| ())

@@ -9,6 +9,7 @@ use fermata_graph::{MemOp, MemOpKind, NodeKind};
 use crate::capture;
 use crate::context::current;
 use crate::entry::{Result, driver_api, put};
+use crate::fault;
 use crate::handles::{of, to_pointer};
 use crate::link;
 use crate::managed;
@@ -67,11 +68,13 @@ driver_api! {
     }
 
     fn cuStreamGetFlags(stream: sys::CUstream, flags: *mut c_uint) {
+        fault::check_current()?;
         let stream = session()?.streams.get(stream)?;
         put(flags, stream.map_or(sys::CU_STREAM_DEFAULT, |stream| stream.flags))
     }
 
     fn cuStreamGetPriority(stream: sys::CUstream, priority: *mut c_int) {
+        fault::check_current()?;
         let stream = session()?.streams.get(stream)?;
         put(priority, stream.map_or(0, |stream| stream.priority))
     }

@@ -110,8 +110,8 @@ api! {
     }
 
     fn cuStreamEndCapture(stream: cu::CUstream, out: Out<cu::CUgraph>) {
-        let stream = Stream::resolve_any(stream)?;
         out.set_if_wanted(std::ptr::null_mut());
+        let stream = Stream::resolve(stream)?;
         out.set_if_wanted(to_pointer(capture::end(driver()?, &stream)?.handle));
         Ok(())
     }

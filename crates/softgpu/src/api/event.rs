@@ -60,9 +60,9 @@ api! {
     }
 
     fn cuEventDestroy_v2 | fn cuEventDestroy(event: cu::CUevent) {
-        driver()?.events.remove(to_handle(event)).ok_or(INVALID_HANDLE)?;
+        let gone = driver()?.events.remove(to_handle(event)).ok_or(INVALID_HANDLE)?;
         capture::forget_event(to_handle(event));
-        Ok(())
+        gone.context.check()
     }
 
     fn cuEventElapsedTime_v2 | fn cuEventElapsedTime(

@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
 use fermata_abi::sys::driver as cu;
-use fermata_graph::{Edge, EdgeData, NodeId, dot};
+use fermata_graph::{Edge, EdgeData, NodeId, NodeKind, dot};
 
 use super::args::{In, Name, Out};
 use super::graph_params::{generic, node_ids};
@@ -201,13 +201,20 @@ pub fn add(
     out: Out<cu::CUgraphNode>,
     graph: &Arc<GraphObject>,
     after: &[(NodeId, EdgeData)],
-    kind: fermata_graph::NodeKind,
+    kind: NodeKind,
 ) -> Result {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    if !matches!(kind, fermata_graph::NodeKind::ChildGraph(_)) {
-        Work::check(driver()?, &context::current()?, &kind)?;
+    if !matches!(kind, NodeKind::ChildGraph(_)) {
+        let context = context::current_any()?;
+        if matches!(
+            kind,
+            NodeKind::Kernel(_) | NodeKind::Memcpy(_) | NodeKind::Memset(_)
+        ) {
+            context.check()?;
+        }
+        Work::check(driver()?, &context, &kind)?;
     }
     let id = graph.with_mut(|graph| graph.add(kind, after))?;
     out.set(to_pointer(graph.node_handle(driver()?, id)))

@@ -9,6 +9,7 @@ use fermata_graph::NodeKind;
 use super::args::{In, Out};
 use super::init::driver;
 use crate::capture;
+use crate::context;
 use crate::error::{INVALID_VALUE, Result};
 use crate::memory::{Advice, Kind};
 use crate::stream::Stream;
@@ -42,6 +43,9 @@ fn ordinal(location: &cu::CUmemLocation) -> Result<c_int> {
 }
 
 fn advise(address: u64, len: usize, kind: cu::CUmem_advise, device: c_int) -> Result {
+    if let Ok(context) = context::current_any() {
+        context.check()?;
+    }
     check_managed(address, len)?;
     if device != CPU {
         driver()?.device(device)?;

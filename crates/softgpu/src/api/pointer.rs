@@ -94,7 +94,7 @@ api! {
         attribute: cu::CUpointer_attribute,
         address: cu::CUdeviceptr,
     ) {
-        context::current()?;
+        context::current_any()?;
         let range = driver()?.memory.find(address).ok_or(INVALID_VALUE)?;
         answer(out, attribute, address, &range)
     }
@@ -105,7 +105,7 @@ api! {
         out: In<*mut c_void>,
         address: cu::CUdeviceptr,
     ) {
-        context::current()?;
+        context::current_any()?;
         let range = driver()?.memory.find(address);
         for index in 0..count as usize {
             let (attribute, out) = (attributes.get_at(index)?, Out::from_raw(out.get_at(index)?));
@@ -122,7 +122,7 @@ api! {
         attribute: cu::CUpointer_attribute,
         address: cu::CUdeviceptr,
     ) {
-        context::current()?;
+        context::current_any()?;
         if attribute != cu::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
             return Err(INVALID_VALUE);
         }

@@ -39,7 +39,7 @@ api! {
         let stream = driver()?.streams.remove(to_handle(handle)).ok_or(INVALID_HANDLE)?;
         capture::abandon(&stream);
         stream.destroy();
-        Ok(())
+        stream.context.check()
     }
 
     fn cuStreamSynchronize(handle: cu::CUstream) {
@@ -80,11 +80,11 @@ api! {
     }
 
     fn cuStreamGetPriority(handle: cu::CUstream, priority: Out<c_int>) {
-        priority.set(Stream::resolve_any(handle)?.priority.load(Ordering::Relaxed))
+        priority.set(Stream::resolve(handle)?.priority.load(Ordering::Relaxed))
     }
 
     fn cuStreamGetFlags(handle: cu::CUstream, flags: Out<c_uint>) {
-        flags.set(Stream::resolve_any(handle)?.flags)
+        flags.set(Stream::resolve(handle)?.flags)
     }
 
     fn cuStreamGetId(handle: cu::CUstream, id: Out<c_ulonglong>) {

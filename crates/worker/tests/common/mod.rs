@@ -269,12 +269,12 @@ impl Program {
     pub fn ask(&self, op: &Op<'_>) -> Answer {
         let room = self.producer.stage(256 << 10).unwrap();
         let mut buffer = Vec::new();
-        let reply = self
-            .producer
-            .request(op, Some(&room))
-            .unwrap()
-            .wait(&mut buffer)
-            .unwrap();
+        let pending = self.producer.request(op, Some(&room)).unwrap();
+        assert!(
+            pending.wait_for(Duration::from_secs(60)).unwrap(),
+            "no answer: {op:?}"
+        );
+        let reply = pending.wait(&mut buffer).unwrap();
         if reply.status != 0 {
             return Answer::Error(reply.status, reply.text.to_owned());
         }

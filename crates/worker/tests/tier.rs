@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::{Program, Worker};
-use fermata_control::worker::{FromWorker, Pace, Tier, ToWorker};
+use fermata_control::worker::{
+    Failure, FailureKind, FromWorker, Order, Pace, Stand, Tier, ToWorker,
+};
 use fermata_store::image::ChunkTable;
 use fermata_store::{ChunkId, Store};
 
@@ -182,6 +184,74 @@ fn an_image_through_the_tier_is_that_of_the_ordinary_way() {
 #[test]
 fn so_it_is_where_the_device_hashes() {
     equal_images(true);
+}
+
+/// One bit of a chunk of the image, in the pack that workers have registered.
+fn damage(place: &Place, image: &str) {
+    let reader = place.open().reader().unwrap();
+    let (_, _, _, id) = *table(image)
+        .iter()
+        .find(|it| it.2 == 4 << 20)
+        .expect("a whole chunk");
+    let (at, pack) = (
+        reader.locate(&id).unwrap().offset + 100,
+        reader.pack_of(&id).unwrap(),
+    );
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(pack)
+        .unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 16], at).unwrap();
+}
+
+#[test]
+fn what_the_device_finds_damaged_is_never_the_programs() {
+    let place = Place::new();
+    place.ready(1, 32 << 20);
+    let mut worker = Worker::start_with(false, &[]);
+    keep_until(&mut worker, &place, 32 << 20);
+    let program = worker.attach();
+    program.set_up();
+    fill(&program);
+    worker.detach(program);
+    let image = place.image("image");
+    saved(&mut worker, &place, &image);
+    damage(&place, &image);
+    let damaged =
+        |failure: &Failure| failure.kind == FailureKind::Damaged && !failure.message.is_empty();
+    for pace in [Pace::Eager, Pace::Behind(Order::Default)] {
+        let mut second = Worker::start_with(false, &[]);
+        let until = Instant::now() + Duration::from_secs(20);
+        while keep(&mut second, &place, 1 << 40).registered == 0 {
+            assert!(Instant::now() < until);
+        }
+        let answer = second.ask(ToWorker::Load {
+            store: place.store(),
+            image: image.clone(),
+            pace,
+        });
+        match (pace, answer) {
+            (Pace::Eager, FromWorker::Failed(failure)) => assert!(damaged(&failure), "{failure:?}"),
+            (Pace::Behind(_), FromWorker::Loaded { .. }) => loop {
+                assert!(Instant::now() < until);
+                match second.ask(ToWorker::Restoring) {
+                    FromWorker::Restoring(it) => match it.stand {
+                        Stand::Coming => std::thread::sleep(Duration::from_millis(5)),
+                        Stand::Failed(failure) => {
+                            assert!(damaged(&failure), "{failure:?}");
+                            break;
+                        }
+                        other => panic!("{other:?}"),
+                    },
+                    other => panic!("{other:?}"),
+                }
+            },
+            (_, other) => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(super) struct Arrived {
 
 impl Arrived {
     /// For devices with these contexts, with the kernels that are `loaded` there; none hashes where `able` is
-    /// false, or there is little data.
+    /// false, or there is little data and the kernels are not loaded.
     pub fn new(
         driver: &Arc<Driver>,
         contexts: &BTreeMap<u32, ContextHandle>,
@@ -55,11 +55,12 @@ impl Arrived {
             }
             (*device, place)
         };
-        let devices = contexts.iter().filter(|_| able && bytes >= WORTH);
+        let places = contexts.iter().filter(|_| able).map(place);
+        let places = places.filter(|it| bytes >= WORTH || it.1.get().is_some());
         Self {
             driver: Arc::clone(driver),
             contexts: contexts.clone(),
-            hashers: devices.map(place).collect(),
+            hashers: places.collect(),
             unseen: Mutex::default(),
         }
     }
@@ -249,10 +250,12 @@ mod tests {
 
         let known = arrived.hashers[&0].get().cloned().expect("kernels");
         let loaded = HashMap::from([(0, known)]);
-        let again = Arrived::new(&driver, &contexts, &loaded, true, WORTH);
+        let again = Arrived::new(&driver, &contexts, &loaded, true, WORTH - 1);
         assert!(again.takes(&block, 0), "they are loaded already");
-        let few = Arrived::new(&driver, &contexts, &loaded, true, WORTH - 1);
+        let few = Arrived::new(&driver, &contexts, &HashMap::new(), true, WORTH - 1);
         few.load();
         assert!(!few.takes(&block, 0), "little data is not worth it");
+        let unable = Arrived::new(&driver, &contexts, &loaded, false, WORTH);
+        assert!(!unable.takes(&block, 0));
     }
 }

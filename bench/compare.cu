@@ -9,7 +9,6 @@
 #include <mpi.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +16,8 @@
 #include <string>
 
 #include <cuda_runtime.h>
+
+#include "data.cuh"
 #ifdef WITH_FTI
 #include "fti.h"
 #else
@@ -38,19 +39,6 @@ static void fine(bool ok, const char *what, const char *why = "") {
 }
 #define CUDA(call) fine((call) == cudaSuccess, #call)
 
-__device__ static uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-}
-
-__global__ void fill(uint64_t *a, size_t n, uint64_t seed) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        a[i] = mix(i + seed * 0x9e3779b97f4a7c15ull);
-    }
-}
-
 // Changes all words of a fifth of the blocks, others for each seed.
 __global__ void touch(uint64_t *a, size_t n, size_t words, uint64_t seed) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
@@ -61,28 +49,14 @@ __global__ void touch(uint64_t *a, size_t n, size_t words, uint64_t seed) {
     }
 }
 
-__global__ void add(const uint64_t *a, size_t n, unsigned long long *out) {
-    unsigned long long s = 0;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        s += mix(a[i] + i);
-    }
-    atomicAdd(out, s);
-}
-
-static uint64_t sum() {
+static uint64_t digest() {
     unsigned long long *out, value = 0;
     CUDA(cudaMalloc(&out, 8));
     CUDA(cudaMemset(out, 0, 8));
-    add<<<512, 256>>>(data, bytes / 8, out);
+    sum<<<512, 256>>>(data, bytes / 8, out);
     CUDA(cudaMemcpy(&value, out, 8, cudaMemcpyDeviceToHost));
     CUDA(cudaFree(out));
     return value;
-}
-
-static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
 }
 
 static double slowest(double mine) {
@@ -299,7 +273,7 @@ int main(int argc, char **argv) {
         CUDA(cudaDeviceSynchronize());
         report("back", now() - start, now() - start);
     }
-    unsigned long long mine = sum(), all = 0;
+    unsigned long long mine = digest(), all = 0;
     MPI_Reduce(&mine, &all, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0) {
         printf("{\"what\":\"sum\",\"sum\":%llu}\n", all);

@@ -3,12 +3,12 @@
 // Device memory is checkpointed in full, unchanged, and with 5, 20, 50 and 80 % of
 // its blocks changed; then recovered from the differential and from a full one; and
 // written as a plain file. What was recovered is compared with what was there.
+#include "data.cuh"
 #include "fermata.h"
 
 #include <cuda_runtime.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -26,39 +26,12 @@ static void fine(bool ok, const char *what) {
 #define FINE(call) fine((call) == FERMATA_OK, #call)
 #define CUDA(call) fine((call) == cudaSuccess, #call)
 
-__device__ static uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-}
-
-__global__ void fill(uint64_t *a, size_t n, uint64_t seed) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        a[i] = mix(i + seed * 0x9e3779b97f4a7c15ull);
-    }
-}
-
 // Changes one word in `percent` of the blocks.
 __global__ void touch(uint64_t *a, size_t blocks, size_t words, int percent, uint64_t seed) {
     size_t b = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     if (b < blocks && (b * 37 + seed) % 100 < (size_t)percent) {
         a[b * words + (b * 101) % words] += seed + 1;
     }
-}
-
-__global__ void sum(const uint64_t *a, size_t n, unsigned long long *out) {
-    unsigned long long s = 0;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        s += mix(a[i] + i);
-    }
-    atomicAdd(out, s);
-}
-
-static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
 }
 
 static uint64_t digest(const uint64_t *a, size_t n) {

@@ -132,6 +132,16 @@ pub(crate) fn numbers(comm: &dyn Comm, mine: u64) -> Result<Vec<u64>> {
         .collect())
 }
 
+/// Every rank's pairs of a rank and a checkpoint's number, by rank.
+pub(crate) fn pairs(comm: &dyn Comm, mine: &[(u32, u64)]) -> Result<Vec<Vec<(u32, u64)>>> {
+    let words = mine.iter().flat_map(|(rank, n)| [u64::from(*rank), *n]);
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    let pair = |b: &[[u8; 8]; 2]| (u64::from_le_bytes(b[0]) as u32, u64::from_le_bytes(b[1]));
+    let said = exchange(comm, &bytes)?;
+    let of = |bytes: &Vec<u8>| bytes.as_chunks().0.as_chunks().0.iter().map(pair).collect();
+    Ok(said.iter().map(of).collect())
+}
+
 /// Ends a step for all ranks alike: if it failed anywhere, it fails everywhere.
 pub(crate) fn together<T>(comm: &dyn Comm, mine: Result<T>) -> Result<T> {
     if comm.size() == 1 {

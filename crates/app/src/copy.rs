@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 
-use fermata_store::image::{CHUNKS, ChunkTable, ChunkTableWriter, Draft, Image};
+use fermata_store::image::{ChunkTable, Draft, Image};
 use fermata_store::{AlignedBuf, ChunkId, ChunkReader, PackWriter};
 
 use crate::comm::{exchange, together};
@@ -20,7 +20,7 @@ use crate::record::Record;
 use crate::site::Site;
 use crate::staging::PIECE;
 use crate::stream::once;
-use crate::{AppError, Result};
+use crate::{AppError, Result, table};
 
 const OP: &str = "copy the checkpoint to the next level";
 
@@ -109,15 +109,6 @@ impl Copy {
 
     /// Gives the image its name; all its chunks are published.
     fn enter(self, image: &Image) -> Result<()> {
-        let op = AppError::store(OP);
-        let mut copied = ChunkTableWriter::new();
-        for chunk in self.table.records() {
-            copied
-                .push(chunk.buffer, chunk.offset, chunk.length, chunk.id)
-                .map_err(&op)?;
-        }
-        copied.write(&self.draft.path().join(CHUNKS)).map_err(&op)?;
-        self.draft.commit(image.manifest().clone()).map_err(&op)?;
-        Ok(())
+        table::commit(self.draft, &self.table, image.manifest().clone(), OP)
     }
 }

@@ -40,6 +40,7 @@ mod staging;
 mod status;
 mod stream;
 mod streams;
+mod table;
 mod transfer;
 mod variable;
 mod ways;

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::comm::{Comm, exchange, together};
+use crate::comm::{Comm, pairs, together};
 use crate::layout::Layout;
 use crate::ring::{Ring, send};
 use crate::site::Site;
@@ -51,22 +51,13 @@ impl Keeper {
     /// Every copy that any rank has. Collective.
     pub(crate) fn all(&self, comm: &dyn Comm) -> Result<Vec<Holding>> {
         let mine = together(comm, self.own(comm.size()))?;
-        let bytes: Vec<u8> = mine
-            .iter()
-            .flat_map(|(owner, sequence)| [u64::from(*owner), *sequence])
-            .flat_map(u64::to_le_bytes)
-            .collect();
-        let said = exchange(comm, &bytes)?;
         let mut all = Vec::new();
-        for (holder, bytes) in said.iter().enumerate() {
-            for pair in bytes.as_chunks::<16>().0 {
-                let (owner, sequence) = pair.split_at(8);
-                all.push(Holding {
-                    holder: holder as u32,
-                    owner: number(owner) as u32,
-                    sequence: number(sequence),
-                });
-            }
+        for (holder, kept) in pairs(comm, &mine)?.into_iter().enumerate() {
+            all.extend(kept.into_iter().map(|(owner, sequence)| Holding {
+                holder: holder as u32,
+                owner,
+                sequence,
+            }));
         }
         Ok(all)
     }
@@ -84,10 +75,6 @@ impl Keeper {
     pub(crate) fn prune(&self, ranks: u32, complete: u64, keep: usize) -> Result<()> {
         (0..ranks).try_for_each(|owner| self.site(owner).prune(complete, keep))
     }
-}
-
-pub(crate) fn number(bytes: &[u8]) -> u64 {
-    bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
 }
 
 /// Copies every rank's checkpoint of this number to the next rank in the ring. Collective.

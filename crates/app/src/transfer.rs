@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use fermata_store::image::{CHUNKS, ChunkTable, ChunkTableWriter, Draft, Image, Manifest};
+use fermata_store::image::{ChunkTable, Draft, Image, Manifest};
 use fermata_store::{ChunkId, ChunkReader, PackWriter, StoreError};
 
 use crate::comm::Comm;
@@ -21,7 +21,8 @@ use crate::record::{KEY, Record};
 use crate::ring::{receive, send};
 use crate::site::Site;
 use crate::staging::PIECE;
-use crate::{AppError, Result};
+use crate::table::again;
+use crate::{AppError, Result, table};
 
 const OP: &str = "copy the checkpoint between ranks";
 
@@ -47,14 +48,10 @@ impl Outgoing {
     pub(crate) fn open(site: &Site, image: &Image) -> Result<Self> {
         let op = AppError::store(OP);
         let table = image.chunk_table().map_err(&op)?;
-        let mut copy = ChunkTableWriter::new();
-        for r in table.records() {
-            copy.push(r.buffer, r.offset, r.length, r.id).map_err(&op)?;
-        }
         let manifest = image.manifest().encode();
         let mut header = (manifest.len() as u64).to_le_bytes().to_vec();
         header.extend_from_slice(&manifest);
-        header.extend_from_slice(&copy.encode());
+        header.extend_from_slice(&again(&table, OP)?.encode());
         Ok(Self {
             header,
             table,
@@ -227,20 +224,11 @@ impl Incoming {
 
     /// Completes the copy.
     pub(crate) fn finish(self) -> Result<()> {
-        let op = AppError::store(OP);
         if let Some(failure) = self.failure {
             return Err(failure);
         }
-        self.writer.finish().map_err(&op)?;
-        let mut table = ChunkTableWriter::new();
-        for r in self.table.records() {
-            table
-                .push(r.buffer, r.offset, r.length, r.id)
-                .map_err(&op)?;
-        }
-        table.write(&self.draft.path().join(CHUNKS)).map_err(&op)?;
-        self.draft.commit(self.manifest).map_err(&op)?;
-        Ok(())
+        self.writer.finish().map_err(AppError::store(OP))?;
+        table::commit(self.draft, &self.table, self.manifest, OP)
     }
 
     /// Receives all of a checkpoint from one rank.

@@ -390,6 +390,67 @@ fn with_room_on_devices() {
     assert!(moved[0].0 == 0.0 && moved[1].0 > 0.0, "{moved:?}");
 }
 
+/// A peer whose memory the program wants while data waits in it: it gets it as soon as that has drained, and nothing
+/// is lost, neither with nor without enough of it for the next checkpoint.
+#[test]
+fn a_peer_gets_its_memory_back_while_the_checkpoint_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = [
+        ("FERMATA_SOFTGPU_DEVICES", "2".to_owned()),
+        ("FERMATA_SOFTGPU_MEMORY", (40 << 20).to_string()),
+        ("FERMATA_SOFTGPU_HOST_LINK", (16 << 20).to_string()),
+    ];
+    alone("with_a_peer_that_wants_its_memory", dir.path(), &settings);
+}
+
+#[test]
+#[ignore = "is started by the test above"]
+fn with_a_peer_that_wants_its_memory() {
+    const BYTES: usize = 12 << 20;
+    type Alloc = unsafe extern "C" fn(*mut u64, usize) -> i32;
+    const OUT_OF_MEMORY: i32 = 2;
+    let folder = std::path::PathBuf::from(std::env::var_os("FERMATA_TEST_FOLDER").unwrap());
+    let cuda = Cuda::get();
+    let address = cuda.device(BYTES);
+    cuda.use_device(1);
+    let with = |c: &mut fermata_app::Config| c.stage_bytes = 6 << 20;
+    let mut s = session(&folder, with);
+    s.protect(1, at(address, BYTES), BYTE).unwrap();
+    cuda.write(address, &noise(BYTES, 1));
+    s.checkpoint(1, Level::Local).unwrap();
+    let last = |s: &fermata_app::Session| s.status().last.unwrap();
+    cuda.use_device(1);
+    // SAFETY: the function of this name has this type; the arguments are live locals or plain values.
+    let alloc = unsafe { cuda.library.get::<Alloc>(b"cuMemAlloc_v2").unwrap() };
+    let (mut all, mut refused) = (0, 0);
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        // SAFETY: as above.
+        match unsafe { alloc(&mut all, 37 << 20) } {
+            0 => break,
+            code => assert_eq!(code, OUT_OF_MEMORY),
+        }
+        refused += 1;
+        assert!(std::time::Instant::now() < until, "it does not come back");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(refused > 0, "nothing waited on the peer");
+    s.wait(Duration::from_secs(60)).unwrap();
+    assert!(last(&s).predicted_seconds > 0.0);
+    // The peer has next to no room now: all that does not fit goes to the host.
+    cuda.write(address, &noise(BYTES, 2));
+    s.checkpoint(2, Level::Local).unwrap();
+    s.wait(Duration::from_secs(60)).unwrap();
+    drop(s);
+    let mut back = vec![0; BYTES];
+    let mut s = session(&folder, |_| ());
+    s.protect(1, host(&mut back), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 2);
+    assert!(back == noise(BYTES, 2));
+    s.load(1).unwrap();
+    assert!(back == noise(BYTES, 1));
+}
+
 /// Whichever allocation or copy of ours fails once, what a checkpoint said it has stored comes back.
 #[test]
 fn a_failing_allocation_or_copy_costs_at_most_one_checkpoint() {

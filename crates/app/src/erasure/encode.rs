@@ -14,7 +14,6 @@ use super::group::Stripes;
 use super::parity::{KEY, Parity, Stream};
 use crate::comm::{Comm, exchange, together};
 use crate::layout::Layout;
-use crate::partner::number;
 use crate::stream::Reading;
 use crate::{AppError, Result};
 
@@ -222,4 +221,8 @@ impl Made {
         self.draft.commit(manifest).map_err(&op)?;
         Ok(())
     }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
 }

@@ -15,9 +15,8 @@ mod group;
 mod parity;
 mod rebuild;
 
-use crate::comm::{Comm, exchange, together};
+use crate::comm::{Comm, pairs, together};
 use crate::layout::Layout;
-use crate::partner::number;
 use crate::site::Site;
 use crate::{AppError, Config, Level, Result};
 
@@ -74,15 +73,7 @@ impl Erasure {
     /// The checkpoints whose parity any rank holds, as pairs of a member and a number. Collective.
     pub(crate) fn all(&self, comm: &dyn Comm) -> Result<Vec<(u32, u64)>> {
         let mine = together(comm, self.own())?;
-        let bytes: Vec<u8> = mine
-            .iter()
-            .flat_map(|(member, sequence)| [u64::from(*member), *sequence])
-            .flat_map(u64::to_le_bytes)
-            .collect();
-        let said = exchange(comm, &bytes)?;
-        let pairs = said.iter().flat_map(|bytes| bytes.as_chunks::<16>().0);
-        let pair = |b: &[u8; 16]| (number(&b[..8]) as u32, number(&b[8..]));
-        Ok(pairs.map(pair).collect())
+        Ok(pairs(comm, &mine)?.concat())
     }
 
     fn own(&self) -> Result<Vec<(u32, u64)>> {

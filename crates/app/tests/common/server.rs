@@ -22,11 +22,7 @@ impl Server {
     /// Starts one that keeps its buckets in `folder`; it has one bucket.
     pub fn start(folder: &Path) -> Self {
         std::fs::create_dir_all(folder.join(BUCKET)).unwrap();
-        // Free a moment ago; the next test gets another one.
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        Self::on(folder, port)
+        Self::on(folder, free_port())
     }
 
     /// Starts one on this port.
@@ -113,9 +109,7 @@ impl Tls {
             .arg(&certificate);
         let made = openssl.output().unwrap();
         assert!(made.status.success(), "{made:?}");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
+        let port = free_port();
         let mut child = Command::new("python3")
             .args(["-c", RELAY, &port.to_string(), &to.to_string()])
             .args([&certificate, &key])
@@ -160,6 +154,12 @@ async def main():
     await server.serve_forever()
 asyncio.run(main())
 "#;
+
+/// Free a moment ago; the next one gets another.
+fn free_port() -> u16 {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().port()
+}
 
 /// Waits until somebody listens on the port.
 fn listens(child: &mut Child, port: u16) {

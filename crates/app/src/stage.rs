@@ -241,7 +241,8 @@ fn send(
     if result.is_ok() {
         result = streams.flush();
     }
-    if result.is_ok() {
+    // Pinned buffers are made by the first who needs them, which takes long: not here, unless they are needed here.
+    if result.is_ok() && !left.is_empty() {
         result = Copies::new(run, gpu, own.context).and_then(|mut copies| {
             for stretch in left {
                 copies.start(stretch)?;

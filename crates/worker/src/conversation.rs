@@ -531,6 +531,9 @@ impl Worker {
                 self.scratch = held.scratch;
                 match ended {
                     Ended::Detached | Ended::ProgramLeft | Ended::ProgramGone => return,
+                    Ended::Unfinished => lost(
+                        "operations of the program were still waiting when it let go".to_owned(),
+                    ),
                     Ended::Broken(error) => lost(format!(
                         "the program's ring is broken: {}",
                         full_text(&error)

@@ -50,6 +50,9 @@ pub(crate) enum Ended {
     ProgramLeft,
     /// The program has ended.
     ProgramGone,
+    /// As the first two, but operations were still waiting for their turn: what there is now is not what the
+    /// program has asked for.
+    Unfinished,
     /// What the program sent is no conversation.
     Broken(WireError),
 }
@@ -155,6 +158,10 @@ impl Server {
             Ended::ProgramGone if consumer.has_left() => Ended::ProgramLeft,
             other => other,
         };
+        let ended = match ended {
+            Ended::Detached | Ended::ProgramLeft if !self.lot.is_empty() => Ended::Unfinished,
+            other => other,
+        };
         self.callbacks.detach();
         self.leave();
         drop(consumer);
@@ -234,7 +241,8 @@ impl Server {
             }
             progress |= self.poll();
             progress |= self.unpark();
-            if requests.stop.load(Ordering::Acquire) && !progress {
+            // Whoever has it stopped has waited for the program's operations; if not, they come first.
+            if requests.stop.load(Ordering::Acquire) && !progress && self.lot.is_empty() {
                 return Ended::Detached;
             }
             // Between two looks at work that is nearly done, nobody else is listened to.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::{CONTEXT, FUNCTION, LEGACY, Program, Worker, words};
 use fermata_abi::op::{Op, StreamRef};
 use fermata_abi::sys::driver as cu;
+use fermata_control::worker::{FromWorker, ToWorker};
 
 /// Streams that the default stream does not wait for.
 const HELD: StreamRef = stream(0x200);
@@ -227,4 +228,22 @@ fn launches_that_outrun_the_device_arrive_in_order() {
     assert_eq!(soon(&program, &Op::StreamSync { stream: FREE }), 0);
     assert_eq!(words(&program.read(first, 64)), [2000; 16]);
     assert_eq!(words(&program.read(second, 64)), [2001; 16]);
+}
+
+#[test]
+fn what_is_parked_is_carried_out_before_the_worker_lets_go() {
+    let (mut worker, program) = start();
+    let memory = program.alloc(64);
+    hold(&program, HELD, memory);
+    // Behind all that has been posted.
+    assert_eq!(soon(&program, &Op::StreamSync { stream: FREE }), 0);
+    worker.daemon.send(&ToWorker::Detach, &[]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let_go(&program);
+    assert_eq!(worker.answer(), FromWorker::Detached);
+    drop(program);
+    let program = worker.attach();
+    let context = Op::ContextSync { context: CONTEXT };
+    assert_eq!(soon(&program, &context), 0);
+    assert_eq!(words(&program.read(memory, 64)), [MANY; 16]);
 }

@@ -12,7 +12,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
 use fermata_control::agent::{FromAgent, ToAgent};
@@ -25,7 +25,7 @@ use crate::agent::{Agent, Arrival, Link};
 use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::{Failure, OrFail, Result, fail, from_control};
-use crate::proc::ProcessId;
+use crate::proc::{ProcessId, name_of};
 use crate::returning;
 use crate::session::Session;
 use crate::wake;
@@ -41,6 +41,8 @@ mod status {
 
 /// How long an agent may take to say Hello once connected.
 const HELLO_TIME: Duration = Duration::from_secs(10);
+/// How long the end of a program may take to be noticed.
+const GONE_TIME: Duration = Duration::from_secs(10);
 /// How long a woken agent may take to come.
 const REATTACH_TIME: Duration = Duration::from_secs(30);
 
@@ -149,13 +151,33 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         }
         return;
     }
-    if session.lock().agent.is_some() {
-        let reason = "another process of this session uses CUDA; one can at a time";
-        return refuse(&arrival.link, status::INITIALIZATION_ERROR, reason);
+    if let Some(reason) = another_uses_cuda(&session, arrival.process) {
+        return refuse(&arrival.link, status::INITIALIZATION_ERROR, &reason);
     }
     let _busy = session.busy.lock();
     if let Err((link, failure)) = first(daemon, &session, arrival) {
         refuse(&link, status::NO_DEVICE, &failure.message);
+    }
+}
+
+/// Why process `new` cannot use CUDA: one process of a session can, until it ends or executes another program.
+fn another_uses_cuda(session: &Session, new: ProcessId) -> Option<String> {
+    let until = Instant::now() + GONE_TIME;
+    loop {
+        let process = session.lock().agent.as_ref()?.process;
+        // The end of the one before may not have been noticed yet.
+        let lives = process != new && process.alive();
+        if lives || Instant::now() > until {
+            return Some(format!(
+                "process {} `{}` uses CUDA, and process {} `{}` of its session does already: a session has one; \
+                 start the other as a session of its own, `fermata run --detach -- PROGRAM`",
+                new.pid,
+                name_of(new.pid),
+                process.pid,
+                name_of(process.pid)
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

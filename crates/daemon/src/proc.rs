@@ -64,6 +64,12 @@ fn pid_of(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
+/// The name of a process; empty when it has ended.
+pub fn name_of(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
 /// Numbers of all processes.
 pub fn all() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else {

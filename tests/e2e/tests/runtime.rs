@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use fermata_e2e::case::Device;
+use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::command;
 use fermata_e2e::scene::Scene;
 
@@ -153,6 +153,55 @@ fn what_a_failed_assertion_says_reaches_standard_error() -> Result<()> {
     // A session's log holds both, and the driver is in another process.
     let log = under_fermata(&scene, &program, &["assert"])?;
     ensure!(says(&log), "under Fermata: `{log}`");
+    scene.close()
+}
+
+#[test]
+fn a_second_program_of_a_session_is_refused_and_the_first_goes_on() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "family")?;
+    let fermata = scene.fermata();
+    fermata.run("pair", Device::Soft, &program, &["parent", "40"])?;
+    let at_work = |log: &str| log.contains("child -802") && log.contains("step 3\n");
+    ensure!(
+        fermata.wait_log("pair", RUN_LIMIT, at_work)?,
+        "it ended: {}",
+        fermata.log("pair")?
+    );
+    // The child still lives.
+    fermata.checkpoint("pair", "image", Mode::Stop)?;
+    let note = fermata.session("pair")?.note.unwrap_or_default();
+    ensure!(
+        note.contains("`family` of its session does already")
+            && note.contains("fermata run --detach"),
+        "note `{note}`"
+    );
+    for name in ["pair", "back"] {
+        ensure!(fermata.wait_exit(name, RUN_LIMIT)? == 0, "{name} fails");
+        let log = fermata.log(name)?;
+        ensure!(
+            log.contains("value 40, child's status 7") && log.matches("child -802").count() == 2,
+            "{name}: {log}"
+        );
+        if name == "pair" {
+            scene
+                .try_restore("image", "back")?
+                .success("fermata restore")?;
+        }
+    }
+    scene.close()
+}
+
+#[test]
+fn programs_of_a_session_use_cuda_one_after_the_other() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "family")?;
+    let program = program.to_str().context("path")?;
+    let script = format!("for i in 1 2 3 4; do {program} once; done; {program} again");
+    let shell = Path::new("/bin/sh");
+    let log = under_fermata(&scene, shell, &["-c", &script])?;
+    let expected = "once 1\nonce 1\nonce 1\nonce 1\nfirst 1\nonce 1\n";
+    ensure!(log == expected, "`{log}`");
     scene.close()
 }
 

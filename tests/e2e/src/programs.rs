@@ -94,10 +94,15 @@ impl Program {
         if !self.options(device).is_empty() {
             return None;
         }
-        DIGESTS
-            .lines()
-            .find_map(|line| line.strip_prefix(self.name)?.strip_prefix(' '))
+        digest(self.name)
     }
+}
+
+/// The digest recorded for a program with its default options.
+pub fn digest(name: &str) -> Option<&'static str> {
+    DIGESTS
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
 }
 
 #[cfg(test)]

@@ -46,7 +46,12 @@ struct Scene {
 
 impl Scene {
     fn new() -> (Self, Program) {
-        let mut worker = Worker::start_with(true, &[LINK]);
+        Self::of(BUFFERS, LINK)
+    }
+
+    /// A session of `count` chunks.
+    fn of(count: u64, link: (&str, &str)) -> (Self, Program) {
+        let mut worker = Worker::start_with(true, &[link]);
         let program = worker.attach();
         program.set_up();
         let load = Op::ModuleLoad {
@@ -63,8 +68,8 @@ impl Scene {
         };
         assert!(matches!(program.ask(&get), Answer::Function(_)));
         let table = program.alloc(4096);
-        let buffers: Vec<u64> = (0..BUFFERS).map(|_| program.alloc(CHUNK)).collect();
-        program.write(table, &buffers[BUFFERS as usize - 1].to_le_bytes());
+        let buffers: Vec<u64> = (0..count).map(|_| program.alloc(CHUNK)).collect();
+        program.write(table, &buffers[count as usize - 1].to_le_bytes());
         let scene = Self {
             worker,
             folder: tempfile::tempdir().unwrap(),
@@ -92,7 +97,7 @@ impl Scene {
     }
 
     fn last(&self) -> u64 {
-        self.buffers[BUFFERS as usize - 1]
+        self.buffers[self.buffers.len() - 1]
     }
 
     fn path(&self, name: &str) -> String {
@@ -101,12 +106,23 @@ impl Scene {
 
     /// Begins a capture with `cow`; the program runs on.
     fn begin(&mut self, program: Program, image: &str, validate: Validate) -> Program {
+        self.begin_with(program, image, validate, 64 << 20)
+    }
+
+    /// The same with a pool of so many bytes.
+    fn begin_with(
+        &mut self,
+        program: Program,
+        image: &str,
+        validate: Validate,
+        pool_bytes: u64,
+    ) -> Program {
         let (store, image) = (self.path("store"), self.path(image));
         std::fs::create_dir(&image).unwrap();
         let prepare = ToWorker::Prepare {
             store,
             way: Some(Way::Cow),
-            pool_bytes: 64 << 20,
+            pool_bytes,
             validate,
         };
         let way = Way::Cow;
@@ -128,6 +144,14 @@ impl Scene {
                 }
                 other => return other,
             }
+        }
+    }
+
+    /// Chunks that a capture under way has copied.
+    fn copied(&mut self) -> u64 {
+        match self.look(0) {
+            FromWorker::Capturing { done, .. } => done / CHUNK,
+            other => panic!("{other:?}"),
         }
     }
 
@@ -281,6 +305,44 @@ fn a_snapshot_that_has_outgrown_its_pool_is_named_for_what_it_is() {
     assert_eq!(scene.words_in("image"), (BUFFERS as u32, 1));
     assert_eq!(words(&program.read(scene.last(), 4)), [BUFFERS as u32 + 5]);
     scene.worker.detach(program);
+}
+
+/// What a program waits for goes over the link alone: with a pool that is too small as without one, little else is
+/// copied before the program has written all that it was about to write.
+#[test]
+fn a_small_pool_holds_a_program_no_longer_than_none() {
+    const COUNT: u64 = 48;
+    const HOT: usize = 6;
+    /// Bytes a second: a chunk takes a sixteenth of a second.
+    const FASTER: (&str, &str) = ("FERMATA_SOFTGPU_HOST_LINK", "64M");
+    let mut before = Vec::new();
+    for pool in [0, 2] {
+        let (mut scene, program) = Scene::of(COUNT, FASTER);
+        scene.fill(&program, 1);
+        let program = scene.begin_with(program, "image", Validate::Content, pool * CHUNK);
+        let begun = scene.copied();
+        for address in &scene.buffers[COUNT as usize - HOT..] {
+            program.launch_add(*address, 5, 1, LEGACY);
+        }
+        let synced = program.ask(&Op::StreamSync { stream: LEGACY });
+        assert_eq!(synced, Answer::None);
+        before.push(scene.copied() - begun);
+        if pool == 0 {
+            assert_eq!(scene.worker.ask(ToWorker::Abandon), FromWorker::Abandoned);
+            scene.worker.detach(program);
+            continue;
+        }
+        let FromWorker::Saved(totals) = scene.look(u64::MAX) else {
+            panic!("there is an image")
+        };
+        assert!(totals.stall.waits > 0, "{:?}", totals.stall);
+        assert_eq!(scene.words_in("image"), (COUNT as u32, 1));
+        scene.worker.detach(program);
+    }
+    // Eight copies are under way when the first has to wait; on a busy machine eight more may slip in between two,
+    // a few times. Before each of them it would be all.
+    let most = HOT as u64 + 8 + 3 * 8;
+    assert!(before.iter().all(|chunks| *chunks <= most), "{before:?}");
 }
 
 /// What was put aside is named where it lies, some pieces at a time, and what the store has does not go over the

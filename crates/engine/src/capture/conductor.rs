@@ -1,7 +1,7 @@
 //! The thread that copies pieces to the host behind the running program.
 //!
-//! Order: what an operation waits for; slots of a pool that fills up; what the program has not touched;
-//! the rest of the slots. Transfers of the program go first.
+//! Order: what an operation waits for, and nothing else until it is there; slots of a pool that fills up; what
+//! the program has not touched; the rest of the slots. Transfers of the program go first.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +24,12 @@ const PASSES: u32 = 5;
 /// Another pass pays only if the last one has left less than this share to do.
 const SHRINKING: f64 = 0.7;
 
+/// An operation that has waited is often followed by another that has to: for so long nothing is begun that would
+/// be before it in the link or in the store's buffers. So a pool that is too small does not make it worse: its
+/// slots are emptied when nobody waits.
+const LINGER: Duration = Duration::from_millis(1);
+/// What it waited for is there, but it has not gone yet: so long it is waited for.
+const GOING: Duration = Duration::from_millis(50);
 /// Pieces that are hashed together: 256 MiB take a device 0.15 ms.
 const TOGETHER: usize = 64;
 
@@ -185,6 +191,14 @@ fn pick(inner: &mut Inner, driver: &Driver) -> Option<(usize, Option<Slot>)> {
         let found = map.next_isolated(|mark| Inner::has_passed(marks, driver, mark));
         found.map(|(index, slot)| (index, Some(slot)))
     };
+    if inner.map.is_wanted() {
+        return inner.map.next_untouched().map(|index| (index, None));
+    }
+    let pause = if inner.pressed { GOING } else { LINGER };
+    let relieved = inner.relieved.filter(|since| since.elapsed() < pause);
+    if inner.map.is_urgent() || relieved.is_some() {
+        return None;
+    }
     let tight = inner.pools.iter().any(|pool| pool.is_tight());
     if tight
         && !inner.pressed
@@ -209,7 +223,11 @@ fn read(shared: &Shared, piece: &Piece) {
     {
         pool.put(slot, piece.len as u64);
     }
+    let urgent = inner.map.is_urgent();
     inner.map.set_done(index);
+    if urgent && !inner.map.is_urgent() {
+        inner.relieved = Some(Instant::now());
+    }
     inner.moved += piece.len as u64;
 }
 

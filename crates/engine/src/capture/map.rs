@@ -7,7 +7,7 @@
 //! ```
 //! (PhoenixOS, section 4.2; there by buffer, here by piece of it.) Pure bookkeeping: no device, no clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fermata_abi::op::{Address, Handle};
 use fermata_state::{BufferOwner, Session};
@@ -79,6 +79,8 @@ pub(crate) struct ChunkMap {
     by_number: BTreeMap<u64, usize>,
     cursor: usize,
     wanted: VecDeque<usize>,
+    /// Pieces that somebody has waited for since before their copy began, being copied.
+    urgent: BTreeSet<usize>,
     isolated: VecDeque<usize>,
     left: Left,
 }
@@ -298,6 +300,7 @@ impl ChunkMap {
             return;
         }
         self.states[index] = State::Done;
+        self.urgent.remove(&index);
         self.left.pieces -= 1;
         self.left.bytes -= self.pieces[index].len as u64;
         self.buffers[self.owner[index]].left -= 1;
@@ -308,6 +311,16 @@ impl ChunkMap {
         if !self.wanted.contains(&index) {
             self.wanted.push_back(index);
         }
+    }
+
+    /// Whether somebody waits for pieces whose copy has not begun.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.iter().any(|index| self.is_untouched(*index))
+    }
+
+    /// Whether pieces are being copied that somebody waits for.
+    pub(crate) fn is_urgent(&self) -> bool {
+        !self.urgent.is_empty()
     }
 
     /// Notes a write to a piece whose copy has begun.
@@ -321,6 +334,7 @@ impl ChunkMap {
     pub(crate) fn next_untouched(&mut self) -> Option<usize> {
         while let Some(index) = self.wanted.pop_front() {
             if self.is_untouched(index) {
+                self.urgent.insert(index);
                 return Some(index);
             }
         }
@@ -500,9 +514,11 @@ mod tests {
     fn everything_is_copied_once_and_what_is_waited_for_first() {
         let mut map = two_buffers();
         map.want(3);
+        assert!(map.is_wanted() && !map.is_urgent());
         let mut order = Vec::new();
         while let Some(index) = map.next_untouched() {
             map.set_draining(index, 0);
+            assert_eq!((map.is_wanted(), map.is_urgent()), (false, index == 3));
             map.set_done(index);
             order.push(index);
         }

@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     pub closed: bool,
     /// The serving thread waits for a piece.
     pub pressed: bool,
+    /// When the last piece that it had waited for was there, or it went on.
+    pub relieved: Option<Instant>,
     /// Passes over what was written meanwhile, and the bytes of the last.
     pub passes: u32,
     pub last_pass: u64,
@@ -87,6 +89,7 @@ impl Shared {
             launched: HashMap::new(),
             closed: false,
             pressed: false,
+            relieved: None,
             passes: 1,
             last_pass,
             moved: 0,

@@ -74,7 +74,10 @@ impl Watch {
                 "objects with content have been destroyed".to_owned(),
             ));
         }
-        self.shared.inner.lock().pressed = true;
+        {
+            let mut inner = self.shared.inner.lock();
+            (inner.pressed, inner.relieved) = (true, None);
+        }
         // Even after the attempt is given up, what is being read must stay until it has been read.
         self.not_yet();
         Passage::NotYet
@@ -98,6 +101,7 @@ impl Watch {
             let mut inner = self.shared.inner.lock();
             inner.count_wait();
             inner.pressed = false;
+            inner.relieved = inner.relieved.map(|_| Instant::now());
         }
         Passage::Go
     }

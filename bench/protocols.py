@@ -115,6 +115,7 @@ class Bench:
 
     def __init__(self, gib, images, transfer):
         self.gib, self.images, self.transfer = gib, images, transfer
+        self.ready = 0
         self.work = pathlib.Path(tempfile.mkdtemp())
         self.go, self.log = self.work / "go", self.work / "steps"
         shutil.rmtree(images, ignore_errors=True)
@@ -132,17 +133,18 @@ class Bench:
     def prepare(self, share):
         """Makes memory for an image ready."""
         if str(self.images).startswith("/dev/shm"):
-            self.fermata("images", "prepare", int(self.gib * share) + 2)
+            self.ready = (int(self.gib * share) + 1) << 30
+            self.fermata("images", "prepare", (self.ready >> 30) + 1)
 
-    def registered(self, limit=60):
-        """Waits until workers have registered what they can of that memory."""
-        last, since, until = None, time.time(), time.time() + limit
-        while time.time() < until and time.time() - since < 0.6:
+    def registered(self, limit=40):
+        """Waits until workers have registered that memory: the one that the daemon tells of, and the program's."""
+        until = time.time() + limit
+        while self.ready and time.time() < until:
             daemon = json.loads(self.fermata("version", "--json")).get("daemon") or {}
-            now = json.dumps(daemon.get("memory_tier"))
-            if now != last:
-                last, since = now, time.time()
+            if (daemon.get("memory_tier") or {}).get("ready", 0) >= self.ready:
+                break
             time.sleep(0.1)
+        time.sleep(2)
 
     def start(self):
         program = [TREE / "bench" / "hot", "--gib", self.gib, "--buffers", 400 if self.gib >= 8 else 40]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Answer, CONTEXT, LEGACY, Program, Worker, words};
 use fermata_abi::op::{Blob, Launch, Op};
 use fermata_control::worker::{FromWorker, Pace, ToWorker, Totals, Validate, Way};
+use fermata_graph::{Graph, KernelNode, NodeKind};
 
 const CHUNK: u64 = 4 << 20;
 /// So many that the last is not on its way when the first ones are there.
@@ -18,6 +19,7 @@ const BUFFERS: u64 = 24;
 const LINK: (&str, &str) = ("FERMATA_SOFTGPU_HOST_LINK", "32M");
 const MODULE: u64 = 0x301;
 const STRAY: u64 = 0x302;
+const EXEC: u64 = 0x600;
 
 /// Stores `value` where the address in `table` leads.
 const PTX: &[u8] = b".version 7.0
@@ -198,6 +200,71 @@ impl Scene {
             program.ask(&Op::StreamSync { stream: LEGACY }),
             Answer::None
         );
+    }
+}
+
+impl Scene {
+    /// Instantiates a graph of the kernel, which is to store `value`.
+    fn instantiate(&self, program: &Program, value: u32) {
+        let mut params = self.table.to_le_bytes().to_vec();
+        params.extend_from_slice(&value.to_le_bytes());
+        let mut graph = Graph::new();
+        let kernel = KernelNode {
+            function: STRAY,
+            context: 0,
+            grid: [1, 1, 1],
+            block: [1, 1, 1],
+            shared_bytes: 0,
+            params,
+            attributes: Vec::new(),
+        };
+        graph.add(NodeKind::Kernel(kernel), &[]).unwrap();
+        let graph = postcard::to_stdvec(&graph).unwrap();
+        let instantiate = Op::GraphInstantiate {
+            exec: EXEC,
+            context: CONTEXT,
+            graph: Blob::Inline(&graph),
+            flags: 0,
+        };
+        assert_eq!(program.ask(&instantiate), Answer::None);
+    }
+
+    fn replay(&self, program: &Program) {
+        program.post(&Op::GraphLaunch {
+            exec: EXEC,
+            stream: LEGACY,
+        });
+        let synced = program.ask(&Op::StreamSync { stream: LEGACY });
+        assert_eq!(synced, Answer::None);
+    }
+}
+
+/// Kernels of a replayed graph have no twins. Where twins are to vouch for the image, content does if the graph is
+/// there when the capture begins, and nobody if it comes later: then a stop takes everything.
+#[test]
+fn a_graph_whose_kernel_strays_is_not_vouched_for_by_twins() {
+    for (known, overtaken) in [(true, 1), (false, 0)] {
+        let (mut scene, program) = Scene::new();
+        scene.fill(&program, 1);
+        if known {
+            scene.instantiate(&program, 1000);
+        }
+        let program = scene.begin(program, "image", Validate::Ptx);
+        let looked = scene.look(4 * CHUNK);
+        assert!(matches!(looked, FromWorker::Capturing { .. }), "{looked:?}");
+        if !known {
+            scene.instantiate(&program, 1000);
+        }
+        scene.replay(&program);
+        let ended = scene.look(u64::MAX);
+        let buffers = overtaken;
+        assert_eq!(ended, FromWorker::Overtaken { buffers }, "known: {known}");
+        let (program, totals) = scene.stop(program, "image");
+        let told = &totals.validation;
+        assert_eq!((told.by, told.checked), (Validate::Content, 0), "{told:?}");
+        assert!(told.note.contains("graph"), "{told:?}");
+        assert_eq!(scene.words_in("image"), (1000, 1), "known: {known}");
+        scene.worker.detach(program);
     }
 }
 

@@ -72,20 +72,23 @@ impl Stretch {
 /// See the top of this file.
 pub(crate) struct Copies<'r> {
     run: &'r Run<'r>,
+    gpu: &'r Gpu,
     engine: CopyEngine,
-    pool: PinnedPool,
+    /// Making it takes long: not before there is something to copy.
+    pool: Option<PinnedPool>,
     flying: VecDeque<(usize, Vec<Part>, InFlight)>,
 }
 
 impl<'r> Copies<'r> {
     /// In a context, which becomes current.
-    pub(crate) fn new(run: &'r Run<'r>, gpu: &Gpu, context: ContextHandle) -> Result<Self> {
+    pub(crate) fn new(run: &'r Run<'r>, gpu: &'r Gpu, context: ContextHandle) -> Result<Self> {
         let engine = CopyEngine::new(&gpu.driver, context, Direction::ToHost)
             .map_err(AppError::device("copy from the device"))?;
         Ok(Self {
             run,
+            gpu,
             engine,
-            pool: gpu.pool()?,
+            pool: None,
             flying: VecDeque::new(),
         })
     }
@@ -115,8 +118,12 @@ impl<'r> Copies<'r> {
     }
 
     fn buffer(&mut self) -> Result<PinnedBuffer> {
+        let pool = match &self.pool {
+            Some(pool) => pool.clone(),
+            None => self.pool.insert(self.gpu.pool()?).clone(),
+        };
         loop {
-            if let Some(buffer) = self.pool.try_take() {
+            if let Some(buffer) = pool.try_take() {
                 return Ok(buffer);
             }
             if self.run.queue.failed() {
@@ -124,7 +131,7 @@ impl<'r> Copies<'r> {
             }
             if !self.land()? {
                 let limit = self.run.plan.limit;
-                return self.pool.take(limit).ok_or_else(|| self.run.late());
+                return pool.take(limit).ok_or_else(|| self.run.late());
             }
         }
     }

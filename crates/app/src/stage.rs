@@ -241,8 +241,7 @@ fn send(
     if result.is_ok() {
         result = streams.flush();
     }
-    // Pinned buffers are made by the first who needs them, which takes long: not here, unless they are needed here.
-    if result.is_ok() && !left.is_empty() {
+    if result.is_ok() {
         result = Copies::new(run, gpu, own.context).and_then(|mut copies| {
             for stretch in left {
                 copies.start(stretch)?;

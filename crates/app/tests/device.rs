@@ -210,6 +210,24 @@ fn device_memory_that_is_freed_or_too_short_is_refused() {
     cuda.free(again);
 }
 
+/// Pinned buffers take long to make: none are made where there is nothing to copy.
+#[test]
+fn what_has_not_changed_needs_no_buffers() {
+    let cuda = Cuda::get();
+    let dir = tempfile::tempdir().unwrap();
+    let device = cuda.device(1 << 20);
+    cuda.write(device, &noise(1 << 20, 1));
+    // More than there is, the second time.
+    for (id, staging, written) in [(1, 16 << 20, 1 << 20), (2, 1 << 46, 0)] {
+        let mut s = session(dir.path(), |c| c.staging_bytes = staging);
+        s.protect(1, at(device, 1 << 20), BYTE).unwrap();
+        s.checkpoint(id, Level::Local).unwrap();
+        s.wait(Duration::from_secs(60)).unwrap();
+        assert_eq!(s.status().last.unwrap().written_bytes, written);
+    }
+    cuda.free(device);
+}
+
 #[test]
 fn the_programs_current_context_is_left_alone() {
     let cuda = Cuda::get();

@@ -26,7 +26,7 @@ use crate::criu_rpc::{
 use crate::failure::{Hint, OrFail, Result, fail};
 use crate::kerndat::Kerndat;
 use crate::preflight::free_bytes;
-use crate::proc;
+use crate::proc::{self, ProcessId};
 use crate::sys::{self, Extra};
 
 /// Name of the log of a dump.
@@ -35,6 +35,10 @@ pub const DUMP_LOG: &str = "dump.log";
 pub const RESTORE_LOG: &str = "restore.log";
 /// How long a dump or an eager restore may take.
 const WORK_TIME: Duration = Duration::from_secs(600);
+/// How often CRIU's target is looked at while CRIU works.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long CRIU may take to notice that its target has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Seconds CRIU may take to freeze the tree.
 const FREEZE_SECONDS: u32 = 30;
 /// Deleted files up to this size are kept in images.
@@ -142,6 +146,7 @@ impl Criu {
                 options: None,
             },
             Duration::from_secs(10),
+            &|| true,
         );
         end(&mut child);
         let answer = answer.or_fail(FailureKind::Host, || "cannot start CRIU".into())?;
@@ -167,6 +172,7 @@ impl Criu {
             })?,
         };
         let mut child = self.start(foreign, theirs)?;
+        let target = ProcessId::of(pid).ok_or_else(ended)?;
         let options = Options {
             pid: i32::try_from(inner).ok(),
             leave_running: Some(true),
@@ -180,8 +186,12 @@ impl Criu {
                 options: Some(options),
             },
             WORK_TIME,
+            &|| target.alive(),
         );
         end(&mut child);
+        if answer.is_err() && !target.alive() {
+            return Err(ended());
+        }
         check(
             answer,
             "dump the program",
@@ -212,7 +222,7 @@ impl Criu {
             kind: kind::RESTORE,
             options: Some(options),
         };
-        let answer = call(channel, &request, WORK_TIME);
+        let answer = call(channel, &request, WORK_TIME, &|| true);
         let pid = answer
             .as_ref()
             .ok()
@@ -323,14 +333,27 @@ fn options(dir: &Path) -> Options {
     }
 }
 
-fn call(socket: &OwnedFd, request: &Request, limit: Duration) -> io::Result<Answer> {
+/// Asks, and waits for the answer while `hope` says that there may be one. CRIU waits for ever for the leader of a
+/// process that is killed while it traces it, because it has to take its other threads first.
+fn call(
+    socket: &OwnedFd,
+    request: &Request,
+    limit: Duration,
+    hope: &dyn Fn() -> bool,
+) -> io::Result<Answer> {
     rustix::net::send(socket, &request.encode_to_vec(), SendFlags::NOSIGNAL)?;
-    let until = Instant::now() + limit;
+    let mut until = Instant::now() + limit;
+    let mut hopeless = false;
     loop {
+        if !hopeless && !hope() {
+            // It may just be saying so.
+            (hopeless, until) = (true, Instant::now() + LAST_WORDS);
+        }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::from(io::ErrorKind::TimedOut));
         }
+        let left = left.min(LOOK);
         let wait = Timespec {
             tv_sec: left.as_secs() as i64,
             tv_nsec: left.subsec_nanos().into(),

@@ -193,6 +193,28 @@ fn a_second_program_of_a_session_is_refused_and_the_first_goes_on() -> Result<()
 }
 
 #[test]
+fn functions_are_called_through_memory_after_a_restore() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "virtual")?;
+    let fermata = scene.fermata();
+    fermata.run("first", Device::Soft, &program, &["20"])?;
+    ensure!(
+        fermata.wait_log("first", RUN_LIMIT, |log| log.contains("step 3\n"))?,
+        "it ended: {}",
+        fermata.log("first")?
+    );
+    fermata.checkpoint("first", "image", Mode::Stop)?;
+    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    scene
+        .try_restore("image", "second")?
+        .success("fermata restore")?;
+    let status = fermata.wait_exit("second", RUN_LIMIT)?;
+    let log = fermata.log("second")?;
+    ensure!(status == 0 && log.contains("right"), "{status}: {log}");
+    scene.close()
+}
+
+#[test]
 fn programs_of_a_session_use_cuda_one_after_the_other() -> Result<()> {
     let scene = Scene::new()?;
     let program = compile(&scene, "family")?;

@@ -11,6 +11,7 @@ use fermata_ptx::ast::{
     Type, Variable,
 };
 
+use super::translate::{FUNCTIONS, descriptor};
 use super::{GlobalVar, KernelInfo, LoadError, ParamInfo, Relocation, VarSpace};
 
 /// The largest variable that is accepted, bytes.
@@ -116,7 +117,7 @@ impl Layout {
         for function in functions.iter().filter(|f| !f.entry) {
             layout.own_shared(function, None, &mut common)?;
         }
-        layout.take_addresses(&functions);
+        layout.take_addresses(module.items.len(), &functions);
         let reach = layout.reach(&functions);
         let consts = layout
             .variables
@@ -193,7 +194,7 @@ impl Layout {
         result
     }
 
-    fn take_addresses(&mut self, functions: &[&Function]) {
+    fn take_addresses(&mut self, items: usize, functions: &[&Function]) {
         let mut taken = HashSet::new();
         let mut take = |name: &str| {
             let name = self.aliases.get(name).map_or(name, |n| &**n);
@@ -212,6 +213,18 @@ impl Layout {
                 {
                     names(i, &mut |n| take(n));
                 }
+            });
+        }
+        if !taken.is_empty() {
+            // The last of the variables, so that it moves none of them.
+            self.variables.push(GlobalVar {
+                name: FUNCTIONS.to_owned(),
+                space: VarSpace::Global,
+                size: items * descriptor::SIZE as usize,
+                align: descriptor::SIZE as usize,
+                init: Vec::new(),
+                relocations: Vec::new(),
+                managed: false,
             });
         }
         self.address_taken = taken;

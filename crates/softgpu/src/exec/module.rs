@@ -14,7 +14,7 @@ use super::layout::Layout;
 use super::runtime::context::{Context, Stop};
 use super::runtime::grid::{Entry, Grid, RESERVED_SHARED};
 use super::runtime::{pool, window};
-use super::translate::Unit;
+use super::translate::{FUNCTIONS, Unit, descriptor};
 use super::{Fault, GlobalVar, KernelInfo, Launch, LoadError, WINDOW_BASE};
 
 /// A module that has been read and checked, its variables not yet placed.
@@ -57,6 +57,7 @@ impl Module {
             layout: &layout,
             address: &known,
             descriptors: WINDOW_BASE,
+            functions: WINDOW_BASE,
             target,
         };
         for item in &ast.items {
@@ -138,7 +139,13 @@ impl LinkedModule {
     pub fn function_address(&self, name: &str) -> Option<u64> {
         let name = self.layout.aliases.get(name).map_or(name, |n| &**n);
         let index = *self.layout.functions.get(name)?;
-        Some(std::ptr::from_ref(&self.descriptors[index]) as u64)
+        Some(self.functions() + index as u64 * descriptor::SIZE)
+    }
+
+    /// What kernels see as the address of the first descriptor.
+    fn functions(&self) -> u64 {
+        let own = || self.descriptors.as_ptr() as u64;
+        self.addresses.get(FUNCTIONS).copied().unwrap_or_else(own)
     }
 
     /// The kernels, in the order of the text.
@@ -163,6 +170,7 @@ impl LinkedModule {
             layout: &self.layout,
             address: &|name| self.addresses.get(name).copied(),
             descriptors: self.descriptors.as_ptr() as u64,
+            functions: self.functions(),
             target: compiler.target().ok_or("no compiler")?,
         };
         compiler.compile(

@@ -233,12 +233,12 @@ impl<'a> Translator<'a, '_> {
         }
     }
 
-    /// Code of the function whose descriptor `pointer` points to, if it does and the shape fits.
+    /// Code of the function whose address `pointer` is, if it is one's and the shape fits.
     fn function_behind(&mut self, pointer: Value, returns: usize, params: usize) -> Value {
         let distance = self
             .b
             .ins()
-            .iadd_imm_s(pointer, (self.unit.descriptors as i64).wrapping_neg());
+            .iadd_imm_s(pointer, (self.unit.functions as i64).wrapping_neg());
         let index = self
             .b
             .ins()
@@ -250,13 +250,17 @@ impl<'a> Translator<'a, '_> {
             .icmp_imm_s(IntCC::UnsignedGreaterThanOrEqual, index, count);
         self.fault_if(wild, |t| t.illegal(helpers::reason::CALL));
         let flags = MemFlagsData::trusted();
-        let shape = self.b.ins().load(types::I64, flags, pointer, 8);
+        let descriptor = self
+            .b
+            .ins()
+            .iadd_imm_s(distance, self.unit.descriptors as i64);
+        let shape = self.b.ins().load(types::I64, flags, descriptor, 8);
         let other = self.b.ins().icmp_imm_s(
             IntCC::NotEqual,
             shape,
             descriptor::shape(returns, params) as i64,
         );
-        let code = self.b.ins().load(types::I64, flags, pointer, 0);
+        let code = self.b.ins().load(types::I64, flags, descriptor, 0);
         let missing = self.b.ins().icmp_imm_s(IntCC::Equal, code, 0);
         let bad = self.b.ins().bor(other, missing);
         self.fault_if(bad, |t| t.illegal(helpers::reason::CALL));

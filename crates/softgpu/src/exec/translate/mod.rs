@@ -63,6 +63,9 @@ pub struct Unit<'a> {
     pub address: &'a dyn Fn(&str) -> Option<u64>,
     /// Address of the first function descriptor; see [`descriptor`].
     pub descriptors: u64,
+    /// What kernels see as the address of that: where the module has [`FUNCTIONS`], in device memory, so that it
+    /// is the same in a later process. There is nothing.
+    pub functions: u64,
     /// Target of the generated code.
     pub target: TargetFrontendConfig,
 }
@@ -78,7 +81,15 @@ pub mod descriptor {
     }
 }
 
+/// A variable that no PTX can name, in place of the functions whose address may be taken.
+pub const FUNCTIONS: &str = "%functions";
+
 impl Unit<'_> {
+    /// What kernels see as the address of the function at `index` in the module.
+    pub fn function_address(&self, index: usize) -> u64 {
+        self.functions + index as u64 * descriptor::SIZE
+    }
+
     /// The descriptor of the function at `index` in the module.
     pub fn descriptor(&self, index: usize) -> u64 {
         self.descriptors + index as u64 * descriptor::SIZE

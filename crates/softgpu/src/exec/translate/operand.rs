@@ -202,7 +202,7 @@ impl<'a> Translator<'a, '_> {
             Place::Function { index } => self
                 .b
                 .ins()
-                .iconst(types::I64, self.unit.descriptor(*index) as i64),
+                .iconst(types::I64, self.unit.function_address(*index) as i64),
             _ => return Err(Refused::Unsupported),
         })
     }

@@ -5,9 +5,10 @@
 
 Each of N ranks has MIB on the GPU: a plain file a rank, one file through MPI-IO, torch.save, and the library with the
 program held until all is stored, held until it is captured, and with room on the device; where there is one, FTI too,
-in full (its level 1) and by its differential checkpoints (level 4). `compare.cu` says what each does. Ratios are to the
-plain file. "full" is the first save of all, "changed" one after a fifth has changed, "back" a process that starts anew. A way that
-cannot be had here is in `left_out`, by name and reason.
+in full (its level 1) and by its differential checkpoints (level 4). `compare.cu` says what each does. "full" is the
+first save of all, "changed" one after a fifth has changed (torch.save writes the same once more), "back" a process that
+starts anew. Ratios say how many times as long the plain file took. A way that cannot be had here is in `left_out`, by
+name and reason.
 
 The programs are built into --programs, or found there: `compare`, with nvcc and MPICH in .deps (tools/setup.sh mpi) and
 the build tree (FERMATA_BUILD), and, if FERMATA_FTI names a folder with FTI's include/ and libfti.so, `compare-fti`.
@@ -134,7 +135,7 @@ def run(call, env, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("mib", type=int)
     parser.add_argument("--ranks", type=int, default=1)
@@ -144,7 +145,8 @@ def main():
     begun = time.monotonic()
     mpi = args.programs / "mpi" if (args.programs / "mpi").exists() else root / ".deps/mpi"
     build(args.programs, mpi)
-    out = {"ranks": args.ranks, "mib_each": args.mib, "folder": args.folder, "ways": {}, "left_out": {}}
+    out = {"revision": os.environ.get("FERMATA_REVISION"), "ranks": args.ranks, "mib_each": args.mib,
+           "folder": args.folder, "ways": {}, "left_out": {}}
     names = [("torch.save", None), *WAYS]
     for way, program in names:
         left = args.limit - (time.monotonic() - begun)
@@ -190,7 +192,7 @@ def main():
     plain = out["ways"].get("plain")
     for row in out["ways"].values():
         if plain:
-            row["times_plain"] = {key: round(plain[key] / value, 2) for key, value in row.items() if value > 0}
+            row["plain_by_this"] = {key: round(plain[key] / value, 2) for key, value in row.items() if value > 0}
     json.dump(out, sys.stdout, indent=1)
     print()
 

@@ -416,7 +416,7 @@ fn a_peer_gets_its_memory_back_while_the_checkpoint_is_written() {
     let settings = [
         ("FERMATA_SOFTGPU_DEVICES", "2".to_owned()),
         ("FERMATA_SOFTGPU_MEMORY", (40 << 20).to_string()),
-        ("FERMATA_SOFTGPU_HOST_LINK", (16 << 20).to_string()),
+        ("FERMATA_SOFTGPU_HOST_LINK", (8 << 20).to_string()),
     ];
     alone("with_a_peer_that_wants_its_memory", dir.path(), &settings);
 }

@@ -35,6 +35,8 @@ mod protocol;
 #[cfg(not(loom))]
 mod reply;
 #[cfg(not(loom))]
+mod rhythm;
+#[cfg(not(loom))]
 mod shm;
 #[cfg(not(loom))]
 mod side;
@@ -56,6 +58,8 @@ pub use layout::{Config, VERSION};
 pub use producer::{Pending, Producer};
 #[cfg(not(loom))]
 pub use reply::{Replier, Ticket};
+#[cfg(not(loom))]
+pub use rhythm::{Advice, Rhythm};
 #[cfg(not(loom))]
 pub use shm::{StagedArea, create, renew, touch};
 #[cfg(not(loom))]

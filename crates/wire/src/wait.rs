@@ -1,6 +1,6 @@
-//! Spinning a little, then sleeping in slices, with a look at the peer after each.
+//! Spinning a little, then sleeping in slices, with a look at the peer after each; spinning again when the wait
+//! is likely to end.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use rustix::thread::futex;
 use crate::WireError;
 use crate::layout::{PEER_CLOSED, PROGRAM_AT, WORKER_AT};
 use crate::protocol::{ASLEEP, sleep_unless};
+use crate::rhythm::{Advice, Rhythm, cores};
 use crate::shm::Mapping;
 
 /// The longest sleep between two looks at the peer.
@@ -33,6 +34,7 @@ const SPIN_LEAST: u32 = 2;
 pub(crate) struct Spin {
     budget: AtomicU32,
     most: u32,
+    rhythm: Rhythm,
 }
 
 impl Spin {
@@ -45,6 +47,7 @@ impl Spin {
         Self {
             budget: AtomicU32::new(most),
             most,
+            rhythm: Rhythm::default(),
         }
     }
 
@@ -58,19 +61,17 @@ impl Spin {
         if budget == 0 {
             return Some(begun);
         }
-        let end = begun + Duration::from_micros(u64::from(budget));
-        loop {
-            for _ in 0..32 {
-                if ready() {
-                    self.learn(begun);
-                    return None;
-                }
-                std::hint::spin_loop();
-            }
-            if Instant::now() >= end {
-                return Some(begun);
-            }
+        if spins(Duration::from_micros(u64::from(budget)), ready) {
+            self.ended(begun);
+            return None;
         }
+        Some(begun)
+    }
+
+    /// A wait that began then has ended as it should.
+    fn ended(&self, begun: Instant) {
+        self.learn(begun);
+        self.rhythm.learn(begun.elapsed());
     }
 
     /// A wait that began then is over.
@@ -88,9 +89,20 @@ impl Spin {
     }
 }
 
-fn cores() -> usize {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+/// Spins until `ready`, which is true, or for `span`.
+fn spins(span: Duration, ready: &impl Fn() -> bool) -> bool {
+    let end = Instant::now() + span;
+    loop {
+        for _ in 0..32 {
+            if ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+    }
 }
 
 /// Waits until `ready`, which is Ok(true), or until `timeout`, which is Ok(false).
@@ -134,11 +146,22 @@ pub(crate) fn wait_with(
             spin.learn(begun);
             return Ok(ready());
         }
+        let longest = match spin.rhythm.advice(begun.elapsed()) {
+            Advice::Spin(span) => {
+                if spins(span.min(left), &ready) {
+                    spin.ended(begun);
+                    return Ok(true);
+                }
+                continue;
+            }
+            Advice::Sleep(span) => span.min(SLICE),
+            Advice::Unknown => SLICE,
+        };
         sleep_unless(word, &ready_to_sleep, |word| {
-            futex_wait(word, left.min(SLICE))
+            futex_wait(word, left.min(longest))
         });
         if ready() {
-            spin.learn(begun);
+            spin.ended(begun);
             return Ok(true);
         }
         alive()?;

@@ -1,7 +1,8 @@
 //! The decode loop: takes operations in order, gives them to the driver, answers what is due.
 //!
-//! It never blocks on the device. While answers wait it spins for a short time, then naps ever longer, so
-//! that a launch with a synchronisation costs little and a long kernel costs no core.
+//! It never blocks on the device. While answers wait it spins for a short time, then naps ever longer, and spins
+//! again when the wait is likely to end, so that a launch with a synchronisation costs little and a long kernel
+//! costs no core.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::{Address, DeviceInfo, Handle, Op, Reply, ReplyBody, ToProgram};
 use fermata_device::EventHandle;
 use fermata_engine::{Gate, Site, Summary};
-use fermata_wire::{Consumer, Event, Replier, Side, Ticket, WireError};
+use fermata_wire::{Advice, Consumer, Event, Replier, Rhythm, Side, Ticket, WireError};
 use parking_lot::Mutex;
 
 use crate::callbacks::Callbacks;
@@ -99,6 +100,8 @@ pub(crate) struct Server {
     /// Notes what operations touch, in a session that is traced.
     pub recorder: Option<Box<Recorder>>,
     many_cores: bool,
+    /// Of waits for the device.
+    rhythm: Rhythm,
 }
 
 impl Server {
@@ -140,6 +143,7 @@ impl Server {
             condemned: false,
             recorder: Recorder::of_session(),
             many_cores: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4),
+            rhythm: Rhythm::default(),
         }
     }
 
@@ -254,6 +258,7 @@ impl Server {
                 self.close_gate();
             }
             if progress {
+                self.rhythm.learn(quiet_since.elapsed());
                 quiet_since = Instant::now();
                 naps = 0;
                 continue;
@@ -291,22 +296,32 @@ impl Server {
             std::hint::spin_loop();
             return None;
         }
-        match quiet_since.elapsed().as_micros() {
+        let quiet = quiet_since.elapsed();
+        let longest = match self.rhythm.advice(quiet) {
+            Advice::Spin(_) => {
+                std::hint::spin_loop();
+                return None;
+            }
+            Advice::Sleep(span) => span,
+            Advice::Unknown => IDLE,
+        };
+        let nap = match quiet.as_micros() {
             // Giving the core away costs more than a small kernel runs, so it is done only where cores
             // are few.
             0..1000 if self.many_cores => {
                 std::hint::spin_loop();
-                None
+                return None;
             }
             0..100 => {
                 std::thread::yield_now();
-                None
+                return None;
             }
-            100..5000 => Some(Duration::from_micros(20)),
+            100..5000 => Duration::from_micros(20),
             // A copy of a gigabyte takes 20 ms; what is slept over at its end counts.
-            5000..40_000 => Some(Duration::from_micros(50)),
-            _ => Some(Duration::from_micros(200)),
-        }
+            5000..40_000 => Duration::from_micros(50),
+            _ => Duration::from_micros(200),
+        };
+        Some(nap.min(longest))
     }
 
     fn describe(&self, requests: &Requests) {

@@ -85,16 +85,7 @@ pub fn restore(
             .iter()
             .map(|name| scope.spawn(|| source.start(name.as_deref(), how, &report)))
             .collect();
-        let crashed = || {
-            Err(fail(
-                FailureKind::Internal,
-                "a thread of the restore has failed",
-            ))
-        };
-        threads
-            .into_iter()
-            .map(|t| t.join().unwrap_or_else(|_| crashed()))
-            .collect()
+        threads.into_iter().map(joined).collect()
     });
     let (started, mut failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     if let Some(Err(failure)) = failed.pop() {
@@ -263,57 +254,31 @@ impl Source {
             .or_fail(FailureKind::User, || {
                 format!("cannot make `{}`", session.log().display())
             })?;
-        let (host, device, sound) = std::thread::scope(|scope| {
+        let (device, settled) = std::thread::scope(|scope| {
             let host = scope.spawn(|| phases.time("host", || self.host(session, how.lazy)));
             let sound = self.record.agent.map(|_| {
                 scope.spawn(|| phases.time("verify", || integrity::check_files(&self.image)))
             });
             let device = self.driver.as_ref().map(|driver| {
-                let worker = phases.time("device", || {
-                    self.device(session, driver, how.pace, phases, report)
-                })?;
-                session.expect(worker.process);
-                // While CRIU is at work: the program will find a worker that serves.
-                let ends = phases.time("attach", || offer(session, &worker));
-                let ends = ends.inspect_err(|_| worker.end())?;
-                Ok((worker, ends))
+                scope.spawn(move || {
+                    let load = || self.device(session, driver, how.pace, phases, report);
+                    let worker = phases.time("device", load)?;
+                    session.expect(worker.process);
+                    // While CRIU is at work: the program will find a worker that serves.
+                    let ends = phases.time("attach", || offer(session, &worker));
+                    let ends = ends.inspect_err(|_| worker.end())?;
+                    Ok((worker, ends))
+                })
             });
-            let crashed = |_| {
-                Err(fail(
-                    FailureKind::Internal,
-                    "a thread of the restore has failed",
-                ))
-            };
-            let host = host.join().unwrap_or_else(|_| {
-                Err(fail(
-                    FailureKind::Internal,
-                    "a thread of the restore has failed",
-                ))
-            });
-            (
-                host,
-                device,
-                sound.map_or(Ok(()), |t| t.join().unwrap_or_else(crashed)),
-            )
+            let host = joined(host);
+            let sound = sound.map_or(Ok(()), joined);
+            let settled = self.settle(session, host, sound);
+            (device.map(joined), settled)
         });
         // The worker must be ended if anything else has failed, and the namespace likewise.
         let device = device.transpose();
-        let settled = match (host, sound) {
-            (Ok(namespace), Ok(())) => {
-                let pids = (namespace.init, namespace.root);
-                watch(session, namespace).map(|()| pids)
-            }
-            (Ok(mut namespace), Err(failure)) => {
-                namespace.kill();
-                // Its status is of no interest.
-                let _ = namespace.wait();
-                Err(failure)
-            }
-            // What CRIU says of a damaged image is of less use than that it is damaged.
-            (Err(_), Err(failure)) | (Err(failure), Ok(())) => Err(failure),
-        };
-        let (served, (init, root)) = match (device, settled) {
-            (Ok(served), Ok(pids)) => (served, pids),
+        let (served, process) = match (device, settled) {
+            (Ok(served), Ok(process)) => (served, process),
             (Ok(Some((worker, _))), Err(failure)) => {
                 worker.end();
                 return Err(failure);
@@ -324,14 +289,8 @@ impl Source {
             session.set_state(SessionState::Running);
             return Ok(());
         };
-        let attached = proc::outer_pid(init.pid, agent.pid)
-            .and_then(ProcessId::of)
-            .ok_or_else(|| {
-                fail(
-                    FailureKind::Internal,
-                    format!("process {} has ended", root.pid),
-                )
-            })
+        let attached = process
+            .ok_or_else(|| fail(FailureKind::Internal, "the restored process has ended"))
             .and_then(|process| {
                 let detached = Detached {
                     process,
@@ -350,6 +309,33 @@ impl Source {
             self.daemon.pool.refill(worker.driver.clone(), variables);
         }
         attached.inspect_err(|_| worker.end())
+    }
+
+    /// Collects the program's status from now on, if it and its image are sound; the answer is its process, if it
+    /// has an agent.
+    fn settle(
+        &self,
+        session: &Arc<Session>,
+        host: Result<Namespace>,
+        sound: Result<()>,
+    ) -> Result<Option<ProcessId>> {
+        match (host, sound) {
+            (Ok(namespace), Ok(())) => {
+                let init = namespace.init;
+                watch(session, namespace)?;
+                let agent = self.record.agent;
+                let process = agent.and_then(|it| proc::outer_pid(init.pid, it.pid));
+                Ok(process.and_then(ProcessId::of))
+            }
+            (Ok(mut namespace), Err(failure)) => {
+                namespace.kill();
+                // Its status is of no interest.
+                let _ = namespace.wait();
+                Err(failure)
+            }
+            // What CRIU says of a damaged image is of less use than that it is damaged.
+            (Err(_), Err(failure)) | (Err(failure), Ok(())) => Err(failure),
+        }
     }
 
     fn host(&self, session: &Session, lazy: bool) -> Result<Namespace> {
@@ -417,6 +403,15 @@ impl Source {
             }
         }
     }
+}
+
+/// What a thread of the restore has come to.
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    let crashed = |_| {
+        let message = "a thread of the restore has failed";
+        Err(fail(FailureKind::Internal, message))
+    };
+    thread.join().unwrap_or_else(crashed)
 }
 
 /// Collects the program's status when it ends.

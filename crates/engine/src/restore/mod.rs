@@ -65,7 +65,7 @@ pub struct Loaded {
 }
 
 /// Rebuilds the session in `image`, whose content is in `store`, in a process that has served nobody. `made` is
-/// called when its objects are there.
+/// called when its objects are there, and other work on the devices no longer delays the program.
 ///
 /// # Errors
 /// [`EngineError`]; the process is then good for nothing but to end.
@@ -89,7 +89,10 @@ pub fn load(
     let mut blocks = Blocks::default();
     objects::rebuild(&mut site, &mut blocks)?;
     steps.add("objects", from, 0);
-    made(&site.live);
+    // A program that is about to run waits for what is made ready now; else the data goes first.
+    if pace != Pace::Eager {
+        made(&site.live);
+    }
     let from = Instant::now();
     let chunks = content::fill(&mut site, store, &table, &mut blocks, progress)?;
     steps.add("now", from, 0);
@@ -97,6 +100,9 @@ pub fn load(
         true => None,
         false => Some(begin(&mut site, store, image, blocks, pace)?),
     };
+    if pace == Pace::Eager {
+        made(&site.live);
+    }
     if pace == Pace::Eager
         && let Some((background, mut gate)) = behind.take()
     {

@@ -117,22 +117,6 @@ fn variables_are_named_once_they_are_known() {
 }
 
 #[test]
-fn a_variable_that_was_passed_and_has_moved_is_named_where_it_lies() {
-    let mut bench = bench();
-    let text = ".visible .global .align 8 .b8 room[64]; .visible .entry k(.param .u64 p) { .reg .b64 %rd<2>;
-        ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 1; ret; }";
-    let module = bench.module(&format!("{HEAD}{text}"));
-    let function = bench.function(module, "k");
-    let actual = bench.variable(module, "room");
-    // As after a restore: the program knows it somewhere else.
-    let known = 0x7123_4560_0000;
-    bench.site.live.moved.insert(known, 64, actual);
-    let found = predict(&bench, function, &block(&[known + 8]));
-    bench.site.live.moved.remove(known);
-    assert_eq!(found.writes, around(&[actual + 8]));
-}
-
-#[test]
 fn what_was_missed_once_is_known_from_then_on() {
     let mut bench = bench();
     let function = kernel(&mut bench, ".visible .entry k(.param .u64 p) { ret; }");

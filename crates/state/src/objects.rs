@@ -51,9 +51,9 @@ impl ImageId {
 /// A device variable of a module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variable {
-    /// Where the program knows it.
+    /// Where it lies.
     pub address: Address,
-    /// Where it lies; another place only after a restore whose driver has put it elsewhere.
+    /// The same: the format of records has it twice, from when variables could lie elsewhere.
     pub actual: Address,
     /// Bytes.
     pub size: u64,

@@ -515,57 +515,6 @@ fn boxes_are_copied_and_arrays_come_back() {
 }
 
 #[test]
-fn variables_keep_their_known_addresses_whatever_was_unloaded() {
-    let (worker, program) = start();
-    let second = Op::ModuleLoad {
-        module: 0x110,
-        context: CONTEXT,
-        image: Blob::Inline(common::PTX),
-        beside: false,
-    };
-    assert!(matches!(program.ask(&second), Answer::Module(_)));
-    let get = Op::VariableGet {
-        module: 0x110,
-        name: "total",
-    };
-    let Answer::Pair(total, 4) = program.ask(&get) else {
-        panic!("four bytes")
-    };
-    program.write(total, &[1, 0, 0, 0]);
-    assert!(matches!(
-        program.ask(&Op::FunctionGet {
-            function: 0x111,
-            module: 0x110,
-            name: "add"
-        }),
-        Answer::Function(_)
-    ));
-    done(&program, &Op::ModuleUnload { module: MODULE });
-    let (_worker, program) = move_over(worker, program);
-    assert_eq!(program.ask(&get), Answer::Pair(total, 4));
-    assert_eq!(words(&program.read(total, 4)), [1]);
-    // As a parameter of a kernel, and by name inside it.
-    let mut params = total.to_le_bytes().to_vec();
-    params.extend_from_slice(&8u32.to_le_bytes());
-    params.extend_from_slice(&1u32.to_le_bytes());
-    let launch = fermata_abi::op::Launch {
-        function: 0x111,
-        grid: [1, 1, 1],
-        block: [1, 1, 1],
-        shared: 0,
-        cooperative: false,
-        params: &params,
-        attributes: Vec::new(),
-    };
-    program.post(&Op::Launch {
-        launch,
-        stream: LEGACY,
-    });
-    assert_eq!(words(&program.read(total, 4)), [17]);
-}
-
-/// A session whose memory holds the address of a variable comes back if the variable does, or not at all.
-#[test]
 fn a_stored_address_of_a_variable_is_right_or_refused() {
     let (mut worker, program) = start();
     let device = program.alloc(64);

@@ -7,7 +7,6 @@ use fermata_graph::{Graph, KernelNode, NodeKind};
 
 use super::transfer;
 use super::{AccessSet, Target};
-use crate::Moved;
 
 /// Targets of all nodes, each once. `Around` is not checked for live memory yet: that is for each launch.
 #[derive(Debug, Default)]
@@ -22,28 +21,27 @@ pub(super) type OfKernel<'a> = &'a mut dyn FnMut(Handle, &[u8]) -> AccessSet;
 
 impl GraphPlan {
     /// Joins the sets of `graph` and of all graphs in it.
-    pub fn of(graph: &Graph, moved: &Moved, of_kernel: OfKernel<'_>) -> Self {
+    pub fn of(graph: &Graph, of_kernel: OfKernel<'_>) -> Self {
         let mut plan = Self {
             targets: BTreeMap::new(),
             complete: true,
         };
-        plan.join(graph, moved, of_kernel);
+        plan.join(graph, of_kernel);
         plan
     }
 
-    fn join(&mut self, graph: &Graph, moved: &Moved, of_kernel: OfKernel<'_>) {
+    fn join(&mut self, graph: &Graph, of_kernel: OfKernel<'_>) {
         for (_, node) in graph.nodes() {
             match &node.kind {
                 NodeKind::Kernel(KernelNode {
                     function, params, ..
                 }) => self.add(of_kernel(*function, params)),
-                NodeKind::Memcpy(copy) => self.add(transfer::copy_node(copy, moved)),
-                NodeKind::Memset(fill) => self.add(transfer::fill_node(fill, moved)),
+                NodeKind::Memcpy(copy) => self.add(transfer::copy_node(copy)),
+                NodeKind::Memset(fill) => self.add(transfer::fill_node(fill)),
                 NodeKind::BatchMemOp(ops) => {
-                    ops.iter()
-                        .for_each(|op| self.add(transfer::word_node(op, moved)));
+                    ops.iter().for_each(|op| self.add(transfer::word_node(op)));
                 }
-                NodeKind::ChildGraph(child) => self.join(child, moved, of_kernel),
+                NodeKind::ChildGraph(child) => self.join(child, of_kernel),
                 // A host function runs in the program, which reaches device memory by calls only; and the
                 // memory that a graph allocates for itself lives and ends within it.
                 NodeKind::Host(_)

@@ -7,8 +7,7 @@
 //!  graph launch ── its nodes, joined once ──────────────► all of the above             (graph)
 //!                                    words ── live memory of the session? (places) ──► Around(address)
 //! ```
-//! Addresses are where the driver has the memory: those of moved variables are translated. What a set
-//! names may go untouched; what it does not name is untouched if the set is complete. (PhoenixOS, section
+//! What a set names may go untouched; what it does not name is untouched if the set is complete. (PhoenixOS, section
 //! 4.1, speculates from arguments; text is used where there is any.)
 
 mod graph;

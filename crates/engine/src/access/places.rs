@@ -61,7 +61,7 @@ impl Places {
                 .iter()
                 .flat_map(|(_, it)| it.variables.values());
             self.variables = all
-                .map(|it| (it.actual, it.actual.saturating_add(it.size)))
+                .map(|it| (it.address, it.address.saturating_add(it.size)))
                 .collect();
             self.variables.sort_unstable();
             self.stamp = stamp;

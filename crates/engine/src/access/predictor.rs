@@ -12,7 +12,7 @@ use super::graph::GraphPlan;
 use super::kernel::Plan;
 use super::{AccessSet, Places, Target, transfer};
 use crate::text::text_of;
-use crate::{HandleMap, Live, Moved, Site};
+use crate::{HandleMap, Live, Site};
 
 /// The analysis of an image's text for an architecture, and whether the running code was made from it.
 type Known = Option<(Arc<Analysis>, bool)>;
@@ -20,7 +20,6 @@ type Known = Option<(Arc<Analysis>, bool)>;
 /// Where a launch's addresses are looked up.
 struct World<'s> {
     session: &'s Session,
-    moved: &'s Moved,
     live: &'s Live,
 }
 
@@ -49,15 +48,11 @@ impl Predictor {
     /// What `op` will touch. Only memory that lives in the session is named, where the driver has it.
     pub fn predict(&mut self, op: &Op<'_>, site: &Site) -> AccessSet {
         let Site { session, live } = site;
-        let world = World {
-            session,
-            moved: &live.moved,
-            live,
-        };
+        let world = World { session, live };
         match op {
             Op::Launch { launch, .. } => self.launch(launch.function, launch.params, &world),
             Op::GraphLaunch { exec, .. } => self.graph(*exec, &world),
-            op => transfer::of(op, world.moved),
+            op => transfer::of(op),
         }
     }
 
@@ -65,11 +60,7 @@ impl Predictor {
     /// prediction can name all it touches.
     pub fn strays(&mut self, function: Handle, site: &Site) -> bool {
         let Site { session, live } = site;
-        let world = World {
-            session,
-            moved: &live.moved,
-            live,
-        };
+        let world = World { session, live };
         self.plan(function, &world);
         self.plans.get(&function).is_some_and(|plan| plan.strays)
     }
@@ -77,11 +68,7 @@ impl Predictor {
     /// Analyses all kernels and graphs of a session, so that no prediction has to.
     pub fn prepare(&mut self, site: &Site) {
         let Site { session, live } = site;
-        let world = World {
-            session,
-            moved: &live.moved,
-            live,
-        };
+        let world = World { session, live };
         for (function, _) in session.functions.iter() {
             self.plan(function, &world);
         }
@@ -124,7 +111,7 @@ impl Predictor {
         let Some(plan) = self.plans.get(&function) else {
             return unknown();
         };
-        let mut set = resolve(plan, params, world, |address| {
+        let mut set = resolve(plan, params, |address| {
             places.around(world.session, address).is_some()
         });
         for address in self.remembered.get(&function).into_iter().flatten() {
@@ -152,7 +139,7 @@ impl Predictor {
             && let Ok(module) = world.session.modules.get(record.module)
         {
             for symbol in plan.symbols.iter_mut().filter(|it| it.address.is_none()) {
-                symbol.address = module.variables.get(&symbol.name).map(|it| it.actual);
+                symbol.address = module.variables.get(&symbol.name).map(|it| it.address);
             }
         }
     }
@@ -206,13 +193,13 @@ impl Predictor {
                     waits = Some(session.last_buffer());
                 }
                 // Whether memory lives is asked at each launch.
-                let mut set = resolve(plan, params, world, |_| true);
+                let mut set = resolve(plan, params, |_| true);
                 for address in self.remembered.get(&function).into_iter().flatten() {
                     set.add(Target::Around(*address), true, true);
                 }
                 set
             };
-            let plan = GraphPlan::of(&executable.graph, world.moved, &mut of_kernel);
+            let plan = GraphPlan::of(&executable.graph, &mut of_kernel);
             let known = KnownGraph {
                 plan,
                 revision,
@@ -244,12 +231,7 @@ fn analyse(image: &[u8], version: Option<u32>) -> Known {
 }
 
 /// The set of a launch with this parameter block.
-fn resolve(
-    plan: &Plan,
-    params: &[u8],
-    world: &World<'_>,
-    mut lives: impl FnMut(Address) -> bool,
-) -> AccessSet {
+fn resolve(plan: &Plan, params: &[u8], mut lives: impl FnMut(Address) -> bool) -> AccessSet {
     let mut set = AccessSet {
         complete: plan.complete,
         ..AccessSet::default()
@@ -258,7 +240,7 @@ fn resolve(
         let Some(bytes) = params.get(word.offset..).and_then(<[u8]>::first_chunk) else {
             continue;
         };
-        let address = world.moved.translate(u64::from_le_bytes(*bytes));
+        let address = u64::from_le_bytes(*bytes);
         if lives(address) {
             set.add(Target::Around(address), word.read, word.write);
         }

@@ -4,7 +4,6 @@ use fermata_abi::op::{Address, Extent, Op, Pitch, Place};
 use fermata_graph::{Copy, CopyEnd, MemOp, MemOpKind, MemsetNode, Place as GraphPlace};
 
 use super::{AccessSet, Range, Target};
-use crate::Moved;
 
 /// Bytes that rows of `width` at distance `pitch` span.
 fn span(pitch: u64, width: u64, rows: u64) -> u64 {
@@ -25,16 +24,15 @@ fn box_span(pitch: &Pitch, extent: &Extent) -> u64 {
     )
 }
 
-fn target(place: &Place<'_>, len: u64, moved: &Moved) -> Option<Target> {
+fn target(place: &Place<'_>, len: u64) -> Option<Target> {
     match place {
-        Place::Address(start) => bytes(*start, len, moved),
+        Place::Address(start) => bytes(*start, len),
         Place::Array { array, .. } => Some(Target::Array(*array)),
         Place::Blob(_) => None,
     }
 }
 
-fn bytes(start: Address, len: u64, moved: &Moved) -> Option<Target> {
-    let start = moved.translate(start);
+fn bytes(start: Address, len: u64) -> Option<Target> {
     (len > 0).then_some(Target::Exactly(Range { start, len }))
 }
 
@@ -46,14 +44,14 @@ fn set(reads: Option<Target>, writes: Option<Target>) -> AccessSet {
     }
 }
 
-fn word(address: Address, wide: bool, moved: &Moved) -> Option<Target> {
-    bytes(address, if wide { 8 } else { 4 }, moved)
+fn word(address: Address, wide: bool) -> Option<Target> {
+    bytes(address, if wide { 8 } else { 4 })
 }
 
 /// What `op`, which is no launch, touches.
-pub(super) fn of(op: &Op<'_>, moved: &Moved) -> AccessSet {
+pub(super) fn of(op: &Op<'_>) -> AccessSet {
     match op {
-        Op::Copy { to, from, len, .. } => set(target(from, *len, moved), target(to, *len, moved)),
+        Op::Copy { to, from, len, .. } => set(target(from, *len), target(to, *len)),
         Op::Copy3d {
             to,
             from,
@@ -62,8 +60,8 @@ pub(super) fn of(op: &Op<'_>, moved: &Moved) -> AccessSet {
             extent,
             ..
         } => set(
-            target(from, box_span(from_pitch, extent), moved),
-            target(to, box_span(to_pitch, extent), moved),
+            target(from, box_span(from_pitch, extent)),
+            target(to, box_span(to_pitch, extent)),
         ),
         Op::Fill {
             address,
@@ -74,20 +72,20 @@ pub(super) fn of(op: &Op<'_>, moved: &Moved) -> AccessSet {
             ..
         } => {
             let row = width.saturating_mul(u64::from(*element));
-            set(None, bytes(*address, span(*pitch, row, *height), moved))
+            set(None, bytes(*address, span(*pitch, row, *height)))
         }
-        Op::WriteValue { address, wide, .. } => set(None, word(*address, *wide, moved)),
-        Op::WaitValue { address, wide, .. } => set(word(*address, *wide, moved), None),
+        Op::WriteValue { address, wide, .. } => set(None, word(*address, *wide)),
+        Op::WaitValue { address, wide, .. } => set(word(*address, *wide), None),
         _ => AccessSet::nothing(),
     }
 }
 
 /// What a copy node touches.
-pub(super) fn copy_node(copy: &Copy, moved: &Moved) -> AccessSet {
-    set(end(copy, &copy.src, moved), end(copy, &copy.dst, moved))
+pub(super) fn copy_node(copy: &Copy) -> AccessSet {
+    set(end(copy, &copy.src), end(copy, &copy.dst))
 }
 
-fn end(copy: &Copy, end: &CopyEnd, moved: &Moved) -> Option<Target> {
+fn end(copy: &Copy, end: &CopyEnd) -> Option<Target> {
     if end.place == GraphPlace::Array {
         return Some(Target::Array(end.address));
     }
@@ -99,23 +97,20 @@ fn end(copy: &Copy, end: &CopyEnd, moved: &Moved) -> Option<Target> {
         Some(span) => span,
         None => (end.x_bytes, end.x_bytes.saturating_add(copy.width_bytes)),
     };
-    bytes(end.address.wrapping_add(first), past - first, moved)
+    bytes(end.address.wrapping_add(first), past - first)
 }
 
 /// What a fill node touches.
-pub(super) fn fill_node(node: &MemsetNode, moved: &Moved) -> AccessSet {
+pub(super) fn fill_node(node: &MemsetNode) -> AccessSet {
     let row = node.width.saturating_mul(u64::from(node.element_size));
-    set(
-        None,
-        bytes(node.dst, span(node.pitch, row, node.height), moved),
-    )
+    set(None, bytes(node.dst, span(node.pitch, row, node.height)))
 }
 
 /// What one operation of a batch node touches.
-pub(super) fn word_node(op: &MemOp, moved: &Moved) -> AccessSet {
+pub(super) fn word_node(op: &MemOp) -> AccessSet {
     match op.kind {
-        MemOpKind::Wait => set(word(op.address, op.wide, moved), None),
-        MemOpKind::Write => set(None, word(op.address, op.wide, moved)),
+        MemOpKind::Wait => set(word(op.address, op.wide), None),
+        MemOpKind::Write => set(None, word(op.address, op.wide)),
         MemOpKind::Barrier => AccessSet::nothing(),
     }
 }
@@ -149,7 +144,7 @@ mod tests {
             stream: STREAM,
             answered: false,
         };
-        let found = of(&op, &Moved::default());
+        let found = of(&op);
         assert_eq!(found.reads, exactly(0x9000, 32 * 7 + 16));
         assert_eq!(found.writes, exactly(0x1000, 64 * 13 + 16));
         assert!(found.complete);
@@ -167,23 +162,9 @@ mod tests {
             stream: STREAM,
             answered: true,
         };
-        let found = of(&op, &Moved::default());
+        let found = of(&op);
         assert_eq!(found.writes, exactly(8, 220));
         assert!(found.reads.is_empty());
-    }
-
-    #[test]
-    fn a_moved_variable_is_named_where_it_lies() {
-        let mut moved = Moved::default();
-        moved.insert(0x7000, 16, 0x9000);
-        let op = Op::WriteValue {
-            stream: STREAM,
-            address: 0x7008,
-            value: 1,
-            flags: 0,
-            wide: true,
-        };
-        assert_eq!(of(&op, &moved).writes, exactly(0x9008, 8));
     }
 
     #[test]
@@ -200,7 +181,7 @@ mod tests {
             stream: STREAM,
             answered: false,
         };
-        let found = of(&op, &Moved::default());
+        let found = of(&op);
         assert_eq!(found.writes, [Target::Array(0x105)]);
         assert_eq!(found.reads, exactly(0x4000, 64));
     }

@@ -151,9 +151,8 @@ impl ChunkMap {
                 BufferOwner::Variable { module, name } => {
                     let module = session.modules.get(module);
                     if let Some(it) = module.ok().and_then(|it| it.variables.get(&name)) {
-                        for address in [it.address, it.actual] {
-                            self.aliases.insert(address, alias(address + owned.bytes));
-                        }
+                        self.aliases
+                            .insert(it.address, alias(it.address + owned.bytes));
                     }
                 }
                 BufferOwner::Memory(handle) => {

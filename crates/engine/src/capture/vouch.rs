@@ -146,7 +146,7 @@ fn addresses(session: &Session, numbers: &BTreeSet<u64>) -> Vec<Address> {
             BufferOwner::Variable { module, name } => {
                 let module = session.modules.get(module);
                 let variable = module.ok().and_then(|it| it.variables.get(&name));
-                found.extend(variable.map(|it| it.actual));
+                found.extend(variable.map(|it| it.address));
             }
             BufferOwner::Host(_) | BufferOwner::Array(_) => {}
         }

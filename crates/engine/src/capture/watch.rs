@@ -214,7 +214,8 @@ impl Watch {
     }
 }
 
-/// Copies pieces to their slots, neighbours together.
+/// Copies pieces to their slots, neighbours together. Variables are copied alone: those of two modules may lie side by
+/// side, and a driver does not copy from two of its own allocations at once.
 pub(crate) fn copy_aside(
     driver: &Driver,
     map: &ChunkMap,
@@ -225,8 +226,11 @@ pub(crate) fn copy_aside(
     for (index, to) in aside {
         let piece = map.piece(*index);
         let (from, bytes) = (address_of(piece), piece.len as u64);
+        let ours = (DEVICE_BASE..DEVICE_END).contains(&from);
         match &mut run {
-            Some((run_to, run_from, len)) if *run_to + *len == *to && *run_from + *len == from => {
+            Some((run_to, run_from, len))
+                if ours && *run_to + *len == *to && *run_from + *len == from =>
+            {
                 *len += bytes;
             }
             _ => {

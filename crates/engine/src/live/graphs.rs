@@ -11,7 +11,7 @@ use fermata_device::{
 };
 use fermata_graph::{CopyEnd, Graph, MemOp, MemOpKind, NodeKind, Place};
 
-use crate::{HostCaller, Live, Moved};
+use crate::{HostCaller, Live};
 
 fn refuse(code: cu::CUresult, why: impl Into<String>) -> DriverError {
     DriverError {
@@ -27,7 +27,7 @@ fn leak_call(caller: &HostCaller, id: u64) -> &'static (dyn Fn() + Send + Sync) 
     Box::leak(Box::new(move || caller(id)))
 }
 
-fn batch(op: &MemOp, moved: &Moved) -> BatchOp {
+fn batch(op: &MemOp) -> BatchOp {
     let MemOp {
         kind,
         address,
@@ -35,7 +35,6 @@ fn batch(op: &MemOp, moved: &Moved) -> BatchOp {
         flags,
         wide,
     } = *op;
-    let address = moved.translate(address);
     match kind {
         MemOpKind::Wait => BatchOp::Wait {
             address,
@@ -178,7 +177,6 @@ impl Live {
                     .iter()
                     .map(|it| (it.id, it.value.as_slice()))
                     .collect();
-                let params = self.moved.patch(&node.params);
                 let size = Grid {
                     grid: node.grid,
                     block: node.block,
@@ -187,7 +185,7 @@ impl Live {
                 let launch = KernelLaunch {
                     function: function.handle,
                     size,
-                    params: &params,
+                    params: &node.params,
                     attributes: &attributes,
                 };
                 self.driver.add_node(
@@ -213,7 +211,7 @@ impl Live {
             }
             NodeKind::Memset(node) => {
                 let fill = NodeSpec::Fill {
-                    address: self.moved.translate(node.dst),
+                    address: node.dst,
                     pitch: node.pitch,
                     element: node.element_size,
                     value: node.value,
@@ -251,7 +249,7 @@ impl Live {
                 context,
             ),
             NodeKind::BatchMemOp(ops) => {
-                let ops: Vec<BatchOp> = ops.iter().map(|op| batch(op, &self.moved)).collect();
+                let ops: Vec<BatchOp> = ops.iter().map(batch).collect();
                 self.driver
                     .add_node(graph, after, &NodeSpec::Batch(&ops), context)
             }
@@ -265,9 +263,7 @@ impl Live {
     fn side(&self, end: &CopyEnd) -> Result<CopySide, DriverError> {
         let endpoint = match end.place {
             Place::Array => Endpoint::Array(self.array(end.address)?),
-            Place::Host | Place::Device | Place::Unified => {
-                Endpoint::Address(self.moved.translate(end.address))
-            }
+            Place::Host | Place::Device | Place::Unified => Endpoint::Address(end.address),
         };
         Ok(CopySide {
             endpoint,

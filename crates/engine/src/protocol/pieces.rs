@@ -99,7 +99,7 @@ pub(crate) fn pieces(
                 let Some(variable) = module.variables.get(name) else {
                     continue;
                 };
-                let address = variable.actual;
+                let address = variable.address;
                 linear(&mut pieces, number, bytes, |offset| Source::Device {
                     device,
                     address: address + offset,

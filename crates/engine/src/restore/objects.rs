@@ -100,12 +100,17 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
                 );
                 return Err(EngineError::Damaged(why));
             }
-            variable.actual = address;
-            if !variable.fixed {
-                variable.address = address;
-            } else if address != variable.address {
-                live.moved.insert(variable.address, size, address);
+            if address == variable.address {
+                continue;
             }
+            if variable.fixed {
+                return Err(EngineError::Unsuitable(format!(
+                    "the program knows the address {:#x} of device variable `{name}`, which the driver has put elsewhere, at {address:#x}",
+                    variable.address
+                )));
+            }
+            live.moved.insert(variable.address, size);
+            (variable.address, variable.actual) = (address, address);
         }
     }
     Ok(())

@@ -194,7 +194,7 @@ impl Twins {
         };
         let table = tables.table(&live.driver, launch.function, stream, on, allowed)?;
         params.clear();
-        params.extend_from_slice(&live.moved.patch(launch.params));
+        params.extend_from_slice(launch.params);
         params.resize(twin.table_at, 0);
         params.extend_from_slice(&table.to_le_bytes());
         let yes = 1i32.to_ne_bytes();

@@ -47,19 +47,13 @@ impl Server {
             }
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
-            live.driver
-                .copy_from_slice(live.moved.translate(*to), bytes, handle)?;
+            live.driver.copy_from_slice(*to, bytes, handle)?;
             return self.issued(stream, answered, ticket);
         }
         if let (Place::Address(to), Place::Address(from)) = (to, from) {
             let live = &mut self.site.live;
             let handle = live.stream(stream)?;
-            live.driver.copy(
-                live.moved.translate(*to),
-                live.moved.translate(*from),
-                len,
-                handle,
-            )?;
+            live.driver.copy(*to, *from, len, handle)?;
             return self.issued(stream, answered, ticket);
         }
         let pitch = Pitch { row: len, rows: 1 };
@@ -170,9 +164,7 @@ impl Server {
         let needed =
             || span(pitch, extent).ok_or_else(|| OpError::invalid("a copy beyond all addresses"));
         Ok(match place {
-            Place::Address(address) => {
-                side(Endpoint::Address(self.site.live.moved.translate(*address)))
-            }
+            Place::Address(address) => side(Endpoint::Address(*address)),
             Place::Array { array, x, y, z } => {
                 let endpoint = Endpoint::Array(self.site.live.array(*array)?);
                 CopySide {

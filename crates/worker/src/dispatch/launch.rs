@@ -36,11 +36,10 @@ impl Server {
         if launch.cooperative {
             attributes.push((cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &yes));
         }
-        let params = live.moved.patch(launch.params);
         let kernel = KernelLaunch {
             function,
             size,
-            params: &params,
+            params: launch.params,
             attributes: &attributes,
         };
         live.driver.launch(&kernel, handle)?;

@@ -160,15 +160,8 @@ impl Server {
             } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver.fill(
-                    live.moved.translate(*address),
-                    *pitch,
-                    *element,
-                    *value,
-                    *width,
-                    *height,
-                    handle,
-                )?;
+                live.driver
+                    .fill(*address, *pitch, *element, *value, *width, *height, handle)?;
                 self.issued(*stream, *answered, ticket)
             }
             Op::ArrayCreate {
@@ -231,13 +224,8 @@ impl Server {
             } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver.write_value(
-                    handle,
-                    live.moved.translate(*address),
-                    *value,
-                    *flags,
-                    *wide,
-                )?;
+                live.driver
+                    .write_value(handle, *address, *value, *flags, *wide)?;
                 self.issued(*stream, false, ticket)
             }
             Op::WaitValue {
@@ -249,13 +237,8 @@ impl Server {
             } => {
                 let live = &mut self.site.live;
                 let handle = live.stream(*stream)?;
-                live.driver.wait_value(
-                    handle,
-                    live.moved.translate(*address),
-                    *value,
-                    *flags,
-                    *wide,
-                )?;
+                live.driver
+                    .wait_value(handle, *address, *value, *flags, *wide)?;
                 self.issued(*stream, false, ticket)
             }
 

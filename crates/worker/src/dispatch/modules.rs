@@ -106,9 +106,6 @@ impl Server {
         let known = self.site.session.modules.get(module)?;
         let context = known.context;
         let live = &mut self.site.live;
-        for variable in known.variables.values() {
-            live.moved.remove(variable.address);
-        }
         let functions = self.site.session.remove_module(module)?;
         for function in functions {
             live.functions.remove(&function);
@@ -178,18 +175,6 @@ impl Server {
             .get(&module)
             .ok_or_else(|| OpError::invalid("the module is not loaded"))?;
         let (address, size) = live.driver.variable(loaded, name)?;
-        let known = self
-            .site
-            .session
-            .modules
-            .get(module)?
-            .variables
-            .get(name)
-            .is_some_and(|it| it.fixed);
-        if !known && live.moved.translate(address) != address {
-            let text = format!("variable `{name}` lies where the program knows another variable");
-            return Err(OpError::new(cu::CUDA_ERROR_NOT_SUPPORTED, text));
-        }
         self.site
             .session
             .add_variable(module, name, address, size, true)?;

@@ -72,6 +72,9 @@ struct Common {
     /// Programs, by name; all of them if none is given
     #[arg(long, value_delimiter = ',')]
     programs: Vec<String>,
+    /// Options of the programs, instead of those they have in a matrix, as in "--size 2048 --steps 200"
+    #[arg(long, allow_hyphen_values = true)]
+    options: Option<String>,
     /// Where kernels run
     #[arg(long, default_value = "soft")]
     device: Device,
@@ -116,7 +119,7 @@ impl Verb {
                 let chosen = if common.programs.is_empty() {
                     PROGRAMS.iter().copied().filter(|p| p.quick).collect()
                 } else {
-                    select(&common.programs)?
+                    select(&common)?
                 };
                 let (content, ptx) = (Validate::Content, Validate::Ptx);
                 let modes = [
@@ -144,7 +147,7 @@ impl Verb {
             } => run_matrix(
                 &tree,
                 &common,
-                &select(&common.programs)?,
+                &select(&common)?,
                 (moments, at),
                 &crossed(&modes, &pools, &validate),
             ),
@@ -152,25 +155,38 @@ impl Verb {
     }
 }
 
-fn select(names: &[String]) -> Result<Vec<Program>> {
-    if names.is_empty() {
-        return Ok(PROGRAMS.to_vec());
+fn select(common: &Common) -> Result<Vec<Program>> {
+    let mut chosen = match common.programs.as_slice() {
+        [] => PROGRAMS.to_vec(),
+        names => names
+            .iter()
+            .map(|name| {
+                let found = PROGRAMS.iter().find(|p| p.name == name);
+                found
+                    .copied()
+                    .with_context(|| format!("no program `{name}`"))
+            })
+            .collect::<Result<_>>()?,
+    };
+    if let Some(text) = &common.options {
+        // For the rest of the run, as those of the table.
+        let text: &'static str = text.clone().leak();
+        let words: &'static [&'static str] = text.split_whitespace().collect::<Vec<_>>().leak();
+        for program in &mut chosen {
+            (program.soft, program.gpu) = (words, words);
+        }
     }
-    names
-        .iter()
-        .map(|name| {
-            let found = PROGRAMS.iter().find(|p| p.name == name);
-            found
-                .copied()
-                .with_context(|| format!("no program `{name}`"))
-        })
-        .collect()
+    Ok(chosen)
 }
 
 fn run_straight(tree: &Tree, common: &Common) -> Result<bool> {
     let mut failed = 0;
-    for program in select(&common.programs)? {
-        match straight(tree, &program.with_defaults(), common.device) {
+    for program in select(common)? {
+        let program = match common.options {
+            Some(_) => program,
+            None => program.with_defaults(),
+        };
+        match straight(tree, &program, common.device) {
             Ok(done) => println!("{:<12} {:6.2} s", program.name, done.took.as_secs_f64()),
             Err(error) => {
                 failed += 1;
@@ -362,7 +378,7 @@ fn print_line(report: &CaseReport) {
     let mut out = std::io::stdout().lock();
     let place = report.moment.name();
     let mut mode = match (report.mode, report.pool) {
-        (Mode::Cow, 0) => "cow:0".to_owned(),
+        (Mode::Cow, pool) if pool != POOL => format!("cow:{pool}"),
         (mode, _) => mode.name().to_owned(),
     };
     if report.validate != Validate::Content {

@@ -21,6 +21,8 @@ const POLL: Duration = Duration::from_millis(5);
 /// How long a worker may take to be ready, and how long nothing is registered any more by then.
 const WARM: Duration = Duration::from_secs(60);
 const STILL: Duration = Duration::from_millis(1500);
+/// The same where less is registered than was made ready: there may be no room for more.
+const SHORT: Duration = Duration::from_secs(8);
 
 /// Folders and daemon of one bench; dropping it ends and removes everything.
 pub struct Place {
@@ -163,11 +165,18 @@ impl Place {
             let Some(daemon) = versions.daemon.filter(|it| it.spare_workers > 0) else {
                 return Ok(false);
             };
-            let registered = daemon.memory_tier.map(|it| it.registered);
-            if last != Some(registered) {
-                (last, since) = (Some(registered), Instant::now());
+            let Some(tier) = daemon.memory_tier else {
+                return Ok(true);
+            };
+            if last != Some(tier.registered) {
+                (last, since) = (Some(tier.registered), Instant::now());
             }
-            Ok(registered.is_none() || since.elapsed() > STILL)
+            // What was registered before goes first, and takes its time.
+            let patience = match tier.ready >= self.room.get() {
+                true => STILL,
+                false => SHORT,
+            };
+            Ok(since.elapsed() > patience)
         })
     }
 

@@ -5,8 +5,9 @@
 
 The program is bench/programs/hot.cu: it rewrites a tenth of its memory every 10 ms. It is run under
 Fermata and checkpointed once for each case, into a store that has nothing of it; the last image is
-restored. `--alone` runs it anew for each case and restores each image. `driver` is the driver's own
-checkpoint of the same program, `transfer` `cow:6GiB` of one that moves data of its own. The report
+restored. `--alone` runs it anew for each case and restores each image. `native` is the program without
+Fermata while a thread of its own copies its memory to the host, `driver` the driver's own checkpoint of
+it, `transfer` `cow:6GiB` of one that moves data of its own. The report
 has, for each: what `fermata checkpoint --json` says, and what the program itself saw, from the log of
 its steps: its usual step, the longest, and the time lost in all.
 Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it.
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 
-from measure import FERMATA, TREE, call, document, facts, native_environment
+from measure import FERMATA, TREE, call, document, facts, native_environment, wait_for
 
 
 def steps_of(path):
@@ -108,6 +109,33 @@ def drivers_own(gib):
         except subprocess.TimeoutExpired:
             running.kill()
         shutil.rmtree(work, ignore_errors=True)
+
+
+def natively(gib):
+    """The same program without Fermata, beside which a thread of its own copies its memory to the host: what that
+    costs on this machine in any case."""
+    work = pathlib.Path(tempfile.mkdtemp())
+    log, go, out = work / "steps", work / "go", work / "out"
+    result = {"case": "native", "gib": gib}
+    try:
+        env = native_environment()
+        program = [TREE / "bench" / "hot", "--gib", gib, "--buffers", 400 if gib >= 8 else 40]
+        program += ["--until", go, "--log", log, "--beside", gib]
+        with out.open("w") as told:
+            running = subprocess.Popen([str(w) for w in program], env=env, stdout=told)
+        try:
+            found = lambda: re.search(r"beside (\d+) (\d+) gb/s ([0-9.]+)", out.read_text())
+            wait_for(found, "the copy's end", 60)
+            time.sleep(0.1)
+            begun, ended, rate = found().groups()
+            result |= {"gb_s": float(rate), "first_seen": seen(steps_of(log), float(begun), float(ended))}
+        finally:
+            go.touch()
+            running.wait(60)
+    except Exception as error:
+        result["error"] = str(error)
+    shutil.rmtree(work, ignore_errors=True)
+    return result
 
 
 class Bench:
@@ -243,14 +271,16 @@ def main():
     parser.add_argument("--gib", type=int, default=40)
     parser.add_argument("--disk", type=pathlib.Path, help="a folder on a disk; else /dev/shm")
     parser.add_argument("--transfer", type=int, default=256, help="MiB of transfers a step in the case `transfer`")
-    parser.add_argument("--cases", default="snapshot,cow:6GiB,cow,recopy,stop,driver,transfer")
+    parser.add_argument("--cases", default="native,snapshot,cow:6GiB,cow,recopy,stop,driver,transfer")
     parser.add_argument("--alone", action="store_true", help="each case in a process of its own, and restored")
     args = parser.parse_args()
     images = (args.disk or pathlib.Path("/dev/shm")) / f"fermata-protocols-{os.getpid()}"
     names = args.cases.split(",")
-    plain = [name for name in names if name not in ("driver", "transfer")]
+    plain = [name for name in names if name not in ("native", "driver", "transfer")]
 
     def all_cases():
+        if "native" in names:
+            yield natively(args.gib)
         yield from in_turn(plain, args.gib, images, 0, args.alone)
         if "driver" in names:
             yield drivers_own(args.gib)

@@ -248,6 +248,8 @@ impl Contexts {
             primary,
         };
         link::ask(&op, link::nothing)?;
+        // A thread may have used the last one of this handle after its end.
+        fault::forget(handle);
         let (flags, alive) = (AtomicU32::new(flags), AtomicBool::new(true));
         let context = Arc::new(Context {
             handle,

@@ -91,6 +91,9 @@ pub enum EngineError {
     /// This machine cannot hold the session.
     #[error("this host cannot hold the session: {0}")]
     Unsuitable(String),
+    /// The driver has put a device variable elsewhere, and somebody knows where it was.
+    #[error("{0}")]
+    Moved(String),
     /// Host memory for the session cannot be made.
     #[error("cannot map host region {address:#x} of {size} bytes: {source}")]
     HostRegion {
@@ -145,7 +148,8 @@ impl EngineError {
                 source: RecordError::Newer { .. },
                 ..
             }
-            | Self::Unsuitable(_) => ErrorKind::Host,
+            | Self::Unsuitable(_)
+            | Self::Moved(_) => ErrorKind::Host,
             Self::Record { .. } | Self::Damaged(_) => ErrorKind::Damaged,
             Self::File { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => ErrorKind::NotFound,

@@ -15,6 +15,11 @@ pub(crate) fn failure(kind: FailureKind, message: impl Into<String>, hint: &str)
 /// What the engine says, for the daemon.
 pub(crate) fn from_engine(error: &EngineError) -> Failure {
     let (kind, hint) = match error.kind() {
+        _ if matches!(error, EngineError::Moved(_)) => (
+            FailureKind::Host,
+            "a driver places variables by what was loaded before: restore with the driver and the kind of GPU of the \
+             checkpoint; a program that unloads modules is better checkpointed before it does",
+        ),
         ErrorKind::User => (
             FailureKind::User,
             "free some space, or choose another folder with -o",

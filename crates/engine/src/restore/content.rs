@@ -243,7 +243,7 @@ impl Reading<'_> {
     fn refuse_moved(&self, piece: &Piece, bytes: &[u8]) -> Result<(), EngineError> {
         match self.live.moved.mentioned(bytes) {
             None => Ok(()),
-            Some(address) => Err(EngineError::Unsuitable(format!(
+            Some(address) => Err(EngineError::Moved(format!(
                 "buffer {} holds the address {address:#x} of a device variable, which the driver has put elsewhere",
                 piece.buffer
             ))),

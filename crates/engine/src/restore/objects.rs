@@ -104,7 +104,7 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
                 continue;
             }
             if variable.fixed {
-                return Err(EngineError::Unsuitable(format!(
+                return Err(EngineError::Moved(format!(
                     "the program knows the address {:#x} of device variable `{name}`, which the driver has put elsewhere, at {address:#x}",
                     variable.address
                 )));

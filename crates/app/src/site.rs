@@ -43,6 +43,8 @@ impl Site {
             match fermata_store::image::rm(&self.layout.checkpoint(*sequence), Some(&self.store)) {
                 // What is left of one that somebody has emptied is no image any more.
                 Ok(()) | Err(StoreError::NotFound { .. }) => {}
+                // Another rank frees space, and goes on doing so: these go with the next ones.
+                Err(StoreError::Locked { .. }) => return Ok(()),
                 Err(e) => return Err(AppError::store("remove an old checkpoint")(e)),
             }
         }

@@ -6,8 +6,8 @@
 //!           pack mostly dead    ─► live chunks copied to a new pack, synced; then as above
 //!           pack mostly live    ─► left alone
 //! ```
-//! Works under the store's exclusive lock, so that no draft, writer or reader is at work. When a
-//! known image cannot be read, nothing is removed.
+//! Works under the store's exclusive lock, so that no draft, writer or reader is at work, and no image is
+//! being removed. When a known image cannot be read, nothing is removed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};

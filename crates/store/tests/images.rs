@@ -4,6 +4,7 @@
 mod support;
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use fermata_store::image::{self, BufferChange, Draft, Image, Manifest};
 use fermata_store::{ChunkId, GcOptions, Store, StoreError, gc};
@@ -230,6 +231,36 @@ fn a_collection_copies_out_of_mostly_dead_packs() {
         gc(&p.images, &p.store, &GcOptions::default())
             .unwrap()
             .removed_packs,
+        0
+    );
+}
+
+#[test]
+fn images_are_removed_beside_collections() {
+    let p = place();
+    let names: Vec<String> = (0..200).map(|n| format!("image-{n}")).collect();
+    for (seed, name) in (0..).zip(&names) {
+        write_image(&p.store, &p.images, name, &[&[(seed, 5000)]]);
+    }
+    std::thread::scope(|scope| {
+        let remover = scope.spawn(|| {
+            for name in &names {
+                image::rm(&p.images.join(name), Some(&p.store)).unwrap();
+            }
+        });
+        while !remover.is_finished() {
+            match gc(&p.images, &p.store, &GcOptions::default()) {
+                Ok(_) | Err(StoreError::Locked { .. }) => {}
+                Err(e) => panic!("{e}"),
+            }
+            // Or nobody else would find the lock free.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    assert_eq!(
+        gc(&p.images, &p.store, &GcOptions::default())
+            .unwrap()
+            .images,
         0
     );
 }

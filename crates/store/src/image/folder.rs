@@ -82,9 +82,12 @@ pub fn ls(images_dir: &Path) -> Result<Vec<Listed>> {
 /// Removes an image; its chunks stay until the next collection. A damaged image can be removed too.
 /// `store` is the one the image refers to, if it is still there.
 ///
+/// A collection that another process has begun is waited for: it reads every image that it has seen.
+///
 /// # Errors
-/// `NotFound`, or `Io`.
+/// `NotFound`; `Locked` when a collection goes on for ten seconds; `Io`.
 pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
+    let _shared = store.map(Store::share).transpose()?;
     if !is_image(image) {
         return Err(StoreError::NotFound {
             what: "image",

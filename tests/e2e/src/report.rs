@@ -1,5 +1,6 @@
 //! The JSON document of a run of the matrix.
 
+use std::process::Command;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -93,8 +94,17 @@ pub struct CaseReport {
 pub struct Report {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
+    /// When it was written, UTC.
+    pub date: String,
     /// Kernel and processor of this machine.
     pub host: String,
+    /// GPUs and driver of this machine, whether or not they were used.
+    pub gpu: String,
+    /// What was tested: `FERMATA_REVISION`, which a tree that has left its repository cannot tell by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// The command line.
+    pub command: String,
     /// Seed of the moments.
     pub seed: u64,
     /// Cases that held every promise.
@@ -123,7 +133,16 @@ impl Report {
         let count = |verdict| cases.iter().filter(|case| case.verdict == verdict).count();
         Self {
             schema_version: SCHEMA_VERSION,
+            date: said(&["date", "-u", "+%Y-%m-%dT%H:%M:%SZ"]).unwrap_or_default(),
             host: host(),
+            gpu: said(&[
+                "nvidia-smi",
+                "--query-gpu=name,driver_version",
+                "--format=csv,noheader",
+            ])
+            .unwrap_or_else(|| "none".into()),
+            revision: std::env::var("FERMATA_REVISION").ok(),
+            command: command(),
             seed,
             passed: count(Verdict::Passed),
             too_late: count(Verdict::TooLate),
@@ -155,6 +174,23 @@ impl Report {
             self.took_s
         )
     }
+}
+
+/// The first line of what a command prints; `None` if there is no such command, or it fails.
+fn said(words: &[&str]) -> Option<String> {
+    let output = Command::new(words[0]).args(&words[1..]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let line = text.lines().next().filter(|_| output.status.success())?;
+    Some(line.to_owned())
+}
+
+/// The command line of this process, wherever the runner lies.
+fn command() -> String {
+    let words = std::env::args().skip(1);
+    std::iter::once("e2e".to_owned())
+        .chain(words)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn host() -> String {

@@ -204,6 +204,14 @@ fn a_daemon_killed_during_a_restore_leaves_no_half_program() -> Result<()> {
         loop {
             let state = scene.fermata().session(&name).map(|it| it.state);
             match state.as_deref() {
+                // What it is said to be is needed to understand a failure.
+                Ok("exited") | Err(_) if restored => {
+                    return state
+                        .context("a session that was restored is gone")
+                        .and_then(|state| {
+                            bail!("the session restored after {delay} ms is {state}")
+                        });
+                }
                 Ok("running") => {
                     scene.check_goes_on(&name)?;
                     scene
@@ -212,10 +220,7 @@ fn a_daemon_killed_during_a_restore_leaves_no_half_program() -> Result<()> {
                         .success("fermata kill")?;
                     break;
                 }
-                Ok("exited") | Err(_) => {
-                    ensure!(!restored, "a session that was restored is gone");
-                    break;
-                }
+                Ok("exited") | Err(_) => break,
                 Ok(other) => ensure!(
                     begun.elapsed() < RETURN_LIMIT,
                     "session `{name}` is {other}"

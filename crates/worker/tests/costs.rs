@@ -5,15 +5,10 @@ mod common;
 
 use std::time::Instant;
 
-use common::{Answer, CONTEXT, LEGACY, Worker};
-use fermata_abi::op::{Op, StreamRef};
+use common::{Answer, CONTEXT, LEGACY, STREAM, Worker, started};
+use fermata_abi::op::Op;
 use fermata_control::worker::{FromWorker, Pace, ToWorker};
 use fermata_device::{AddressSpace, Driver, Grid, KernelLaunch, PinnedPool};
-
-const STREAM: StreamRef = StreamRef {
-    context: CONTEXT,
-    stream: 0x200,
-};
 
 /// Median seconds of `run`, over rounds of `count`.
 fn median(count: u32, mut run: impl FnMut()) -> f64 {
@@ -31,15 +26,7 @@ fn median(count: u32, mut run: impl FnMut()) -> f64 {
 #[test]
 #[ignore = "a measurement"]
 fn calls() {
-    let mut worker = Worker::start();
-    let program = worker.attach();
-    program.set_up();
-    program.post(&Op::StreamCreate {
-        stream: 0x200,
-        context: CONTEXT,
-        flags: 1,
-        priority: 0,
-    });
+    let (_worker, program) = started();
     let device = program.alloc(4096);
     let mut buffer = Vec::new();
     let mut ask =

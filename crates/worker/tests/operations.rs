@@ -6,49 +6,19 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, Worker, words};
+use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREAM, Worker};
+use common::{load_anew, started, words};
 use fermata_abi::op::{Blob, Extent, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FailureKind, FromWorker, Pace, ToWorker};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, MemsetNode, NodeKind};
 
-const STREAM: StreamRef = StreamRef {
-    context: CONTEXT,
-    stream: 0x200,
-};
 const PINNED: u64 = 0x2000_0000_0000;
 const MIB: u64 = 1 << 20;
 
-fn start() -> (Worker, Program) {
-    let mut worker = Worker::start();
-    let program = worker.attach();
-    program.set_up();
-    program.post(&Op::StreamCreate {
-        stream: 0x200,
-        context: CONTEXT,
-        flags: 1,
-        priority: 0,
-    });
-    (worker, program)
-}
-
-/// Saves what `worker` holds and loads it into another one.
-fn move_over(mut worker: Worker, program: Program) -> (Worker, Program) {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    std::fs::create_dir(&image).unwrap();
-    let store = folder.path().join("store").to_string_lossy().into_owned();
-    let image = image.to_string_lossy().into_owned();
-    worker.detach(program);
-    let saved = worker.save(&store, &image);
-    assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
-    drop(worker);
-    let mut worker = Worker::start();
-    let loaded = worker.ask(ToWorker::Load {
-        store,
-        image,
-        pace: Pace::Eager,
-    });
+/// Saves what `worker` holds and goes on with it in another one.
+fn move_over(worker: Worker, program: Program) -> (Worker, Program) {
+    let (mut worker, loaded) = load_anew(worker, program);
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let program = worker.attach();
     (worker, program)
@@ -73,7 +43,7 @@ fn fill(address: u64, value: u32, words: u64, answered: bool) -> Op<'static> {
 
 #[test]
 fn pinned_memory_is_shared_with_the_device_and_comes_back() {
-    let (worker, program) = start();
+    let (worker, program) = started();
     let host = program.host_alloc(PINNED, MIB);
     host.write(4096, &[3; 64]);
     let device = program.alloc(64);
@@ -105,7 +75,7 @@ fn pinned_memory_is_shared_with_the_device_and_comes_back() {
 
 #[test]
 fn mapped_physical_memory_comes_back_at_its_addresses() {
-    let (worker, program) = start();
+    let (worker, program) = started();
     let reserved = program.ask_u64(&Op::AddressReserve {
         size: 8 * MIB,
         align: 0,
@@ -213,7 +183,7 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
 
 #[test]
 fn graphs_run_update_and_come_back() {
-    let (worker, program) = start();
+    let (worker, program) = started();
     let device = program.alloc(256);
     let graph = |value: u32| {
         let mut graph = Graph::new();
@@ -286,7 +256,7 @@ fn graphs_run_update_and_come_back() {
 
 #[test]
 fn a_callback_holds_its_stream_and_no_other() {
-    let (_worker, program) = start();
+    let (_worker, program) = started();
     let device = program.alloc(64);
     program.post(&Op::HostCall {
         stream: STREAM,
@@ -325,7 +295,7 @@ fn a_callback_holds_its_stream_and_no_other() {
 
 #[test]
 fn events_order_streams_and_tell_time() {
-    let (_worker, program) = start();
+    let (_worker, program) = started();
     let device = program.alloc(64);
     for event in [0x300, 0x301] {
         program.post(&Op::EventCreate {
@@ -389,7 +359,7 @@ fn events_order_streams_and_tell_time() {
 
 #[test]
 fn a_synchronisation_waits_for_the_record_it_saw() {
-    let (_worker, program) = start();
+    let (_worker, program) = started();
     program.post(&Op::EventCreate {
         event: 0x300,
         context: CONTEXT,
@@ -462,7 +432,7 @@ fn a_synchronisation_waits_for_the_record_it_saw() {
 
 #[test]
 fn boxes_are_copied_and_arrays_come_back() {
-    let (worker, program) = start();
+    let (worker, program) = started();
     let device = program.alloc(64 * 16);
     let array = Op::ArrayCreate {
         array: 0x700,
@@ -516,7 +486,7 @@ fn boxes_are_copied_and_arrays_come_back() {
 
 #[test]
 fn a_stored_address_of_a_variable_is_right_or_refused() {
-    let (mut worker, program) = start();
+    let (mut worker, program) = started();
     let device = program.alloc(64);
     assert_eq!(program.read(device, 8).len(), 8);
     let second = Op::ModuleLoad {
@@ -560,7 +530,7 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
 
 #[test]
 fn streams_wait_for_and_write_words() {
-    let (_worker, program) = start();
+    let (_worker, program) = started();
     let word = program.alloc(8);
     let device = program.alloc(64);
     done(&program, &fill(word, 0, 2, true));
@@ -598,7 +568,7 @@ fn streams_wait_for_and_write_words() {
 
 #[test]
 fn stream_ordered_memory_is_freed_behind_its_work() {
-    let (_worker, program) = start();
+    let (_worker, program) = started();
     let Answer::Pair(before, total) = program.ask(&Op::MemInfo { context: CONTEXT }) else {
         panic!("figures")
     };
@@ -634,7 +604,7 @@ fn stream_ordered_memory_is_freed_behind_its_work() {
 
 #[test]
 fn functions_modules_and_limits() {
-    let (worker, program) = start();
+    let (worker, program) = started();
     let attribute = cu::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.cast_signed();
     done(
         &program,

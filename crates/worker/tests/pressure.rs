@@ -6,28 +6,15 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Answer, CONTEXT, LEGACY, Worker, words};
-use fermata_abi::op::{Blob, Op, StreamRef};
-
-const STREAM: StreamRef = StreamRef {
-    context: CONTEXT,
-    stream: 0x200,
-};
+use common::{Answer, CONTEXT, LEGACY, STREAM, started, words};
+use fermata_abi::op::{Blob, Op};
 
 /// More than a driver takes for one stream, and more than the ring of these tests holds.
 const LAUNCHES: u32 = 20_000;
 
 #[test]
 fn a_callback_ends_while_queue_and_ring_are_full_behind_it() {
-    let mut worker = Worker::start();
-    let program = worker.attach();
-    program.set_up();
-    program.post(&Op::StreamCreate {
-        stream: 0x200,
-        context: CONTEXT,
-        flags: 1,
-        priority: 0,
-    });
+    let (_worker, program) = started();
     let device = program.alloc(64);
     program.write(device, &[0; 64]);
     program.post(&Op::HostCall {
@@ -51,9 +38,7 @@ fn a_callback_ends_while_queue_and_ring_are_full_behind_it() {
 
 #[test]
 fn a_ring_full_of_launches_is_no_deadlock() {
-    let mut worker = Worker::start();
-    let program = worker.attach();
-    program.set_up();
+    let (_worker, program) = started();
     let device = program.alloc(64);
     program.write(device, &[0; 64]);
     std::thread::scope(|scope| {
@@ -87,9 +72,7 @@ fn large_module() -> Vec<u8> {
 
 #[test]
 fn a_large_module_holds_up_only_the_thread_that_loads_it() {
-    let mut worker = Worker::start();
-    let program = worker.attach();
-    program.set_up();
+    let (_worker, program) = started();
     let device = program.alloc(64);
     program.write(device, &[0; 64]);
     let image = large_module();

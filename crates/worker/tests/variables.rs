@@ -4,42 +4,9 @@
 
 mod common;
 
-use common::{Answer, CONTEXT, LEGACY, MODULE, Program, Worker, words};
+use common::{Answer, CONTEXT, LEGACY, MODULE, Program, Worker, load_anew, started, words};
 use fermata_abi::op::{Blob, Op};
-use fermata_control::worker::{FromWorker, Pace, ToWorker};
-
-fn start() -> (Worker, Program) {
-    let mut worker = Worker::start();
-    let program = worker.attach();
-    program.set_up();
-    program.post(&Op::StreamCreate {
-        stream: 0x200,
-        context: CONTEXT,
-        flags: 1,
-        priority: 0,
-    });
-    (worker, program)
-}
-
-/// Saves the session and loads it into a fresh worker; what that answers.
-fn load_anew(mut worker: Worker, program: Program) -> (Worker, FromWorker) {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    std::fs::create_dir(&image).unwrap();
-    let store = folder.path().join("store").to_string_lossy().into_owned();
-    let image = image.to_string_lossy().into_owned();
-    worker.detach(program);
-    let saved = worker.save(&store, &image);
-    assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
-    drop(worker);
-    let mut worker = Worker::start();
-    let loaded = worker.ask(ToWorker::Load {
-        store,
-        image,
-        pace: Pace::Eager,
-    });
-    (worker, loaded)
-}
+use fermata_control::worker::FromWorker;
 
 const SECOND: u64 = 0x110;
 const TOTAL: Op<'static> = Op::VariableGet {
@@ -49,7 +16,7 @@ const TOTAL: Op<'static> = Op::VariableGet {
 
 /// A program that has loaded a module twice and unloaded the first: the next driver puts the other's variable elsewhere.
 fn unloaded() -> (Worker, Program) {
-    let (worker, program) = start();
+    let (worker, program) = started();
     let second = Op::ModuleLoad {
         module: SECOND,
         context: CONTEXT,

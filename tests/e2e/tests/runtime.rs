@@ -84,11 +84,11 @@ fn compare(what: &str, found: &str, expected: &str) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn calls_answer_as_on_an_h200() -> Result<()> {
+/// A program says the same alone, under Fermata and, as was seen, on an H200.
+fn says_what_is_expected(name: &str) -> Result<()> {
     let scene = Scene::new()?;
-    let program = compile(&scene, "surface")?;
-    let expected = std::fs::read_to_string(sources().join("surface.expected"))?;
+    let program = compile(&scene, name)?;
+    let expected = std::fs::read_to_string(sources().join(name).with_extension("expected"))?;
     compare("alone", &alone(&scene, &program, &[])?, &expected)?;
     compare(
         "under Fermata",
@@ -96,6 +96,11 @@ fn calls_answer_as_on_an_h200() -> Result<()> {
         &expected,
     )?;
     scene.close()
+}
+
+#[test]
+fn calls_answer_as_on_an_h200() -> Result<()> {
+    says_what_is_expected("surface")
 }
 
 #[test]
@@ -122,16 +127,7 @@ fn errors_stick_where_the_vendors_do() -> Result<()> {
 
 #[test]
 fn every_call_on_a_dead_context_answers_as_on_an_h200() -> Result<()> {
-    let scene = Scene::new()?;
-    let program = compile(&scene, "sticky")?;
-    let expected = std::fs::read_to_string(sources().join("sticky.expected"))?;
-    compare("alone", &alone(&scene, &program, &[])?, &expected)?;
-    compare(
-        "under Fermata",
-        &under_fermata(&scene, &program, &[])?,
-        &expected,
-    )?;
-    scene.close()
+    says_what_is_expected("sticky")
 }
 
 /// Whether this is what the failed assertion of `faults.cu` says.

@@ -13,7 +13,7 @@ use fermata_abi::op::{
     Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
 };
 use fermata_control::Connection;
-use fermata_control::worker::{FromWorker, ToWorker};
+use fermata_control::worker::{FromWorker, Pace, ToWorker};
 use fermata_wire::{Config, FromProgram, Producer, Side, create};
 
 pub const CONTEXT: u64 = 0x100;
@@ -22,6 +22,12 @@ pub const FUNCTION: u64 = 0x102;
 pub const LEGACY: StreamRef = StreamRef {
     context: CONTEXT,
     stream: 1,
+};
+
+/// The stream that [`started`] has made.
+pub const STREAM: StreamRef = StreamRef {
+    context: CONTEXT,
+    stream: 0x200,
 };
 
 /// Adds `b` to each of `n` 32-bit words at `p`, and to the device variable `total`.
@@ -238,6 +244,40 @@ pub enum Answer {
     Module(Vec<String>),
     Function(FunctionInfo),
     Error(u32, String),
+}
+
+/// A worker and its program, which has a context, [`PTX`] and [`STREAM`].
+pub fn started() -> (Worker, Program) {
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    program.set_up();
+    program.post(&Op::StreamCreate {
+        stream: STREAM.stream,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
+    (worker, program)
+}
+
+/// Saves what `worker` holds and loads it into another one; what that answers.
+pub fn load_anew(mut worker: Worker, program: Program) -> (Worker, FromWorker) {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    std::fs::create_dir(&image).unwrap();
+    let store = folder.path().join("store").to_string_lossy().into_owned();
+    let image = image.to_string_lossy().into_owned();
+    worker.detach(program);
+    let saved = worker.save(&store, &image);
+    assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
+    drop(worker);
+    let mut worker = Worker::start();
+    let loaded = worker.ask(ToWorker::Load {
+        store,
+        image,
+        pace: Pace::Eager,
+    });
+    (worker, loaded)
 }
 
 /// The program's view of a shared region.

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use crate::config::StageSchedule;
 use crate::copies::{Copies, Stretch};
 use crate::gpu::{Gpu, Place};
+use crate::offers::{Node, Offer};
 use crate::queue::{Queue, helpers};
 use crate::stage::{self, Moved, OnDevice, Staged};
 use crate::staging::{Buffer, PIECE, PlainPool};
@@ -55,7 +56,12 @@ pub(crate) struct Plan<'a> {
     pub(crate) stage: u64,
     /// How it is divided when it is more than that.
     pub(crate) schedule: StageSchedule,
+    /// Tells the other ranks what this one needs and offers, if they share their devices' room, and hears who they are.
+    pub(crate) tell: Option<Tell<'a>>,
 }
+
+/// See [`Plan::tell`].
+pub(crate) type Tell<'a> = &'a (dyn Fn(Vec<Offer>) -> Result<Node> + Sync);
 
 /// What was captured.
 pub(crate) struct Captured {
@@ -131,6 +137,9 @@ pub(crate) fn capture(
                 moved = staged.moved;
                 Ok(())
             });
+        } else if let Some(tell) = plan.tell {
+            // The others wait for it.
+            run.queue.watch(|| tell(Vec::new()).map(drop));
         }
         for reader in readers {
             if reader.join().is_err() {

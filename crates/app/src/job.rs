@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use fermata_store::image::{
     BufferId, CHUNKS, ChunkTableWriter, Draft, Image, Manifest, SessionTotals,
@@ -21,6 +21,7 @@ use crate::copy::copy;
 use crate::gpu::Gpu;
 use crate::layout::Layout;
 use crate::object::Objects;
+use crate::offers::{Node, Offer};
 use crate::peers::Behind;
 use crate::record::{KEY, Record};
 use crate::site::Site;
@@ -29,8 +30,10 @@ use crate::staging::PlainPool;
 use crate::{AppError, Config, Result};
 
 /// How far a checkpoint is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) enum Progress {
+    /// The other ranks are to be told this; the answer is what all of them say. At most once, before `Captured`.
+    Offers(Vec<Offer>, SyncSender<Result<Vec<Vec<Offer>>>>),
     /// Nothing looks at the program's memory any more.
     Captured,
     /// It is there, at every level asked for.
@@ -47,6 +50,8 @@ pub(crate) struct Job {
     pub(crate) further: Vec<Site>,
     /// The bucket it goes to, if it does.
     pub(crate) objects: Option<Arc<Objects>>,
+    /// Whether ranks share the room on their devices.
+    pub(crate) shares: bool,
     /// How it gets to other ranks, if that happens behind the program.
     pub(crate) behind: Option<Behind>,
     pub(crate) gpu: Option<Arc<Gpu>>,
@@ -117,17 +122,19 @@ impl Job {
         let name = Layout::name(self.record.sequence);
         let draft = Draft::create(store, &self.local.layout.rank, &name).map_err(&write)?;
         let writer = store.begin().map_err(&write)?;
+        let tell = |mine| self.tell(mine, progress);
         let plan = Plan {
             targets: &self.targets,
             block: u64::from(self.config.block_bytes),
             verify: self.config.verify_blocks,
-            limit: std::time::Duration::from_secs_f64(self.config.deadline),
+            limit: self.limit(),
             // Room on devices only helps a program that goes on before everything is written.
             stage: match self.config.background {
                 true => self.config.stage_bytes,
                 false => 0,
             },
             schedule: self.config.stage_schedule,
+            tell: self.shares.then_some(&tell),
         };
         let mut stopped = 0.0;
         let Captured { names, moved } =
@@ -152,6 +159,23 @@ impl Job {
             totals,
             moved,
         })
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_secs_f64(self.config.deadline)
+    }
+
+    /// Has the program's thread, to which the message passing belongs, tell the other ranks what this one offers.
+    fn tell(&self, mine: Vec<Offer>, progress: &Sender<Progress>) -> Result<Node> {
+        let late = |()| AppError::Deadline {
+            what: "hearing what the other ranks need",
+            seconds: self.config.deadline,
+        };
+        let (reply, heard) = sync_channel(1);
+        let asked = progress.send(Progress::Offers(mine, reply)).map_err(drop);
+        asked.map_err(late)?;
+        let all = heard.recv_timeout(self.limit()).map_err(drop);
+        Ok(Node::of(all.map_err(late)??, self.record.rank as usize))
     }
 
     fn table(&self, names: &[Vec<ChunkId>]) -> Result<ChunkTableWriter> {

@@ -25,6 +25,7 @@ mod level;
 mod maps;
 mod memory;
 mod object;
+mod offers;
 mod partner;
 mod peers;
 mod queue;

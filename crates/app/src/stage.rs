@@ -9,8 +9,10 @@
 //!                                   captured ▲ the program goes on
 //! ```
 //! The program lets us have the room by `stage.device_bytes`; a part of each device's memory stays free in any
-//! case, and where memory cannot be had after all the data goes to the host as it would without.
+//! case, and where memory cannot be had after all the data goes to the host as it would without. A peer is another GPU
+//! of this process, or one that another rank of the node has offered (`offers.rs`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,8 +22,9 @@ use fermata_planner::Problem;
 use crate::capture::Run;
 use crate::copies::{Copies, Stretch};
 use crate::gpu::Gpu;
+use crate::offers::{Node, ids, offers};
 use crate::streams::Streams;
-use crate::ways::{Way, free, links, room_of, schedule, ways};
+use crate::ways::{Way, room_of, schedule, ways};
 use crate::{AppError, Result};
 
 /// Both read and written, `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
@@ -79,11 +82,11 @@ impl Drop for Room {
     }
 }
 
-/// Data that waits in one GPU's memory.
+/// Data that waits in one GPU's memory, and the context that copies it from there.
 struct Waiting {
     context: ContextHandle,
     stretches: Vec<Stretch>,
-    room: Room,
+    room: Arc<Room>,
 }
 
 /// How long data took to get where the schedule wanted it, in seconds, and how long it was to take.
@@ -101,7 +104,7 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// Copies all of it to the host, each GPU's on a thread of its own; the memory is free afterwards.
+    /// Copies all of it to the host, on a thread for each GPU and who reaches it; the memory is free afterwards.
     pub(crate) fn drain(self, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
         std::thread::scope(|scope| {
             for waiting in self.waiting {
@@ -129,21 +132,29 @@ impl Staged {
 
 /// Copies what must be kept where the schedule says; it may change afterwards.
 pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result<Staged> {
-    if gpus.is_empty() {
+    if gpus.is_empty() && run.plan.tell.is_none() {
         return Ok(Staged::default());
     }
     add_idle(gpu, &mut gpus)?;
-    let free = free(gpu, &gpus, run.plan.stage)?;
     let sizes: Vec<Vec<u64>> = gpus
         .iter()
         .map(|g| g.stretches.iter().map(room_of).collect())
         .collect();
     let need: Vec<u64> = sizes.iter().map(|s| s.iter().sum()).collect();
-    let problem = Problem::from_sizes(links(gpu, &gpus)?, &need, &free);
+    let ids = ids(gpu)?;
+    let mine = offers(gpu, &gpus, &need, run.plan.stage, &ids)?;
+    let node = match run.plan.tell {
+        Some(tell) => tell(mine)?,
+        None => Node::alone(mine),
+    };
+    let free = node.free();
+    let problem = Problem::from_sizes(node.links(), &node.need(), &free);
     let schedule = schedule(&problem, run.plan.schedule);
-    let (ways, used) = ways(&sizes, &schedule, &free);
+    let first = node.own.start;
+    let (ways, used) = ways(&sizes, first, &schedule, &free);
+    // The devices that this process has to copy to a GPU, and the GPU itself where it is the process's own.
     let senders = |to: usize| {
-        let goes = |i: &usize| ways[*i].iter().flatten().any(|(j, _)| *j == to) || *i == to;
+        let goes = |i: &usize| ways[*i].iter().flatten().any(|(j, _)| *j == to) || first + *i == to;
         let mut devices: Vec<u32> = (0..gpus.len())
             .filter(goes)
             .map(|i| gpus[i].device)
@@ -152,13 +163,14 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
         devices.dedup();
         devices
     };
-    let rooms: Vec<Option<Room>> = (0..gpus.len())
-        .map(|j| {
-            // Without room the data goes to the host, as it would without this.
-            let made =
-                (used[j] > 0).then(|| Room::new(&gpu.driver, gpus[j].device, used[j], &senders(j)));
-            made.and_then(Result::ok)
-        })
+    let room = |j: usize| {
+        let device = ids.iter().position(|id| *id == node.offers[j].gpu)?;
+        let made = Room::new(&gpu.driver, device as u32, used[j], &senders(j));
+        // Without room the data goes to the host, as it would without this.
+        made.ok().map(Arc::new)
+    };
+    let rooms: Vec<Option<Arc<Room>>> = (0..used.len())
+        .map(|j| (used[j] > 0).then(|| room(j)).flatten())
         .collect();
     let bases: Vec<Option<u64>> = rooms
         .iter()
@@ -172,7 +184,9 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
             .into_iter()
             .zip(ways)
             .enumerate()
-            .map(|(i, (own, ways))| scope.spawn(move || send(run, gpu, (i, own), &ways, bases)))
+            .map(|(i, (own, ways))| {
+                scope.spawn(move || send(run, gpu, (first + i, own), &ways, bases))
+            })
             .collect();
         let ended = threads.into_iter().map(|t| match t.join() {
             Ok(Ok(kept)) => kept,
@@ -191,27 +205,33 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
         seconds: begun.elapsed().as_secs_f64(),
         predicted: schedule.seconds,
     };
-    let mut waiting: Vec<Vec<Stretch>> = contexts.iter().map(|_| Vec::new()).collect();
-    for (to, stretch) in kept.into_iter().flatten() {
-        waiting[to].push(stretch);
+    // Its own GPU drains data if this process has one of its contexts; else the GPU that has sent it.
+    let mut waiting: BTreeMap<(usize, usize), Vec<Stretch>> = BTreeMap::new();
+    for (from, kept) in kept.into_iter().enumerate() {
+        for (to, stretch) in kept {
+            let by = if node.own.contains(&to) {
+                to - first
+            } else {
+                from
+            };
+            waiting.entry((to, by)).or_default().push(stretch);
+        }
     }
-    let all = contexts.into_iter().zip(waiting).zip(rooms);
+    let waiting = waiting.into_iter().filter_map(|((to, by), stretches)| {
+        Some(Waiting {
+            context: contexts[by],
+            stretches,
+            room: Arc::clone(rooms[to].as_ref()?),
+        })
+    });
     Ok(Staged {
-        waiting: all
-            .filter_map(|((context, stretches), room)| {
-                Some(Waiting {
-                    context,
-                    stretches,
-                    room: room?,
-                })
-            })
-            .collect(),
+        waiting: waiting.collect(),
         moved,
     })
 }
 
 /// One GPU's part: everything on its way at once, then waited for. The stretches that wait on devices, where
-/// they are now, with the GPU that has them. `index` is its place among all of them.
+/// they are now, with the GPU that has them. `index` is its place among the node's.
 fn send(
     run: &Run<'_>,
     gpu: &Gpu,

@@ -1,23 +1,13 @@
 //! Who sends how much where: what a checkpoint of several GPUs needs and has room for, given to the planner.
 
-use fermata_planner::model::{Destination, Problem, Topology};
-use fermata_planner::{Schedule, baseline, greedy, optimum, topology};
+use fermata_planner::model::{Destination, Problem};
+use fermata_planner::{Schedule, baseline, greedy, optimum};
 
 use crate::config::StageSchedule;
 use crate::copies::Stretch;
-use crate::gpu::Gpu;
-use crate::stage::OnDevice;
-use crate::{AppError, Result};
 
 /// Stretches begin at multiples of this.
 const ALIGNED: u64 = 512;
-/// The share of a device's memory that stays free.
-const FREE_SHARE: u64 = 32;
-/// Rates in bytes per second where nothing has been measured: NVLink's port, and a PCIe 5 link to the host. Only
-/// their ratio matters for who sends what.
-const PEER_RATE: f64 = 397e9;
-const HOST_RATE: f64 = 55.5e9;
-
 /// Where one GPU's stretches go: to which GPU's room and the offset in it, or to the host.
 pub(crate) type Way = Option<(usize, u64)>;
 
@@ -31,60 +21,21 @@ pub(crate) fn schedule(problem: &Problem, how: StageSchedule) -> Schedule {
     }
 }
 
-/// The room that each GPU has; a device that occurs twice has it once.
-pub(crate) fn free(gpu: &Gpu, gpus: &[OnDevice], limit: u64) -> Result<Vec<u64>> {
-    let op = AppError::device("ask for free device memory");
-    let mut seen: Vec<u32> = Vec::new();
-    gpus.iter()
-        .map(|g| {
-            if seen.contains(&g.device) {
-                return Ok(0);
-            }
-            seen.push(g.device);
-            gpu.driver.set_current(g.context).map_err(&op)?;
-            let (free, total) = gpu.driver.memory_info().map_err(&op)?;
-            let granularity = gpu.driver.granularity(g.device).map_err(&op)?.max(1);
-            let room = limit.min(free.saturating_sub(total / FREE_SHARE));
-            Ok(room / granularity * granularity)
-        })
-        .collect()
-}
-
-/// The links between the GPUs: NVLink's where one can reach the other.
-pub(crate) fn links(gpu: &Gpu, gpus: &[OnDevice]) -> Result<Topology> {
-    let op = AppError::device("look at the program's devices");
-    let mut all = topology::switched(
-        gpus.len(),
-        PEER_RATE,
-        HOST_RATE,
-        HOST_RATE * gpus.len() as f64,
-    );
-    for (i, from) in gpus.iter().enumerate() {
-        let peers = gpu.driver.device_facts(from.device).map_err(&op)?.peers;
-        for (j, to) in gpus.iter().enumerate() {
-            let reaches = peers.get(to.device as usize).copied().unwrap_or(false);
-            if i != j && !reaches && from.device != to.device {
-                all.links[i][j] = 0.0;
-            }
-        }
-    }
-    Ok(all)
-}
-
 pub(crate) fn room_of(stretch: &Stretch) -> u64 {
     (stretch.bytes() as u64).next_multiple_of(ALIGNED)
 }
 
-/// Each GPU's ways, and the room used on each: own room first, then the schedule's transfers, then the host.
-/// `sizes` are those of each GPU's stretches.
+/// The ways of a rank's GPUs, and the room used on each of the node's: own room first, then the schedule's transfers,
+/// then the host. `sizes` are those of each GPU's stretches; the first one is the node's GPU number `first`.
 pub(crate) fn ways(
     sizes: &[Vec<u64>],
+    first: usize,
     schedule: &Schedule,
     free: &[u64],
 ) -> (Vec<Vec<Way>>, Vec<u64>) {
-    let mut used = vec![0u64; sizes.len()];
+    let mut used = vec![0u64; free.len()];
     let mut all = Vec::with_capacity(sizes.len());
-    for (i, sizes) in sizes.iter().enumerate() {
+    for (i, sizes) in (first..).zip(sizes) {
         let mut budgets = vec![(i, sizes.iter().sum::<u64>().min(free[i]))];
         let sent = schedule.transfers.iter().filter(|t| t.from == i);
         budgets.extend(sent.filter_map(|t| match t.to {
@@ -105,7 +56,10 @@ pub(crate) fn ways(
 
 #[cfg(test)]
 mod tests {
+    use fermata_planner::topology;
+
     use super::*;
+    use crate::offers::{HOST_RATE, PEER_RATE};
 
     #[test]
     fn nobody_gets_more_than_its_room_and_the_rest_goes_to_the_host() {
@@ -115,7 +69,12 @@ mod tests {
         let need: Vec<u64> = sizes.iter().map(|s| s.iter().sum()).collect();
         let topology = topology::switched(3, PEER_RATE, HOST_RATE, 3.0 * HOST_RATE);
         let problem = Problem::from_sizes(topology, &need, &free);
-        let (ways, used) = ways(&sizes, &schedule(&problem, StageSchedule::Optimum), &free);
+        let (ways, used) = ways(
+            &sizes,
+            0,
+            &schedule(&problem, StageSchedule::Optimum),
+            &free,
+        );
         assert!(
             used.iter().zip(&free).all(|(used, free)| used <= free),
             "{used:?}"
@@ -130,6 +89,12 @@ mod tests {
         let peers = count(0, Some(1)) + count(0, Some(2));
         assert!((18..=22).contains(&peers), "{peers}");
         assert_eq!(count(0, None), 24 - peers);
+        // A rank's part of it is what it would be if all were one rank's.
+        let chosen = schedule(&problem, StageSchedule::Optimum);
+        let (alone, _) = super::ways(&sizes[..1], 0, &chosen, &free);
+        let (last, used) = super::ways(&sizes[2..], 2, &chosen, &free);
+        assert_eq!(alone[0].len(), 40);
+        assert_eq!((last[0].len(), used), (5, vec![0, 0, 5 * MIB]));
         // No two stretches overlap.
         for to in 0..3 {
             let ways = ways.iter().flatten().flatten();

@@ -10,6 +10,7 @@ use super::Session;
 use crate::capture::Target;
 use crate::comm::{numbers, together};
 use crate::job::{Job, Outcome, Progress};
+use crate::offers::exchange;
 use crate::peers::Behind;
 use crate::record::{Record, VariableRecord};
 use crate::status::CheckpointReport;
@@ -110,17 +111,17 @@ impl Session {
         behind: Option<Behind>,
     ) -> Result<()> {
         let begun = Instant::now();
+        let limit = Duration::from_secs_f64(self.config.deadline);
         let started = self.begin(id, level, complete, behind.clone());
+        let captured = self.until_captured(limit);
         let abandoned = match (started, behind) {
             (Ok(abandoned), _) => abandoned,
             // The other ranks wait for what this one has to say.
             (Err(e), Some(behind)) => return behind.run(Err(e)),
             (Err(e), None) => return Err(e),
         };
-        let limit = Duration::from_secs_f64(self.config.deadline);
-        let running = self.running.as_ref();
-        let captured = running.map_or(Ok(Progress::Captured), |r| r.progress.recv_timeout(limit));
-        if matches!(captured, Err(RecvTimeoutError::Timeout)) {
+        let captured = captured?;
+        if captured == Err(RecvTimeoutError::Timeout) {
             abandoned.store(true, Ordering::Release);
             return Err(AppError::Deadline {
                 what: "capturing the program's data",
@@ -139,6 +140,32 @@ impl Session {
             self.held_since(begun);
         }
         Ok(())
+    }
+
+    /// Waits until the program may go on. Meanwhile ranks that share their devices' room tell each other what they
+    /// need: every one of them once, whatever becomes of its checkpoint.
+    fn until_captured(&self, limit: Duration) -> Result<std::result::Result<(), RecvTimeoutError>> {
+        let until = Instant::now() + limit;
+        let mut told = !self.shares;
+        let captured = loop {
+            let Some(running) = &self.running else {
+                break Ok(());
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            match running.progress.recv_timeout(left) {
+                Ok(Progress::Offers(mine, reply)) => {
+                    told = true;
+                    // Who has asked may have given up.
+                    let _ = reply.send(exchange(&*self.comm, &mine));
+                }
+                Ok(_) => break Ok(()),
+                Err(e) => break Err(e),
+            }
+        };
+        if !told {
+            exchange(&*self.comm, &[])?;
+        }
+        Ok(captured)
     }
 
     /// Starts the thread that makes a checkpoint; what tells it that nobody waits any more.
@@ -174,6 +201,7 @@ impl Session {
                 .cloned()
                 .collect(),
             objects: self.objects.clone().filter(|_| level == Level::Object),
+            shares: self.shares,
             behind,
             gpu: self.gpu.clone(),
             plain: self.plain.clone(),
@@ -236,7 +264,7 @@ impl Session {
         while let Some(running) = self.running.as_ref().filter(|r| !r.complete) {
             let left = until.saturating_duration_since(Instant::now());
             match running.progress.recv_timeout(left) {
-                Ok(Progress::Captured) => {}
+                Ok(Progress::Captured | Progress::Offers(..)) => {}
                 Ok(Progress::Complete(outcome)) => self.enter(outcome),
                 Err(RecvTimeoutError::Disconnected) => return self.join(limit),
                 Err(RecvTimeoutError::Timeout) => return Err(late(limit)),
@@ -251,7 +279,7 @@ impl Session {
         while let Some(running) = &self.running {
             let left = until.saturating_duration_since(Instant::now());
             match running.progress.recv_timeout(left) {
-                Ok(Progress::Captured) => {}
+                Ok(Progress::Captured | Progress::Offers(..)) => {}
                 Ok(Progress::Complete(outcome)) => self.enter(outcome),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => return Err(late(limit)),

@@ -48,6 +48,8 @@ pub struct Session {
     peers: Option<Arc<Peers>>,
     /// A second channel between the ranks, for what happens behind the program.
     beside: Option<Arc<Mutex<Box<dyn Comm>>>>,
+    /// Whether the ranks share the room on their devices.
+    shares: bool,
     further: Vec<Site>,
     /// Our place in an object store.
     objects: Option<Arc<Objects>>,
@@ -85,6 +87,7 @@ impl Session {
         let (lock, local, further, objects) = together(&*comm, opened)?;
         let peers = Peers::new(&*comm, &local, &config, &node(&config))?;
         let beside = second_channel(&*comm)?;
+        let shares = shares_room(&*comm, &config)?;
         let listed = newest(std::iter::once(&local).chain(&further));
         let mut listed = together(&*comm, listed)?;
         // A store that cannot be reached is told of by the search, if nothing else is found.
@@ -98,6 +101,7 @@ impl Session {
             local,
             peers: peers.map(Arc::new),
             beside: beside.map(|comm| Arc::new(Mutex::new(comm))),
+            shares,
             further,
             objects: objects.map(Arc::new),
             gpu: None,
@@ -315,6 +319,15 @@ fn newest<'s>(sites: impl Iterator<Item = &'s Site>) -> Result<u64> {
 fn node(config: &Config) -> String {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     config.node.clone().unwrap_or_else(host)
+}
+
+/// Whether all ranks let data wait on devices. Collective.
+fn shares_room(comm: &dyn Comm, config: &Config) -> Result<bool> {
+    if comm.size() < 2 {
+        return Ok(false);
+    }
+    let room = config.background && config.stage_bytes > 0;
+    Ok(!numbers(comm, u64::from(room))?.contains(&0))
 }
 
 /// A second channel, if all ranks have one.

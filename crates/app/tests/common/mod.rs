@@ -1,7 +1,9 @@
 //! What the tests share: configurations, memory, data.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
+pub mod cuda;
 pub mod job;
+pub mod processes;
 pub mod ranks;
 pub mod server;
 

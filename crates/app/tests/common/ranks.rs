@@ -1,4 +1,4 @@
-//! Ranks as threads of one process, which talk over channels.
+//! Ranks as threads of one process, which talk over channels; collective calls out of messages.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Barrier, Mutex};
@@ -79,36 +79,15 @@ impl Comm for Threads {
     }
 
     fn barrier(&self) -> Result<()> {
-        let mut all = vec![0; self.to.len()];
-        let into = if self.rank == 0 {
-            &mut all[..]
-        } else {
-            &mut []
-        };
-        self.gather(&[1], into, 0)?;
-        self.broadcast(&mut [1], 0)
+        barrier(self)
     }
 
     fn broadcast(&self, bytes: &mut [u8], root: u32) -> Result<()> {
-        if self.rank != root {
-            return self.receive(bytes, root);
-        }
-        let others = (0..self.size()).filter(|r| *r != root);
-        others.for_each(|r| self.send(bytes, r).unwrap());
-        Ok(())
+        broadcast(self, bytes, root)
     }
 
     fn gather(&self, mine: &[u8], all: &mut [u8], root: u32) -> Result<()> {
-        if self.rank != root {
-            return self.send(mine, root);
-        }
-        for (rank, part) in all.chunks_mut(mine.len()).enumerate() {
-            match rank as u32 == root {
-                true => part.copy_from_slice(mine),
-                false => self.receive(part, rank as u32)?,
-            }
-        }
-        Ok(())
+        gather(self, mine, all, root)
     }
 
     fn send(&self, bytes: &[u8], to: u32) -> Result<()> {
@@ -127,4 +106,39 @@ impl Comm for Threads {
         let beside = self.beside.lock().unwrap().take();
         Ok(beside.map(|b| -> Box<dyn Comm> { b }))
     }
+}
+
+/// [`Comm::barrier`] out of the others.
+pub fn barrier(comm: &dyn Comm) -> Result<()> {
+    let mut all = vec![0; comm.size() as usize];
+    let into = if comm.rank() == 0 {
+        &mut all[..]
+    } else {
+        &mut []
+    };
+    comm.gather(&[1], into, 0)?;
+    comm.broadcast(&mut [1], 0)
+}
+
+/// [`Comm::broadcast`] out of messages.
+pub fn broadcast(comm: &dyn Comm, bytes: &mut [u8], root: u32) -> Result<()> {
+    if comm.rank() != root {
+        return comm.receive(bytes, root);
+    }
+    let mut others = (0..comm.size()).filter(|r| *r != root);
+    others.try_for_each(|r| comm.send(bytes, r))
+}
+
+/// [`Comm::gather`] out of messages.
+pub fn gather(comm: &dyn Comm, mine: &[u8], all: &mut [u8], root: u32) -> Result<()> {
+    if comm.rank() != root {
+        return comm.send(mine, root);
+    }
+    for (rank, part) in all.chunks_mut(mine.len()).enumerate() {
+        match rank as u32 == root {
+            true => part.copy_from_slice(mine),
+            false => comm.receive(part, rank as u32)?,
+        }
+    }
+    Ok(())
 }

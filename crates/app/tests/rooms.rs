@@ -1,0 +1,144 @@
+//! Ranks that are processes of one node send what does not fit their own GPU's room to each other's, on softgpu.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use common::cuda::{Cuda, at};
+use common::processes::Processes;
+use common::{Mapping, alone, config, host, noise};
+use fermata_app::{ElementType, Level, Session, StageSchedule};
+
+const BYTE: ElementType = ElementType(1);
+const MIB: usize = 1 << 20;
+const ROOM: u64 = 6 << 20;
+/// Bytes of the host's link in a second.
+const LINK: usize = 16 << 20;
+/// What each rank has on the GPU of its number; the last has none.
+const SIZES: [usize; 4] = [12 * MIB + 5000, 2 * MIB, 2 * MIB, MIB];
+const WITHOUT_GPU: usize = 3;
+
+#[test]
+fn what_does_not_fit_waits_with_other_ranks_and_one_that_fails_holds_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        for rank in 0..SIZES.len() {
+            let settings = [
+                ("FERMATA_SOFTGPU_DEVICES", "3".to_owned()),
+                ("FERMATA_SOFTGPU_MEMORY", (40 * MIB).to_string()),
+                ("FERMATA_SOFTGPU_HOST_LINK", LINK.to_string()),
+                ("FERMATA_TEST_RANK", rank.to_string()),
+            ];
+            let folder = dir.path();
+            scope.spawn(move || alone("one_rank", folder, &settings));
+        }
+    });
+}
+
+/// A session of this rank, with its data protected; each needs a number of its own.
+fn join(folder: &Path, rank: usize, number: u32, how: StageSchedule, data: &mut Data) -> Session {
+    let sockets = folder.join(format!("sockets-{number}"));
+    std::fs::create_dir_all(&sockets).unwrap();
+    let comm = Processes::meet(&sockets, rank as u32, SIZES.len() as u32);
+    let with = |c: &mut fermata_app::Config| {
+        c.stage_bytes = ROOM;
+        c.stage_schedule = how;
+        c.staging_bytes = 4 << 20;
+        c.deadline = 60.0;
+    };
+    let mut session = Session::init(config(folder, with), Box::new(comm)).unwrap();
+    let memory = match data {
+        Data::Device(_, address) => at(*address, SIZES[rank]),
+        Data::Host(bytes) => host(bytes),
+    };
+    session.protect(0, memory, BYTE).unwrap();
+    session
+}
+
+enum Data {
+    Device(&'static Cuda, u64),
+    Host(Vec<u8>),
+}
+
+impl Data {
+    fn of(rank: usize) -> Self {
+        if rank == WITHOUT_GPU {
+            return Self::Host(vec![0; SIZES[rank]]);
+        }
+        let cuda = Cuda::load();
+        cuda.use_device(rank as i32);
+        Self::Device(cuda, cuda.device(SIZES[rank]))
+    }
+
+    fn set(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Device(cuda, address) => cuda.write(*address, bytes),
+            Self::Host(own) => own.copy_from_slice(bytes),
+        }
+    }
+
+    fn get(&self, bytes: usize) -> Vec<u8> {
+        match self {
+            Self::Device(cuda, address) => cuda.read(*address, bytes),
+            Self::Host(own) => own.clone(),
+        }
+    }
+}
+
+#[test]
+#[ignore = "is started by the test above"]
+fn one_rank() {
+    let folder = std::path::PathBuf::from(std::env::var_os("FERMATA_TEST_FOLDER").unwrap());
+    let rank: usize = std::env::var("FERMATA_TEST_RANK").unwrap().parse().unwrap();
+    let content = |run: i64| noise(SIZES[rank], 10 * run as u64 + rank as u64);
+    let mut data = Data::of(rank);
+    let mut moved = Vec::new();
+    use StageSchedule::{Greedy, LocalOnly, Optimum};
+    for (run, how) in [(1, LocalOnly), (2, Greedy), (3, Optimum)] {
+        let mut s = join(&folder, rank, 2 * run, how, &mut data);
+        data.set(&content(i64::from(run)));
+        s.checkpoint(i64::from(run), Level::Local).unwrap();
+        // Nothing of it is needed any more.
+        data.set(&vec![0xaa; SIZES[rank]]);
+        s.wait(Duration::from_secs(60)).unwrap();
+        let last = s.status().last.unwrap();
+        moved.push((last.moved_seconds, last.predicted_seconds));
+        drop(s);
+        let mut s = join(&folder, rank, 2 * run + 1, how, &mut data);
+        assert_eq!(s.recover().unwrap(), i64::from(run));
+        assert!(data.get(SIZES[rank]) == content(i64::from(run)), "{run}");
+    }
+    if rank == 0 {
+        // 6 MiB leave its GPU: over its link to the host, or nearly all to the others'.
+        let over_the_link = 6.0 * MIB as f64 / LINK as f64;
+        assert!(moved[0].0 > 0.8 * over_the_link, "{moved:?}");
+        assert!(moved[1..].iter().all(|m| m.0 < moved[0].0), "{moved:?}");
+        assert!(moved[0].1 > 2.0 * moved[2].1, "{moved:?}");
+    }
+    if rank == WITHOUT_GPU {
+        assert!(moved.iter().all(|m| *m == (0.0, 0.0)), "{moved:?}");
+    } else {
+        // All ranks have the same schedule.
+        assert!(moved.is_sorted_by(|a, b| a.1 >= b.1), "{moved:?}");
+        assert!(moved[2].1 > 0.0, "{moved:?}");
+    }
+    // One rank cannot say what it needs.
+    let mut s = join(&folder, rank, 100, Optimum, &mut data);
+    data.set(&content(4));
+    if rank == 1 {
+        let gone = Mapping::new(1 << 16);
+        s.protect(1, gone.memory(), BYTE).unwrap();
+        drop(gone);
+        let refused = s.checkpoint(4, Level::Local).unwrap_err().text();
+        assert!(refused.contains("cannot be read"), "{refused}");
+    } else {
+        s.checkpoint(4, Level::Local).unwrap();
+        s.wait(Duration::from_secs(60)).unwrap();
+    }
+    drop(s);
+    let mut s = join(&folder, rank, 101, Optimum, &mut data);
+    assert_eq!(s.recover().unwrap(), 3);
+    assert!(data.get(SIZES[rank]) == content(3));
+}

@@ -41,6 +41,7 @@ for header in bindings/c/include/*.h; do
 done
 put bindings/c/fermata.pc lib/pkgconfig/fermata.pc
 put bindings/python/fermata.py python/fermata.py
+put bindings/python/fermata_ranks.py python/fermata_ranks.py
 sh tools/link-cudart.sh "$to/lib/cudart" "$(basename "$from")"
 
 if ! cmp -s .deps/criu/bin/criu "$to/lib/criu/bin/criu"; then

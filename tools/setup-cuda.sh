@@ -13,26 +13,8 @@ stamp=$wheels/.complete
 packages="nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96
 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.*"
 
-# Prints a command that runs pip. Debian's python3 comes without pip and
-# without ensurepip; then the wheel of pip that Debian packages is run in place.
-find_pip() {
-    if python3 -m pip --version >/dev/null 2>&1; then
-        echo "python3 -m pip"
-        return
-    fi
-    if ! ls "$deps"/pip/usr/share/python-wheels/pip-*.whl >/dev/null 2>&1; then
-        rm -rf "$deps/pip" "$deps/pip.new"
-        mkdir -p "$deps/pip.new"
-        sh tools/fetch-debs.sh "" "$deps/pip.debs" python3-pip-whl >&2
-        dpkg-deb -x "$deps"/pip.debs/python3-pip-whl_*.deb "$deps/pip.new"
-        rm -rf "$deps/pip.debs"
-        mv "$deps/pip.new" "$deps/pip"
-    fi
-    echo "python3 $(ls "$deps"/pip/usr/share/python-wheels/pip-*.whl)/pip"
-}
-
 if [ "$(cat "$stamp" 2>/dev/null)" != "$packages" ]; then
-    pip=$(find_pip)
+    pip=$(sh tools/find-pip.sh)
     rm -rf "$wheels"
     echo "setup: installing the CUDA compiler into .deps/wheels"
     # shellcheck disable=SC2086

@@ -1,10 +1,20 @@
 #!/bin/sh
-# Puts MPICH and Open MPI of this machine's Debian suite into .deps/mpi/, for the
-# tests of the application library's ranks.
+# Puts MPICH and Open MPI of this machine's Debian suite into .deps/mpi/, and mpi4py
+# into .deps/mpi4py/, for the tests of the application library's ranks.
 set -eu
 
 cd "$(dirname "$0")/.."
 mpi=$PWD/.deps/mpi
+python=$PWD/.deps/mpi4py
+if [ ! -e "$python/done" ]; then
+    pip=$(sh tools/find-pip.sh)
+    rm -rf "$python"
+    echo "setup: installing mpi4py into .deps/mpi4py"
+    $pip install -q --disable-pip-version-check --target "$python" mpi4py==4.1.2
+    # By this name its wheel looks for an MPI that is MPICH.
+    ln -s ../mpi/usr/lib/x86_64-linux-gnu/libmpich.so.12 "$python/libmpi.so.12"
+    touch "$python/done"
+fi
 if [ -e "$mpi/done" ]; then
     exit
 fi

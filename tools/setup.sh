@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what the build and the tests need into .deps/ of this repository:
 # the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
-# newer Debian suite); on request also two MPIs and an S3-compatible server, which
-# `make test` asks for. Nothing outside .deps/ is changed, and what is already
+# newer Debian suite); on request also two MPIs with mpi4py and an S3-compatible
+# server, which `make test` asks for. Nothing outside .deps/ is changed, and what is already
 # there is left alone, so a second run needs no network.
 #
 #   tools/setup.sh [cuda|criu|rust|mpi|s3]...      default: all but mpi and s3

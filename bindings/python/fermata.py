@@ -9,6 +9,8 @@
             s.snapshot()                      # or s.checkpoint(number)
         s.done()
 
+A job of several ranks gives each session its message passing, `ranks=`: see fermata_ranks.
+
 The library is found by FERMATA_LIBRARY, else beside this file's ../lib, else by the
 loader. Everything raises fermata.Error, whose `status` is the number in fermata.h.
 """
@@ -16,6 +18,8 @@ loader. Everything raises fermata.Error, whose `status` is the number in fermata
 import ctypes as c
 import os
 import pathlib
+
+import fermata_ranks
 
 LOCAL, PARTNER, ERASURE, SHARED, OBJECT = 1, 2, 3, 4, 5
 _CLASSES = {"i": 1, "u": 2, "f": 3, "c": 4}
@@ -81,7 +85,7 @@ def _call(name, *args):
         message = _library.fermata_error_message(error).decode()
         hint = _library.fermata_error_hint(error)
         _library.fermata_error_free(error)
-        raise Error(status, message, hint.decode() if hint else None)
+        raise Error(status, message, hint.decode() if hint else None) from fermata_ranks.failure()
 
 
 def _where(data):
@@ -108,13 +112,16 @@ def _where(data):
 
 
 class Session:
-    """A job in one process. `config` is the path of a configuration, `text` one itself."""
+    """A rank's session. `config` is the path of a configuration, `text` one itself; `ranks` a fermata_ranks.Ranks, if
+    the job has more than one."""
 
-    def __init__(self, config=None, text=None):
+    def __init__(self, config=None, text=None, ranks=None):
         self._handle = c.c_void_p()
         self._kept = {}
+        self._bridge = None if ranks is None else fermata_ranks.Bridge(ranks)
+        comm = None if ranks is None else c.byref(self._bridge.comm)
         name, source = ("fermata_init", config) if text is None else ("fermata_init_text", text)
-        _call(name, os.fsencode(source), None, c.byref(self._handle))
+        _call(name, os.fsencode(source), comm, c.byref(self._handle))
 
     def __enter__(self):
         return self

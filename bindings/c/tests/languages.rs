@@ -81,14 +81,37 @@ fn a_program_written_for_fti_restarts_where_it_was() {
 #[test]
 fn every_call_works_in_python() {
     let dir = tempfile::tempdir().unwrap();
+    let text = run(python("python.py").arg(dir.path()));
+    assert!(text.starts_with("fine "), "{text}");
+}
+
+#[test]
+fn ranks_talk_in_python() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = |rank: usize| {
+        run(python("ranks.py")
+            .arg(dir.path())
+            .args([&rank.to_string(), "3"]))
+    };
+    let texts: Vec<String> = std::thread::scope(|scope| {
+        let one = &one;
+        let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || one(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    // The last one has gone in the middle.
+    assert_eq!(texts, ["fine\n", "fine\n", ""]);
+}
+
+/// A program of this folder in Python, with the library under test.
+fn python(program: &str) -> Command {
     let here = root().join("bindings");
-    let text = run(command(Path::new("python3"))
-        .arg(here.join("c/tests/python.py"))
-        .arg(dir.path())
+    let mut command = command(Path::new("python3"));
+    command
+        .arg(here.join("c/tests").join(program))
         .env("PYTHONPATH", here.join("python"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("FERMATA_LIBRARY", tree().join("libfermata.so.0")));
-    assert!(text.starts_with("fine "), "{text}");
+        .env("FERMATA_LIBRARY", tree().join("libfermata.so.0"));
+    command
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod common;
 #[path = "../../../crates/app/tests/common/server.rs"]
 mod server;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -308,6 +309,31 @@ fn another_number_of_ranks_is_refused(job: &Job<'_>) {
             "{errors}"
         );
     }
+}
+
+#[test]
+fn ranks_in_python_over_mpich() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut mpi = Mpi::mpich();
+    mpi.folders = &["../mpi4py", ARCH, "lib/x86_64-linux-gnu"];
+    let here = root().join("bindings");
+    let program = here.join("c/tests/ranks.py").display().to_string();
+    let script = dir.path().join("rank");
+    let text = format!(
+        "#!/bin/sh\nPYTHONDONTWRITEBYTECODE=1 PYTHONPATH={}:{} FERMATA_LIBRARY={} exec python3 {program} \"$@\"\n",
+        here.join("python").display(),
+        mpi.prefix.join("../mpi4py").display(),
+        tree().join("libfermata.so.0").display(),
+    );
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let done = mpi.start(&script, 3, &[&dir.path().display().to_string(), "mpi"]);
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(
+        String::from_utf8_lossy(&done.stdout),
+        "fine\n".repeat(3),
+        "{errors}"
+    );
 }
 
 #[test]

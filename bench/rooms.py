@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a checkpoint holds a program whose data does not fit its GPUs' rooms, as one JSON object.
 
-    rooms.py FOLDER ROOM_GIB GIB,GIB,... [LIMIT]      needs GPUs and the build tree (FERMATA_BUILD)
+    rooms.py FOLDER ROOM_GIB GIB,GIB,... [LIMIT] [--ranks]      needs GPUs and the build tree (FERMATA_BUILD)
 
 GPU n has the n-th GIB of data, all of it changed before every checkpoint, and ROOM_GIB of room (`stage.device_bytes`).
 What does not fit a GPU's room goes by three schedules (`stage.schedule`): to the host (`local-only`), to the peer
@@ -10,6 +10,8 @@ goes to the host, without room on devices (`none`). Reported for each checkpoint
 which the data is hashed and rooms are made, too; how long data was on its way (`moved_s`), and what the schedule had
 predicted for it. The first checkpoint of each makes buffers and is not counted; host buffers hold all that goes there
 at once. The links' rates are measured first. What does not fit into LIMIT seconds is listed in `left_out`.
+
+All GPUs are one process's, or with --ranks each is that of a rank of its own; then times are the slowest rank's.
 """
 import ctypes as c
 import json
@@ -17,12 +19,14 @@ import os
 import pathlib
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 
 tree = os.environ.get("FERMATA_BUILD") or str(pathlib.Path(__file__).resolve().parent.parent / "build")
 sys.path.insert(0, os.path.join(tree, "python"))
 BLOCK, ROUNDS = 1 << 20, 2
+WAYS = "optimum", "local-only", "greedy", "none"
 # What a checkpoint may take at the least rate seen, in bytes per second, to know what still fits.
 SLOW = 1.8e9
 PTX = b""".version 7.0
@@ -134,53 +138,116 @@ def rates(gpus):
     return out
 
 
-def main():
-    begun = time.monotonic()
-    folder, room = sys.argv[1], int(float(sys.argv[2]) * (1 << 30)) // BLOCK * BLOCK
-    sizes = [int(float(g) * (1 << 30)) // BLOCK * BLOCK for g in sys.argv[3].split(",")]
-    limit = float(sys.argv[4]) if len(sys.argv) > 4 else 1e9
-    call("cuInit", 0)
+def way_of(name, folder, room, sizes):
+    """The configuration of one way; `sizes` are those of the process's GPUs."""
+    space = 0 if name == "none" else room
+    host = sum(max(0, s - space) for s in sizes)
+    text = (f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = false\nverify_blocks = false\n'
+            f'staging_bytes = {host + (64 << 20)}\n[local]\nfolders = ["{folder}"]\n[stage]\ndevice_bytes = {space}\n')
+    return text + (f'schedule = "{name}"\n' if space else "")
+
+
+def checkpoints(name, session, gpus, enough):
+    """One way's checkpoints, the first one included, as long as there is time; and which were left out."""
+    rows, seed = [], len(name) << 8
+    for n, gpu in enumerate(gpus):
+        session.protect(n, gpu)
+    for number in range(ROUNDS + 1):
+        if not enough():
+            return rows, [f"{name}, checkpoint {number}"]
+        for gpu in gpus:
+            seed += 1
+            gpu.change(seed)
+        session.checkpoint(number)
+        session.wait()
+        info = session.info
+        rows.append({"blocked_s": info.last_blocked, "complete_s": info.last_total, "written": info.last_written,
+                     "moved_s": info.last_moved, "predicted_s": info.last_predicted})
+        print(name, json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows, []
+
+
+def one_process(folder, room, gpus, enough, ranks=None):
+    """Every way's checkpoints by name, and what was left out. `ranks` gives a session its message passing."""
     import fermata
 
-    gpus = [Gpu(n, size) for n, size in enumerate(sizes)]
-    for n, gpu in enumerate(gpus):
-        gpu.change(n + 1)
-    out = {"gib": [s / (1 << 30) for s in sizes], "room_gib": room / (1 << 30), "rates": rates(gpus), "ways": [],
-           "left_out": []}
-    print(json.dumps(out["rates"]), file=sys.stderr, flush=True)
-    seed = len(gpus)
-    for way in ("optimum", "local-only", "greedy", "none"):
-        space = 0 if way == "none" else room
-        host = sum(max(0, s - space) for s in sizes)
-        text = (f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = false\nverify_blocks = false\n'
-                f'staging_bytes = {host + (64 << 20)}\n[local]\nfolders = ["{folder}"]\n[stage]\ndevice_bytes = {space}\n')
-        if space:
-            text += f'schedule = "{way}"\n'
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
-        rows = []
+    ways, left = {}, []
+    for name in WAYS:
         gpus[0].use()
-        with fermata.Session(text=text) as session:
-            for n, gpu in enumerate(gpus):
-                session.protect(n, gpu)
-            for number in range(ROUNDS + 1):
-                if limit - (time.monotonic() - begun) < 3 + sum(sizes) / SLOW:
-                    out["left_out"].append(f"{way}, checkpoint {number}")
-                    break
-                for gpu in gpus:
-                    seed += 1
-                    gpu.change(seed)
-                session.checkpoint(number)
-                session.wait()
-                info = session.info
-                rows.append({"blocked_s": info.last_blocked, "complete_s": info.last_total, "written": info.last_written,
-                             "moved_s": info.last_moved, "predicted_s": info.last_predicted})
-                print(way, json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        message_passing = ranks(name) if ranks else None
+        text = way_of(name, folder, room, [g.size for g in gpus])
+        with fermata.Session(text=text, ranks=message_passing) as session:
+            agreed = (lambda: agree(message_passing, enough())) if ranks else enough
+            ways[name], out = checkpoints(name, session, gpus, agreed)
+            left += out
             session.done()
-        row = {"way": way, "first": rows[:1], "rest": rows[1:]}
+    return ways, left
+
+
+def agree(ranks, mine):
+    """What rank 0 thinks."""
+    said = bytearray([mine])
+    ranks.broadcast(memoryview(said), 0)
+    return bool(said[0])
+
+
+def one_rank(folder, room, sizes, enough, rank):
+    """As `one_process`, for one of several ranks; prints it."""
+    import fermata_ranks
+
+    def meet(name):
+        place = f"{folder}/sockets-{name}"
+        os.makedirs(place, exist_ok=True)
+        return fermata_ranks.Sockets(place, rank, len(sizes))
+
+    gpu = Gpu(rank, sizes[rank])
+    own = f"{folder}/rank-{rank}"
+    os.makedirs(own)
+    json.dump(one_process(own, room, [gpu], enough, meet), sys.stdout)
+
+
+def all_ranks(arguments, count):
+    """As `one_process`, of the slowest rank in each checkpoint."""
+    start = [sys.executable, __file__, *arguments]
+    ranks = [subprocess.Popen([*start, f"--rank={n}"], stdout=subprocess.PIPE) for n in range(count)]
+    texts = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        sys.exit("a rank has failed")
+    found = [json.loads(text) for text in texts]
+    slowest = lambda rows: {key: max(row[key] for row in rows) for key in rows[0]}  # noqa: E731
+    together = lambda name: [slowest(rows) for rows in zip(*(ways[name] for ways, _ in found))]  # noqa: E731
+    return {name: together(name) for name in WAYS}, found[0][1]
+
+
+def main():
+    begun = time.monotonic()
+    options = [a for a in sys.argv[1:] if a.startswith("--")]
+    arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
+    folder, room = arguments[0], int(float(arguments[1]) * (1 << 30)) // BLOCK * BLOCK
+    sizes = [int(float(g) * (1 << 30)) // BLOCK * BLOCK for g in arguments[2].split(",")]
+    limit = float(arguments[3]) if len(arguments) > 3 else 1e9
+    enough = lambda: limit - (time.monotonic() - begun) >= 3 + sum(sizes) / SLOW  # noqa: E731
+    call("cuInit", 0)
+    rank = [o.partition("=")[2] for o in options if o.startswith("--rank=")]
+    if rank:
+        return one_rank(folder, room, sizes, enough, int(rank[0]))
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    gpus = [Gpu(n, size) for n, size in enumerate(sizes)]
+    out = {"gib": [s / (1 << 30) for s in sizes], "room_gib": room / (1 << 30), "rates": rates(gpus),
+           "ranks": len(gpus) if "--ranks" in options else 1, "ways": []}
+    print(json.dumps(out["rates"]), file=sys.stderr, flush=True)
+    if "--ranks" in options:
+        for n in range(len(gpus)):
+            call("cuDevicePrimaryCtxReset_v2", n)
+        ways, out["left_out"] = all_ranks(arguments, len(gpus))
+    else:
+        ways, out["left_out"] = one_process(folder, room, gpus, enough)
+    for name, rows in ways.items():
+        row = {"way": name, "first": rows[:1], "rest": rows[1:]}
         if rows[1:]:
-            for name in ("blocked_s", "moved_s", "predicted_s"):
-                row[name] = statistics.median(r[name] for r in rows[1:])
+            for key in ("blocked_s", "moved_s", "predicted_s"):
+                row[key] = statistics.median(r[key] for r in rows[1:])
             if row["predicted_s"]:
                 row["moved_by_predicted"] = row["moved_s"] / row["predicted_s"]
         out["ways"].append(row)

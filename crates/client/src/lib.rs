@@ -15,6 +15,7 @@ mod array;
 mod boxes;
 mod callback;
 mod capture;
+mod closed;
 mod context;
 mod copy;
 mod devices;

@@ -7,7 +7,7 @@ use fermata_abi::table::{Missing, resolve};
 
 use super::proc_table;
 use crate::entry::{driver_api, put, put_if, text};
-use crate::{notice, session};
+use crate::{closed, notice, session};
 
 driver_api! {
     fn cuInit(flags: c_uint) {
@@ -59,10 +59,7 @@ driver_api! {
     fn cuGetExportTable(table: *mut *const c_void, id: *const sys::CUuuid) {
         let _ = id;
         put(table, core::ptr::null())?;
-        notice::write(
-            "the program carries the static CUDA runtime, which needs undocumented driver tables; \
-             build it with nvcc's option `-cudart shared`",
-        );
+        notice::write(&closed::why_refused());
         Err(sys::CUDA_ERROR_NOT_SUPPORTED)
     }
 }

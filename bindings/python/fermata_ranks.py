@@ -1,6 +1,7 @@
 """Message passing between the ranks of a Python job, for fermata.Session(..., ranks=...).
 
     fermata_ranks.Mpi(mpi4py.MPI.COMM_WORLD)        # any MPI
+    fermata_ranks.Torch()                           # torch.distributed, whatever its backend
     fermata_ranks.Sockets(folder, rank, size)       # processes of one machine, without MPI
 
 Anything else: a subclass of Ranks with `rank`, `size`, `send` and `receive`. All calls come from the thread that calls
@@ -14,6 +15,10 @@ import time
 
 # MPI's counts are ints.
 _PIECE = 1 << 30
+
+
+def _pieces(data):
+    return (data[at : at + _PIECE] for at in range(0, len(data), _PIECE))
 
 
 class Ranks:
@@ -63,19 +68,16 @@ class Mpi(Ranks):
         self._comm = comm.Dup()
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
 
-    def _pieces(self, data):
-        return (data[at : at + _PIECE] for at in range(0, len(data), _PIECE))
-
     def send(self, data, to):
-        for piece in self._pieces(data):
+        for piece in _pieces(data):
             self._comm.Send(piece, to)
 
     def receive(self, data, source):
-        for piece in self._pieces(data):
+        for piece in _pieces(data):
             self._comm.Recv(piece, source)
 
     def broadcast(self, data, root):
-        for piece in self._pieces(data):
+        for piece in _pieces(data):
             self._comm.Bcast(piece, root)
 
     def gather(self, mine, all, root):
@@ -83,6 +85,34 @@ class Mpi(Ranks):
 
     def barrier(self):
         self._comm.Barrier()
+
+
+class Torch(Ranks):
+    """The ranks of torch.distributed, which must be initialised; in a group of their own over gloo, since the messages
+    are in host memory."""
+
+    def __init__(self):
+        import torch
+        import torch.distributed as dist
+
+        self._dist, self._group = dist, dist.new_group(backend="gloo")
+        self._tensor = lambda data: torch.frombuffer(data, dtype=torch.uint8)
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def send(self, data, to):
+        for piece in _pieces(data):
+            self._dist.send(self._tensor(piece), to, group=self._group)
+
+    def receive(self, data, source):
+        for piece in _pieces(data):
+            self._dist.recv(self._tensor(piece), source, group=self._group)
+
+    def broadcast(self, data, root):
+        for piece in _pieces(data):
+            self._dist.broadcast(self._tensor(piece), root, group=self._group)
+
+    def barrier(self):
+        self._dist.barrier(group=self._group)
 
 
 class Sockets(Ranks):

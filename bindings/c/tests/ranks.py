@@ -1,5 +1,5 @@
 """A rank of a Python job: checkpoints copied to the partner, one rank's folder lost, recovered; then a rank that goes.
-   ranks.py FOLDER RANK RANKS | ranks.py FOLDER mpi"""
+   ranks.py FOLDER RANK RANKS | ranks.py FOLDER mpi | torchrun --nproc-per-node 3 ranks.py FOLDER torch"""
 import array
 import os
 import pathlib
@@ -13,19 +13,26 @@ folder = pathlib.Path(sys.argv[1])
 
 
 def meet(name):
-    """The other ranks, over MPI or else sockets."""
-    if over_mpi:
+    """The other ranks, over MPI, torch.distributed or sockets."""
+    if over == "mpi":
         return fermata_ranks.Mpi(MPI.COMM_WORLD)
+    if over == "torch":
+        return fermata_ranks.Torch()
     place = folder / name
     place.mkdir(exist_ok=True)
     return fermata_ranks.Sockets(str(place), rank, size, seconds=60)
 
 
-over_mpi = sys.argv[2] == "mpi"
-if over_mpi:
+over = sys.argv[2]
+if over == "mpi":
     from mpi4py import MPI
 
     rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+elif over == "torch":
+    import torch.distributed
+
+    torch.distributed.init_process_group("gloo")
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
 else:
     rank, size = int(sys.argv[2]), int(sys.argv[3])
 own = folder / f"node-{rank}"
@@ -53,7 +60,7 @@ with fermata.Session(text=text, ranks=ranks) as s:
     assert field == content(2)
     s.done()
 
-if over_mpi:
+if over in ("mpi", "torch"):
     # A rank that goes would end them all.
     print("fine")
     sys.exit()

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::ChunkId;
+use crate::{ChunkId, Left};
 
 /// Result of the store's operations.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -20,13 +20,17 @@ pub enum StoreError {
         /// Why not.
         source: std::io::Error,
     },
-    /// The file system is full. What was stored before is intact.
-    #[error("no space left for {needed} more bytes in `{path}`")]
+    /// The file system is full, or somebody's share of it. What was stored before is intact.
+    #[error("no space left to {op} `{path}`: {}", Left::text(.left, *.needed))]
     Full {
+        /// What was tried.
+        op: &'static str,
         /// The file or folder that could not grow.
         path: PathBuf,
-        /// Bytes that were to be written and did not fit.
+        /// Bytes that were to be written and did not fit; 0 for what has no size, as a folder.
         needed: u64,
+        /// What its file system had left when it was asked afterwards, if it could be.
+        left: Option<Left>,
     },
     /// Somebody else uses the store in a way that excludes this operation.
     #[error("`{path}` is in use: {by}")]
@@ -114,24 +118,42 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// An [`StoreError::Io`], or [`StoreError::Full`] where that is the cause.
-    pub(crate) fn io(
-        op: &'static str,
-        path: &Path,
-        needed: u64,
-        e: impl Into<std::io::Error>,
-    ) -> Self {
+    /// An [`StoreError::Io`], or [`StoreError::Full`] where that is the cause. `needed` is the bytes that were
+    /// to be written, if that is known.
+    pub fn io(op: &'static str, path: &Path, needed: u64, e: impl Into<std::io::Error>) -> Self {
         let source = e.into();
         match source.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::Full {
-                path: path.into(),
-                needed,
-            },
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Self::full(op, path, needed)
+            }
             _ => Self::Io {
                 op,
                 path: path.into(),
                 source,
             },
+        }
+    }
+
+    /// A [`StoreError::Full`] with what is left.
+    pub(crate) fn full(op: &'static str, path: &Path, needed: u64) -> Self {
+        Self::Full {
+            op,
+            path: path.into(),
+            needed,
+            left: Left::of(path),
+        }
+    }
+
+    /// Whether what was to be read is lost, so that trying again would not help.
+    pub fn is_loss(&self) -> bool {
+        const BAD_SECTOR: i32 = rustix::io::Errno::IO.raw_os_error();
+        match self {
+            Self::Damaged { .. } | Self::DamagedChunk { .. } | Self::MissingChunk { .. } => true,
+            Self::Io { source, .. } => {
+                source.kind() == std::io::ErrorKind::NotFound
+                    || source.raw_os_error() == Some(BAD_SECTOR)
+            }
+            _ => false,
         }
     }
 

@@ -29,6 +29,8 @@ pub struct GcOptions {
     pub forget_missing: bool,
     /// Only say what would be done.
     pub dry_run: bool,
+    /// More folders whose images count, whether the store knows of them or not: after a move it knows none.
+    pub folders: Vec<PathBuf>,
 }
 
 /// What a collection did, or would do.
@@ -100,11 +102,14 @@ fn mark(
         report.forgotten = known.lost;
     }
     let mut images: BTreeSet<PathBuf> = known.present;
-    for listed in image::ls(images_dir)? {
-        let path = listed.path;
-        images.insert(
-            std::fs::canonicalize(&path).map_err(|e| StoreError::io("resolve", &path, 0, e))?,
-        );
+    let folders = options.folders.iter().map(PathBuf::as_path);
+    for folder in std::iter::once(images_dir).chain(folders) {
+        for listed in image::ls(folder)? {
+            let path = listed.path;
+            images.insert(
+                std::fs::canonicalize(&path).map_err(|e| StoreError::io("resolve", &path, 0, e))?,
+            );
+        }
     }
     let mut live = HashSet::new();
     for path in &images {

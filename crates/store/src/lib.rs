@@ -22,6 +22,7 @@ mod mend;
 mod pack;
 mod reader;
 mod ready;
+mod room;
 mod salvage;
 mod store;
 mod sync;
@@ -36,6 +37,7 @@ pub use memory::{PackFile, is_memory};
 pub use pack::{FileKey, Place};
 pub use reader::{ChunkReader, Located};
 pub use ready::READY_BYTES;
+pub use room::Left;
 pub use store::Store;
 pub use writer::{PackWriter, Put, Totals, WriteOptions};
 

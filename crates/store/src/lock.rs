@@ -17,8 +17,14 @@ const POLL: Duration = Duration::from_millis(10);
 /// A lock, held until dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    /// Closing it lets go of the lock.
-    _file: OwnedFd,
+    file: OwnedFd,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has the same open file: closing ours would not let go of the lock.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// How a lock is held.
@@ -61,7 +67,7 @@ fn hold(file: OwnedFd, path: &Path, kind: Kind, wait: Duration) -> Result<Option
     let deadline = Instant::now() + wait;
     loop {
         match rustix::fs::flock(&file, op) {
-            Ok(()) => return Ok(Some(Guard { _file: file })),
+            Ok(()) => return Ok(Some(Guard { file })),
             Err(Errno::WOULDBLOCK) if Instant::now() >= deadline => return Ok(None),
             Err(Errno::WOULDBLOCK) => std::thread::sleep(POLL),
             Err(Errno::INTR) => {}

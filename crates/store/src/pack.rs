@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use zerocopy::IntoBytes;
 
 use crate::direct::{self, AlignedBuf, BLOCK, blocks};
@@ -56,6 +57,8 @@ pub(crate) struct OpenPack {
     pub next: u64,
     /// Bytes after which another pack follows.
     pub limit: u64,
+    /// Longest file that this process may write; beyond it the kernel would end the process.
+    most: u64,
     /// Whether it is one of those a caller asked for.
     pub wanted: bool,
     allocated: u64,
@@ -99,13 +102,15 @@ impl OpenPack {
             true => u64::MAX,
             false => ready.unwrap_or(0),
         };
+        let most = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
         let mut pack = Self {
             id,
             path,
             file,
             key: FileKey::of(&stat),
             next: BLOCK as u64,
-            limit: ready.unwrap_or(bytes),
+            limit: ready.unwrap_or(bytes).min(most),
+            most,
             wanted: is_wanted,
             allocated,
             ready: ready.unwrap_or(0),
@@ -213,6 +218,9 @@ impl OpenPack {
 
     /// Makes sure that the file system has room for the pack up to `end`.
     fn allocate(&mut self, end: u64) -> Result<()> {
+        if end > self.most {
+            return Err(StoreError::io("write", &self.path, end, Errno::FBIG));
+        }
         if end <= self.allocated {
             return Ok(());
         }
@@ -221,7 +229,7 @@ impl OpenPack {
             rustix::fs::fallocate(&*self.file, FallocateFlags::empty(), have, to - have)
                 .map(|()| to)
         };
-        let got = fallocate(end.next_multiple_of(STEP)).or_else(|e| match e {
+        let got = fallocate(end.next_multiple_of(STEP).min(self.most)).or_else(|e| match e {
             Errno::NOSPC | Errno::DQUOT => fallocate(end),
             e => Err(e),
         });

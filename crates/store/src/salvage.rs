@@ -16,7 +16,8 @@ impl Store {
     /// Images that refer to what is forgotten are as damaged as before. Returns how many chunks are forgotten.
     ///
     /// # Errors
-    /// `Locked` while a draft, writer or reader is at work; `Full` when chunks cannot be moved.
+    /// `Locked` while a draft, writer or reader is at work; `Full` when chunks cannot be moved; `Io` when a chunk
+    /// cannot be read for another reason than damage. Nothing is forgotten then.
     pub fn salvage(&self) -> Result<u64> {
         let _alone = self.alone()?;
         let index = self.refresh()?;
@@ -27,8 +28,9 @@ impl Store {
         for (id, at) in &index.chunks {
             match reader.verify(id, &mut scratch) {
                 Ok(_) => whole.push((*id, at.clone())),
-                // Why does not matter: it cannot be had.
-                Err(_) => *lost.entry(at.pack.id).or_default() += 1,
+                Err(e) if e.is_loss() => *lost.entry(at.pack.id).or_default() += 1,
+                // What cannot be read now, for want of memory or of files that may be open, is not lost.
+                Err(e) => return Err(e),
             }
         }
         if lost.is_empty() {

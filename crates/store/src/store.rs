@@ -22,6 +22,7 @@ use crate::writer::{PackWriter, WriteOptions};
 use crate::{Result, StoreError, format, sync};
 
 const VERSION_TEXT: &str = "fermata store 1\n";
+/// How long a writer or reader waits for a collection to end, unless it is told otherwise.
 const SHARED_WAIT: Duration = Duration::from_secs(10);
 const ALONE_WAIT: Duration = Duration::from_millis(500);
 
@@ -29,6 +30,7 @@ const ALONE_WAIT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub struct Store {
     inner: Arc<Inner>,
+    patience: Duration,
 }
 
 #[derive(Debug)]
@@ -60,6 +62,7 @@ impl Store {
         let index = Mutex::new(Arc::new(Index::default()));
         let store = Self {
             inner: Arc::new(Inner { dir, index }),
+            patience: SHARED_WAIT,
         };
         if let Some(_alone) = lock::file(&store.lock_path(), Kind::Exclusive, Duration::ZERO)? {
             // What cannot be removed disturbs nobody; a collection says why it cannot.
@@ -67,6 +70,12 @@ impl Store {
         }
         store.refresh()?;
         Ok(store)
+    }
+
+    /// The same store for a caller that waits so long for a collection that somebody else runs; else it is 10 s.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// The store's folder, absolute.
@@ -107,7 +116,7 @@ impl Store {
 
     /// Takes the lock of those who use chunks.
     pub(crate) fn share(&self) -> Result<Guard> {
-        lock::file(&self.lock_path(), Kind::Shared, SHARED_WAIT)?.ok_or_else(|| {
+        lock::file(&self.lock_path(), Kind::Shared, self.patience)?.ok_or_else(|| {
             StoreError::Locked {
                 path: self.dir().into(),
                 by: "a collection of garbage is running",

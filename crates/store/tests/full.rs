@@ -22,7 +22,10 @@ fn a_full_disk_costs_nothing_that_was_stored() {
         command
     };
     let dir = tempfile::tempdir().unwrap();
-    let mount = format!("mount -t tmpfs -o size=4m none '{}'", dir.path().display());
+    let mount = format!(
+        "mount -t tmpfs -o size=4m,nr_inodes=200 none '{}'",
+        dir.path().display()
+    );
     if !unshare(&mount).status().is_ok_and(|s| s.success()) {
         eprintln!("skipped: no mount namespaces here");
         return;
@@ -59,11 +62,22 @@ fn on_a_small_disk() {
             writer.put(&ChunkId::of(&bytes), &bytes).err()
         })
         .unwrap();
-    let StoreError::Full { path, needed } = &error else {
+    let StoreError::Full {
+        path, needed, left, ..
+    } = &error
+    else {
         panic!("{error}")
     };
     assert!(path.starts_with(&disk), "{error}");
     assert!(*needed >= 1 << 20, "{error}");
+    let left = left.unwrap().bytes;
+    assert!(left < 1 << 20, "{error}");
+    let says = format!("no space left to write `{}", path.display());
+    assert!(error.to_string().starts_with(&says), "{error}");
+    assert!(
+        error.to_string().contains(&format!("{left} bytes left")),
+        "{error}"
+    );
     assert!(error.hint().unwrap().contains("free some space"));
     assert!(writer.finish().is_err(), "a pack with a hole was published");
     drop(draft);
@@ -89,6 +103,22 @@ fn on_a_small_disk() {
     assert_eq!(image::ls(&images).unwrap().len(), 1);
     let again = write_image(&store, &images, "new", &[&[(1, 500_000), (2, 100_000)]]);
     assert!(image::verify(&again, &store, &|_| {}).unwrap().is_sound());
+
+    // A disk that has bytes left and takes no more files: what has no size says so too.
+    let fillers: Vec<_> = (0..200)
+        .map(|n| disk.join(format!("filler-{n}")))
+        .take_while(|path| std::fs::write(path, b"").is_ok())
+        .collect();
+    let error = Draft::create(&store, &images, "newer").err().unwrap();
+    let text = error.to_string();
+    assert!(
+        text.contains("no space left to make folder") && text.ends_with("takes no more files"),
+        "{text}"
+    );
+    for filler in fillers {
+        std::fs::remove_file(filler).unwrap();
+    }
+    assert!(sound());
 
     // The same disk as a medium that cannot be written.
     let mut remount = Command::new("mount");

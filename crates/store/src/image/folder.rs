@@ -85,7 +85,7 @@ pub fn ls(images_dir: &Path) -> Result<Vec<Listed>> {
 /// A collection that another process has begun is waited for: it reads every image that it has seen.
 ///
 /// # Errors
-/// `NotFound`; `Locked` when a collection goes on for ten seconds; `Io`.
+/// `NotFound`; `Locked` when a collection goes on for longer than the store's patience; `Io`.
 pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
     let _shared = store.map(Store::share).transpose()?;
     if !is_image(image) {
@@ -129,7 +129,7 @@ pub(crate) fn sweep_drafts(images_dir: &Path) -> Result<()> {
 }
 
 /// Whether a folder is an image, sound or not.
-fn is_image(folder: &Path) -> bool {
+pub(super) fn is_image(folder: &Path) -> bool {
     folder.join(MANIFEST).exists() || folder.join(MANIFEST_HASH).exists()
 }
 

@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::folder::is_image;
 use crate::{Result, Store, StoreError, sync};
 
 fn entry(store: &Store, image: &Path, extension: &str) -> PathBuf {
@@ -45,7 +46,7 @@ pub(crate) fn forget(store: &Store, image: &Path) -> Result<()> {
 
 /// The images the store knows of that are there, and those that are not.
 pub(crate) struct KnownImages {
-    /// Folders that exist.
+    /// Folders that hold one, sound or not.
     pub(crate) present: BTreeSet<PathBuf>,
     /// Folders that were committed and are not there any more.
     pub(crate) lost: Vec<PathBuf>,
@@ -62,7 +63,7 @@ pub(crate) fn known_images(store: &Store) -> Result<KnownImages> {
         let path = item.map_err(|e| StoreError::io("list", &dir, 0, e))?.path();
         let text = sync::read_limited(&path, 1 << 16)?;
         let image = PathBuf::from(OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text)));
-        if image.is_dir() {
+        if is_image(&image) {
             known.present.insert(image);
         } else if path.extension().is_some_and(|e| e == "pending") {
             sync::remove_file(&path)?;

@@ -38,6 +38,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let options = GcOptions {
         forget_missing: args.forget_missing,
         dry_run: args.dry_run,
+        ..GcOptions::default()
     };
     let report = fermata_store::gc(&paths.images, &store, &options)?;
     if printer.is_json() {

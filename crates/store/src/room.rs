@@ -1,0 +1,104 @@
+//! How much a file system still takes: asked before much is written, and told when it was too little.
+
+use std::path::Path;
+
+use crate::direct::blocks;
+use crate::{Result, Store, StoreError};
+
+/// What a file system has left for this user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files and folders; `None` where they are not counted.
+    pub files: Option<u64>,
+}
+
+impl Left {
+    /// That of the file system of `path`, or of where it will be made.
+    pub fn of(path: &Path) -> Option<Self> {
+        let there = path.ancestors().find(|it| it.exists())?;
+        let stat = rustix::fs::statvfs(there).ok()?;
+        Some(Self {
+            bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            files: (stat.f_files > 0).then_some(stat.f_favail),
+        })
+    }
+
+    /// The end of a message about something that needed `needed` bytes.
+    pub(crate) fn text(left: &Option<Self>, needed: u64) -> String {
+        let need = match needed {
+            0 => String::new(),
+            n => format!("{n} bytes more are needed, "),
+        };
+        match left {
+            None => format!("{need}the file system has none"),
+            Some(Self { files: Some(0), .. }) => {
+                format!("{need}the file system takes no more files")
+            }
+            // Others may have freed some since, and a quota is not seen here.
+            Some(left) => format!("{need}its file system has {} bytes left", left.bytes),
+        }
+    }
+}
+
+impl Store {
+    /// Refuses when there is no room for chunks of these lengths, before the first is written. That there is
+    /// room now does not mean that there will be: others write too.
+    ///
+    /// # Errors
+    /// `Full`; `op` is what the chunks are written for.
+    pub fn check_room(&self, op: &'static str, lengths: impl Iterator<Item = u64>) -> Result<()> {
+        let needed: u64 = lengths.map(blocks).sum();
+        match Left::of(self.dir()) {
+            Some(left) if left.bytes.saturating_add(self.ready_bytes()) < needed => {
+                Err(StoreError::full(op, self.dir(), needed))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_described() {
+        let error = |needed, left| StoreError::Full {
+            op: "make folder",
+            path: "/a/b".into(),
+            needed,
+            left,
+        };
+        let left = |bytes, files| Some(Left { bytes, files });
+        assert_eq!(
+            error(0, left(10, Some(5))).to_string(),
+            "no space left to make folder `/a/b`: its file system has 10 bytes left"
+        );
+        assert_eq!(
+            error(4096, left(10, None)).to_string(),
+            "no space left to make folder `/a/b`: 4096 bytes more are needed, its file system has 10 bytes left"
+        );
+        let text = error(0, left(1 << 30, Some(0))).to_string();
+        assert!(text.ends_with("takes no more files"), "{text}");
+    }
+
+    #[test]
+    fn room_is_asked_for_where_a_folder_will_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = Left::of(dir.path()).unwrap();
+        assert!(here.bytes > 0);
+        assert!(Left::of(&dir.path().join("not/yet")).is_some());
+        let store = Store::open(dir.path(), true).unwrap();
+        store.check_room("store it", [1, 5000].into_iter()).unwrap();
+        let error = store
+            .check_room("store it", [1 << 62].into_iter())
+            .unwrap_err();
+        assert!(
+            matches!(error, StoreError::Full { needed, .. } if needed == 1 << 62),
+            "{error}"
+        );
+        assert!(error.to_string().contains("no space left to store it"));
+    }
+}

@@ -96,6 +96,12 @@ static inline int FTI_Init(const char *config, MPI_Comm world) {
     bridge = &fermata_fti_state.bridge;
 #endif
     status = fermata_init(config, bridge, &fermata_fti_state.session, &error);
+#ifndef FERMATA_NO_MPI
+    /* It fails on all ranks or on none. */
+    if (status != FERMATA_OK) {
+        fermata_mpi_close(&fermata_fti_state.bridge);
+    }
+#endif
     return fermata_fti_done(status, error, FTI_SCES);
 }
 
@@ -128,13 +134,15 @@ static inline int FTI_Checkpoint(int id, int level) {
     return fermata_fti_done(status, error, FTI_DONE);
 }
 
-/* FTI_DONE when it made a checkpoint. */
+/* FTI_DONE when it made a checkpoint, FTI_NREC when it was to recover and could not. */
 static inline int FTI_Snapshot(void) {
     fermata_error *error = NULL;
     fermata_snapshot_kind kind = FERMATA_SNAPSHOT_NOTHING;
+    int restart = FTI_Status();
     fermata_status status = fermata_snapshot(fermata_fti_state.session, &kind, &error);
-    return fermata_fti_done(status, error,
-                            kind == FERMATA_SNAPSHOT_CHECKPOINT ? FTI_DONE : FTI_SCES);
+    int code = fermata_fti_done(
+        status, error, kind == FERMATA_SNAPSHOT_CHECKPOINT ? FTI_DONE : FTI_SCES);
+    return code == FTI_NSCS && restart ? FTI_NREC : code;
 }
 
 static inline int FTI_Recover(void) {

@@ -46,7 +46,11 @@ unsafe fn string<'a>(text: *const c_char, op: &'static str) -> Result<&'a str> {
 
 /// # Safety
 /// `comm` is null or a table as the header describes it, `session` can be written.
-unsafe fn begin(config: Config, comm: *const Table, session: *mut *mut Handle) -> Result<()> {
+unsafe fn begin(
+    config: Result<Config>,
+    comm: *const Table,
+    session: *mut *mut Handle,
+) -> Result<()> {
     if session.is_null() {
         return Err(misuse("begin a session", "there is nowhere to put it"));
     }
@@ -55,7 +59,7 @@ unsafe fn begin(config: Config, comm: *const Table, session: *mut *mut Handle) -
         // SAFETY: the caller vouches for the table.
         false => Box::new(unsafe { Bridge::new(comm)? }),
     };
-    let made = Box::new(Handle(Mutex::new(Session::init(config, comm)?)));
+    let made = Box::new(Handle(Mutex::new(Session::begin(config, comm)?)));
     // SAFETY: checked above; the caller says that it can be written.
     unsafe { session.write(Box::into_raw(made)) };
     Ok(())
@@ -75,8 +79,9 @@ pub unsafe extern "C" fn fermata_init(
     // SAFETY: the caller keeps the header's rules.
     unsafe {
         guard(error, || {
-            let path = string(path, "begin a session")?;
-            begin(Config::read(Path::new(path))?, comm, session)
+            let path = string(path, "begin a session");
+            let config = path.and_then(|path| Config::read(Path::new(path)));
+            begin(config, comm, session)
         })
     }
 }
@@ -95,8 +100,9 @@ pub unsafe extern "C" fn fermata_init_text(
     // SAFETY: the caller keeps the header's rules.
     unsafe {
         guard(error, || {
-            let text = string(text, "begin a session")?;
-            begin(Config::parse(text, "text")?, comm, session)
+            let text = string(text, "begin a session");
+            let config = text.and_then(|text| Config::parse(text, "text"));
+            begin(config, comm, session)
         })
     }
 }

@@ -132,14 +132,55 @@ pub(crate) fn numbers(comm: &dyn Comm, mine: u64) -> Result<Vec<u64>> {
         .collect())
 }
 
-/// Every rank's pairs of a rank and a checkpoint's number, by rank.
-pub(crate) fn pairs(comm: &dyn Comm, mine: &[(u32, u64)]) -> Result<Vec<Vec<(u32, u64)>>> {
-    let words = mine.iter().flat_map(|(rank, n)| [u64::from(*rank), *n]);
-    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-    let pair = |b: &[[u8; 8]; 2]| (u64::from_le_bytes(b[0]) as u32, u64::from_le_bytes(b[1]));
-    let said = exchange(comm, &bytes)?;
-    let of = |bytes: &Vec<u8>| bytes.as_chunks().0.as_chunks().0.iter().map(pair).collect();
+/// So many numbers of every rank, by rank.
+pub(crate) fn words<const N: usize>(comm: &dyn Comm, mine: [u64; N]) -> Result<Vec<[u64; N]>> {
+    let all = equal(comm, mine.map(u64::to_le_bytes).as_flattened())?;
+    let ranks = all.as_chunks::<8>().0.as_chunks::<N>().0.iter();
+    Ok(ranks.map(|words| words.map(u64::from_le_bytes)).collect())
+}
+
+/// What a rank keeps of another one's checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Whose checkpoint it is.
+    pub(crate) owner: u32,
+    /// The checkpoint's number.
+    pub(crate) sequence: u64,
+    /// The run that made it.
+    pub(crate) run: u64,
+}
+
+/// What every rank keeps, by rank.
+pub(crate) fn parts(comm: &dyn Comm, mine: &[Part]) -> Result<Vec<Vec<Part>>> {
+    let words = mine.iter().map(|p| [u64::from(p.owner), p.sequence, p.run]);
+    let said = lists(comm, &words.flatten().collect::<Vec<_>>())?;
+    let part = |words: &[u64; 3]| Part {
+        owner: words[0] as u32,
+        sequence: words[1],
+        run: words[2],
+    };
+    let of = |words: &Vec<u64>| words.as_chunks().0.iter().map(part).collect();
     Ok(said.iter().map(of).collect())
+}
+
+/// Every rank's numbers, by rank.
+pub(crate) fn lists(comm: &dyn Comm, mine: &[u64]) -> Result<Vec<Vec<u64>>> {
+    let bytes: Vec<u8> = mine.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let said = exchange(comm, &bytes)?;
+    let of = |bytes: &Vec<u8>| -> Vec<u64> {
+        let words = bytes.as_chunks::<8>().0.iter();
+        words.map(|b| u64::from_le_bytes(*b)).collect()
+    };
+    Ok(said.iter().map(of).collect())
+}
+
+/// What stands in all of the lists, in the order of the first.
+pub(crate) fn in_all(lists: &[Vec<u64>]) -> Vec<u64> {
+    let Some((first, others)) = lists.split_first() else {
+        return Vec::new();
+    };
+    let everywhere = |n: &&u64| others.iter().all(|list| list.contains(n));
+    first.iter().filter(everywhere).copied().collect()
 }
 
 /// Ends a step for all ranks alike: if it failed anywhere, it fails everywhere.

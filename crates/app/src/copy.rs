@@ -89,15 +89,16 @@ impl Copy {
     /// Writes what the place lacks and nobody else writes; not published yet.
     fn write(&self, others: &HashSet<ChunkId>) -> Result<PackWriter> {
         let op = AppError::store(OP);
+        let records = self.wanted.iter().map(|index| self.table.records()[*index]);
+        let own: Vec<_> = records.filter(|r| !others.contains(&r.id)).collect();
+        let lengths = own.iter().map(|r| u64::from(r.length));
+        self.site.store.check_room(OP, lengths).map_err(&op)?;
         let writer = self.site.store.begin().map_err(&op)?;
         let mut buffer = AlignedBuf::new(PIECE);
-        for index in &self.wanted {
-            let chunk = self.table.records()[*index];
-            if !others.contains(&chunk.id) {
-                let bytes = &mut buffer[..chunk.length as usize];
-                self.reader.read_verified(&chunk.id, bytes).map_err(&op)?;
-                writer.put(&chunk.id, bytes).map_err(&op)?;
-            }
+        for chunk in &own {
+            let bytes = &mut buffer[..chunk.length as usize];
+            self.reader.read_verified(&chunk.id, bytes).map_err(&op)?;
+            writer.put(&chunk.id, bytes).map_err(&op)?;
         }
         Ok(writer)
     }

@@ -188,9 +188,31 @@ impl AppError {
         move |source| Self::Store { op, source }
     }
 
+    /// An [`AppError::Io`], or that the disk is full where that is the cause.
+    pub(crate) fn io(op: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
+        match StoreError::io(op, path, 0, source) {
+            StoreError::Io { op, path, source } => Self::Io { op, path, source },
+            source => Self::Store {
+                op: "use a folder of the job",
+                source,
+            },
+        }
+    }
+
     /// A [`AppError::Device`] for `map_err`.
     pub(crate) fn device(op: &'static str) -> impl Fn(DriverError) -> Self {
         move |source| Self::Device { op, source }
+    }
+
+    /// Whether a disk is full.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(
+            self,
+            Self::Store {
+                source: StoreError::Full { .. },
+                ..
+            }
+        )
     }
 
     /// The kind's number, the same in every release.

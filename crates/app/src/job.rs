@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  draft ─► capture ─► packs published ─► image has its name ─► other levels ─► old ones removed
-//!              └─ captured                                          └─ complete
+//!              └─ captured                    └─ stored            └─ complete
 //! ```
 //! Everything before the image has its name leaves nothing behind when it fails.
 
@@ -20,14 +20,15 @@ use crate::capture::{Captured, Plan, Target, capture};
 use crate::copy::copy;
 use crate::gpu::Gpu;
 use crate::layout::Layout;
+use crate::level::Newest;
 use crate::object::Objects;
 use crate::offers::{Node, Offer};
-use crate::peers::Behind;
+use crate::peers::{Behind, Peers};
 use crate::record::{KEY, Record};
 use crate::site::Site;
 use crate::stage::Moved;
 use crate::staging::PlainPool;
-use crate::{AppError, Config, Result};
+use crate::{AppError, Config, Level, Result};
 
 /// How far a checkpoint is.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) enum Progress {
     Offers(Vec<Offer>, SyncSender<Result<Vec<Vec<Offer>>>>),
     /// Nothing looks at the program's memory any more.
     Captured,
+    /// It is there at the first level.
+    Stored,
     /// It is there, at every level asked for.
     Complete(Outcome),
 }
@@ -58,8 +61,10 @@ pub(crate) struct Job {
     pub(crate) plain: PlainPool,
     /// Set when nobody waits for it any more: then there shall be no checkpoint.
     pub(crate) abandoned: Arc<AtomicBool>,
-    /// Newest checkpoint that all ranks have; `None` if this one is it once it is there.
-    pub(crate) complete: Option<u64>,
+    /// What this rank and others keep for each other.
+    pub(crate) peers: Option<Arc<Peers>>,
+    /// By level, the newest checkpoint that all ranks have; `None` for a single rank, which has what is there.
+    pub(crate) complete: Option<Newest>,
 }
 
 /// What a checkpoint did.
@@ -82,35 +87,70 @@ impl Job {
     pub(crate) fn run(&self, progress: &Sender<Progress>) -> Result<()> {
         let start = Instant::now();
         let local = self.local(progress);
-        let Local {
-            image,
-            totals,
-            moved,
-        } = match &self.behind {
+        let stored = local.is_ok();
+        if stored {
+            // Here and below: whoever waited may have given up; the checkpoint is good all the same.
+            let _ = progress.send(Progress::Stored);
+        }
+        let made = self.levels(local);
+        if let Ok(Local { totals, moved, .. }) = &made {
+            let _ = progress.send(Progress::Complete(Outcome {
+                totals: *totals,
+                seconds: start.elapsed().as_secs_f64(),
+                moved: *moved,
+            }));
+        }
+        let full = matches!(&made, Err(e) if e.is_full());
+        let freed = self.free(stored, made.is_ok());
+        if full {
+            // The next one finds as much room as can be had; why this one failed is said below.
+            let mut sites = std::iter::once(&self.local).chain(&self.further);
+            let _ = sites.try_for_each(Site::collect);
+        }
+        made.and(freed)
+    }
+
+    /// Gives the checkpoint to the other levels asked for.
+    fn levels(&self, local: Result<Local>) -> Result<Local> {
+        let local = match &self.behind {
             Some(behind) => behind.run(local)?,
             None => local?,
         };
         for site in &self.further {
-            copy(&image, &self.local, site, self.behind.as_ref())?;
+            copy(&local.image, &self.local, site, self.behind.as_ref())?;
         }
         if let Some(objects) = &self.objects {
-            objects.upload(&image, &self.local, self.record.sequence)?;
+            objects.upload(&local.image, &self.local, self.record.sequence)?;
         }
-        let seconds = start.elapsed().as_secs_f64();
-        // Whoever waited may have given up; the checkpoint is good all the same.
-        let _ = progress.send(Progress::Complete(Outcome {
-            totals,
-            seconds,
-            moved,
-        }));
-        let complete = self.complete.unwrap_or(self.record.sequence);
-        let mut sites = std::iter::once(&self.local).chain(&self.further);
-        sites.try_for_each(|site| site.prune(complete, self.config.keep_last as usize))?;
-        if let Some(behind) = &self.behind {
-            behind.peers.prune(complete)?;
+        Ok(local)
+    }
+
+    /// Removes old checkpoints, at each level up to the newest that all ranks have there. `stored` says whether
+    /// this one is there at the first level, `made` whether it is at all levels asked for.
+    fn free(&self, stored: bool, made: bool) -> Result<()> {
+        let keep = self.config.keep_last as usize;
+        let complete = |level: Level, there: bool| match &self.complete {
+            Some(complete) => complete.at(level),
+            None if there => self.record.sequence,
+            None => 0,
+        };
+        let local = complete(Level::Local, stored);
+        match &self.peers {
+            None => self.local.prune(local, keep)?,
+            Some(peers) => {
+                let spread = [Level::Partner, Level::Erasure].map(|l| complete(l, made));
+                let mut held = peers.prune(spread[0], spread[1])?;
+                held.extend(spread);
+                self.local.prune_own(local, keep, &held)?;
+            }
         }
+        if !made {
+            return Ok(());
+        }
+        let mut further = self.further.iter();
+        further.try_for_each(|site| site.prune(complete(Level::Shared, made), keep))?;
         match &self.objects {
-            Some(objects) => objects.prune(complete, self.config.keep_last as usize),
+            Some(objects) => objects.prune(complete(Level::Object, made), keep),
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@
 //! ```
 
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -31,6 +31,31 @@ impl Layout {
             store: job.join("store"),
             rank: job.join(format!("rank-{rank:05}")),
         }
+    }
+
+    /// All folders with checkpoints, copies and parity in the same store, of whichever rank.
+    pub(crate) fn neighbours(&self) -> Result<Vec<PathBuf>> {
+        let Some(job) = self.store.parent() else {
+            return Ok(Vec::new());
+        };
+        let mut all = Vec::new();
+        for folder in [job.to_path_buf(), job.join("partner"), job.join("erasure")] {
+            let io = |source| AppError::Io {
+                op: "list",
+                path: folder.clone(),
+                source,
+            };
+            let entries = match std::fs::read_dir(&folder) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.map_err(io)?,
+            };
+            for entry in entries {
+                let entry = entry.map_err(io)?;
+                let is_rank = entry.file_name().to_string_lossy().starts_with("rank-");
+                all.extend(is_rank.then(|| entry.path()));
+            }
+        }
+        Ok(all)
     }
 
     /// The name of a checkpoint's folder.
@@ -68,7 +93,7 @@ impl Layout {
 /// Keeps other processes out of a rank's folder; the kernel lets go of it when the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -77,7 +102,7 @@ impl Lock {
         let path = folder.join("lock");
         let io = |op| {
             let path = path.clone();
-            move |source: std::io::Error| AppError::Io { op, path, source }
+            move |source: std::io::Error| AppError::io(op, &path, source)
         };
         std::fs::create_dir_all(folder).map_err(io("make the folder of"))?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
@@ -92,17 +117,31 @@ impl Lock {
                 let _ = file.read_to_string(&mut by);
                 return Err(AppError::Busy {
                     folder: folder.into(),
-                    by: by.trim().to_owned(),
+                    by: by.lines().next().unwrap_or_default().to_owned(),
                 });
             }
             Err(e) => return Err(io("lock")(e.into())),
         }
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{}", std::process::id()))
-            .map_err(io("write"))?;
-        Ok(Self { _file: file })
+        let who = format!("{} on {}\n", std::process::id(), hostname());
+        // On a full disk it cannot be said, and the job begins all the same: it may only want to recover.
+        let _ = file
+            .write_all(who.as_bytes())
+            .and_then(|()| file.set_len(who.len() as u64));
+        Ok(Self { file })
     }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has the same open file: closing ours would not let go of the lock.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// This machine's name.
+pub(crate) fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 #[cfg(test)]
@@ -116,7 +155,8 @@ mod tests {
         assert!(layout.sequences().unwrap().is_empty());
         let lock = Lock::take(&layout.rank).unwrap();
         let e = Lock::take(&layout.rank).unwrap_err();
-        assert!(matches!(&e, AppError::Busy { by, .. } if *by == std::process::id().to_string()));
+        let us = format!("{} on {}", std::process::id(), hostname());
+        assert!(matches!(&e, AppError::Busy { by, .. } if *by == us));
         drop(lock);
         Lock::take(&layout.rank).unwrap();
         for name in ["c000000000002", "c10", "cx", ".draft-c3", "c0"] {

@@ -57,3 +57,56 @@ impl Level {
         }
     }
 }
+
+/// A checkpoint's number for each level; 0 for none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Newest([u64; Level::ALL.len()]);
+
+impl Newest {
+    /// The number at a level.
+    pub(crate) fn at(&self, level: Level) -> u64 {
+        self.0[level as usize]
+    }
+
+    /// Sets the number at a level.
+    pub(crate) fn set(&mut self, level: Level, sequence: u64) {
+        self.0[level as usize] = sequence;
+    }
+
+    /// Takes over, level by level, what is the same on all ranks: the newest that all of them have.
+    pub(crate) fn learn(&mut self, ranks: &[Self]) {
+        for level in Level::ALL {
+            let mut numbers = ranks.iter().map(|newest| newest.at(level));
+            if let Some(first) = numbers.next()
+                && numbers.all(|n| n == first)
+            {
+                self.set(level, first);
+            }
+        }
+    }
+
+    /// As numbers that are sent.
+    pub(crate) fn words(self) -> [u64; Level::ALL.len()] {
+        self.0
+    }
+
+    /// From numbers that came.
+    pub(crate) fn from_words(words: [u64; Level::ALL.len()]) -> Self {
+        Self(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_all_ranks_have_counts_as_there() {
+        let mut complete = Newest::default();
+        complete.learn(&[Newest([2, 1, 0, 0, 0]), Newest([2, 1, 0, 0, 0])]);
+        assert_eq!(complete, Newest([2, 1, 0, 0, 0]));
+        // One has failed at 3, the other at 4: neither is everywhere, and 2 is.
+        complete.learn(&[Newest([4, 1, 0, 0, 0]), Newest([3, 3, 0, 0, 0])]);
+        assert_eq!(complete, Newest([2, 1, 0, 0, 0]));
+    }
+}

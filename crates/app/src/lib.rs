@@ -32,6 +32,7 @@ mod queue;
 mod record;
 mod restore;
 mod ring;
+mod roll;
 mod search;
 mod session;
 mod site;

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
-use crate::comm::{Comm, pairs, together};
+use crate::comm::{Comm, Part, parts, together};
 use crate::layout::Layout;
+use crate::record::Record;
 use crate::ring::{Ring, send};
 use crate::site::Site;
 use crate::transfer::{Incoming, Outgoing};
@@ -22,8 +23,7 @@ pub(crate) struct Keeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holding {
     pub(crate) holder: u32,
-    pub(crate) owner: u32,
-    pub(crate) sequence: u64,
+    pub(crate) part: Part,
 }
 
 impl Keeper {
@@ -52,23 +52,56 @@ impl Keeper {
     pub(crate) fn all(&self, comm: &dyn Comm) -> Result<Vec<Holding>> {
         let mine = together(comm, self.own(comm.size()))?;
         let mut all = Vec::new();
-        for (holder, kept) in pairs(comm, &mine)?.into_iter().enumerate() {
-            all.extend(kept.into_iter().map(|(owner, sequence)| Holding {
+        for (holder, kept) in parts(comm, &mine)?.into_iter().enumerate() {
+            all.extend(kept.into_iter().map(|part| Holding {
                 holder: holder as u32,
-                owner,
-                sequence,
+                part,
             }));
         }
         Ok(all)
     }
 
-    fn own(&self, ranks: u32) -> Result<Vec<(u32, u64)>> {
+    fn own(&self, ranks: u32) -> Result<Vec<Part>> {
         let mut own = Vec::new();
         for owner in 0..ranks {
-            let sequences = self.site(owner).layout.sequences()?;
-            own.extend(sequences.into_iter().map(|s| (owner, s)));
+            let site = self.site(owner);
+            // What cannot be read is as good as lost.
+            let readable = site.layout.sequences()?.into_iter().filter_map(|sequence| {
+                let record = site.image(sequence).and_then(|image| Record::of(&image));
+                record.ok().map(|record| Part {
+                    owner,
+                    sequence,
+                    run: record.run,
+                })
+            });
+            own.extend(readable);
         }
         Ok(own)
+    }
+
+    /// Whether the newest copies here, as far as they are newer than number `than`, were written by a job of this
+    /// size.
+    pub(crate) fn fits(&self, (rank, ranks): (u32, u32), than: u64) -> Result<()> {
+        (0..ranks).try_for_each(|owner| {
+            let site = self.site(owner);
+            let newest = site.layout.sequences()?.pop();
+            let Some(newest) = newest.filter(|n| *n > than) else {
+                return Ok(());
+            };
+            let record = site.image(newest).and_then(|image| Record::of(&image));
+            match record {
+                Ok(record) if record.ranks != ranks => {
+                    Err(record.other_size(site.layout.checkpoint(newest), rank, ranks))
+                }
+                // One that cannot be read says nothing.
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// The checkpoints of which this rank keeps a copy for `owner`.
+    pub(crate) fn held(&self, owner: u32) -> Result<Vec<u64>> {
+        self.site(owner).layout.sequences()
     }
 
     /// Removes the copies of every owner but the newest; see [`Site::prune`].
@@ -115,11 +148,10 @@ pub(crate) fn push(comm: &dyn Comm, ring: &Ring, keeper: &Keeper, sequence: u64)
 /// Gives rank `holding.owner` its checkpoint back. The two ranks named in it take part, others return at
 /// once.
 pub(crate) fn fetch(comm: &dyn Comm, keeper: &Keeper, holding: Holding) -> Result<()> {
-    let Holding {
-        holder,
-        owner,
-        sequence,
-    } = holding;
+    let Holding { holder, part } = holding;
+    let Part {
+        owner, sequence, ..
+    } = part;
     if comm.rank() == owner {
         return Incoming::receive(comm, holder, &keeper.local);
     }

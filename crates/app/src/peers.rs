@@ -1,10 +1,11 @@
 //! What a rank's neighbours keep for it and it for them: levels 2 and 3.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::comm::{Comm, exchange, numbers, together};
+use crate::comm::{Comm, Part, exchange, numbers, together};
 use crate::erasure::{Erasure, encode, rebuild};
 use crate::partner::{Holding, Keeper, fetch, push};
 use crate::ring::Ring;
@@ -20,10 +21,10 @@ pub(crate) struct Peers {
     ranks: u32,
 }
 
-/// What the other ranks have of which checkpoint, by rank and number.
+/// What all ranks have of each other's checkpoints.
 pub(crate) struct Kept {
     copies: Vec<Holding>,
-    parity: Vec<(u32, u64)>,
+    parity: Vec<Part>,
 }
 
 impl Peers {
@@ -68,22 +69,42 @@ impl Peers {
         local: Result<()>,
     ) -> Result<()> {
         together(comm, local)?;
-        match level {
+        let made = match level {
             Level::Partner => push(comm, &self.ring, &self.keeper, sequence),
             Level::Erasure => encode(comm, &self.erasure, sequence),
             _ => Ok(()),
+        };
+        if made.is_err() {
+            // Some ranks may have made their part: as it is of no use, it must not count as the newest one.
+            let _ = match level {
+                Level::Partner => self.keeper.site(self.ring.previous).clear(sequence),
+                Level::Erasure => self.erasure.forget(sequence),
+                _ => Ok(()),
+            };
         }
+        made
     }
 
-    /// Removes what is older than the last `complete` ones that are kept, as the configuration says.
-    pub(crate) fn prune(&self, complete: u64) -> Result<()> {
-        self.prune_to(complete, self.keep)
+    /// Removes what is older than the last ones that are kept, as the configuration says. `complete` says for both
+    /// levels which one all ranks have. Returns those checkpoints of which this rank keeps something for others:
+    /// with it belongs what every rank has of its own.
+    pub(crate) fn prune(&self, partner: u64, erasure: u64) -> Result<BTreeSet<u64>> {
+        self.keeper.prune(self.ranks, partner, self.keep)?;
+        self.erasure.prune(erasure, self.keep)?;
+        let mut held = BTreeSet::from_iter(self.keeper.held(self.ring.previous)?);
+        held.extend(self.erasure.held()?);
+        Ok(held)
     }
 
-    /// Removes all but the newest; see [`Site::prune`].
-    pub(crate) fn prune_to(&self, complete: u64, keep: usize) -> Result<()> {
-        self.keeper.prune(self.ranks, complete, keep)?;
-        self.erasure.prune(complete, keep)
+    /// Removes everything, for a job that is done.
+    pub(crate) fn remove(&self) -> Result<()> {
+        self.keeper.prune(self.ranks, u64::MAX, 0)?;
+        self.erasure.prune(u64::MAX, 0)
+    }
+
+    /// Whether what is kept here for others, and is newer than number `than`, was written by a job of this size.
+    pub(crate) fn fits(&self, rank: u32, than: u64) -> Result<()> {
+        self.keeper.fits((rank, self.ranks), than)
     }
 
     /// What other ranks keep. Collective.
@@ -94,14 +115,14 @@ impl Peers {
         })
     }
 
-    /// Gets this rank's checkpoint of this number back if it has lost it, and helps the others to get theirs:
-    /// from copies, one after the other, then from parity. `sound` says whether this rank has it. The level
-    /// that it came back from; an error if it could not. Collective.
+    /// Gets this rank's checkpoint of this number and run back if it has lost it, and helps the others to get
+    /// theirs: from copies, one after the other, then from parity. `sound` says whether this rank has it. The
+    /// level that it came back from; an error if it could not. Collective.
     pub(crate) fn mend(
         &self,
         comm: &dyn Comm,
         kept: &Kept,
-        sequence: u64,
+        (sequence, run): (u64, u64),
         sound: bool,
     ) -> Result<Option<Result<Level>>> {
         let mut back = None;
@@ -110,8 +131,12 @@ impl Peers {
             .enumerate()
             .filter(|(_, sound)| !**sound)
         {
-            let wanted = |h: &&Holding| (h.owner as usize, h.sequence) == (rank, sequence);
-            let Some(holding) = kept.copies.iter().find(wanted) else {
+            let wanted = Part {
+                owner: rank as u32,
+                sequence,
+                run,
+            };
+            let Some(holding) = kept.copies.iter().find(|h| h.part == wanted) else {
                 continue;
             };
             let fetched = fetch(comm, &self.keeper, *holding);
@@ -122,7 +147,7 @@ impl Peers {
         let own = sound || matches!(back, Some(Ok(_)));
         let at = whole(comm, own)?;
         if at.contains(&false)
-            && let Some(rebuilt) = rebuild(comm, &self.erasure, sequence, &at)?
+            && let Some(rebuilt) = rebuild(comm, &self.erasure, (sequence, run), &at)?
             && !own
         {
             back = Some(rebuilt.map(|()| Level::Erasure));
@@ -138,11 +163,26 @@ fn whole(comm: &dyn Comm, mine: bool) -> Result<Vec<bool>> {
 }
 
 impl Kept {
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        let copies = self.copies.iter().map(|h| h.part);
+        copies.chain(self.parity.iter().copied())
+    }
+
     /// The checkpoints of which something is kept for `rank`.
     pub(crate) fn of(&self, rank: u32) -> impl Iterator<Item = u64> {
-        let copies = self.copies.iter().filter(move |h| h.owner == rank);
-        let parity = self.parity.iter().filter(move |(owner, _)| *owner == rank);
-        copies.map(|h| h.sequence).chain(parity.map(|(_, s)| *s))
+        let own = self.parts().filter(move |part| part.owner == rank);
+        own.map(|part| part.sequence)
+    }
+
+    /// The runs of which something is kept for `rank` of this checkpoint.
+    pub(crate) fn runs(&self, rank: u32, sequence: u64) -> impl Iterator<Item = u64> {
+        let wanted = move |part: &Part| (part.owner, part.sequence) == (rank, sequence);
+        self.parts().filter(wanted).map(|part| part.run)
+    }
+
+    /// The highest number of a checkpoint of which anything is kept.
+    pub(crate) fn highest(&self) -> u64 {
+        self.parts().map(|part| part.sequence).max().unwrap_or(0)
     }
 }
 

@@ -1,9 +1,10 @@
 //! What a checkpoint's manifest says about the job and its variables, and whether that fits the program.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use fermata_store::StoreError;
-use fermata_store::image::{BufferId, ChunkRecord, ChunkTable, Image};
+use fermata_store::image::{BufferId, ChunkRecord, ChunkTable, Image, Manifest};
 use serde::{Deserialize, Serialize};
 
 use crate::variable::{ElementType, Variable, VariableId};
@@ -21,6 +22,10 @@ pub struct Record {
     pub sequence: u64,
     /// The program's own number.
     pub id: i64,
+    /// Number of the run that wrote it, the same on all its ranks and later ones higher; 0 in checkpoints of
+    /// older releases. Parts with the same `sequence` belong together only if they are of one run.
+    #[serde(default)]
+    pub run: u64,
     /// Rank that wrote it.
     pub rank: u32,
     /// Ranks of the job.
@@ -52,6 +57,22 @@ impl Record {
         let value = value.ok_or_else(|| wrong("this library did not write it".into()))?;
         serde_json::from_value(value.clone())
             .map_err(|e| wrong(format!("it describes itself in an unknown way: {e}")))
+    }
+
+    /// That it was written by a job of another size, or by another rank, than this one is.
+    pub(crate) fn other_size(&self, folder: PathBuf, rank: u32, ranks: u32) -> AppError {
+        AppError::OtherSize {
+            folder,
+            rank: self.rank,
+            ranks: self.ranks,
+            now: format!("{rank} of {ranks}"),
+        }
+    }
+
+    /// The record in a manifest, if there is one that can be read.
+    pub(crate) fn in_manifest(manifest: &Manifest) -> Option<Self> {
+        let value = manifest.extra.get(KEY)?;
+        serde_json::from_value(value.clone()).ok()
     }
 
     /// The variable of this number.

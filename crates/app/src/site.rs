@@ -1,11 +1,14 @@
 //! One place where a rank's checkpoints are: its folders and the store of chunks.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use fermata_store::image::Image;
 use fermata_store::{GcOptions, Store, StoreError};
 
 use crate::layout::Layout;
+use crate::record::Record;
 use crate::{AppError, Config, Level, Result};
 
 /// A place for checkpoints.
@@ -20,12 +23,11 @@ impl Site {
     /// Opens the place below `folder`, made if absent.
     pub(crate) fn open(level: Level, folder: &Path, config: &Config, rank: u32) -> Result<Self> {
         let layout = Layout::new(folder, &config.name, rank);
-        std::fs::create_dir_all(&layout.rank).map_err(|source| AppError::Io {
-            op: "make the folder",
-            path: layout.rank.clone(),
-            source,
-        })?;
+        std::fs::create_dir_all(&layout.rank)
+            .map_err(|source| AppError::io("make the folder", &layout.rank, source))?;
         let store = Store::open(&layout.store, true).map_err(AppError::store("open the store"))?;
+        // Another rank of this node that frees space is no reason to fail.
+        let store = store.with_patience(Duration::from_secs_f64(config.deadline));
         Ok(Self {
             level,
             layout,
@@ -36,22 +38,57 @@ impl Site {
     /// Removes all but the newest `keep` checkpoints up to number `complete`, and what only they needed.
     /// Checkpoints behind `complete` may be the only ones that all ranks have, and stay.
     pub(crate) fn prune(&self, complete: u64, keep: usize) -> Result<()> {
+        self.remove(&self.surplus(complete, keep)?)
+    }
+
+    /// The same for a rank's own checkpoints in a job of several ranks. Those in `held` stay: others have their
+    /// parts of them at higher levels; and so do the newest `keep` that were made for such a level.
+    pub(crate) fn prune_own(&self, complete: u64, keep: usize, held: &BTreeSet<u64>) -> Result<()> {
+        let mut old = self.surplus(complete, keep)?;
+        old.retain(|n| !held.contains(n));
+        let level = |n: &u64| -> Option<u8> {
+            let record = self.image(*n).and_then(|image| Record::of(&image));
+            let spread = [Level::Partner, Level::Erasure].map(Level::number);
+            record.ok().map(|r| r.level).filter(|l| spread.contains(l))
+        };
+        let all = self.layout.sequences()?;
+        old.retain(|n| {
+            level(n).is_none_or(|own| {
+                let newer = all.iter().filter(|other| *other > n);
+                newer.filter(|other| level(other) == Some(own)).count() >= keep
+            })
+        });
+        self.remove(&old)
+    }
+
+    /// All but the newest `keep` checkpoints up to number `complete`.
+    fn surplus(&self, complete: u64, keep: usize) -> Result<Vec<u64>> {
         let mut old = self.layout.sequences()?;
         old.retain(|n| *n <= complete);
-        let surplus = old.len().saturating_sub(keep);
-        for sequence in &old[..surplus] {
-            match fermata_store::image::rm(&self.layout.checkpoint(*sequence), Some(&self.store)) {
+        old.truncate(old.len().saturating_sub(keep));
+        Ok(old)
+    }
+
+    fn remove(&self, old: &[u64]) -> Result<()> {
+        for sequence in old {
+            let folder = self.layout.checkpoint(*sequence);
+            match fermata_store::image::rm(&folder, Some(&self.store)) {
+                Ok(()) => {}
                 // What is left of one that somebody has emptied is no image any more.
-                Ok(()) | Err(StoreError::NotFound { .. }) => {}
+                Err(StoreError::NotFound { .. }) => {
+                    let op = "remove what is left of";
+                    std::fs::remove_dir_all(&folder)
+                        .map_err(|source| AppError::io(op, &folder, source))?;
+                }
                 // Another rank frees space, and goes on doing so: these go with the next ones.
                 Err(StoreError::Locked { .. }) => return Ok(()),
                 Err(e) => return Err(AppError::store("remove an old checkpoint")(e)),
             }
         }
-        if surplus > 0 {
-            self.collect()?;
+        match old.is_empty() {
+            true => Ok(()),
+            false => self.collect(),
         }
-        Ok(())
     }
 
     /// Frees what no checkpoint needs. While another rank works in the store that is left to it.
@@ -59,6 +96,7 @@ impl Site {
         let options = GcOptions {
             forget_missing: true,
             dry_run: false,
+            folders: self.layout.neighbours()?,
         };
         match fermata_store::gc(&self.layout.rank, &self.store, &options) {
             Ok(_) | Err(StoreError::Locked { .. }) => Ok(()),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::comm::Comm;
+use crate::roll::{Call, roll};
 use crate::{Config, Level, Result, Session};
 
 /// When checkpoints were made.
@@ -85,13 +85,7 @@ impl Session {
             .measured
             .interval(&self.config)
             .is_some_and(|interval| passed >= interval);
-        let comm: &dyn Comm = &*self.comm;
-        if comm.size() == 1 {
-            return Ok(due);
-        }
-        let mut said = [u8::from(due)];
-        comm.broadcast(&mut said, 0)?;
-        Ok(said[0] != 0)
+        Ok(roll(&*self.comm, Call::Snapshot, u64::from(due))? != 0)
     }
 }
 

@@ -17,7 +17,7 @@ use fermata_store::{ChunkId, ChunkReader, PackWriter, StoreError};
 
 use crate::comm::Comm;
 use crate::layout::Layout;
-use crate::record::{KEY, Record};
+use crate::record::Record;
 use crate::ring::{receive, send};
 use crate::site::Site;
 use crate::staging::PIECE;
@@ -141,10 +141,7 @@ impl Incoming {
     pub(crate) fn open(site: &Site, header: &[u8], check: bool) -> Result<Self> {
         let op = AppError::store(OP);
         let (manifest, table) = decode(header)?;
-        let record: Option<Record> = manifest
-            .extra
-            .get(KEY)
-            .and_then(|value| serde_json::from_value(value.clone()).ok());
+        let record = Record::in_manifest(&manifest);
         let record = record.ok_or_else(|| wrong("its header describes no checkpoint"))?;
         site.clear(record.sequence)?;
         let name = Layout::name(record.sequence);
@@ -162,6 +159,11 @@ impl Incoming {
                 wanted.push(index);
             }
         }
+        let lacks = wanted
+            .iter()
+            .filter(|i| !damaged.contains(&table.records()[**i].id));
+        let lengths = lacks.map(|i| u64::from(table.records()[*i].length));
+        site.store.check_room(OP, lengths).map_err(&op)?;
         Ok(Self {
             manifest,
             table,

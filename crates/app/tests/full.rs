@@ -70,6 +70,10 @@ fn on_small_disks() {
                 .unwrap_err();
             assert_eq!(failed.code(), 8, "{}", failed.text());
             assert!(failed.text().contains("no space left"), "{}", failed.text());
+            assert!(failed.text().contains("bytes left"), "{}", failed.text());
+            assert!(failed.hint().unwrap().contains("free some space"));
+            nothing_unfinished(&local.join("test"));
+            nothing_unfinished(&shared.join("test"));
         }
         assert_eq!(s.status().failed, 2);
 
@@ -79,16 +83,88 @@ fn on_small_disks() {
         s.checkpoint(4, Level::Shared).unwrap();
         s.wait(Duration::from_secs(60)).unwrap();
         drop(s);
+        // A disk without room for a single byte is no reason not to begin and to recover.
+        let filler = fill(&local);
         let mut s = session(&local, set);
         data.fill(0);
         s.protect(1, host(&mut data), BYTE).unwrap();
         assert_eq!(s.recover().unwrap(), 4);
+        let e = s
+            .checkpoint(5, Level::Local)
+            .and_then(|()| s.wait(Duration::from_secs(60)));
+        assert_eq!(e.unwrap_err().code(), 8);
+        nothing_unfinished(&local.join("test"));
+        std::fs::remove_file(filler).unwrap();
         data[5] ^= 1;
         assert!(data == first);
         s.finalize(true).unwrap();
     }
     for level in [Level::Partner, Level::Erasure, Level::Shared] {
         full_for_another_rank(&dir, level);
+    }
+}
+
+/// A process may be allowed files of a certain size only, and is ended by the kernel if it writes more.
+#[test]
+fn a_limit_of_file_sizes_is_kept_to() {
+    let dir = tempfile::tempdir().unwrap();
+    common::alone("with_a_limit_of_file_sizes", dir.path(), &[]);
+}
+
+#[test]
+#[ignore = "is started by the test above"]
+fn with_a_limit_of_file_sizes() {
+    let folder = PathBuf::from(std::env::var_os("FERMATA_TEST_FOLDER").unwrap());
+    let limit = |bytes: u64| {
+        let limit = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: passes a live structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+    };
+    let mut data = noise(5 << 20, 1);
+    let mut s = session(&folder, |c| c.block_bytes = 1 << 18);
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    limit(1 << 20);
+    s.checkpoint(1, Level::Local).unwrap();
+    s.wait(Duration::from_secs(60)).unwrap();
+    data.fill(0);
+    assert_eq!(s.recover().unwrap(), 1);
+    assert!(data == noise(5 << 20, 1));
+    limit(1 << 17);
+    data.copy_from_slice(&noise(5 << 20, 2));
+    let e = s
+        .checkpoint(2, Level::Local)
+        .and_then(|()| s.wait(Duration::from_secs(60)))
+        .unwrap_err();
+    assert!(e.text().contains("File too large"), "{}", e.text());
+    nothing_unfinished(&folder.join("test"));
+    data.fill(0);
+    assert_eq!(s.recover().unwrap(), 1);
+}
+
+/// Takes all the room that a disk has.
+fn fill(disk: &std::path::Path) -> PathBuf {
+    let path = disk.join("filler");
+    let mut file = std::fs::File::create(&path).unwrap();
+    while std::io::Write::write(&mut file, &[1; 4096]).is_ok_and(|n| n > 0) {}
+    path
+}
+
+/// Neither drafts nor half packs are left of what has failed.
+fn nothing_unfinished(job: &std::path::Path) {
+    let mut folders = vec![job.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            assert!(!name.starts_with('.'), "{}", path.display());
+            assert!(!folder.ends_with("tmp"), "{}", path.display());
+            if path.is_dir() {
+                folders.push(path);
+            }
+        }
     }
 }
 
@@ -119,11 +195,16 @@ fn full_for_another_rank(dir: &std::path::Path, level: Level) {
         s.checkpoint(2, level).unwrap();
         let failed = s.wait(Duration::from_secs(60)).unwrap_err();
         assert!(failed.text().contains("no space left"), "{}", failed.text());
+        drop(s);
         failed.code()
     });
     match level {
         Level::Shared => assert!(codes.contains(&8) && codes.iter().all(|c| [8, 15].contains(c))),
         _ => assert_eq!(codes, [15, 8, 15]),
+    }
+    let name = format!("level-{}", level.number());
+    for folder in ["node-0", "local", "node-2", "shared"] {
+        nothing_unfinished(&dir.join(folder).join(&name));
     }
     // It is there at the first level all the same, and with room the level works.
     Threads::run_beside(3, |comm| {

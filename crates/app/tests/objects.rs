@@ -10,7 +10,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::job::{node, read, write};
+use common::job::{node, read, start, write};
+use common::ranks::Threads;
 use common::server::{Server, Tls, config};
 use common::{alone, host, noise, session};
 use fermata_app::{AppError, Config, ElementType, Level, ObjectConfig, Session};
@@ -94,6 +95,71 @@ fn ranks_that_lost_their_nodes_get_their_part_each() {
         std::fs::remove_dir_all(node(dir.path(), rank)).unwrap();
     }
     assert_eq!(read(dir.path(), 3, &with), (2, vec![5, 5, 5]));
+}
+
+/// More ranks and fewer, with nothing left but the bucket.
+#[test]
+fn another_number_of_ranks_is_refused_by_the_bucket_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let objects = server.config();
+    let with = |c: &mut Config| c.object = Some(objects.clone());
+    write(dir.path(), 3, &[(1, Level::Object)], &with);
+    (0..3).for_each(|rank| std::fs::remove_dir_all(node(dir.path(), rank)).unwrap());
+    let before = server.objects();
+    for ranks in [2, 4] {
+        let errors = Threads::run(ranks, |comm| start(dir.path(), comm, &with).err().unwrap());
+        for e in &errors {
+            let text = e.text();
+            assert!(text.contains("of 3, this is rank"), "{text}");
+        }
+        let hint = errors[0].hint().unwrap();
+        assert!(hint.contains("as many ranks as before"), "{hint}");
+    }
+    assert!(before == server.objects());
+    assert_eq!(read(dir.path(), 3, &with), (1, vec![5, 5, 5]));
+}
+
+/// A job that begins afresh while the service is away cannot know what is there: once it sees that, it does not hide
+/// behind it.
+#[test]
+fn numbers_go_on_behind_a_bucket_that_could_not_be_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("s3");
+    let server = Server::start(&folder);
+    let objects = ObjectConfig {
+        deadline: 1.0,
+        ..server.config()
+    };
+    let port = server.port;
+    let mut data = noise(100_000, 1);
+    let mut s = job(&dir.path().join("a"), objects.clone());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    (1..4).for_each(|id| s.checkpoint(id, Level::Object).unwrap());
+    s.wait(Duration::from_secs(30)).unwrap();
+    drop((s, server));
+    let mut s = session(&dir.path().join("b"), |c| {
+        set(c, &objects);
+        c.recover = false;
+    });
+    let server = Server::on(&folder, port);
+    data.copy_from_slice(&noise(100_000, 2));
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    let (text, hint) = refused(&mut s, 10);
+    assert!(text.contains("checkpoint 3 of an earlier run"), "{text}");
+    assert!(
+        hint.contains("next checkpoint gets a higher number"),
+        "{hint}"
+    );
+    s.checkpoint(11, Level::Object).unwrap();
+    s.wait(Duration::from_secs(30)).unwrap();
+    drop(s);
+    data.fill(0);
+    let mut s = job(&dir.path().join("c"), objects);
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 11);
+    assert!(data == noise(100_000, 2));
+    drop(server);
 }
 
 #[test]

@@ -61,7 +61,12 @@ pub fn best_with_restart(costs: &Costs) -> Option<f64> {
 /// The share of time wasted, between 0 and 1: `1 - (1 - C / T) (1 - (R + T / 2) / M)` (FTI on GPUs,
 /// equation 2). C is what the program is held for; a checkpoint written behind it costs less than it takes.
 pub fn waste_with_restart(costs: &Costs, interval: f64) -> f64 {
-    let useful = 1.0 - (costs.checkpoint / interval).min(1.0);
+    // What costs nothing wastes nothing, however often it is made.
+    let held = match costs.checkpoint > 0.0 {
+        true => (costs.checkpoint / interval).min(1.0),
+        false => 0.0,
+    };
+    let useful = 1.0 - held;
     let lost = (costs.restart + interval / 2.0) / costs.between_failures;
     (1.0 - useful * (1.0 - lost.min(1.0))).clamp(0.0, 1.0)
 }
@@ -109,6 +114,28 @@ mod tests {
         assert!((waste_with_restart(&COSTS, 200.0) - by_hand).abs() < 1e-12);
         for other in [with * 0.7, with * 1.4] {
             assert!(waste_with_restart(&COSTS, other) > waste_with_restart(&COSTS, with));
+        }
+    }
+
+    #[test]
+    fn what_costs_nothing_wastes_nothing() {
+        let free = Costs {
+            checkpoint: 0.0,
+            restart: 0.0,
+            ..COSTS
+        };
+        assert_eq!(best_with_restart(&free), Some(0.0));
+        assert_eq!(waste_with_restart(&free, 0.0), 0.0);
+        assert_eq!(waste(&free, 0.0), 0.0);
+        assert_eq!(waste_with_restart(&COSTS, 0.0), 1.0);
+        for checkpoint in [-1.0, f64::NAN] {
+            let costs = Costs {
+                checkpoint,
+                ..COSTS
+            };
+            assert_eq!(best_with_restart(&costs), None);
+            let waste = waste_with_restart(&costs, 100.0);
+            assert!((0.0..=1.0).contains(&waste), "{waste}");
         }
     }
 

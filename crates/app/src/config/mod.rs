@@ -17,6 +17,9 @@ use crate::{AppError, Level, Result};
 /// Smallest and largest block, in bytes.
 pub const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 16 << 10..=4 << 20;
 
+/// Longest time that can be asked for, in seconds.
+const LONGEST: f64 = 1e9;
+
 /// Most ranks of a group of level 3.
 const LARGEST_GROUP: u32 = 64;
 
@@ -169,6 +172,24 @@ impl Config {
         })
     }
 
+    /// What all ranks of a job must have set alike, because it says who waits for whom.
+    pub(crate) fn alike(&self) -> String {
+        let settings: [(&str, &dyn std::fmt::Debug); 10] = [
+            ("name", &self.name),
+            ("recover", &self.recover),
+            ("background", &self.background),
+            ("keep_last", &self.keep_last),
+            ("erasure.group", &self.erasure_group),
+            ("erasure.losses", &self.erasure_losses),
+            ("shared.folder is set", &self.shared.is_some()),
+            ("object.bucket", &self.object.as_ref().map(|o| &o.bucket)),
+            ("object.prefix", &self.object.as_ref().map(|o| &o.prefix)),
+            ("every of the levels", &self.every),
+        ];
+        let lines = settings.map(|(key, value)| format!("{key}: {value:?}"));
+        lines.join("\n")
+    }
+
     fn check(&self, from: &str) -> Result<()> {
         let wrong = |what: String| {
             Err(AppError::Config {
@@ -203,12 +224,14 @@ impl Config {
             ));
         }
         let positive = [
-            ("between_failures", self.between_failures),
-            ("deadline", self.deadline),
+            ("between_failures", self.between_failures, f64::MAX),
+            ("deadline", self.deadline, LONGEST),
         ];
-        for (key, value) in positive {
-            if !(value > 0.0 && value.is_finite()) {
-                return wrong(format!("`{key}` must be a positive number of seconds"));
+        for (key, value, most) in positive {
+            if !(value > 0.0 && value <= most) {
+                return wrong(format!(
+                    "`{key}` must be a positive number of seconds, at most {most:e}"
+                ));
             }
         }
         if !(self.downtime >= 0.0 && self.downtime.is_finite()) {
@@ -294,6 +317,8 @@ mod tests {
             ("interval = \"often\"\n", "interval"),
             ("name = \"a/b\"\n", "name"),
             ("keep_last = \"x\"\n", "keep_last"),
+            ("deadline = 1e300\n", "deadline"),
+            ("between_failures = inf\n", "between_failures"),
             (
                 "object = { bucket = \"b\", deadline = 0 }\n",
                 "object.deadline",

@@ -70,8 +70,11 @@ impl RawObject {
             _ => return Err("`object.access_key` and `object.secret_key` go together".into()),
         };
         let deadline = self.deadline.unwrap_or(60.0);
-        if !(deadline > 0.0 && deadline.is_finite()) {
-            return Err("`object.deadline` must be a positive number of seconds".into());
+        if !(deadline > 0.0 && deadline <= super::LONGEST) {
+            return Err(format!(
+                "`object.deadline` must be a positive number of seconds, at most {:e}",
+                super::LONGEST
+            ));
         }
         Ok(self.bucket.map(|bucket| ObjectConfig {
             bucket,

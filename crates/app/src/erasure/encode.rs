@@ -14,6 +14,7 @@ use super::group::Stripes;
 use super::parity::{KEY, Parity, Stream};
 use crate::comm::{Comm, exchange, together};
 use crate::layout::Layout;
+use crate::record::Record;
 use crate::stream::Reading;
 use crate::{AppError, Result};
 
@@ -26,7 +27,9 @@ pub(crate) fn encode(comm: &dyn Comm, erasure: &Erasure, sequence: u64) -> Resul
         .image(sequence)
         .and_then(|image| Reading::open(&erasure.local, &image));
     let reading = together(comm, opened)?;
-    let parity = describe(comm, erasure, sequence, &reading)?;
+    let run = erasure.local.image(sequence).and_then(|i| Record::of(&i));
+    let run = together(comm, run)?.run;
+    let parity = describe(comm, erasure, (sequence, run), &reading)?;
     let begun = together(comm, Making::begin(comm, erasure, parity, reading))?;
     let made = begun.run(comm)?;
     // Nobody keeps parity of data that somebody could not read.
@@ -38,7 +41,7 @@ pub(crate) fn encode(comm: &dyn Comm, erasure: &Erasure, sequence: u64) -> Resul
 fn describe(
     comm: &dyn Comm,
     erasure: &Erasure,
-    sequence: u64,
+    (sequence, run): (u64, u64),
     reading: &Reading,
 ) -> Result<Parity> {
     let mine = [reading.length(), reading.header().len() as u64].map(u64::to_le_bytes);
@@ -56,6 +59,7 @@ fn describe(
     let stripes = Stripes::new(erasure.members.len(), erasure.losses, longest);
     Ok(Parity {
         sequence,
+        run,
         members: erasure.members.clone(),
         losses: erasure.losses as u32,
         block: stripes.block,

@@ -15,7 +15,7 @@ mod group;
 mod parity;
 mod rebuild;
 
-use crate::comm::{Comm, pairs, together};
+use crate::comm::{Comm, Part, parts, together};
 use crate::layout::Layout;
 use crate::site::Site;
 use crate::{AppError, Config, Level, Result};
@@ -70,24 +70,38 @@ impl Erasure {
         }
     }
 
-    /// The checkpoints whose parity any rank holds, as pairs of a member and a number. Collective.
-    pub(crate) fn all(&self, comm: &dyn Comm) -> Result<Vec<(u32, u64)>> {
+    /// Whose checkpoints' parity any rank holds. Collective.
+    pub(crate) fn all(&self, comm: &dyn Comm) -> Result<Vec<Part>> {
         let mine = together(comm, self.own())?;
-        Ok(pairs(comm, &mine)?.concat())
+        Ok(parts(comm, &mine)?.concat())
     }
 
-    fn own(&self) -> Result<Vec<(u32, u64)>> {
+    fn own(&self) -> Result<Vec<Part>> {
         let mut own = Vec::new();
-        for sequence in self.parity.layout.sequences()? {
+        for sequence in self.held()? {
             // What cannot be read is as good as lost.
             let Ok(image) = self.parity.image(sequence) else {
                 continue;
             };
             if let Ok(parity) = parity::Parity::of(&image) {
-                own.extend(parity.members.iter().map(|m| (*m, sequence)));
+                own.extend(parity.members.iter().map(|owner| Part {
+                    owner: *owner,
+                    sequence,
+                    run: parity.run,
+                }));
             }
         }
         Ok(own)
+    }
+
+    /// The checkpoints of which this rank holds parity.
+    pub(crate) fn held(&self) -> Result<Vec<u64>> {
+        self.parity.layout.sequences()
+    }
+
+    /// Removes the parity of a checkpoint that did not come to an end.
+    pub(crate) fn forget(&self, sequence: u64) -> Result<()> {
+        self.parity.clear(sequence)
     }
 
     /// Removes all parity but the newest; see [`Site::prune`].

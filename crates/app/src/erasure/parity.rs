@@ -24,6 +24,9 @@ pub(super) struct Stream {
 pub(super) struct Parity {
     /// Number of the checkpoint.
     pub(super) sequence: u64,
+    /// The run that made the checkpoint; 0 in what older releases wrote.
+    #[serde(default)]
+    pub(super) run: u64,
     /// Ranks, in the order of the geometry.
     pub(super) members: Vec<u32>,
     /// How many of them may be lost.

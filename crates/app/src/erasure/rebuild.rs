@@ -18,20 +18,20 @@ use crate::{AppError, Result};
 
 const OP: &str = "compute a lost checkpoint again";
 
-/// Gives every rank that has lost its checkpoint of this number the checkpoint back, where its group has
+/// Gives every rank that has lost its checkpoint of this number and run the checkpoint back, where its group has
 /// enough left. `sound` says of every rank whether it has its checkpoint. Returns whether this rank has got
 /// it back. Collective.
 pub(crate) fn rebuild(
     comm: &dyn Comm,
     erasure: &Erasure,
-    sequence: u64,
+    (sequence, run): (u64, u64),
     sound: &[bool],
 ) -> Result<Option<Result<()>>> {
-    let own = OwnParity::open(erasure, sequence);
+    let own = OwnParity::open(erasure, sequence).filter(|own| own.parity.run == run);
     let text = own.as_ref().map_or(Vec::new(), |own| own.parity.encode());
     let said: Vec<_> = exchange(comm, &text)?
         .iter()
-        .map(|text| Parity::decode(text).filter(|p| p.sequence == sequence))
+        .map(|text| Parity::decode(text).filter(|p| (p.sequence, p.run) == (sequence, run)))
         .collect();
     let mut groups: Vec<&Parity> = Vec::new();
     for parity in said.iter().flatten() {

@@ -13,7 +13,7 @@ mod index;
 mod upload;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fermata_store::ChunkId;
@@ -25,6 +25,7 @@ use self::index::{Index, Pack, Place};
 use self::upload::{PACK, put_pack};
 use crate::config::ObjectConfig;
 use crate::layout::Layout;
+use crate::record::Record;
 use crate::site::Site;
 use crate::stream::once;
 use crate::transfer::{Incoming, Outgoing};
@@ -42,6 +43,8 @@ pub(crate) struct Objects {
     bucket: String,
     /// Indexes that have been seen, by checkpoint.
     seen: Mutex<BTreeMap<u64, Index>>,
+    /// The highest number of a checkpoint that has been seen.
+    highest: AtomicU64,
 }
 
 impl Objects {
@@ -52,6 +55,7 @@ impl Objects {
             folder: format!("{}{name}/rank-{rank:05}/", config.prefix),
             bucket: config.bucket.clone(),
             seen: Mutex::default(),
+            highest: AtomicU64::new(0),
         })
     }
 
@@ -72,7 +76,33 @@ impl Objects {
     fn sequences_within(&self, patience: Duration) -> Result<Vec<u64>> {
         let mut found = sequences(&self.client.list(&self.folder, patience)?);
         found.sort_unstable();
+        let newest = found.last().copied().unwrap_or(0);
+        self.highest.fetch_max(newest, Ordering::AcqRel);
         Ok(found)
+    }
+
+    /// The highest number of a checkpoint that has been seen here.
+    pub(crate) fn highest(&self) -> u64 {
+        self.highest.load(Ordering::Acquire)
+    }
+
+    /// What a checkpoint says of itself.
+    pub(crate) fn record(&self, sequence: u64) -> Result<Record> {
+        let (manifest, _) = crate::transfer::decode(&self.index(sequence)?.header)?;
+        let key = self.key(&Layout::name(sequence));
+        Record::in_manifest(&manifest).ok_or_else(|| self.damaged(&key))
+    }
+
+    /// Whether a checkpoint was written by a job of this size.
+    pub(crate) fn fits(&self, sequence: u64, rank: u32, ranks: u32) -> Result<()> {
+        match self.record(sequence) {
+            Ok(record) if (record.rank, record.ranks) != (rank, ranks) => {
+                let key = self.key(&Layout::name(sequence));
+                Err(record.other_size(format!("{}/{key}", self.bucket).into(), rank, ranks))
+            }
+            // One that cannot be read says nothing.
+            _ => Ok(()),
+        }
     }
 
     fn index(&self, sequence: u64) -> Result<Index> {
@@ -152,7 +182,19 @@ impl Objects {
         table: &ChunkTable,
         order: &[usize],
     ) -> Result<HashMap<ChunkId, (Pack, u64)>> {
-        let before = self.sequences()?.into_iter().rfind(|n| *n < sequence);
+        let there = self.sequences()?;
+        if let Some(newer) = there.last().filter(|n| **n >= sequence) {
+            return Err(AppError::Object {
+                op: "write",
+                bucket: self.bucket.clone(),
+                key: self.key(&Layout::name(sequence)),
+                what: format!(
+                    "there is a checkpoint {newer} of an earlier run, which could not be seen when this one began"
+                ),
+                hint: "the lower levels are intact, and the next checkpoint gets a higher number",
+            });
+        }
+        let before = there.last().copied();
         let Some(old) = before.and_then(|n| self.index(n).ok()) else {
             return Ok(HashMap::new());
         };

@@ -8,7 +8,6 @@
 
 use std::collections::HashMap;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use fermata_store::{ChunkId, StoreError};
 
@@ -28,7 +27,8 @@ struct InMemory {
 
 /// A checkpoint that is being read.
 pub(super) struct Ahead {
-    id: i64,
+    /// Its number among all checkpoints: there may be another one by now that the program calls the same.
+    sequence: u64,
     thread: JoinHandle<Result<InMemory>>,
 }
 
@@ -76,7 +76,7 @@ impl Session {
     pub fn load(&mut self, id: i64) -> Result<()> {
         let sequence = self.kept(id)?;
         let wanted: Vec<VariableId> = self.variables.keys().copied().collect();
-        if let Some(ahead) = self.ahead.take_if(|ahead| ahead.id == id) {
+        if let Some(ahead) = self.ahead.take_if(|ahead| ahead.sequence == sequence) {
             let read = ahead.thread.join();
             let memory = read.unwrap_or(Err(AppError::Fault("a thread that reads ahead")))?;
             let targets = self.prepare(&memory.found, &wanted, true)?;
@@ -95,10 +95,14 @@ impl Session {
     /// # Errors
     /// `Nothing` when there is no such checkpoint.
     pub fn prefetch(&mut self, id: i64) -> Result<()> {
-        if self.ahead.as_ref().is_some_and(|ahead| ahead.id == id) {
+        let sequence = self.kept(id)?;
+        if self
+            .ahead
+            .as_ref()
+            .is_some_and(|ahead| ahead.sequence == sequence)
+        {
             return Ok(());
         }
-        let sequence = self.kept(id)?;
         let site = self.local.clone();
         if let Some(old) = self.ahead.take() {
             // One at a time; what it read is not wanted any more.
@@ -112,13 +116,14 @@ impl Session {
                 path: self.local.layout.rank.clone(),
                 source,
             })?;
-        self.ahead = Some(Ahead { id, thread });
+        self.ahead = Some(Ahead { sequence, thread });
         Ok(())
     }
 
     /// The sequence number of the newest checkpoint that the program calls `id`.
     fn kept(&mut self, id: i64) -> Result<u64> {
-        self.join(Duration::from_secs_f64(self.config.deadline))?;
+        self.own("load a checkpoint")?;
+        self.join(self.deadline())?;
         let there = |sequence: &u64| self.local.layout.checkpoint(*sequence).exists();
         if let Some(sequence) = self.numbers.get(&id).copied().filter(there) {
             return Ok(sequence);

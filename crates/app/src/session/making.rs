@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::Session;
 use crate::capture::Target;
-use crate::comm::{numbers, together};
+use crate::comm::{together, words};
 use crate::job::{Job, Outcome, Progress};
+use crate::level::Newest;
 use crate::offers::exchange;
 use crate::peers::Behind;
 use crate::record::{Record, VariableRecord};
+use crate::roll::{Call, roll};
 use crate::status::CheckpointReport;
 use crate::{AppError, Level, Result};
 
@@ -22,9 +24,21 @@ pub(super) struct Running {
     /// Says how far it is, and closes when the thread ends.
     progress: Receiver<Progress>,
     sequence: u64,
+    level: Level,
+    /// Whether ranks work together on it behind the program.
+    behind: bool,
+    /// Set when nobody waits for it any more.
+    abandoned: Arc<AtomicBool>,
     /// Whether it is there; what follows is the removal of old ones.
     pub(super) complete: bool,
     report: CheckpointReport,
+}
+
+impl Running {
+    /// Nobody waits for it any more: if it has not been captured yet there shall be no checkpoint.
+    pub(super) fn abandon(self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
 }
 
 impl Session {
@@ -35,24 +49,44 @@ impl Session {
     /// # Errors
     /// Any; there is no new checkpoint then, and the older ones are intact.
     pub fn checkpoint(&mut self, id: i64, level: Level) -> Result<()> {
-        self.offers(level)?;
-        self.settle_all()?;
-        let complete = match self.comm.size() {
-            1 => None,
-            _ => numbers(&*self.comm, self.committed)?.into_iter().min(),
-        };
+        self.own("make a checkpoint")?;
+        let ready = self.settle(self.deadline());
+        let ready = ready.and_then(|()| self.offers(level));
+        roll(&*self.comm, Call::Checkpoint { id, level }, 0)?;
+        together(&*self.comm, ready)?;
+        let complete = self.confirm()?;
         self.sequence += 1;
         self.newest_id = Some(id);
         let begun = Instant::now();
         let behind = self.behind(level);
         let mut made = self.start(id, level, complete, behind.clone());
         if behind.is_none() && matches!(level, Level::Partner | Level::Erasure) {
-            made = self.spread(made, level, complete.unwrap_or(0), begun);
+            made = self.spread(made, level, begun);
         }
         if let Err(e) = &made {
             self.failure(e);
         }
         made
+    }
+
+    /// Learns which checkpoints all ranks have, by level, and brings all to the same number. `None` for a single
+    /// rank, which has what is there. Collective.
+    fn confirm(&mut self) -> Result<Option<Newest>> {
+        if let Some(objects) = &self.objects {
+            self.sequence = self.sequence.max(objects.highest());
+        }
+        if self.comm.size() == 1 {
+            return Ok(None);
+        }
+        let [first, second, third, fourth, fifth] = self.done.words();
+        let mine = [self.sequence, first, second, third, fourth, fifth];
+        let said = words(&*self.comm, mine)?;
+        let highest = said.iter().map(|[sequence, ..]| *sequence).max();
+        self.sequence = highest.unwrap_or(self.sequence);
+        let done = said.into_iter().map(|[_, a, b, c, d, e]| [a, b, c, d, e]);
+        let done: Vec<_> = done.map(Newest::from_words).collect();
+        self.complete.learn(&done);
+        Ok(Some(self.complete))
     }
 
     /// Whether a checkpoint of this level can be made here.
@@ -83,21 +117,11 @@ impl Session {
 
     /// Waits for the local checkpoint on all ranks and gives each to other ranks before the program goes on,
     /// for message passing that belongs to the program's thread.
-    fn spread(
-        &mut self,
-        started: Result<()>,
-        level: Level,
-        complete: u64,
-        begun: Instant,
-    ) -> Result<()> {
-        let limit = Duration::from_secs_f64(self.config.deadline);
-        let local = started.and_then(|()| self.join(limit));
+    fn spread(&mut self, started: Result<()>, level: Level, begun: Instant) -> Result<()> {
+        let local = started.and_then(|()| self.join(self.deadline()));
         if let Some(peers) = &self.peers {
             peers.spread(&*self.comm, level, self.sequence, local)?;
-            // The checkpoint is there; the next one tries again to remove old ones.
-            if let Err(e) = peers.prune(complete) {
-                self.status.last_failure = Some(e.text());
-            }
+            self.done.set(level, self.sequence);
         }
         self.held_since(begun);
         Ok(())
@@ -107,12 +131,12 @@ impl Session {
         &mut self,
         id: i64,
         level: Level,
-        complete: Option<u64>,
+        complete: Option<Newest>,
         behind: Option<Behind>,
     ) -> Result<()> {
         let begun = Instant::now();
-        let limit = Duration::from_secs_f64(self.config.deadline);
-        let started = self.begin(id, level, complete, behind.clone());
+        let limit = self.deadline();
+        let started = self.set_off(id, level, complete, behind.clone());
         let captured = self.until_captured(limit);
         let abandoned = match (started, behind) {
             (Ok(abandoned), _) => abandoned,
@@ -169,11 +193,11 @@ impl Session {
     }
 
     /// Starts the thread that makes a checkpoint; what tells it that nobody waits any more.
-    fn begin(
+    fn set_off(
         &mut self,
         id: i64,
         level: Level,
-        complete: Option<u64>,
+        complete: Option<Newest>,
         behind: Option<Behind>,
     ) -> Result<Arc<AtomicBool>> {
         let targets = self.locate_all(false)?;
@@ -181,6 +205,7 @@ impl Session {
             job: self.config.name.clone(),
             sequence: self.sequence,
             id,
+            run: self.run,
             rank: self.comm.rank(),
             ranks: self.comm.size(),
             level: level.number(),
@@ -206,8 +231,10 @@ impl Session {
             gpu: self.gpu.clone(),
             plain: self.plain.clone(),
             abandoned: Arc::clone(&abandoned),
+            peers: self.peers.clone(),
             complete,
         };
+        let job_behind = job.behind.is_some();
         let (captured, progress) = channel();
         let thread = std::thread::Builder::new()
             .name("fermata-ckpt".into())
@@ -221,6 +248,9 @@ impl Session {
             thread,
             progress,
             sequence: self.sequence,
+            level,
+            behind: job_behind,
+            abandoned: Arc::clone(&abandoned),
             complete: false,
             report: CheckpointReport {
                 id,
@@ -240,14 +270,8 @@ impl Session {
         }
     }
 
-    /// Waits until nothing is at work on any rank; where it takes too long, all are told.
-    pub(super) fn settle_all(&mut self) -> Result<()> {
-        let settled = self.settle(Duration::from_secs_f64(self.config.deadline));
-        together(&*self.comm, settled)
-    }
-
     /// Waits until nothing is at work any more, at most `limit`, and notes how it ended.
-    fn settle(&mut self, limit: Duration) -> Result<()> {
+    pub(super) fn settle(&mut self, limit: Duration) -> Result<()> {
         match self.join(limit) {
             Err(e @ AppError::Deadline { .. }) if self.running.is_some() => Err(e),
             Err(e) => {
@@ -265,6 +289,7 @@ impl Session {
             let left = until.saturating_duration_since(Instant::now());
             match running.progress.recv_timeout(left) {
                 Ok(Progress::Captured | Progress::Offers(..)) => {}
+                Ok(Progress::Stored) => self.stored(),
                 Ok(Progress::Complete(outcome)) => self.enter(outcome),
                 Err(RecvTimeoutError::Disconnected) => return self.join(limit),
                 Err(RecvTimeoutError::Timeout) => return Err(late(limit)),
@@ -280,6 +305,7 @@ impl Session {
             let left = until.saturating_duration_since(Instant::now());
             match running.progress.recv_timeout(left) {
                 Ok(Progress::Captured | Progress::Offers(..)) => {}
+                Ok(Progress::Stored) => self.stored(),
                 Ok(Progress::Complete(outcome)) => self.enter(outcome),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => return Err(late(limit)),
@@ -299,6 +325,14 @@ impl Session {
         }
     }
 
+    /// A checkpoint is there at the first level.
+    fn stored(&mut self) {
+        if let Some(running) = &self.running {
+            self.done.set(Level::Local, running.sequence);
+            self.numbers.insert(running.report.id, running.sequence);
+        }
+    }
+
     /// A checkpoint is complete.
     fn enter(&mut self, outcome: Outcome) {
         let Some(running) = &mut self.running else {
@@ -310,8 +344,11 @@ impl Session {
         report.total_seconds = outcome.seconds;
         report.moved_seconds = outcome.moved.seconds;
         report.predicted_seconds = outcome.moved.predicted;
-        self.committed = running.sequence;
-        self.numbers.insert(report.id, running.sequence);
+        // Without a channel behind the program its neighbours get it only afterwards.
+        let alone = matches!(running.level, Level::Partner | Level::Erasure) && !running.behind;
+        if !alone {
+            self.done.set(running.level, running.sequence);
+        }
         let held = match self.config.background {
             true => report.blocked_seconds,
             false => report.total_seconds,

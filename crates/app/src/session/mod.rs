@@ -13,7 +13,7 @@ mod recovering;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fermata_store::StoreError;
 use parking_lot::Mutex;
@@ -21,14 +21,16 @@ use parking_lot::Mutex;
 use self::loading::Ahead;
 use self::making::Running;
 use crate::capture::Target;
-use crate::comm::{Comm, numbers, together};
+use crate::comm::{Comm, exchange, numbers, together};
 use crate::costs::Measured;
 use crate::gpu::{Gpu, Place, locate};
-use crate::layout::Lock;
+use crate::layout::{Lock, hostname};
+use crate::level::Newest;
 use crate::maps::Maps;
 use crate::memory::Memory;
 use crate::object::Objects;
 use crate::peers::Peers;
+use crate::roll::{Call, roll};
 use crate::search::{Found, search};
 use crate::site::Site;
 use crate::staging::PlainPool;
@@ -37,7 +39,7 @@ use crate::variable::{ElementType, Variable, VariableId};
 use crate::{AppError, Config, Level, Result};
 
 /// Where a rank's checkpoints are.
-type Places = (Lock, Site, Vec<Site>, Option<Objects>);
+type Places = (Vec<Lock>, Site, Vec<Site>, Option<Objects>);
 
 /// A session; see the top of this file.
 pub struct Session {
@@ -58,10 +60,16 @@ pub struct Session {
     variables: BTreeMap<VariableId, Variable>,
     /// Number of the newest checkpoint begun, by any run of the job.
     sequence: u64,
-    /// Number of the newest that this rank has completed in this run.
-    committed: u64,
+    /// Number of this run; see [`crate::record::Record`].
+    run: u64,
+    /// The newest that this rank has completed in this run, by level.
+    done: Newest,
+    /// The newest that all ranks have completed in this run, by level.
+    complete: Newest,
     running: Option<Running>,
     found: Option<Found>,
+    /// The newest checkpoint begun when `found` was looked for.
+    looked: u64,
     /// A checkpoint that is read before it is asked for.
     ahead: Option<Ahead>,
     /// Sequence numbers by the program's numbers, as far as they were needed.
@@ -72,7 +80,11 @@ pub struct Session {
     /// The program's number of the newest checkpoint begun or found.
     newest_id: Option<i64>,
     pub(crate) clock: crate::snapshot::Clock,
-    _lock: Lock,
+    /// The process that began it: a child that it forks has no part in it.
+    process: u32,
+    /// Whether the last wait was in vain, and another one would be.
+    given_up: bool,
+    locks: Vec<Lock>,
 }
 
 impl Session {
@@ -80,11 +92,22 @@ impl Session {
     /// asks for recovery. Collective.
     ///
     /// # Errors
-    /// `Busy` when another process uses the folder, `Mismatch` when the checkpoints are of a job of
-    /// another size, `Io` and `Store`.
+    /// `Busy` when another process uses the folder, `Config` when the ranks are not configured alike, `OtherSize`
+    /// when the checkpoints are of a job of another size, `Io` and `Store`.
     pub fn init(config: Config, comm: Box<dyn Comm>) -> Result<Self> {
+        Self::begin(Ok(config), comm)
+    }
+
+    /// As [`Session::init`], with a configuration that this rank may not have been able to read: then all ranks
+    /// are told, which would wait for it otherwise. Collective.
+    ///
+    /// # Errors
+    /// As [`Session::init`], and why the configuration could not be read.
+    pub fn begin(config: Result<Config>, comm: Box<dyn Comm>) -> Result<Self> {
+        let config = together(&*comm, config)?;
+        alike(&*comm, &config)?;
         let opened = Self::open(&config, &*comm);
-        let (lock, local, further, objects) = together(&*comm, opened)?;
+        let (locks, local, further, objects) = together(&*comm, opened)?;
         let peers = Peers::new(&*comm, &local, &config, &node(&config))?;
         let beside = second_channel(&*comm)?;
         let shares = shares_room(&*comm, &config)?;
@@ -107,9 +130,12 @@ impl Session {
             gpu: None,
             variables: BTreeMap::new(),
             sequence: newest,
-            committed: 0,
+            run: 0,
+            done: Newest::default(),
+            complete: Newest::default(),
             running: None,
             found: None,
+            looked: 0,
             ahead: None,
             numbers: BTreeMap::new(),
             refused: Vec::new(),
@@ -117,12 +143,41 @@ impl Session {
             status: Status::default(),
             newest_id: None,
             clock: crate::snapshot::Clock::new(),
-            _lock: lock,
+            process: std::process::id(),
+            given_up: false,
+            locks,
         };
         if session.config.recover {
             session.look()?;
+        } else if let Some(peers) = &session.peers {
+            let kept = peers.kept(&*session.comm)?.highest();
+            session.sequence = session.sequence.max(kept);
         }
+        session.run = session.new_run()?;
         Ok(session)
+    }
+
+    /// A number for this run: the time on rank 0, and in any case more than that of the checkpoint that was found.
+    fn new_run(&self) -> Result<u64> {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut number = time.map_or(0, |t| t.as_nanos() as u64).to_le_bytes();
+        self.comm.broadcast(&mut number, 0)?;
+        let before = self.found.as_ref().map_or(0, |f| f.record.run);
+        Ok(u64::from_le_bytes(number).max(before + 1))
+    }
+
+    /// Refuses in a process that the session's own has forked: it has neither its threads nor its locks.
+    fn own(&self, op: &'static str) -> Result<()> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(AppError::Misuse {
+                op,
+                what: format!(
+                    "the session is that of process {}, which has forked this one",
+                    self.process
+                ),
+            }),
+        }
     }
 
     fn open(config: &Config, comm: &dyn Comm) -> Result<Places> {
@@ -135,21 +190,24 @@ impl Session {
                 what: "`local.folders` names no folder".into(),
             })?;
         let layout = crate::layout::Layout::new(folder, &config.name, rank);
-        let lock = Lock::take(&layout.rank)?;
+        let mut locks = vec![Lock::take(&layout.rank)?];
         let local = Site::open(Level::Local, folder, config, rank)?;
         let mut further = Vec::new();
         if let Some(shared) = &config.shared {
+            let layout = crate::layout::Layout::new(shared, &config.name, rank);
+            // Two jobs can be on different nodes and meet here.
+            locks.push(Lock::take(&layout.rank)?);
             further.push(Site::open(Level::Shared, shared, config, rank)?);
         }
         let objects = config.object.as_ref();
         let objects = objects.map(|o| Objects::new(o, &config.name, rank));
-        Ok((lock, local, further, objects.transpose()?))
+        Ok((locks, local, further, objects.transpose()?))
     }
 
-    /// Searches for the checkpoint to recover from, unless the one at hand is the newest.
+    /// Searches for the checkpoint to recover from, unless none was begun since the one at hand was found. That
+    /// is the same on all ranks, whatever has become of their checkpoints. Collective.
     fn look(&mut self) -> Result<()> {
-        let newest = self.found.as_ref().map(|f| f.record.sequence);
-        if newest.is_some() && newest >= Some(self.committed) {
+        if self.found.is_some() && self.looked == self.sequence {
             return Ok(());
         }
         let sites: Vec<_> = std::iter::once(&self.local)
@@ -166,6 +224,9 @@ impl Session {
             self.status.last_failure = search.note;
         }
         self.salvage(search.harmed)?;
+        // Numbers go on behind what is seen only now, or it would be taken for newer than what comes.
+        self.sequence = self.sequence.max(search.highest);
+        self.looked = self.sequence;
         self.found = search.found;
         self.refused = search.refused;
         self.status.recoverable = self.found.as_ref().map(|f| f.record.id);
@@ -194,6 +255,7 @@ impl Session {
     /// # Errors
     /// `Variable` when not all of it is there.
     pub fn protect(&mut self, id: u32, memory: Memory, element: ElementType) -> Result<()> {
+        self.own("protect a variable")?;
         if self.gpu.is_none() {
             self.gpu = Gpu::of_process(self.config.staging_bytes)?;
         }
@@ -279,15 +341,17 @@ impl Session {
     /// # Errors
     /// Why the last checkpoint failed, or why checkpoints could not be removed.
     pub fn finalize(mut self, remove: bool) -> Result<()> {
-        let limit = Duration::from_secs_f64(self.config.deadline);
-        let waited = self.join(limit);
+        self.own("end the session")?;
+        let waited = self.join(self.deadline());
+        self.given_up = matches!(waited, Err(AppError::Deadline { .. }));
+        roll(&*self.comm, Call::Finalize { remove }, 0)?;
         together(&*self.comm, waited)?;
         if remove && !self.config.keep_at_end {
             for site in std::iter::once(&self.local).chain(&self.further) {
                 site.prune(u64::MAX, 0)?;
             }
             if let Some(peers) = &self.peers {
-                peers.prune_to(u64::MAX, 0)?;
+                peers.remove()?;
             }
             if let Some(objects) = &self.objects {
                 objects.prune(u64::MAX, 0)?;
@@ -295,15 +359,52 @@ impl Session {
         }
         Ok(())
     }
+
+    /// Longest wait for a step.
+    fn deadline(&self) -> Duration {
+        Duration::from_secs_f64(self.config.deadline)
+    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
+        let locks = std::mem::take(&mut self.locks);
+        if self.process != std::process::id() {
+            // A forked child: threads and locks are its parent's.
+            std::mem::forget((self.running.take(), locks));
+            return;
+        }
         // A thread that is still writing is let finish: its checkpoint is good.
+        if self.running.is_some() && !self.given_up {
+            let _ = self.join(self.deadline());
+        }
         if let Some(running) = self.running.take() {
-            let _ = running.thread.join();
+            // Nobody waits for it any more. As it may go on, the folders stay this process's.
+            running.abandon();
+            std::mem::forget(locks);
         }
     }
+}
+
+/// Refuses when the ranks have set something differently that says who waits for whom. Collective.
+fn alike(comm: &dyn Comm, config: &Config) -> Result<()> {
+    let said = exchange(comm, config.alike().as_bytes())?;
+    let Some((first, others)) = said.split_first() else {
+        return Ok(());
+    };
+    let first = String::from_utf8_lossy(first).into_owned();
+    for (other, rank) in others.iter().zip(1..) {
+        let other = String::from_utf8_lossy(other);
+        if let Some((one, two)) = first.lines().zip(other.lines()).find(|(a, b)| a != b) {
+            return Err(AppError::Config {
+                from: "session".into(),
+                what: format!(
+                    "ranks of a job need the same: rank 0 has `{one}`, rank {rank} `{two}`"
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The number of the newest checkpoint in any of these places, sound or not.
@@ -317,8 +418,7 @@ fn newest<'s>(sites: impl Iterator<Item = &'s Site>) -> Result<u64> {
 
 /// Where this rank is, as far as the choice of partners is concerned.
 fn node(config: &Config) -> String {
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    config.node.clone().unwrap_or_else(host)
+    config.node.clone().unwrap_or_else(hostname)
 }
 
 /// Whether all ranks let data wait on devices. Collective.

@@ -1,12 +1,13 @@
 //! Recovering: everything is checked first, on all ranks, and only then the first byte is written.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Session;
 use crate::capture::Target;
 use crate::comm::together;
 use crate::record::VariableRecord;
 use crate::restore::{Chunks, Source, restore};
+use crate::roll::{Call, roll};
 use crate::search::Found;
 use crate::status::RecoveryReport;
 use crate::variable::VariableId;
@@ -20,7 +21,7 @@ impl Session {
     /// `Nothing`, `Mismatch`, `Variable`: nothing was written. `Mixed`: the variables hold a mixture.
     pub fn recover(&mut self) -> Result<i64> {
         let wanted: Vec<_> = self.variables.keys().copied().collect();
-        self.recover_these(&wanted, true)
+        self.recover_these(&wanted, Call::Recover)
     }
 
     /// As [`Session::recover`], for one variable. Collective.
@@ -28,11 +29,15 @@ impl Session {
     /// # Errors
     /// As [`Session::recover`].
     pub fn recover_variable(&mut self, id: u32) -> Result<i64> {
-        self.recover_these(&[VariableId(id)], false)
+        self.recover_these(&[VariableId(id)], Call::RecoverVariable { id })
     }
 
-    fn recover_these(&mut self, wanted: &[VariableId], all: bool) -> Result<i64> {
-        self.settle_all()?;
+    fn recover_these(&mut self, wanted: &[VariableId], call: Call) -> Result<i64> {
+        self.own("recover")?;
+        let all = call == Call::Recover;
+        let settled = self.settle(self.deadline());
+        roll(&*self.comm, call, 0)?;
+        together(&*self.comm, settled)?;
         self.look()?;
         let found = self.found.as_ref().ok_or_else(|| self.nothing());
         let prepared = found.and_then(|found| self.prepare(found, wanted, all));
@@ -108,8 +113,8 @@ impl Session {
                 chunks: chunks.get(&target.variable.id).copied().unwrap_or(&[]),
             })
             .collect();
-        let limit = Duration::from_secs_f64(self.config.deadline);
-        restore(&sources, reader, self.gpu.as_deref(), &self.plain, limit)
+        let (gpu, limit) = (self.gpu.as_deref(), self.deadline());
+        restore(&sources, reader, gpu, &self.plain, limit)
     }
 
     pub(super) fn nothing(&self) -> AppError {

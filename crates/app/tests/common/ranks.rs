@@ -30,6 +30,11 @@ impl Threads {
         Self::on(ends, work)
     }
 
+    /// The ends of two ranks.
+    pub fn pair() -> Vec<Threads> {
+        Self::mesh(2)
+    }
+
     fn mesh(ranks: u32) -> Vec<Threads> {
         let n = ranks as usize;
         let mut senders: Vec<Vec<_>> = (0..n).map(|_| Vec::new()).collect();

@@ -329,11 +329,9 @@ fn ranks_in_python_over_mpich() {
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let done = mpi.start(&script, 3, &[&dir.path().display().to_string(), "mpi"]);
     let errors = String::from_utf8_lossy(&done.stderr);
-    assert_eq!(
-        String::from_utf8_lossy(&done.stdout),
-        "fine\n".repeat(3),
-        "{errors}"
-    );
+    // What ranks print is mixed on its way.
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(said.matches("fine").count(), 3, "{said}{errors}");
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use fermata_control::user::{FromDaemon, Session, SessionState, Verb};
+use fermata_control::user::{Session, SessionState, Verb};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::daemon::{Daemon, unexpected};
+use crate::daemon::{Daemon, Waiting};
 use crate::failure::{Failure, INTERNAL, USER};
 use crate::printer::Printer;
 use crate::progress::Progress;
@@ -62,30 +62,18 @@ pub fn catch() -> Result<Signals, Failure> {
 
 /// Stays with a session until its program has ended; returns the session as it was then.
 pub fn attend(
-    daemon: &Daemon,
     session: &Session,
     mut signals: Signals,
     printer: &Printer,
 ) -> Result<Session, Failure> {
     let mut log = Follower::open(&session.log)?;
-    let quiet = Progress::new(printer);
-    daemon.send(
-        Verb::Wait {
-            name: session.name.clone(),
-        },
-        &[],
-    )?;
+    let mut waiting = Waiting::new(&session.name, printer)?;
     let mut interrupts = 0;
     loop {
-        let answer = daemon.poll(POLL, &quiet)?;
+        let ended = waiting.poll(POLL)?;
         log.copy(printer)?;
-        match answer {
-            None => {}
-            Some(FromDaemon::Session(ended)) => {
-                log.copy(printer)?;
-                return Ok(ended);
-            }
-            Some(other) => return Err(unexpected(&other)),
+        if let Some(ended) = ended {
+            return Ok(ended);
         }
         for signal in signals.pending() {
             interrupts += 1;
@@ -117,20 +105,14 @@ fn forward(name: &str, signal: i32, printer: &Printer) {
 }
 
 /// Prints a session's log until the session ends.
-pub fn follow(daemon: &Daemon, session: &Session, printer: &Printer) -> Result<(), Failure> {
+pub fn follow(session: &Session, printer: &Printer) -> Result<(), Failure> {
     let mut log = Follower::open(&session.log)?;
-    let quiet = Progress::new(printer);
-    daemon.send(
-        Verb::Wait {
-            name: session.name.clone(),
-        },
-        &[],
-    )?;
+    let mut waiting = Waiting::new(&session.name, printer)?;
     loop {
-        let answer = daemon.poll(POLL, &quiet)?;
+        let ended = waiting.poll(POLL)?;
         log.copy(printer)?;
-        if answer.is_some() {
-            return log.copy(printer);
+        if ended.is_some() {
+            return Ok(());
         }
     }
 }

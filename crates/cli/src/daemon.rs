@@ -1,6 +1,10 @@
 //! Talking to the user's daemon, and starting it when there is none.
+//!
+//! A daemon that is killed leaves its socket and its lock for the moment that its last threads take to go: it is not
+//! talked to any more, and the next one is started once it is gone. What only asks is asked again then; what does
+//! something is not, for it may have been done.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -9,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata_control::user::{FromDaemon, Request, Verb};
+use fermata_control::user::{FromDaemon, Request, STATUS_TAKEN, Session, Verb};
 use fermata_control::{Connection, ControlError, Paths};
 
 use crate::failure::{Failure, INTERNAL, USER};
@@ -19,6 +23,8 @@ use crate::progress::Progress;
 const PEER: &str = "the daemon";
 const START_LIMIT: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(20);
+/// How often a question is asked again of the next daemon.
+const ASKED_AGAIN: u32 = 3;
 /// A daemon that says nothing for this long during a request hangs.
 const SILENCE_LIMIT: Duration = Duration::from_secs(600);
 
@@ -30,19 +36,15 @@ pub struct Daemon {
 impl Daemon {
     /// Connects if a daemon runs.
     pub fn find() -> Option<Self> {
-        let connection = Connection::connect(&Paths::find().socket(), PEER).ok()?;
-        Some(Self { connection })
+        connect(&Paths::find()).ok().flatten()
     }
 
     /// Connects, starting the daemon when there is none.
     pub fn reach(printer: &Printer) -> Result<Self, Failure> {
         let paths = Paths::find();
-        match Connection::connect(&paths.socket(), PEER) {
-            Ok(connection) => Ok(Self { connection }),
-            Err(ControlError::Connect { source, .. }) if nobody_there(&source) => {
-                start(&paths, printer)
-            }
-            Err(e) => Err(e.into()),
+        match connect(&paths)? {
+            Some(daemon) => Ok(daemon),
+            None => start(&paths, printer),
         }
     }
 
@@ -59,17 +61,35 @@ impl Daemon {
         progress: &Progress,
     ) -> Result<FromDaemon, Failure> {
         self.send(verb, fds)?;
-        let deadline = Instant::now() + SILENCE_LIMIT;
+        self.answer(SILENCE_LIMIT, progress)
+    }
+
+    /// Waits for the answer as long as there is progress at least every `silence`.
+    fn answer(&self, silence: Duration, progress: &Progress) -> Result<FromDaemon, Failure> {
         loop {
-            match self.poll(deadline.saturating_duration_since(Instant::now()), progress)? {
-                Some(answer) => return Ok(answer),
-                None if Instant::now() < deadline => {}
-                None => {
-                    let text = format!("the daemon has not answered for {SILENCE_LIMIT:?}");
-                    return Err(Failure::new(INTERNAL, text));
+            match self.hear(silence, progress)? {
+                Heard::Answer(answer) => return Ok(*answer),
+                Heard::Progress => {}
+                Heard::Nothing => {
+                    let text = format!("the daemon has not answered for {silence:?}");
+                    return Err(Failure::new(INTERNAL, text).hint(
+                        "it goes on with what it was asked for; `fermata ps` says how the sessions are",
+                    ));
                 }
             }
         }
+    }
+
+    /// Whether its process has ended but for threads that are still about to: they hold the socket until then.
+    fn is_dead(&self) -> bool {
+        let stat = |pid| fs::read_to_string(format!("/proc/{pid}/stat"));
+        let stat = self
+            .connection
+            .peer_pid()
+            .ok()
+            .and_then(|pid| stat(pid).ok());
+        let state = stat.as_deref().and_then(|it| it.rsplit_once(") "));
+        state.is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
     }
 
     /// Sends a request without waiting.
@@ -83,15 +103,70 @@ impl Daemon {
         limit: Duration,
         progress: &Progress,
     ) -> Result<Option<FromDaemon>, Failure> {
+        match self.hear(limit, progress)? {
+            Heard::Answer(answer) => Ok(Some(*answer)),
+            Heard::Progress | Heard::Nothing => Ok(None),
+        }
+    }
+
+    fn hear(&self, limit: Duration, progress: &Progress) -> Result<Heard, Failure> {
         match self.connection.recv(limit) {
-            Err(e) if e.is_timeout() => Ok(None),
+            Err(e) if e.is_timeout() => Ok(Heard::Nothing),
             Err(e) => Err(e.into()),
             Ok((FromDaemon::Progress(p), _)) => {
                 progress.update(&p.phase, p.done, p.total);
-                Ok(None)
+                Ok(Heard::Progress)
             }
             Ok((FromDaemon::Failed(failure), _)) => Err(failure.into()),
-            Ok((answer, _)) => Ok(Some(answer)),
+            Ok((answer, _)) => Ok(Heard::Answer(Box::new(answer))),
+        }
+    }
+}
+
+/// What has come within a limit.
+enum Heard {
+    Answer(Box<FromDaemon>),
+    Progress,
+    Nothing,
+}
+
+/// Waits for a session's end, with whichever daemon there is.
+pub struct Waiting<'a> {
+    daemon: Daemon,
+    name: String,
+    printer: &'a Printer,
+}
+
+impl<'a> Waiting<'a> {
+    /// Begins to wait.
+    pub fn new(name: &str, printer: &'a Printer) -> Result<Self, Failure> {
+        let daemon = Daemon::reach(printer)?;
+        let waiting = Self {
+            daemon,
+            name: name.to_owned(),
+            printer,
+        };
+        waiting.ask()?;
+        Ok(waiting)
+    }
+
+    fn ask(&self) -> Result<(), Failure> {
+        let name = self.name.clone();
+        self.daemon.send(Verb::Wait { name }, &[])
+    }
+
+    /// The session when it has ended; `None` after `limit`, or when the next daemon has to be asked.
+    pub fn poll(&mut self, limit: Duration) -> Result<Option<Session>, Failure> {
+        match self.daemon.poll(limit, &Progress::new(self.printer)) {
+            Ok(None) => Ok(None),
+            Ok(Some(FromDaemon::Session(session))) => Ok(Some(session)),
+            Ok(Some(other)) => Err(unexpected(&other)),
+            Err(failure) if failure.hung_up => {
+                std::thread::sleep(POLL);
+                *self = Self::new(&self.name, self.printer)?;
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
         }
     }
 }
@@ -105,6 +180,33 @@ pub fn unexpected(answer: &FromDaemon) -> Failure {
         format!("the daemon gave an answer that does not fit: {kind}"),
     )
     .hint("the daemon may be of another release: end it and try again")
+}
+
+/// Asks what changes nothing, starting the daemon when there is none, and the next one when the daemon ends
+/// before it has answered.
+pub fn question(verb: &Verb, printer: &Printer) -> Result<FromDaemon, Failure> {
+    let ask = || Daemon::reach(printer)?.ask(verb.clone(), &Progress::new(printer));
+    let mut answer = ask();
+    for _ in 0..ASKED_AGAIN {
+        if !answer.as_ref().is_err_and(|failure| failure.hung_up) {
+            break;
+        }
+        std::thread::sleep(POLL);
+        answer = ask();
+    }
+    answer
+}
+
+/// Connects, if a daemon runs that has not been killed.
+fn connect(paths: &Paths) -> Result<Option<Daemon>, ControlError> {
+    match Connection::connect(&paths.socket(), PEER) {
+        Ok(connection) => {
+            let daemon = Daemon { connection };
+            Ok(Some(daemon).filter(|it| !it.is_dead()))
+        }
+        Err(ControlError::Connect { source, .. }) if nobody_there(&source) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 fn nobody_there(e: &io::Error) -> bool {
@@ -127,37 +229,45 @@ pub fn executable(paths: &Paths) -> PathBuf {
 fn start(paths: &Paths, printer: &Printer) -> Result<Daemon, Failure> {
     let executable = executable(paths);
     let log = paths.runtime.join("fermatad.log");
-    let mut child = spawn(&executable, &paths.runtime, &log).map_err(|e| {
-        Failure::new(
-            USER,
-            format!("cannot start `{}`: {e}", executable.display()),
-        )
-    })?;
-    printer.note(&format!(
-        "started the daemon `{}` (process {}, log `{}`)",
-        executable.display(),
-        child.id(),
-        log.display()
-    ));
+    let spawn = || {
+        spawn(&executable, &paths.runtime, &log).map_err(|e| {
+            let text = format!("cannot start `{}`: {e}", executable.display());
+            Failure::new(USER, text).hint("FERMATA_HOME names the folder of the installation")
+        })
+    };
+    let mut child = spawn()?;
     let deadline = Instant::now() + START_LIMIT;
     loop {
-        let error = match Connection::connect(&paths.socket(), PEER) {
-            Ok(connection) => return Ok(Daemon { connection }),
-            Err(e) => e,
-        };
-        if let Ok(Some(status)) = child.try_wait() {
-            // Somebody else's daemon may have been faster.
-            if let Some(daemon) = Daemon::find() {
-                return Ok(daemon);
+        let connected = connect(paths);
+        if let Ok(Some(daemon)) = connected {
+            if matches!(child.try_wait(), Ok(None)) {
+                printer.note(&format!(
+                    "started the daemon `{}` (process {}, log `{}`)",
+                    executable.display(),
+                    child.id(),
+                    log.display()
+                ));
             }
-            let text = format!("the daemon ended at its start ({status})");
-            return Err(Failure::new(USER, text).hint(last_words(&log)));
+            return Ok(daemon);
         }
         if Instant::now() > deadline {
-            let failure = Failure::from(error);
-            return Err(failure.hint(format!("see its log `{}`", log.display())));
+            let text = match connected {
+                Err(e) => Failure::from(e).message,
+                _ => format!("no daemon answers within {START_LIMIT:?}"),
+            };
+            let hint = format!("see its log `{}`", log.display());
+            return Err(Failure::new(USER, text).hint(hint));
         }
         std::thread::sleep(POLL);
+        match child.try_wait() {
+            // One that somebody else has just started is about to listen, or one that was killed about to go.
+            Ok(Some(status)) if status.code() == Some(STATUS_TAKEN.into()) => child = spawn()?,
+            Ok(Some(status)) => {
+                let text = format!("the daemon ended at its start ({status})");
+                return Err(Failure::new(USER, text).hint(last_words(&log)));
+            }
+            _ => {}
+        }
     }
 }
 
@@ -181,9 +291,49 @@ fn spawn(executable: &Path, runtime: &Path, log: &Path) -> io::Result<Child> {
 }
 
 fn last_words(log: &Path) -> String {
-    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let text = fs::read_to_string(log).unwrap_or_default();
     match text.lines().rev().find(|l| !l.trim().is_empty()) {
         Some(line) => format!("its log ends with: {line}"),
         None => format!("its log `{}` is empty", log.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use fermata_control::user;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_tells_its_progress_is_not_given_up() {
+        let silence = Duration::from_millis(400);
+        let printer = Printer::new(false, true);
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let daemon = Daemon {
+            connection: Connection::new(ours.into(), PEER),
+        };
+        let other: Connection<Request, FromDaemon> = Connection::new(theirs.into(), "the tool");
+        let answer = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for done in 0..6 {
+                    let phase = "device".to_owned();
+                    let progress = user::Progress {
+                        phase,
+                        done,
+                        total: 6,
+                    };
+                    let told = FromDaemon::Progress(progress);
+                    other.send(&told, &[]).expect("sent");
+                    std::thread::sleep(silence / 4);
+                }
+                other.send(&FromDaemon::Done, &[]).expect("sent");
+            });
+            daemon.answer(silence, &Progress::new(&printer))
+        });
+        assert_eq!(answer.expect("answered"), FromDaemon::Done);
+        let nothing = daemon.answer(silence / 8, &Progress::new(&printer));
+        assert!(!nothing.expect_err("silence").hint.is_empty());
     }
 }

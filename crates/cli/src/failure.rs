@@ -39,6 +39,8 @@ pub struct Failure {
     pub message: String,
     /// The next step for the user; may be empty.
     pub hint: String,
+    /// Whether the daemon has ended before it has answered.
+    pub hung_up: bool,
     broken_pipe: bool,
 }
 
@@ -49,6 +51,7 @@ impl Failure {
             status,
             message: message.into(),
             hint: String::new(),
+            hung_up: false,
             broken_pipe: false,
         }
     }
@@ -151,6 +154,10 @@ impl From<ControlError> for Failure {
         };
         let failure = Self::new(status, sentence(&e));
         if e.is_closed() {
+            let failure = Self {
+                hung_up: true,
+                ..failure
+            };
             return failure.hint(
                 "the daemon has ended, see `fermatad.log` in its folder; ask again: the next command starts \
                  a daemon, which finds the sessions",

@@ -5,11 +5,15 @@ mod support;
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fermata_control::user::{Failure, FailureKind, FromDaemon, Verb};
+use fermata_control::Connection;
+use fermata_control::user::{Failure, FailureKind, FromDaemon, Request, STATUS_TAKEN, Verb};
 use support::{Place, finish};
 
 fn failed(kind: FailureKind) -> FromDaemon {
@@ -156,14 +160,101 @@ fn signals_go_out_by_number() {
 #[test]
 fn a_daemon_that_hangs_up_is_named() {
     let place = Place::new();
-    let listener =
-        std::os::unix::net::UnixListener::bind(place.path().join("run/fermatad.sock")).unwrap();
+    let listener = UnixListener::bind(place.path().join("run/fermatad.sock")).unwrap();
     std::thread::spawn(move || drop(listener.accept()));
-    let done = place.call(&["ps"]);
+    // It may have done it: that is not asked for twice.
+    let done = place.call(&["checkpoint", "heat"]);
     assert_eq!(done.status, 2);
     assert!(
         done.stderr.contains("the daemon closed the connection"),
         "{}",
         done.stderr
     );
+}
+
+#[test]
+fn a_question_is_asked_again_when_the_daemon_ends() {
+    let place = Place::new();
+    let listener = UnixListener::bind(place.path().join("run/fermatad.sock")).unwrap();
+    let ended = place.session("heat", Some(0));
+    std::fs::write(&ended.log, "printed\n").unwrap();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let connection: Connection<Request, FromDaemon> =
+                Connection::new(stream.unwrap().into(), "the tool");
+            // Every other one ends at the question.
+            let Ok((request, _)) = connection.recv(Duration::from_secs(20)) else {
+                continue;
+            };
+            let answer = match request.verb {
+                Verb::Ps => FromDaemon::Sessions(Vec::new()),
+                _ => FromDaemon::Session(ended.clone()),
+            };
+            if number % 2 == 1 {
+                connection.send(&answer, &[]).unwrap();
+            }
+        }
+    });
+    for words in [&["ps"][..], &["logs", "heat"], &["wait", "heat"]] {
+        let done = place.call(words);
+        assert_eq!(done.status, 0, "{words:?}: {}", done.stderr);
+    }
+}
+
+/// A daemon that finds another one in its folder.
+fn taken(place: &Place) {
+    let daemon = place.path().join("home/bin/fermatad");
+    std::fs::write(&daemon, format!("#!/bin/sh\nexit {STATUS_TAKEN}\n")).unwrap();
+    std::fs::set_permissions(&daemon, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_daemon_that_somebody_else_has_just_started_is_waited_for() {
+    let place = Place::new();
+    taken(&place);
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            place.daemon(|_| vec![FromDaemon::Sessions(Vec::new())])
+        });
+        place.call(&["ps"])
+    });
+    assert_eq!(done.status, 0, "{}", done.stderr);
+}
+
+/// Listens, and then is as a process that was killed and has one thread left.
+const DYING: &str = "import ctypes, socket, sys, threading, time\n\
+    listener = socket.socket(socket.AF_UNIX)\n\
+    listener.bind(sys.argv[1])\n\
+    listener.listen()\n\
+    threading.Thread(target=time.sleep, args=(60,)).start()\n\
+    ctypes.CDLL(None).pthread_exit(None)\n";
+
+#[test]
+fn nothing_is_asked_of_a_daemon_that_is_about_to_be_gone() {
+    let place = Place::new();
+    taken(&place);
+    let socket = place.path().join("run/fermatad.sock");
+    let mut dying = Command::new("python3")
+        .args(["-c", DYING])
+        .arg(&socket)
+        .spawn()
+        .unwrap();
+    let stat = format!("/proc/{}/stat", dying.id());
+    let until = Instant::now() + Duration::from_secs(20);
+    while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        assert!(Instant::now() < until, "it goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            dying.kill().unwrap();
+            dying.wait().unwrap();
+            std::fs::remove_file(&socket).unwrap();
+            place.daemon(|_| vec![failed(FailureKind::NotFound)])
+        });
+        place.call(&["checkpoint", "heat"])
+    });
+    assert_eq!(done.status, 10, "{}", done.stderr);
 }

@@ -19,6 +19,9 @@ pub use crate::worker::{Device, Failure, FailureKind, Order, Totals, Validate, V
 
 /// Name of the daemon's socket for users in its runtime folder.
 pub const SOCKET: &str = "fermatad.sock";
+/// Exit status of a daemon that finds another one in its folder, or the rest of one: whoever started it looks again
+/// (`EX_TEMPFAIL` of sysexits.h).
+pub const STATUS_TAKEN: u8 = 75;
 /// Environment variable: the daemon's runtime folder.
 pub const ENV_RUNTIME_DIR: &str = "FERMATA_RUNTIME_DIR";
 /// Environment variable: the folder of images.

@@ -3,7 +3,7 @@
 use fermata_control::user::{Check, CheckState, FromDaemon, Verb};
 use serde_json::json;
 
-use crate::daemon::{Daemon, unexpected};
+use crate::daemon::{Daemon, question, unexpected};
 use crate::doctor;
 use crate::failure::{Failure, HOST, NOT_CHECKPOINTABLE};
 use crate::printer::Printer;
@@ -30,8 +30,8 @@ pub struct Args {
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let (checks, status) = match args.name {
         Some(name) => {
-            let daemon = Daemon::reach(printer)?;
-            (ask(&daemon, Some(name), printer)?, NOT_CHECKPOINTABLE)
+            let verb = Verb::Doctor { name: Some(name) };
+            (report(question(&verb, printer)?)?, NOT_CHECKPOINTABLE)
         }
         None => (host(printer)?, HOST),
     };
@@ -52,7 +52,8 @@ fn host(printer: &Printer) -> Result<Vec<Check>, Failure> {
         return Ok(checks);
     };
     checks.push(doctor::daemon(&daemon, printer)?);
-    for check in ask(&daemon, None, printer)? {
+    let verb = Verb::Doctor { name: None };
+    for check in report(daemon.ask(verb, &Progress::new(printer))?)? {
         match checks.iter_mut().find(|c| c.name == check.name) {
             // The daemon has tried what we have only looked at.
             Some(own) if severity(&check) > severity(own) => *own = check,
@@ -71,8 +72,8 @@ fn severity(check: &Check) -> u8 {
     }
 }
 
-fn ask(daemon: &Daemon, name: Option<String>, printer: &Printer) -> Result<Vec<Check>, Failure> {
-    match daemon.ask(Verb::Doctor { name }, &Progress::new(printer))? {
+fn report(answer: FromDaemon) -> Result<Vec<Check>, Failure> {
+    match answer {
         FromDaemon::Report(checks) => Ok(checks),
         other => Err(unexpected(&other)),
     }

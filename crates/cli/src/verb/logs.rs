@@ -3,10 +3,9 @@
 use fermata_control::user::{FromDaemon, Verb};
 
 use crate::attend::{self, Follower};
-use crate::daemon::{Daemon, unexpected};
+use crate::daemon::{question, unexpected};
 use crate::failure::Failure;
 use crate::printer::Printer;
-use crate::progress::Progress;
 
 /// Print what a session's program has printed.
 #[derive(Debug, clap::Args)]
@@ -24,13 +23,12 @@ pub struct Args {
 
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
-    let daemon = Daemon::reach(printer)?;
-    let session = match daemon.ask(Verb::Session { name: args.name }, &Progress::new(printer))? {
+    let session = match question(&Verb::Session { name: args.name }, printer)? {
         FromDaemon::Session(session) => session,
         other => return Err(unexpected(&other)),
     };
     if args.follow {
-        attend::follow(&daemon, &session, printer)?;
+        attend::follow(&session, printer)?;
     } else {
         Follower::open(&session.log)?.copy(printer)?;
     }

@@ -4,10 +4,9 @@ use fermata_control::user::{Arrival, ArrivalStand, FromDaemon, Session, SessionS
 use fermata_store::image::unix_now;
 use serde_json::json;
 
-use crate::daemon::{Daemon, unexpected};
+use crate::daemon::{question, unexpected};
 use crate::failure::Failure;
 use crate::printer::Printer;
-use crate::progress::Progress;
 use crate::table::Table;
 use crate::units;
 
@@ -26,8 +25,7 @@ pub struct Args {
 
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
-    let daemon = Daemon::reach(printer)?;
-    let mut sessions = match daemon.ask(Verb::Ps, &Progress::new(printer))? {
+    let mut sessions = match question(&Verb::Ps, printer)? {
         FromDaemon::Sessions(sessions) => sessions,
         other => return Err(unexpected(&other)),
     };

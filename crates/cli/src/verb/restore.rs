@@ -91,7 +91,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         printer.warn(note);
     }
     if let ([session], false) = (restored.sessions.as_slice(), args.detach) {
-        let ended = attend::attend(&daemon, session, signals, printer)?;
+        let ended = attend::attend(session, signals, printer)?;
         if printer.is_json() {
             printer.document(&ended)?;
         }

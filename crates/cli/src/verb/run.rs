@@ -63,7 +63,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         }
         return Ok(0);
     }
-    let ended = attend::attend(&daemon, &session, signals, printer)?;
+    let ended = attend::attend(&session, signals, printer)?;
     if printer.is_json() {
         printer.document(&ended)?;
     }
@@ -81,7 +81,7 @@ pub fn attended(
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
     let session = start(&daemon, verb, printer)?;
-    let ended = attend::attend(&daemon, &session, signals, printer)?;
+    let ended = attend::attend(&session, signals, printer)?;
     attend::status(&ended, printer)
 }
 

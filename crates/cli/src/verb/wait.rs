@@ -1,12 +1,11 @@
 //! `fermata wait`: wait until a session's program has ended.
 
-use fermata_control::user::{FromDaemon, Verb};
+use std::time::Duration;
 
 use crate::attend;
-use crate::daemon::{Daemon, unexpected};
+use crate::daemon::Waiting;
 use crate::failure::Failure;
 use crate::printer::Printer;
-use crate::progress::Progress;
 
 /// Wait until a session's program has ended.
 ///
@@ -23,14 +22,10 @@ pub struct Args {
 
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
-    let daemon = Daemon::reach(printer)?;
-    let quiet = Progress::new(printer);
-    daemon.send(Verb::Wait { name: args.name }, &[])?;
+    let mut waiting = Waiting::new(&args.name, printer)?;
     let ended = loop {
-        match daemon.poll(std::time::Duration::from_secs(3600), &quiet)? {
-            None => {}
-            Some(FromDaemon::Session(session)) => break session,
-            Some(other) => return Err(unexpected(&other)),
+        if let Some(session) = waiting.poll(Duration::from_secs(3600))? {
+            break session;
         }
     };
     if printer.is_json() {

@@ -56,6 +56,12 @@ fn has_variable(pid: i32, wanted: &str) -> bool {
     })
 }
 
+/// Whether process `pid` was started without arguments.
+pub fn has_no_arguments(pid: i32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.iter().filter(|byte| **byte == 0).count() == 1
+}
+
 /// Ends `process` if it still is the one that was seen.
 pub fn end(process: &Process) {
     if look_up(process.pid).as_ref() == Some(process)

@@ -1,11 +1,14 @@
 //! Folders of one case, and the proof that it leaves nothing behind.
 //!
 //! Each case has its own runtime and image folder, and so its own daemon. What
-//! it starts carries a mark in the environment; [`Sandbox::close`] stops the
-//! daemon as a user would, reports what is still there, and ends it.
+//! it starts carries a mark in the environment, and a group of its own that is
+//! that of every file it makes: others use `/dev/shm` at the same time.
+//! [`Sandbox::close`] stops the daemon as a user would, reports what is still
+//! there, and ends it.
 
-use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +22,10 @@ use crate::processes::{self, MARK, Process};
 
 const DAEMON: &str = "fermatad";
 const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// Where shared memory with a name is.
+const SHARED_MEMORY: &str = "/dev/shm";
+/// Groups from here on are nobody's.
+const FREE_GROUPS: u32 = 10_000;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -27,7 +34,8 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 pub struct Sandbox {
     folder: TempDir,
     mark: String,
-    shared_memory_before: BTreeSet<String>,
+    /// None where this process cannot choose one: then shared memory is not looked for.
+    group: Option<u32>,
 }
 
 impl Sandbox {
@@ -48,7 +56,7 @@ impl Sandbox {
         Ok(Self {
             folder,
             mark: format!("{}-{number}", std::process::id()),
-            shared_memory_before: shared_memory(),
+            group: own_group(number),
         })
     }
 
@@ -69,6 +77,9 @@ impl Sandbox {
 
     /// Gives `command` the folders and the mark.
     pub fn enter(&self, command: &mut Command) {
+        if let Some(group) = self.group {
+            command.gid(group);
+        }
         command
             .current_dir(self.work())
             .env(MARK, &self.mark)
@@ -83,9 +94,10 @@ impl Sandbox {
         processes::marked(&self.mark)
     }
 
-    /// The case's daemon, if it lives.
+    /// The case's daemon, if it lives; its helpers have its name, and arguments.
     pub fn daemon(&self) -> Option<Process> {
-        self.processes().into_iter().find(|p| p.name == DAEMON)
+        let is_daemon = |it: &Process| it.name == DAEMON && processes::has_no_arguments(it.pid);
+        self.processes().into_iter().find(is_daemon)
     }
 
     /// Stops the daemon, then names all that is left: processes, shared memory,
@@ -103,10 +115,12 @@ impl Sandbox {
             left.push(format!("process {} `{}`", process.pid, process.name));
         }
         self.end_all();
-        for name in shared_memory().difference(&self.shared_memory_before) {
-            if name.to_lowercase().contains("fermata") {
-                left.push(format!("shared memory `{name}`"));
-            }
+        for path in self.group.map(made_by).unwrap_or_default() {
+            left.push(format!("shared memory `{}`", path.display()));
+            // It may be a folder; what cannot be removed was reported.
+            fs::remove_file(&path)
+                .or_else(|_| fs::remove_dir_all(&path))
+                .ok();
         }
         left.extend(mounts_below(self.folder.path()));
         left
@@ -131,14 +145,25 @@ impl Drop for Sandbox {
     }
 }
 
-fn shared_memory() -> BTreeSet<String> {
-    let Ok(entries) = fs::read_dir("/dev/shm") else {
-        return BTreeSet::new();
+/// A group that no other case of this machine has: root may choose any that its user namespace knows.
+fn own_group(number: u32) -> Option<u32> {
+    let map = fs::read_to_string("/proc/self/gid_map").ok()?;
+    let mut fields = map.split_whitespace();
+    let (first, count) = (fields.next()?, fields.nth(1)?.parse::<u32>().ok()?);
+    let free = count.min(i32::MAX as u32).checked_sub(FREE_GROUPS)?;
+    let seed = std::process::id().wrapping_mul(512).wrapping_add(number);
+    let may = first == "0" && free > 0 && rustix::process::geteuid().is_root();
+    may.then(|| FREE_GROUPS + seed % free)
+}
+
+/// Shared memory that processes of `group` have made.
+fn made_by(group: u32) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(SHARED_MEMORY) else {
+        return Vec::new();
     };
-    entries
-        .flatten()
-        .map(|e| e.file_name().to_string_lossy().into_owned())
-        .collect()
+    let made = |path: &PathBuf| path.symlink_metadata().is_ok_and(|it| it.gid() == group);
+    let paths = entries.flatten().map(|it| it.path());
+    paths.filter(made).collect()
 }
 
 fn mounts_below(folder: &Path) -> Vec<String> {
@@ -150,4 +175,31 @@ fn mounts_below(folder: &Path) -> Vec<String> {
         .filter(|point| point.starts_with(&folder))
         .map(|point| format!("mount `{point}`"))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_shared_memory_of_the_case_is_left_behind() {
+        let sandbox = Sandbox::new().unwrap();
+        let names = ["fermata-ours", "fermata-others"].map(|name| {
+            let name = format!("{name}-{}", std::process::id());
+            Path::new(SHARED_MEMORY).join(name)
+        });
+        let [ours, others] = &names;
+        fs::write(others, "").unwrap();
+        let mut touch = Command::new("touch");
+        sandbox.enter(&mut touch);
+        assert!(touch.arg(ours).status().unwrap().success());
+        let left = sandbox.close();
+        let others_stay = others.exists();
+        fs::remove_file(others).unwrap();
+        assert!(others_stay);
+        if own_group(0).is_some() {
+            assert_eq!(left, [format!("shared memory `{}`", ours.display())]);
+            assert!(!ours.exists());
+        }
+    }
 }

@@ -149,7 +149,7 @@ fn a_file_that_changed_its_size_is_named() -> Result<()> {
 fn restore_on(scene: &Scene, variable: (&str, &str)) -> Result<Finished> {
     let path = scene.fermata().image("image");
     let path = path.to_str().context("path")?;
-    // A daemon that runs already keeps its own settings: end it first, and helpers that bear its name.
+    // A daemon that runs already keeps its own settings: end it first.
     while let Some(daemon) = scene.sandbox().daemon() {
         fermata_e2e::scene::kill_nine(&daemon)?;
     }

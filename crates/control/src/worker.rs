@@ -31,7 +31,11 @@
 //! A worker whose daemon has ended serves on, connects to the next daemon's socket and says Back.
 //! Any request may be answered by `Failed`; the worker then is as it was before the request.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use crate::text::Text;
 
 /// To the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,6 +220,17 @@ pub struct Back {
 /// Environment variable of a worker: the socket at which it finds the next daemon; without it, it ends with
 /// its daemon and its program.
 pub const ENV_SOCKET: &str = "FERMATA_DAEMON_SOCKET";
+/// Environment variable of a worker: [`NextDaemon`] as JSON; without it, it starts none.
+pub const ENV_NEXT_DAEMON: &str = "FERMATA_NEXT_DAEMON";
+
+/// How a worker starts the next daemon, when a parked program needs one and nobody has started it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextDaemon {
+    /// Its executable.
+    pub program: Text,
+    /// Variables in which the worker's environment differs from the daemon's, as the daemon has them.
+    pub variables: BTreeMap<String, Option<Text>>,
+}
 
 /// When the data of an image is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

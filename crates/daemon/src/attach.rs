@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!  first use of CUDA     Hello ─► worker from the pool ─► Attach ─► Welcome
-//!  after a detachment    wake block ─► Hello { reattach } ─► Attach ┬► Welcome ─► Resumed
-//!                                                                  └► regions ─► Attached
+//!  after a detachment    wake block ─► Hello { reattach } ─► Welcome ─► Attach ┬► regions ─► Attached
+//!                                                                             └─────────────► Resumed
 //!  after a daemon's end  Back: see `returning`
 //! ```
 //! On reattachment the worker sends the program's host memory while it attaches, so nobody waits for
-//! `Attached` before the agent listens.
+//! `Attached` before the agent listens. The program is welcomed first: whenever this daemon dies, either both have
+//! an end of the ring or the worker is still asked for nothing. A worker that attaches to nobody gives its session up.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
@@ -136,20 +137,19 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
     }
     if coming == Coming::Woken {
         let waiting = session.lock().expected.take();
-        match waiting.map(|sender| sender.send(arrival)) {
-            Some(Ok(())) => {}
-            Some(Err(lost)) => {
-                refuse(
-                    &lost.0.link,
-                    status::INITIALIZATION_ERROR,
-                    "it came back too late",
-                );
-            }
-            None => daemon
-                .log
-                .line(&format!("session `{}` came back unasked", session.name)),
+        let unwanted = match waiting {
+            Some(sender) => sender.send(arrival).err().map(|lost| lost.0),
+            None => Some(arrival),
+        };
+        let Some(late) = unwanted else { return };
+        if session.lock().state == SessionState::Lost {
+            // Given up while it was slow to come: it must not wait for ever.
+            let reason = "its session has lost its GPU side";
+            return refuse(&late.link, status::INITIALIZATION_ERROR, reason);
         }
-        return;
+        // It waits for the next summons.
+        let text = format!("session `{}` came back unasked", session.name);
+        return daemon.log.line(&text);
     }
     if let Some(reason) = another_uses_cuda(&session, arrival.process) {
         return refuse(&arrival.link, status::INITIALIZATION_ERROR, &reason);
@@ -231,8 +231,7 @@ pub struct Detached {
 /// The worker does not answer.
 pub fn offer(session: &Session, worker: &Worker) -> Result<Ends> {
     let ends = join(session, worker)?;
-    let pending = worker.begin(&ToWorker::Attach, &ends.worker_fds())?;
-    attached(pending.finish(STEP_TIME, &mut |_, _| {})?)?;
+    serve(worker, &ends)?;
     Ok(ends)
 }
 
@@ -260,7 +259,13 @@ pub fn reattach(
         &daemon.agent_socket(),
         &token,
     )?;
-    let come = arrivals.recv_timeout(REATTACH_TIME);
+    let come = loop {
+        match arrivals.recv_timeout(REATTACH_TIME) {
+            // It comes when whoever has stopped it lets it go on.
+            Err(RecvTimeoutError::Timeout) if detached.process.is_stopped() => {}
+            other => break other,
+        }
+    };
     session.lock().expected = None;
     let arrival = come.map_err(|_| {
         let message = format!(
@@ -269,12 +274,14 @@ pub fn reattach(
         );
         fail(FailureKind::Internal, message)
     })?;
-    let ends = match offered {
-        Some(ends) => ends,
-        None => offer(session, worker)?,
-    };
-    welcome(&arrival.link, true, &ends)?;
-    drop(ends);
+    match offered {
+        Some(ends) => welcome(&arrival.link, true, &ends)?,
+        None => {
+            let ends = join(session, worker)?;
+            welcome(&arrival.link, true, &ends)?;
+            serve(worker, &ends)?;
+        }
+    }
     let agent = adopt(session, arrival, worker)?;
     agent.resumed(STEP_TIME)?;
     session.set_state(SessionState::Running);
@@ -357,8 +364,9 @@ fn welcome(link: &Link, resume: bool, ends: &Ends) -> Result<()> {
         .map_err(|e| from_control(&e))
 }
 
-fn attached(answer: FromWorker) -> Result<()> {
-    match answer {
+fn serve(worker: &Worker, ends: &Ends) -> Result<()> {
+    let fds = ends.worker_fds();
+    match worker.request(&ToWorker::Attach, &fds, STEP_TIME, &mut |_, _| {})? {
         FromWorker::Attached => Ok(()),
         other => Err(unexpected(&other)),
     }

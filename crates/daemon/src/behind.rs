@@ -6,7 +6,8 @@
 //!               program ended, log cut back, everything read,          └─ fails ─► Exited, with the failure
 //!               then the program starts again from the image
 //! ```
-//! A program is rolled back once: the second time everything is there before it runs.
+//! A program is rolled back once: the second time everything is there before it runs. A daemon that dies meanwhile
+//! leaves that to the next one.
 
 use std::fs::{self, OpenOptions};
 use std::sync::Arc;
@@ -17,8 +18,10 @@ use fermata_control::worker::{FailureKind, FromWorker, Pace, Restoring, Stand, T
 use parking_lot::Mutex;
 use rustix::process::Signal;
 
+use crate::daemon::{Daemon, remove_folder};
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::phases::{self, Phases};
+use crate::proc::ProcessId;
 use crate::restore::{How, Source};
 use crate::session::{Behind, EXIT_FILE, Session};
 use crate::worker::{STEP_TIME, Worker, unexpected};
@@ -123,8 +126,7 @@ fn watch(session: &Session, worker: &Worker) -> std::result::Result<(), String> 
 }
 
 fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
-    let log = &source.daemon.log;
-    let (init, worker) = {
+    let worker = {
         let mut inner = session.lock();
         if !inner.rolls_back() {
             return;
@@ -136,21 +138,52 @@ fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
         (inner.agent, inner.pages, inner.expected, inner.detached) = (None, None, None, None);
         inner.root = None;
         inner.note = Some(format!("being rolled back: {reason}"));
-        (inner.init.take(), inner.worker.take())
+        inner.again = Some(reason.to_owned());
+        inner.former = inner.init.take();
+        inner.worker.take()
     };
     session.save();
+    let log = &source.daemon.log;
     log.line(&format!("`{}` is rolled back: {reason}", session.name));
     let _busy = session.busy.lock();
-    if let Some(init) = init {
-        init.signal(Signal::KILL);
-        let until = Instant::now() + END_TIME;
-        while init.alive() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
+    let former = session.lock().former;
+    former.iter().for_each(end);
     if let Some(worker) = worker {
         worker.end();
     }
+    fill_again(source, session, reason);
+}
+
+/// Goes on with what another daemon has begun by [`roll_back`].
+pub(crate) fn start_again(daemon: &Arc<Daemon>, session: &Arc<Session>, reason: &str) {
+    let log = &daemon.log;
+    log.line(&format!("`{}` is rolled back: {reason}", session.name));
+    let _busy = session.busy.lock();
+    let (former, worker) = {
+        let mut inner = session.lock();
+        inner.root = None;
+        inner.take_former()
+    };
+    former.iter().chain(&worker).for_each(end);
+    let image = session.image.clone().unwrap_or_default();
+    match Source::of_session(daemon, session, &image) {
+        Ok(source) => fill_again(&source, session, reason),
+        Err(failure) => give_up(session, reason, failure),
+    }
+    session.save();
+}
+
+/// Ends a process, and waits until it has.
+fn end(process: &ProcessId) {
+    process.signal(Signal::KILL);
+    let until = Instant::now() + END_TIME;
+    while process.alive() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
+    let log = &source.daemon.log;
     let how = How {
         lazy: false,
         pace: Pace::Eager,
@@ -166,6 +199,7 @@ fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
             log.line(&format!("`{}` {text}", session.name));
             let mut inner = session.lock();
             inner.note = Some(text);
+            (inner.again, inner.former) = (None, None);
             if let Some(behind) = &mut inner.behind {
                 behind.arrival.stand = ArrivalStand::RolledBack;
             }
@@ -186,6 +220,7 @@ fn give_up(session: &Session, reason: &str, failure: Failure) {
     let init = {
         let mut inner = session.lock();
         inner.note = Some(format!("could not be rolled back ({reason})"));
+        (inner.again, inner.former) = (None, None);
         let hint = failure.hint.clone();
         let message = format!("session `{}` has ended: {}", session.name, failure.message);
         inner.failure = Some(fail(failure.kind, message).hint(hint));
@@ -200,17 +235,12 @@ fn give_up(session: &Session, reason: &str, failure: Failure) {
 /// Makes the session's folder as it was before the program ran from the image.
 fn clean(source: &Source, session: &Session) -> Result<()> {
     let what = || format!("cannot clean the folder `{}`", session.dir.display());
-    for left in [session.dir.join("criu"), session.dir.join(EXIT_FILE)] {
-        let removed = match left.is_dir() {
-            true => fs::remove_dir_all(&left),
-            false => fs::remove_file(&left),
-        };
-        match removed {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).or_fail(FailureKind::User, what);
-            }
-            _ => {}
+    remove_folder(&session.dir.join("criu"))?;
+    match fs::remove_file(session.dir.join(EXIT_FILE)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).or_fail(FailureKind::User, what);
         }
+        _ => {}
     }
     // `fill` writes the image's log over what is left.
     OpenOptions::new()

@@ -13,6 +13,7 @@ use fermata_store::Store;
 use fermata_store::image::{check_name, unix_now};
 use parking_lot::Mutex;
 
+use crate::behind;
 use crate::criu::Criu;
 use crate::driver::Driver;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
@@ -229,7 +230,7 @@ impl Daemon {
         }
     }
 
-    /// Takes over sessions of a daemon that has ended. Agents must be able to connect by now.
+    /// Takes over sessions of a daemon that has ended. The sockets for agents and workers must be there by now.
     pub fn adopt(self: &Arc<Self>) {
         let Ok(entries) = fs::read_dir(session::folder(&self.paths.runtime)) else {
             return;
@@ -240,6 +241,7 @@ impl Daemon {
                 let _ = fs::remove_dir_all(&dir);
                 continue;
             };
+            let over = meta.state == SessionState::Exited;
             let session = Session::found(meta, dir);
             self.sessions
                 .lock()
@@ -247,30 +249,40 @@ impl Daemon {
             if session.live() {
                 self.log
                     .line(&format!("found session `{}`, still running", session.name));
-                let watched = session.clone();
-                // Unwatched it is only reported as running for too long.
-                let _ = std::thread::Builder::new()
-                    .name("orphan-watch".into())
-                    .spawn(move || watch(&watched));
+                if session.lock().again.is_none() {
+                    let watched = session.clone();
+                    // Unwatched it is only reported as running for too long.
+                    let _ = std::thread::Builder::new()
+                        .name("orphan-watch".into())
+                        .spawn(move || watch(&watched));
+                }
                 let (daemon, left) = (self.clone(), session.clone());
                 // Unreleased it stays parked until it is killed.
                 let _ = std::thread::Builder::new()
                     .name("orphan-release".into())
                     .spawn(move || daemon.release(&left));
-            } else {
+            } else if !over {
                 session.ended(None);
             }
         }
     }
-    /// Takes back what another daemon has left: a half restored program goes, all others go on.
+
+    /// Takes back what another daemon has left: a half restored program goes, unless it is one that is rolled back;
+    /// all others go on.
     fn release(self: &Arc<Self>, session: &Arc<Session>) {
-        let state = session.lock().state;
-        match state {
-            SessionState::Restoring => {
+        let (state, again) = {
+            let inner = session.lock();
+            (inner.state, inner.again.clone())
+        };
+        match (state, again) {
+            (SessionState::Restoring, Some(reason)) => {
+                behind::start_again(self, session, &reason);
+            }
+            (SessionState::Restoring, None) => {
                 // Fails only when it has just ended.
                 let _ = session.signal(rustix::process::Signal::KILL.as_raw());
             }
-            SessionState::Orphaned => returning::join(self, session),
+            (SessionState::Orphaned, _) => returning::join(self, session),
             _ => {}
         }
     }
@@ -343,7 +355,11 @@ fn free_name(base: &str, taken: impl Fn(&str) -> bool) -> String {
 /// How long the last writer into the folder of a session that has ended may take.
 const LAST_WRITES: Duration = Duration::from_secs(2);
 
-fn remove_folder(dir: &Path) -> Result<()> {
+/// Removes the folder of a session or one in it, if it is there.
+///
+/// # Errors
+/// The system refuses.
+pub fn remove_folder(dir: &Path) -> Result<()> {
     let until = Instant::now() + LAST_WRITES;
     loop {
         match fs::remove_dir_all(dir) {

@@ -1,5 +1,7 @@
 //! Making [`Failure`]s: what a user is told.
 
+use std::path::Path;
+
 use fermata_control::ControlError;
 pub use fermata_control::worker::{Failure, FailureKind};
 use fermata_store::StoreError;
@@ -14,6 +16,22 @@ pub fn fail(kind: FailureKind, message: impl Into<String>) -> Failure {
         message: message.into(),
         hint: String::new(),
     }
+}
+
+/// What helps with a failure of this kind, where nothing more is known.
+pub fn next_step(kind: FailureKind, log: &Path) -> String {
+    let step = match kind {
+        FailureKind::User => "",
+        FailureKind::Internal => {
+            return format!("`{}` says what came before", log.display());
+        }
+        FailureKind::NotFound => "`fermata ps` lists the sessions, `fermata images ls` the images",
+        FailureKind::Locked => "try again when that has ended",
+        FailureKind::Damaged => "`fermata images verify` names everything that is damaged",
+        FailureKind::Host => "`fermata doctor` says what this machine can do",
+        FailureKind::NotCheckpointable => "`fermata doctor NAME` says what stands in the way",
+    };
+    step.to_owned()
 }
 
 /// Adds to failures.

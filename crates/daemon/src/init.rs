@@ -9,20 +9,25 @@
 //! ```
 //! `__init` ends with the program's status, and the kernel then ends what is left in the namespace;
 //! `__outer` hands the status on. A new daemon finds it in the file `exit` of the session's folder.
+//! Until the daemon has noted down where the program is, `__outer` holds a lifeline: when the daemon dies, the
+//! namespace ends, for no later daemon would know of it.
 //! `__enter` starts CRIU inside the namespaces that its starter has set for its children; `__kerndat` has it
 //! ask the kernel what it can do.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use rustix::process::{Pid, WaitOptions, WaitStatus};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::criu::{self, clean_environment};
@@ -46,6 +51,9 @@ const SOCKET: i32 = 3;
 pub const LOG: i32 = 4;
 /// Descriptor of the pipe to the daemon in `__outer` and `__init`.
 const REPORT: i32 = 4;
+/// Descriptor of the lifeline in `__outer`: a byte comes when the program is to live without the daemon, the end
+/// when the daemon has died before.
+const LIFELINE: i32 = 5;
 /// Status when the program could not be restored.
 const NOT_RESTORED: i32 = 125;
 /// How long `criu lazy-pages` may take to listen.
@@ -111,6 +119,7 @@ fn enter(arguments: &[std::ffi::OsString]) -> io::Result<i32> {
 
 fn outer(job: &Job, text: &str) -> io::Result<i32> {
     let (socket, report) = (inherited(SOCKET)?, inherited(REPORT)?);
+    let lifeline = File::from(inherited(LIFELINE)?);
     let mut reporter = File::from(report.try_clone()?);
     let mut command = Command::new(std::env::current_exe()?);
     command.args([INIT, text]);
@@ -119,10 +128,33 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
     drop(command);
     tell(&mut reporter, &Report::Init(child.id()));
     drop(reporter);
-    let code = status_code(child.wait()?);
+    let code = status_code(outlive(lifeline, &mut child)?);
     // The folder may be gone already, when the session was removed.
     let _ = fs::write(&job.exit_file, format!("{code}\n"));
     Ok(code)
+}
+
+/// Waits for `init`'s end, and ends it, and the namespace with it, when the lifeline breaks. Without a thread: the
+/// kernel starts none in a process whose children live in another PID namespace.
+fn outlive(mut lifeline: File, init: &mut Child) -> io::Result<ExitStatus> {
+    let process = pidfd_open(Pid::from_child(init), PidfdFlags::empty())?;
+    let broken = loop {
+        let mut set = [
+            PollFd::new(&process, PollFlags::IN),
+            PollFd::new(&lifeline, PollFlags::IN),
+        ];
+        match poll(&mut set, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(_) if !set[0].revents().is_empty() => break false,
+            Ok(_) => break lifeline.read_exact(&mut [0]).is_err(),
+        }
+    };
+    if broken {
+        // Fails only when it has just ended.
+        let _ = pidfd_send_signal(&process, Signal::KILL);
+    }
+    init.wait()
 }
 
 fn init(job: &Job) -> io::Result<i32> {

@@ -45,4 +45,4 @@ mod wake;
 mod worker;
 
 pub use init::helper;
-pub use server::serve;
+pub use server::{Taken, serve};

@@ -24,7 +24,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("fermatad: {error:#}");
-            ExitCode::FAILURE
+            match error.is::<fermata_daemon::Taken>() {
+                true => ExitCode::from(fermata_control::user::STATUS_TAKEN),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A restored program in its PID namespace: making it, watching it, ending it.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, PipeWriter, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -43,7 +43,8 @@ pub struct HostImage<'a> {
     pub exit_file: PathBuf,
 }
 
-/// A restored program with its namespace. Dropping it does not end it.
+/// A restored program with its namespace. It ends when this process does or when this is dropped, until
+/// [`Namespace::keep`].
 #[derive(Debug)]
 pub struct Namespace {
     /// Process 1 of the namespace.
@@ -52,6 +53,7 @@ pub struct Namespace {
     pub root: ProcessId,
     outer: Child,
     pages: Pages,
+    lifeline: Option<PipeWriter>,
 }
 
 impl Namespace {
@@ -73,7 +75,7 @@ impl Namespace {
             exit_file: image.exit_file.clone(),
         };
         let (ours, theirs) = criu::channel()?;
-        let (mut outer, reports) = start(criu, &job, theirs)
+        let (mut outer, reports, lifeline) = start(criu, &job, theirs)
             .or_fail(FailureKind::Host, || "cannot make a PID namespace".into())?;
         let mut init = None;
         match bring_up(&ours, image, &reports, &mut init) {
@@ -85,6 +87,7 @@ impl Namespace {
                     reports,
                     lazy: image.lazy,
                 },
+                lifeline: Some(lifeline),
             }),
             Err(failure) => {
                 match init {
@@ -95,6 +98,17 @@ impl Namespace {
                 let _ = outer.wait();
                 Err(failure)
             }
+        }
+    }
+
+    /// Lets the program live on without this process, which has noted down where it is.
+    ///
+    /// # Errors
+    /// Its namespace has ended.
+    pub fn keep(&mut self) -> io::Result<()> {
+        match self.lifeline.take() {
+            Some(mut lifeline) => lifeline.write_all(&[1]),
+            None => Ok(()),
         }
     }
 
@@ -111,7 +125,7 @@ impl Namespace {
         self.init.signal(Signal::KILL);
     }
 
-    /// Takes the part that [`Namespace::wait`] needs, so that another thread can wait.
+    /// Takes the part that [`Namespace::wait`] needs, so that another thread can wait; what is not kept ends.
     pub fn split(self) -> (Child, Pages) {
         (self.outer, self.pages)
     }
@@ -165,8 +179,13 @@ fn link_files(files: &Path, work: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn start(criu: &Criu, job: &Job, socket: OwnedFd) -> io::Result<(Child, Receiver<Report>)> {
+fn start(
+    criu: &Criu,
+    job: &Job,
+    socket: OwnedFd,
+) -> io::Result<(Child, Receiver<Report>, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
+    let (theirs, lifeline) = io::pipe()?;
     let mut command = Command::new(criu.helper());
     command
         .arg(OUTER)
@@ -177,7 +196,7 @@ fn start(criu: &Criu, job: &Job, socket: OwnedFd) -> io::Result<(Child, Receiver
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     clean_environment(&mut command);
-    let fds = vec![socket, writer.into()];
+    let fds = vec![socket, writer.into(), theirs.into()];
     sys::prepare(
         &mut command,
         Extra {
@@ -202,7 +221,7 @@ fn start(criu: &Criu, job: &Job, socket: OwnedFd) -> io::Result<(Child, Receiver
                 }
             }
         })?;
-    Ok((child, reports))
+    Ok((child, reports, lifeline))
 }
 
 fn bring_up(

@@ -50,6 +50,9 @@ pub struct SessionMeta {
     pub detached: Option<Detached>,
     /// The image it came from.
     pub image: Option<PathBuf>,
+    /// Why its program is being started again from that image, if it is.
+    #[serde(default)]
+    pub again: Option<String>,
     /// Note for users.
     pub note: Option<String>,
     /// Which driver was asked for.

@@ -31,6 +31,11 @@ impl ProcessId {
         stat(self.pid).is_some_and(|s| s.start == self.start && s.state != 'Z')
     }
 
+    /// Whether a signal has stopped it.
+    pub fn is_stopped(&self) -> bool {
+        stat(self.pid).is_some_and(|s| s.start == self.start && s.state == 'T')
+    }
+
     /// Sends it `signal`, if it still runs.
     pub fn signal(&self, signal: Signal) {
         if self.alive()
@@ -215,6 +220,11 @@ mod tests {
         let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while marked("FERMATA_TEST_MARK", "unique-7231") != [child.id()] {
             assert!(std::time::Instant::now() < until, "the mark is not seen");
+        }
+        assert!(id.alive() && !id.is_stopped());
+        id.signal(Signal::STOP);
+        while !id.is_stopped() {
+            assert!(std::time::Instant::now() < until, "it is not stopped");
         }
         assert!(id.alive());
         id.signal(Signal::KILL);

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use crate::checkpoint::checkpoint;
 use crate::daemon::Daemon;
 use crate::doctor;
-use crate::failure::{Hint, Result, fail};
+use crate::failure::{Hint, Result, fail, next_step};
 use crate::restore::restore;
 use crate::run::run;
 use crate::session::Session;
@@ -26,6 +26,11 @@ pub type User = Connection<Request, FromDaemon>;
 const KILL_TIME: Duration = Duration::from_secs(15);
 /// An idle connection is looked at this often.
 const IDLE: Duration = Duration::from_secs(3600);
+/// Not waiting.
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// Serves requests until the user closes the connection or sends something else.
 pub fn serve(daemon: &Arc<Daemon>, user: &User) {
@@ -46,8 +51,11 @@ pub fn serve(daemon: &Arc<Daemon>, user: &User) {
             }
         };
         let shutdown = matches!(request.verb, Verb::Shutdown { .. });
-        let answer = answer(daemon, user, request, fds).unwrap_or_else(|failure| {
+        let answer = answer(daemon, user, request, fds).unwrap_or_else(|mut failure| {
             daemon.log.line(&format!("failed: {}", failure.message));
+            if failure.hint.is_empty() {
+                failure.hint = next_step(failure.kind, daemon.log.path());
+            }
             FromDaemon::Failed(failure)
         });
         let ends = shutdown && answer == FromDaemon::Done;
@@ -83,15 +91,7 @@ fn answer(
             return;
         }
         last = (phase.to_owned(), std::time::Instant::now());
-        // A user who is gone misses nothing.
-        let _ = user.send(
-            &FromDaemon::Progress(Progress {
-                phase: phase.into(),
-                done,
-                total,
-            }),
-            &[],
-        );
+        tell(user, phase, done, total);
     };
     match request.verb {
         Verb::Run(run_request) => {
@@ -125,6 +125,21 @@ fn answer(
     }
 }
 
+/// Tells a user how far a request is. The program may stand still meanwhile: a tool that does not read, because it
+/// is stopped or gone, is not waited for, and misses nothing.
+fn tell(user: &User, phase: &str, done: u64, total: u64) {
+    let mut set = [PollFd::from_borrowed_fd(user.as_fd(), PollFlags::OUT)];
+    if !poll(&mut set, Some(&NOW)).is_ok_and(|ready| ready > 0) {
+        return;
+    }
+    let progress = Progress {
+        phase: phase.into(),
+        done,
+        total,
+    };
+    let _ = user.send(&FromDaemon::Progress(progress), &[]);
+}
+
 fn kill(session: &Session, signal: i32) -> Result<FromDaemon> {
     session.signal(signal)?;
     if signal == Signal::KILL.as_raw() && !session.wait(KILL_TIME) {
@@ -139,11 +154,7 @@ fn kill(session: &Session, signal: i32) -> Result<FromDaemon> {
 fn wait(session: &Session, user: &User) -> Result<FromDaemon> {
     while !session.wait(Duration::from_millis(200)) {
         let mut set = [PollFd::from_borrowed_fd(user.as_fd(), PollFlags::RDHUP)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        if poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0) {
+        if poll(&mut set, Some(&NOW)).is_ok_and(|ready| ready > 0) {
             break;
         }
     }
@@ -162,4 +173,26 @@ fn shutdown(daemon: &Daemon, force: bool) -> Result<FromDaemon> {
         return Err(fail(FailureKind::User, message).hint("end them with `fermata kill NAME`"));
     }
     Ok(FromDaemon::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_tool_that_does_not_read_is_not_waited_for() {
+        let (ours, _theirs) = UnixStream::pair().expect("sockets");
+        let user = User::new(ours.into(), "the user's tool");
+        let begun = Instant::now();
+        for done in 0..20_000 {
+            tell(&user, "device", done, 20_000);
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(8),
+            "it was waited for"
+        );
+    }
 }

@@ -350,7 +350,7 @@ impl Source {
             lazy,
             exit_file: session.dir.join(EXIT_FILE),
         };
-        let namespace = Namespace::restore(&criu, &image).map_err(|failure| {
+        let mut namespace = Namespace::restore(&criu, &image).map_err(|failure| {
             // The session's folder goes; what CRIU said stays.
             let name = format!("restore-{}.log", session.name);
             let copy = self.daemon.paths.runtime.join(name);
@@ -361,7 +361,15 @@ impl Source {
         inner.init = Some(namespace.init);
         inner.root = Some(namespace.root);
         drop(inner);
-        session.save();
+        // From here on the next daemon finds it, and ends it or goes on with it.
+        let noted = session.note_down().and_then(|()| namespace.keep());
+        if let Err(error) = noted {
+            namespace.kill();
+            // Its status is of no interest.
+            let _ = namespace.wait();
+            let what = || format!("cannot note down session `{}`", session.name);
+            return Err(error).or_fail(FailureKind::User, what);
+        }
         Ok(namespace)
     }
 

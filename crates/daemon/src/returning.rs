@@ -27,12 +27,13 @@ use crate::worker::{STEP_TIME, Wire, Worker};
 
 /// How long a worker or an agent may take to introduce itself.
 const HELLO_TIME: Duration = Duration::from_secs(10);
-/// How long worker and agent may take to come back; both look several times a second.
+/// How long worker and agent take to come back, unless they have something to end; both look several times a second.
 const RETURN_TIME: Duration = Duration::from_secs(20);
 /// How long a CRIU that has outlived its daemon may hold a program.
 const TRACE_TIME: Duration = Duration::from_secs(600);
-/// Between two looks.
+/// Between two looks, at first and later.
 const TURN: Duration = Duration::from_millis(20);
+const LATE_TURN: Duration = Duration::from_millis(200);
 
 /// Who has come back so far.
 #[derive(Default)]
@@ -87,9 +88,10 @@ pub fn agent(daemon: &Arc<Daemon>, session: &Arc<Session>, arrival: Arrival) {
 }
 
 /// Waits for the two halves of a session that another daemon has left, and joins them. What does not come
-/// back is told in the session's note; the program is never ended for it.
+/// back is told in the session's note; the program is never ended for it. A worker that lives is waited for as
+/// long as it takes: it may be writing what the other daemon has asked for, and a parked program needs it.
 pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
-    let _busy = session.busy.lock();
+    let mut busy = Some(session.busy.lock());
     let until = Instant::now() + RETURN_TIME;
     loop {
         if !session.live() {
@@ -105,27 +107,37 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
             )
         };
         match (worker, detached) {
-            (Some(worker), _) if agent => return attach_again(daemon, session, &worker),
+            (Some(worker), _) if worker.lost().is_some() => session.lock().returned.worker = None,
+            (Some(worker), _) if agent => {
+                busy.get_or_insert_with(|| session.busy.lock());
+                return attach_again(daemon, session, &worker);
+            }
             (Some(worker), Some(detached)) if is_free(session, detached) => {
+                busy.get_or_insert_with(|| session.busy.lock());
                 return wake(daemon, session, &worker, detached);
             }
             (None, _) if session.lock().worker_seen().is_none() => break,
-            _ if Instant::now() > until => break,
+            _ if busy.is_none() => std::thread::sleep(LATE_TURN),
+            _ if Instant::now() > until => {
+                // Who wants something of it meanwhile is told how it is.
+                busy = None;
+                daemon.log.line(&format!(
+                    "session `{}` has not come back yet: it goes on without this daemon",
+                    session.name
+                ));
+            }
             _ => std::thread::sleep(TURN),
         }
     }
     let detached = session.lock().detached;
     let reason = "its worker has ended while no daemon ran";
-    if session.lock().returned.worker.is_none() && session.lock().worker_seen().is_none() {
-        match detached {
-            Some(detached) => attach::reject(daemon, session, detached, reason),
-            None => session.worker_lost(reason),
-        }
+    match detached {
+        Some(detached) => attach::reject(daemon, session, detached, reason),
+        None => session.worker_lost(reason),
     }
-    daemon.log.line(&format!(
-        "session `{}` has not come back: it goes on without this daemon",
-        session.name
-    ));
+    daemon
+        .log
+        .line(&format!("session `{}` is lost: {reason}", session.name));
 }
 
 /// Whether the program is parked in earnest: not stopped on its way there, and in nobody's hands.

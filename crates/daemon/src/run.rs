@@ -16,6 +16,7 @@ use std::sync::Arc;
 use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN};
 use fermata_control::user::{Run, SessionState};
 use fermata_control::worker::FailureKind;
+use rustix::process::Signal;
 
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
@@ -107,11 +108,16 @@ fn start(
             ..Extra::default()
         },
     );
+    // A daemon that dies now leaves a program that the next one knows by its token.
+    session.note_down().or_fail(FailureKind::User, || {
+        format!("cannot note down session `{}`", session.name)
+    })?;
     let spawned = command.spawn();
     let mut child = spawned.or_fail(FailureKind::User, || {
         format!("cannot execute `{}`", path.display())
     })?;
-    session.lock().root = ProcessId::of(child.id());
+    let root = ProcessId::of(child.id());
+    session.lock().root = root;
     session.save();
     let watched = session.clone();
     let watch = move || {
@@ -124,6 +130,12 @@ fn start(
         .map(drop)
         .or_fail(FailureKind::Internal, || {
             format!("cannot watch session `{}`", session.name)
+        })
+        .inspect_err(|_| {
+            // Nobody would know of it.
+            if let Some(root) = root {
+                root.signal(Signal::KILL);
+            }
         })
 }
 

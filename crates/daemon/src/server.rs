@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use fermata_control::{Connection, Paths};
 use rustix::fs::FlockOperation;
 
@@ -19,10 +19,17 @@ use crate::requests;
 use crate::returning;
 use crate::sys;
 
+/// Another daemon has the folder, or the last threads of one that was killed still have it.
+#[derive(Debug, thiserror::Error)]
+#[error("another daemon runs in `{}`", .runtime.display())]
+pub struct Taken {
+    runtime: PathBuf,
+}
+
 /// Runs the daemon until it is told to end.
 ///
 /// # Errors
-/// Another daemon of this user runs, or folders and sockets cannot be made.
+/// [`Taken`] when another daemon of this user runs; else folders and sockets cannot be made.
 pub fn serve() -> anyhow::Result<()> {
     sys::block_end_signals();
     let paths = Paths::find();
@@ -40,7 +47,10 @@ pub fn serve() -> anyhow::Result<()> {
     let daemon = Daemon::new(paths, executable, log);
     let users = listen(&daemon.paths.socket())?;
     let agents = listen(&daemon.agent_socket())?;
+    let workers = listen(&daemon.worker_socket())?;
     let uid = rustix::process::getuid().as_raw();
+    // Who comes before the sessions are known waits in a socket's queue, and is not told that there is none.
+    daemon.adopt();
     accept(agents, "agents", {
         let daemon = daemon.clone();
         move |socket| {
@@ -51,8 +61,6 @@ pub fn serve() -> anyhow::Result<()> {
             }
         }
     })?;
-    daemon.adopt();
-    let workers = listen(&daemon.worker_socket())?;
     accept(workers, "workers", {
         let daemon = daemon.clone();
         move |socket| {
@@ -122,9 +130,10 @@ fn lock(runtime: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("cannot open `{}`", path.display()))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            bail!("another daemon runs in `{}`", runtime.display())
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Taken {
+            runtime: runtime.to_owned(),
         }
+        .into()),
         Err(e) => Err(e).with_context(|| format!("cannot lock `{}`", path.display())),
     }
 }

@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -101,10 +101,17 @@ pub struct Inner {
     pub returned: Returned,
     /// Data that comes, or has come, while the program runs.
     pub behind: Option<Behind>,
+    /// Why the program is being started again from its image, and process 1 of the namespace that ends for it.
+    pub again: Option<String>,
+    pub former: Option<ProcessId>,
     /// Why the program could not be brought back.
     pub failure: Option<Failure>,
     /// For users.
     pub note: Option<String>,
+    /// A worker whose program has ended while an image was taken of it: it ends with that.
+    leftover: Option<Arc<Worker>>,
+    /// Nothing is to be left of it.
+    killed: bool,
     /// Its end has begun.
     ending: bool,
     exit_status: Option<i32>,
@@ -155,11 +162,14 @@ impl Session {
 
     /// A session that another daemon has started.
     pub fn found(meta: SessionMeta, dir: PathBuf) -> Arc<Self> {
-        let alive = meta.root.filter(ProcessId::alive);
+        let root = meta.root.or_else(|| unnoted(&meta));
+        let alive = root.filter(ProcessId::alive);
         let recorded = fs::read_to_string(dir.join(EXIT_FILE)).ok();
         let status = meta.exit_status.or_else(|| recorded?.trim().parse().ok());
         let mut inner = Inner::new(meta.token);
+        inner.again = meta.again.filter(|_| meta.image.is_some());
         inner.state = match (alive, meta.state) {
+            _ if inner.again.is_some() => SessionState::Restoring,
             (None, _) => SessionState::Exited,
             (Some(_), state @ (SessionState::Restoring | SessionState::Lost)) => state,
             // A program that has not used CUDA yet needs nothing of the daemon that started it.
@@ -168,7 +178,7 @@ impl Session {
         };
         inner.root = alive;
         inner.init = meta.init.filter(ProcessId::alive);
-        inner.exit_status = status.filter(|_| alive.is_none());
+        inner.exit_status = status.filter(|_| inner.state == SessionState::Exited);
         inner.soft = meta.soft;
         inner.devices = meta.devices;
         inner.detached = meta.detached.filter(|d| d.process.alive());
@@ -177,9 +187,9 @@ impl Session {
             (Some(_), _) if inner.state == SessionState::Orphaned => {
                 Some("the daemon that started it has ended".to_owned())
             }
-            (Some(_), _) => meta.note,
+            _ if inner.state != SessionState::Exited => meta.note,
             (None, SessionState::Exited) => meta.note,
-            (None, _) => Some("it ended while no daemon ran".to_owned()),
+            _ => Some("it ended while no daemon ran".to_owned()),
         };
         let plan = Plan {
             name: meta.name,
@@ -300,7 +310,7 @@ impl Session {
             inner.behind = None;
         }
         inner.agent = None;
-        let worker = inner.worker.take();
+        let worker = self.part_with_worker(&mut inner);
         inner.worker_seen = None;
         drop(inner);
         if let Some(worker) = worker {
@@ -339,10 +349,12 @@ impl Session {
     pub fn ended(&self, status: Option<i32>) {
         let mut inner = self.lock();
         inner.ending = true;
-        let worker = inner.worker.take();
+        let worker = self.part_with_worker(&mut inner);
         inner.agent = None;
         inner.expected = None;
+        let kept = inner.leftover.as_ref().map(|it| it.process);
         let (init, seen) = (inner.init.take(), inner.worker_seen.take());
+        let seen = seen.filter(|it| Some(*it) != kept);
         let token = inner.token.clone();
         drop(inner);
         if let Some(init) = init {
@@ -361,6 +373,28 @@ impl Session {
         drop(inner);
         self.save();
         self.changed.notify_all();
+    }
+
+    /// The worker, which is to be ended; none if it still has an image to finish.
+    fn part_with_worker(&self, inner: &mut Inner) -> Option<Arc<Worker>> {
+        let worker = inner.worker.take();
+        if inner.killed || !self.checkpointing.load(Ordering::Acquire) {
+            return worker;
+        }
+        inner.leftover = worker.or_else(|| inner.leftover.take());
+        None
+    }
+
+    /// No image is taken any more.
+    pub fn checkpoint_is_over(&self) {
+        let leftover = {
+            let mut inner = self.lock();
+            self.checkpointing.store(false, Ordering::Release);
+            inner.leftover.take()
+        };
+        if let Some(worker) = leftover {
+            worker.end();
+        }
     }
 
     /// Ends every process that was started with this session's environment and still runs here, and
@@ -395,7 +429,8 @@ impl Session {
         let until = Instant::now() + ROLLBACK_TIME;
         let (root, init) = loop {
             let inner = self.lock();
-            if inner.root.is_some() || !inner.rolls_back() || Instant::now() > until {
+            let comes = inner.rolls_back() || inner.again.is_some();
+            if inner.root.is_some() || !comes || Instant::now() > until {
                 break (inner.root, inner.init);
             }
             drop(inner);
@@ -417,6 +452,7 @@ impl Session {
             }
             return Ok(());
         }
+        self.lock().killed = true;
         match init {
             Some(init) => init.signal(Signal::KILL),
             None => kill_tree(root.pid),
@@ -508,8 +544,16 @@ impl Session {
         self.started
     }
 
-    /// Notes everything down for a later daemon. A full disk loses only that.
+    /// As [`Session::note_down`], where a full disk loses only that.
     pub fn save(&self) {
+        let _ = self.note_down();
+    }
+
+    /// Notes everything down for a later daemon.
+    ///
+    /// # Errors
+    /// The folder is gone or full.
+    pub fn note_down(&self) -> io::Result<()> {
         let inner = self.lock();
         let meta = SessionMeta {
             version: 0,
@@ -517,7 +561,7 @@ impl Session {
             token: inner.token.clone(),
             state: inner.state,
             root: inner.root,
-            init: inner.init,
+            init: inner.init.or(inner.former),
             worker: inner
                 .worker
                 .as_ref()
@@ -530,6 +574,7 @@ impl Session {
             soft: inner.soft,
             devices: inner.devices.clone(),
             image: self.image.clone(),
+            again: inner.again.clone(),
             detached: inner.detached,
             note: inner.note.clone(),
             device: self.device,
@@ -540,7 +585,7 @@ impl Session {
                 .collect(),
         };
         // Still locked: two savers must not swap their order.
-        let _ = meta.save(&self.dir);
+        meta.save(&self.dir)
     }
 }
 
@@ -553,6 +598,13 @@ pub struct Behind {
 }
 
 impl Inner {
+    /// What of another daemon's session ends for a program that is started again.
+    pub fn take_former(&mut self) -> (Option<ProcessId>, Option<ProcessId>) {
+        self.returned = Returned::default();
+        let init = self.former.take().or_else(|| self.init.take());
+        (init, self.worker_seen.take())
+    }
+
     /// The worker's process, as far as it is known and runs.
     pub fn worker_seen(&self) -> Option<ProcessId> {
         self.worker_seen.filter(ProcessId::alive)
@@ -589,7 +641,11 @@ impl Inner {
             expected: None,
             returned: Returned::default(),
             behind: None,
+            again: None,
+            former: None,
             failure: None,
+            leftover: None,
+            killed: false,
             ending: false,
             exit_status: None,
             soft: None,
@@ -598,6 +654,16 @@ impl Inner {
             worker_seen: None,
         }
     }
+}
+
+/// The program of a session whose daemon died before it could note that down: the first of its processes.
+fn unnoted(meta: &SessionMeta) -> Option<ProcessId> {
+    if meta.state != SessionState::Running || meta.image.is_some() {
+        return None;
+    }
+    let marked = proc::marked(ENV_TOKEN, &meta.token).into_iter();
+    let processes = marked.filter_map(ProcessId::of);
+    processes.min_by_key(|process| process.start)
 }
 
 /// 32 random bytes as text.

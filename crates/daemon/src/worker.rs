@@ -18,7 +18,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use fermata_control::worker::{Back, Device, ENV_SOCKET, FailureKind, FromWorker, ToWorker};
+use fermata_control::user::Text;
+use fermata_control::worker::{
+    Back, Device, ENV_NEXT_DAEMON, ENV_SOCKET, FailureKind, FromWorker, NextDaemon, ToWorker,
+};
 use fermata_control::{Connection, PROTOCOL};
 use parking_lot::Mutex;
 use rustix::process::Signal;
@@ -42,6 +45,9 @@ const EXIT_TIME: Duration = Duration::from_secs(5);
 
 /// Name of the socket, beside the workers' log, at which workers whose daemon has ended find the next one.
 pub const SOCKET: &str = "worker.sock";
+
+/// The loader's variable that a worker does not get.
+const PRELOAD: &str = "LD_PRELOAD";
 
 /// A connection to a worker.
 pub type Wire = Connection<FromWorker, ToWorker>;
@@ -389,7 +395,11 @@ fn spawn(
         .current_dir("/")
         .envs(variables)
         .env(ENV_SOCKET, socket_beside)
-        .env_remove("LD_PRELOAD");
+        .env_remove(PRELOAD);
+    // Without it, a parked program waits for the user's next command.
+    if let Some(next) = next_daemon(variables) {
+        command.env(ENV_NEXT_DAEMON, next);
+    }
     command
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
@@ -402,6 +412,17 @@ fn spawn(
         },
     );
     command.spawn()
+}
+
+/// How the worker starts a daemon like this one.
+fn next_daemon(variables: &Variables) -> Option<String> {
+    let changed = variables.keys().map(String::as_str).chain([PRELOAD]);
+    let own = |name: &str| std::env::var_os(name).map(|value| Text::from(value.as_os_str()));
+    let next = NextDaemon {
+        program: std::env::current_exe().ok()?.as_path().into(),
+        variables: changed.map(|name| (name.to_owned(), own(name))).collect(),
+    };
+    serde_json::to_string(&next).ok()
 }
 
 fn open(

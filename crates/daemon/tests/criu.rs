@@ -198,6 +198,34 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             .expect("read")
             .starts_with("woken third 58720256")
     );
+
+    // Nobody knows of a program whose restorer dies before it has noted that down.
+    for (n, kept) in [(4, false), (5, true)] {
+        let own = dir.join(format!("log-{n}"));
+        append(&own);
+        let image = HostImage {
+            files: &again,
+            work: dir.join(format!("work-{n}")),
+            root: child.id(),
+            log: own,
+            old_log: Some(copies[1].1.clone()),
+            lazy: false,
+            replaced: Vec::new(),
+            exit_file: dir.join(format!("exit-{n}")),
+        };
+        let mut copy = Namespace::restore(&criu, &image).expect("restored again");
+        let (init, root) = (copy.init, copy.root);
+        if kept {
+            copy.keep().expect("it lives");
+        }
+        drop(copy);
+        if kept {
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(root.alive(), "a kept program has ended");
+            init.signal(rustix::process::Signal::KILL);
+        }
+        wait_for("its end", || !root.alive() && !init.alive());
+    }
 }
 
 #[test]

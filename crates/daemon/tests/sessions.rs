@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fermata_control::Connection;
 use fermata_control::user::{
     DeviceChoice, ENV_HOME, ENV_IMAGE_DIR, ENV_RUNTIME_DIR, FailureKind, FromDaemon, Request, Run,
-    SOCKET, Session, SessionState, Text, Verb,
+    SOCKET, STATUS_TAKEN, Session, SessionState, Text, Verb,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -182,6 +182,14 @@ fn killing_a_session_ends_its_children_too() {
     );
     assert!(!alive(pid) && !alive(grandchild));
     assert_eq!(daemon.wait("tree").exit_status, Some(137));
+    let again = daemon.ask(Verb::Kill {
+        name: "tree".into(),
+        signal: 9,
+    });
+    let FromDaemon::Failed(failure) = again else {
+        panic!("killed twice: {again:?}")
+    };
+    assert!(failure.hint.contains("fermata ps"), "{}", failure.hint);
     session(daemon.run("tree", "true"));
     assert_eq!(
         daemon.wait("tree").exit_status,
@@ -195,7 +203,7 @@ fn killing_a_session_ends_its_children_too() {
 fn a_second_daemon_is_refused_and_a_stale_socket_replaced() {
     let mut daemon = Daemon::start();
     let second = Daemon::command(daemon.path()).output().expect("ran");
-    assert!(!second.status.success());
+    assert_eq!(second.status.code(), Some(STATUS_TAKEN.into()));
     assert!(String::from_utf8_lossy(&second.stderr).contains("another daemon runs"));
     let mode = |name: &str| {
         let path = daemon.path().join("run").join(name);
@@ -243,6 +251,36 @@ fn a_new_daemon_finds_the_sessions_of_a_killed_one() {
         FromDaemon::Done
     );
     assert!(!alive(pid));
+    daemon.end();
+}
+
+#[test]
+fn a_program_is_found_whose_daemon_died_when_it_had_just_started_it() {
+    let mut daemon = Daemon::start();
+    // It has been noted down before it runs.
+    session(daemon.run("one", "ls \"$(dirname \"$FERMATA_NOTICE_FILE\")\""));
+    let files = printed(&daemon.wait("one").log);
+    assert!(files.lines().any(|it| it == "meta.json"), "{files}");
+
+    let stays = session(daemon.run("stays", "sleep 300 & wait"));
+    daemon.process.kill().expect("killed");
+    daemon.process.wait().expect("waited");
+    // As it was then: with nothing on its process.
+    let meta = stays.log.with_file_name("meta.json");
+    let text = fs::read(&meta).expect("read");
+    let mut known: serde_json::Value = serde_json::from_slice(&text).expect("a document");
+    known["root"] = serde_json::Value::Null;
+    fs::write(&meta, known.to_string()).expect("written");
+    daemon.process = Daemon::spawn(daemon.path());
+    let name = || "stays".to_owned();
+    let found = session(daemon.ask(Verb::Session { name: name() }));
+    assert_eq!((found.state, found.pid), (SessionState::Running, stays.pid));
+    let kill = Verb::Kill {
+        name: name(),
+        signal: 9,
+    };
+    assert_eq!(daemon.ask(kill), FromDaemon::Done);
+    assert!(!alive(stays.pid.expect("it ran")));
     daemon.end();
 }
 

@@ -7,7 +7,8 @@
 //!                   └──────────────────┘
 //! ```
 //! When the daemon is gone, the worker serves its program, and looks for the next daemon; it ends with the
-//! program. A program that was detached then, for a checkpoint, is kept for some time.
+//! program. A program that was detached then, for a checkpoint, is kept for some time, and the next daemon started for
+//! it if nobody else does.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,7 @@ use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::keeper::Keeper;
 use crate::layout::RingPlace;
+use crate::next_daemon::Starter;
 use crate::output;
 use crate::scratch::{Scratch, Staging};
 use crate::serve::{Ended, Held, Requests, Server};
@@ -200,6 +202,7 @@ impl Worker {
         let mut back = self.back.clone()?;
         self.give_up();
         let begun = Instant::now();
+        let mut starter = Starter::new();
         // A daemon that did not want it has closed the connection at once.
         let pause = match self.returned.replace(begun) {
             Some(last) if last.elapsed() < RETURN_PAUSE => RETURN_PAUSE,
@@ -211,6 +214,9 @@ impl Worker {
             let kept = self.parked && begun.elapsed() < KEPT && socket.parent()?.exists();
             if self.serving.is_none() && !kept {
                 return None;
+            }
+            if self.serving.is_none() {
+                starter.look();
             }
             back.serving = self.serving.is_some();
             if let Ok(daemon) = Daemon::connect(&socket, "daemon")

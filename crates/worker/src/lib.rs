@@ -19,6 +19,7 @@ mod gated;
 mod keeper;
 pub mod layout;
 mod loading;
+mod next_daemon;
 pub mod output;
 mod parked;
 mod queues;

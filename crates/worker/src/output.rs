@@ -8,6 +8,7 @@
 
 use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::process::Stdio;
 use std::sync::OnceLock;
 use std::{fs, io};
 
@@ -35,6 +36,12 @@ pub fn tell(line: &str) {
         // Nobody can be told that the log takes nothing.
         let _ = writeln!(log, "{line}");
     }
+}
+
+/// The worker's log, for the output of a process that it starts.
+pub fn log() -> Stdio {
+    let log = LOG.get().and_then(|log| log.try_clone().ok());
+    log.map_or_else(Stdio::null, Stdio::from)
 }
 
 /// From now on the driver writes to the program's output.

@@ -257,13 +257,19 @@ impl<'a> Fermata<'a> {
     /// # Errors
     /// When there is none.
     pub fn session(&self, name: &str) -> Result<Session> {
+        let found = self.find(name)?;
+        found.with_context(|| format!("`ps` does not list session `{name}`"))
+    }
+
+    /// The session's line in `ps`, if there is one.
+    ///
+    /// # Errors
+    /// When `ps` fails.
+    pub fn find(&self, name: &str) -> Result<Option<Session>> {
         let out = self.call(&["ps", "--json"])?.success("fermata ps")?.stdout;
         let list: SessionList = serde_json::from_str(&out)
             .with_context(|| format!("`fermata ps --json` said {out}"))?;
-        list.sessions
-            .into_iter()
-            .find(|s| s.name == name)
-            .with_context(|| format!("`ps` does not list session `{name}`"))
+        Ok(list.sessions.into_iter().find(|s| s.name == name))
     }
 
     /// Waits until the session's program has ended, and gives its status.

@@ -14,6 +14,7 @@ pub mod case;
 pub mod command;
 pub mod disk;
 pub mod fermata;
+pub mod held;
 pub mod moment;
 pub mod output;
 pub mod processes;

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::case::{Device, Mode, PROGRAM_LIMIT};
 use crate::command::Finished;
-use crate::fermata::Fermata;
+use crate::fermata::{Fermata, Session};
 use crate::output::Output;
 use crate::processes::{self, Process};
 use crate::sandbox::Sandbox;
@@ -17,6 +17,9 @@ use crate::tree::Tree;
 
 /// A program that is slow enough to be caught at work: about four seconds.
 pub const SLOW: &[&str] = &["--steps", "400", "--pause-ms", "200", "--size", "128"];
+
+/// How long a session may take to come back to the next daemon.
+pub const RETURN_LIMIT: Duration = Duration::from_secs(40);
 
 /// A sandbox with the software GPU.
 #[derive(Debug)]
@@ -60,6 +63,47 @@ impl Scene {
         let program = self.tree.program("heat2d")?;
         self.fermata().run(name, Device::Soft, &program, SLOW)?;
         self.wait_steps(name, 2)
+    }
+
+    /// As [`Scene::start_slow`], for minutes.
+    ///
+    /// # Errors
+    /// When it does not begin.
+    pub fn start_long(&self, name: &str) -> Result<()> {
+        let program = self.tree.program("heat2d")?;
+        let arguments = ["--steps", "20000", "--pause-ms", "100", "--size", "128"];
+        self.fermata()
+            .run(name, Device::Soft, &program, &arguments)?;
+        self.wait_steps(name, 2)
+    }
+
+    /// Ends the daemon with signal 9.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn kill_daemon(&self) -> Result<()> {
+        kill_nine(&self.sandbox.daemon().context("no daemon runs")?)
+    }
+
+    /// Waits until session `name` runs for a new daemon, which the question starts if nobody else has.
+    ///
+    /// # Errors
+    /// When it does not come back in time, or `ps` fails.
+    pub fn wait_back(&self, name: &str) -> Result<Session> {
+        let begun = Instant::now();
+        loop {
+            let session = self.fermata().session(name)?;
+            if session.state == "running" {
+                return Ok(session);
+            }
+            ensure!(
+                begun.elapsed() < RETURN_LIMIT,
+                "session `{name}` is still {}: {:?}",
+                session.state,
+                session.note
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Waits until session `name` has printed `steps` steps.

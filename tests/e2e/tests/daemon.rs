@@ -5,21 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fermata_e2e::case::{Device, Mode};
-use fermata_e2e::fermata::Session;
-use fermata_e2e::scene::{Scene, Which, kill_nine};
-
-/// How long a session may take to come back to the next daemon.
-const RETURN_LIMIT: Duration = Duration::from_secs(40);
-
-/// As `Scene::start_slow`, for minutes.
-fn start_long(scene: &Scene) -> Result<()> {
-    let program = scene.tree().program("heat2d")?;
-    let arguments = ["--steps", "20000", "--pause-ms", "100", "--size", "128"];
-    scene
-        .fermata()
-        .run("heat", Device::Soft, &program, &arguments)?;
-    scene.wait_steps("heat", 2)
-}
+use fermata_e2e::scene::{RETURN_LIMIT, Scene, Which};
 
 /// Waits until session `name` has ended. A program's status is told to who started it: the daemon that is gone.
 fn wait_end(scene: &Scene, name: &str) -> Result<()> {
@@ -34,25 +20,6 @@ fn wait_end(scene: &Scene, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn kill_daemon(scene: &Scene) -> Result<()> {
-    kill_nine(&scene.sandbox().daemon().context("no daemon runs")?)
-}
-
-/// Waits until `name` is running for a new daemon, which the question starts.
-fn wait_back(scene: &Scene, name: &str) -> Result<Session> {
-    let begun = Instant::now();
-    loop {
-        // The system may close the sockets of the killed daemon a moment after its end.
-        let session = scene.fermata().session(name);
-        match &session {
-            Ok(it) if it.state == "running" => return session,
-            _ if begun.elapsed() < RETURN_LIMIT => std::thread::sleep(Duration::from_millis(50)),
-            Ok(it) => bail!("session `{name}` is still {}: {:?}", it.state, it.note),
-            Err(_) => return session,
-        }
-    }
-}
-
 /// Folders of images that are not whole.
 fn halves(scene: &Scene) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(scene.sandbox().images())?.flatten();
@@ -63,11 +30,11 @@ fn halves(scene: &Scene) -> Result<Vec<String>> {
 #[test]
 fn a_session_comes_back_to_the_next_daemon() -> Result<()> {
     let scene = Scene::new()?;
-    start_long(&scene)?;
+    scene.start_long("heat")?;
     let before = scene.fermata().session("heat")?;
     for round in 0..3 {
-        kill_daemon(&scene)?;
-        let after = wait_back(&scene, "heat")?;
+        scene.kill_daemon()?;
+        let after = scene.wait_back("heat")?;
         ensure!(
             (after.pid, after.worker_pid) == (before.pid, before.worker_pid),
             "round {round}: other processes"
@@ -104,8 +71,8 @@ fn a_program_that_was_to_use_cuda_later_still_can() -> Result<()> {
         std::path::Path::new("/bin/sh"),
         &["-c", &shell],
     )?;
-    kill_daemon(&scene)?;
-    wait_back(&scene, "later")?;
+    scene.kill_daemon()?;
+    scene.wait_back("later")?;
     wait_end(&scene, "later")?;
     let log = scene.fermata().log("later")?;
     ensure!(log.contains("digest "), "{log}");
@@ -119,8 +86,8 @@ fn a_restored_session_comes_back_too() -> Result<()> {
     scene
         .try_restore("image", "again")?
         .success("fermata restore")?;
-    kill_daemon(&scene)?;
-    wait_back(&scene, "again")?;
+    scene.kill_daemon()?;
+    scene.wait_back("again")?;
     scene.check_goes_on("again")?;
     scene.fermata().checkpoint("again", "second", Mode::Stop)?;
     scene.check_goes_on("again")?;
@@ -135,14 +102,14 @@ fn a_restored_session_comes_back_too() -> Result<()> {
 /// Kills the daemon so many milliseconds after a checkpoint has begun, and demands the promises of the file.
 fn killed_in_checkpoint(mode: Mode, delays: &[u64]) -> Result<()> {
     let scene = Scene::new()?;
-    start_long(&scene)?;
+    scene.start_long("heat")?;
     scene.fermata().checkpoint("heat", "older", Mode::Stop)?;
     for delay in delays {
         let name = format!("newer-{delay}");
         std::thread::scope(|scope| -> Result<()> {
             let attempt = scope.spawn(|| scene.fermata().checkpoint("heat", &name, mode));
             std::thread::sleep(Duration::from_millis(*delay));
-            kill_daemon(&scene)?;
+            scene.kill_daemon()?;
             // It may have been quick enough.
             attempt
                 .join()
@@ -150,7 +117,9 @@ fn killed_in_checkpoint(mode: Mode, delays: &[u64]) -> Result<()> {
                 .ok();
             Ok(())
         })?;
-        wait_back(&scene, "heat").with_context(|| format!("killed after {delay} ms"))?;
+        scene
+            .wait_back("heat")
+            .with_context(|| format!("killed after {delay} ms"))?;
         scene.check_goes_on("heat")?;
         let next = format!("next-{delay}");
         scene
@@ -195,24 +164,16 @@ fn a_daemon_killed_during_a_restore_leaves_no_half_program() -> Result<()> {
         let restored = std::thread::scope(|scope| -> Result<bool> {
             let attempt = scope.spawn(|| scene.try_restore("image", &name));
             std::thread::sleep(Duration::from_millis(delay));
-            kill_daemon(&scene)?;
+            scene.kill_daemon()?;
             let attempt = attempt.join().map_err(|_| anyhow!("restore thread"))?;
             Ok(attempt.is_ok_and(|it| it.success("fermata restore").is_ok()))
         })?;
         let begun = Instant::now();
         // Whole, or gone.
         loop {
-            let state = scene.fermata().session(&name).map(|it| it.state);
+            let state = scene.fermata().find(&name)?.map(|it| it.state);
             match state.as_deref() {
-                // What it is said to be is needed to understand a failure.
-                Ok("exited") | Err(_) if restored => {
-                    return state
-                        .context("a session that was restored is gone")
-                        .and_then(|state| {
-                            bail!("the session restored after {delay} ms is {state}")
-                        });
-                }
-                Ok("running") => {
+                Some("running") => {
                     scene.check_goes_on(&name)?;
                     scene
                         .fermata()
@@ -220,8 +181,11 @@ fn a_daemon_killed_during_a_restore_leaves_no_half_program() -> Result<()> {
                         .success("fermata kill")?;
                     break;
                 }
-                Ok("exited") | Err(_) => break,
-                Ok(other) => ensure!(
+                None | Some("exited") if restored => {
+                    bail!("the session restored after {delay} ms is {state:?}")
+                }
+                None | Some("exited") => break,
+                Some(other) => ensure!(
                     begun.elapsed() < RETURN_LIMIT,
                     "session `{name}` is {other}"
                 ),

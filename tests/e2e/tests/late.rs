@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::command;
+use fermata_e2e::held::HeldCriu;
 use fermata_e2e::output::Output;
 use fermata_e2e::scene::{Scene, Which, kill_nine};
 
@@ -139,6 +140,26 @@ fn a_worker_killed_while_data_comes_costs_a_rollback() -> Result<()> {
     kill_nine(&late.scene.process("again", Which::Worker)?)?;
     late.check_digest("again")?;
     ensure!(late.stand("again")? == "rolled-back", "no rollback");
+    late.close()
+}
+
+#[test]
+fn a_rollback_is_carried_on_by_the_next_daemon() -> Result<()> {
+    let late = Late::new(TAME)?;
+    let criu = HeldCriu::install(&late.scene)?;
+    late.restore("again")?;
+    let worker = late.scene.process("again", Which::Worker)?;
+    criu.hold()?;
+    kill_nine(&worker)?;
+    criu.wait()?;
+    late.scene.kill_daemon()?;
+    criu.release()?;
+    late.check_digest("again")?;
+    let note = late.scene.fermata().session("again")?.note;
+    ensure!(
+        note.as_ref().is_some_and(|it| it.contains("rolled back")),
+        "the user is told {note:?}"
+    );
     late.close()
 }
 

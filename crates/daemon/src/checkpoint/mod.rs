@@ -6,7 +6,8 @@
 //!                  └── program stopped ────────────────────────┘
 //! ```
 //! That is `stop`; `behind` says what the other protocols do before, instead of and after Save.
-//! Whatever fails, the program goes on as before, and there is no image.
+//! Whatever fails, the program goes on as before, and there is no image. Only if it is the program that cannot go on,
+//! there is one: it is what is left of it.
 
 mod behind;
 mod image;
@@ -113,7 +114,7 @@ impl<'s> Turn<'s> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.session.checkpointing.store(false, Ordering::Release);
+        self.session.checkpoint_is_over();
     }
 }
 
@@ -189,13 +190,15 @@ impl<'a> Taking<'a> {
             };
             return self.finish(parts, request.then, report);
         };
-        let taken = match self.ready(&worker, request)? {
+        let ready = self.ready(&worker, request);
+        let taken = ready.and_then(|way| match way {
             None => self.stopped(&worker, Mode::Stop, report),
-            Some(Way::Recopy) => self
-                .copy_ahead(&worker, report)
-                .and_then(|()| self.stopped(&worker, Mode::Recopy, report)),
+            Some(Way::Recopy) => {
+                self.copy_ahead(&worker, report)?;
+                self.stopped(&worker, Mode::Recopy, report)
+            }
             Some(Way::Snapshot | Way::Cow) => self.behind(&worker, request.then, report),
-        };
+        });
         match taken {
             Ok(parts) => self.finish(parts, request.then, report),
             Err(failure) => {
@@ -356,9 +359,10 @@ impl<'a> Taking<'a> {
             }),
             _ => Ok(()),
         };
-        if then == Then::Run {
-            resume(&parts)?;
-        }
+        let resumed = match then {
+            Then::Run => resume(&parts),
+            Then::Stop => Ok(()),
+        };
         parts.count_stop();
         let host_bytes = folder_bytes(&draft.host());
         phases.moved("host", host_bytes);
@@ -374,12 +378,21 @@ impl<'a> Taking<'a> {
         let image = match committed {
             Ok(image) => image.dir().to_owned(),
             Err(failure) => {
+                resumed?;
                 if then == Then::Stop {
                     resume(&parts)?;
                 }
                 return Err(failure);
             }
         };
+        if let Err(failure) = resumed {
+            let message = format!("the program cannot go on: {}", failure.message);
+            let hint = format!(
+                "its image is complete: `fermata restore {}`",
+                image.display()
+            );
+            return Err(fail(failure.kind, message).hint(hint));
+        }
         if then == Then::Stop {
             // Fails only when it has just ended by itself.
             let _ = session.signal(Signal::KILL.as_raw());

@@ -348,6 +348,9 @@ pub struct Totals {
     /// What vouches for what was copied behind the program.
     #[serde(default)]
     pub validation: Validation,
+    /// Why an image of the session may be refused where it is restored.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// Ways to take an image behind the running program.

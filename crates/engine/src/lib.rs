@@ -38,7 +38,9 @@ pub use live::{
 pub use site::{Site, Summary};
 pub use steps::Step;
 pub use tier::{Tier, TierStatus};
-pub use variables::{discover as discover_variables, mentions};
+pub use variables::{
+    discover as discover_variables, discover_of as discover_variables_of, mentions,
+};
 
 /// Bytes of a chunk: device memory is copied, hashed and stored in such pieces.
 pub const CHUNK: u64 = 4 << 20;

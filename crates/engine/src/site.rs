@@ -13,7 +13,7 @@ pub struct Site {
 }
 
 /// Totals of a session, of a save or of a load.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
     /// Live device allocations.
     pub allocations: u64,
@@ -29,6 +29,8 @@ pub struct Summary {
     pub written_bytes: u64,
     /// Seconds spent.
     pub seconds: f64,
+    /// Why an image of it may be refused where it is restored.
+    pub warnings: Vec<String>,
 }
 
 impl Summary {
@@ -41,7 +43,19 @@ impl Summary {
             device_bytes: allocated.chain(physical).sum(),
             host_bytes: session.host_regions.iter().map(|(_, it)| it.size).sum(),
             objects: session.object_count(),
+            warnings: unsettled(session).into_iter().collect(),
             ..Self::default()
         }
     }
+}
+
+/// Where variables lie in the next driver only that driver knows, so this is a warning: the restore itself compares
+/// ([decision 017](../../../docs/decisions/017-variables-stay-where-they-were.md)).
+fn unsettled(session: &Session) -> Option<String> {
+    let variable = session.unsettled_variable()?;
+    Some(format!(
+        "a restore may be refused: the program has unloaded modules beyond what is kept for it, so that device variable \
+         `{variable}`, which was loaded after them, may lie elsewhere then; load what stays before what goes, or \
+         checkpoint before modules are unloaded"
+    ))
 }

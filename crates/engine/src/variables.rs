@@ -56,24 +56,53 @@ fn discover_with(site: &mut Site, known: &mut Discovered) -> Result<(), EngineEr
         .map(|(handle, it)| (handle, it.context, it.image))
         .collect();
     for (module, context, image) in modules {
-        let session = &site.session;
         let names = read
             .entry(image)
-            .or_insert_with(|| session.image(&image).map(names).unwrap_or_default());
-        let Some(handle) = site.live.modules.get(&module).copied() else {
-            continue;
-        };
-        let operation = format!("find the variables of module {module:#x}");
-        site.live
-            .enter(context)
-            .map_err(EngineError::driver(operation))?;
-        for name in names.iter() {
-            if let Ok((address, size)) = site.live.driver.variable(handle, name) {
-                site.session
-                    .add_variable(module, name, address, size, false)?;
-            }
-        }
+            .or_insert_with(|| site.session.image(&image).map(names).unwrap_or_default());
+        record(site, module, context, names)?;
         done.insert(module);
+    }
+    Ok(())
+}
+
+/// As [`discover`], of one module.
+///
+/// # Errors
+/// Its context cannot be used.
+pub fn discover_of(site: &mut Site, module: Handle) -> Result<(), EngineError> {
+    let known = site.session.modules.get(module)?;
+    let (context, image) = (known.context, known.image);
+    if site.live.discovered.modules.contains(&module) {
+        return Ok(());
+    }
+    let mut read = std::mem::take(&mut site.live.discovered.names);
+    let names = read
+        .entry(image)
+        .or_insert_with(|| site.session.image(&image).map(names).unwrap_or_default());
+    let recorded = record(site, module, context, names);
+    site.live.discovered.names = read;
+    recorded
+}
+
+/// Records those of `names` that are variables of the module.
+fn record(
+    site: &mut Site,
+    module: Handle,
+    context: Handle,
+    names: &BTreeSet<String>,
+) -> Result<(), EngineError> {
+    let Some(handle) = site.live.modules.get(&module).copied() else {
+        return Ok(());
+    };
+    let operation = format!("find the variables of module {module:#x}");
+    site.live
+        .enter(context)
+        .map_err(EngineError::driver(operation))?;
+    for name in names {
+        if let Ok((address, size)) = site.live.driver.variable(handle, name) {
+            site.session
+                .add_variable(module, name, address, size, false)?;
+        }
     }
     Ok(())
 }

@@ -6,7 +6,8 @@
 //!     ├─ Stream, Event
 //!     └─ Executable (graph as data)
 //! ```
-//! Only live objects are here, so that a restore never replays history. The worker changes a [`Session`]
+//! Only live objects are here, so that a restore never replays history; but modules that a program has unloaded are
+//! kept for the places of those after them. The worker changes a [`Session`]
 //! after the driver has agreed; [`records`] turns it into bytes and back. No I/O, no driver.
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod buffers;
 mod error;
 mod memory;
 mod objects;
+mod order;
 pub mod records;
 mod session;
 mod table;
@@ -25,5 +27,6 @@ pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
 pub use objects::{
     Array, Context, Device, Event, Executable, Function, ImageId, Module, Stream, Variable,
 };
+pub use order::{KEPT_BYTES, KEPT_MODULES, Kept, Loaded, Retired};
 pub use session::{Deferred, Removed, Session};
 pub use table::{Kind, Table};

@@ -3,7 +3,7 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `FERMSTAT` |
-//! | 8 | 4 | version, little-endian: 2, or 1 for a body that ends before [`Session::deferred`] |
+//! | 8 | 4 | version, little-endian: 3; 2 for a body that ends before the modules that are kept, 1 for one that ends before [`Session::deferred`] |
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use crate::{Session, StateError};
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -93,9 +93,14 @@ pub fn decode(bytes: &[u8]) -> Result<Session, RecordError> {
         return Err(RecordError::Damaged("its header contradicts itself"));
     }
     let mut body = Cow::Borrowed(body);
-    if version == 1 {
-        // No deferred errors: an empty list is one byte.
-        body.to_mut().push(0);
+    // No deferred errors, no kept modules, no gap: an empty list and nothing are one byte each.
+    let missing = match version {
+        1 => 3,
+        2 => 2,
+        _ => 0,
+    };
+    if missing > 0 {
+        body.to_mut().extend(std::iter::repeat_n(0, missing));
     }
     let (session, rest): (Session, _) =
         postcard::take_from_bytes(&body).map_err(RecordError::Decode)?;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::{
-    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId, Mapping,
-    Memory, Module, Reservation, StateError, Stream, Table, Variable,
+    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId, Kept,
+    Mapping, Memory, Module, Reservation, StateError, Stream, Table, Variable,
 };
 
 /// See the crate's documentation.
@@ -48,6 +48,10 @@ pub struct Session {
     pub(crate) next_serial: u64,
     /// Errors that the program has not been told yet, as they were at the last consistent point.
     pub deferred: Vec<Deferred>,
+    /// Modules that are kept, by their place in the order.
+    pub(crate) kept: BTreeMap<u64, Kept>,
+    /// The first place in the order of modules whose module is gone while there are later ones.
+    pub(crate) gap: Option<u64>,
 }
 
 /// The error of an operation that nobody waited for; the context's next synchronisation reports it.
@@ -70,6 +74,8 @@ pub struct Removed {
     pub functions: Vec<Handle>,
     /// Modules.
     pub modules: Vec<Handle>,
+    /// Kept modules by their place in the order.
+    pub kept: Vec<u64>,
     /// Streams.
     pub streams: Vec<Handle>,
     /// Events.
@@ -80,7 +86,7 @@ pub struct Removed {
     pub arrays: Vec<Handle>,
 }
 
-fn handles<T>(taken: Vec<(Handle, T)>) -> Vec<Handle> {
+pub(crate) fn handles<T>(taken: Vec<(Handle, T)>) -> Vec<Handle> {
     taken.into_iter().map(|(handle, _)| handle).collect()
 }
 
@@ -125,33 +131,6 @@ impl Session {
             .entry(id)
             .or_insert_with(|| ByteBuf::from(image.to_vec()));
         Ok(())
-    }
-
-    /// Removes a module with its functions, and its image if nobody else has it. The answer is the functions.
-    ///
-    /// # Errors
-    /// There is no such module.
-    pub fn remove_module(&mut self, handle: Handle) -> Result<Vec<Handle>, StateError> {
-        let module = self.modules.remove(handle)?;
-        let functions = handles(
-            self.functions
-                .take_where(|function| function.module == handle),
-        );
-        self.drop_image(&module.image);
-        Ok(functions)
-    }
-
-    fn drop_image(&mut self, id: &ImageId) {
-        if !self.modules.iter().any(|(_, module)| module.image == *id) {
-            self.images.remove(id);
-        }
-    }
-
-    /// Modules in the order in which they were loaded.
-    pub fn modules_in_order(&self) -> Vec<(Handle, &Module)> {
-        let mut modules: Vec<_> = self.modules.iter().collect();
-        modules.sort_by_key(|(_, module)| module.serial);
-        modules
     }
 
     /// Records a device variable; `fixed` when the program gets to know its address.
@@ -199,9 +178,14 @@ impl Session {
         for (module, _) in self.modules.iter().filter(|(_, it)| it.context == handle) {
             removed.modules.push(module);
         }
-        for module in removed.modules.clone() {
-            removed.functions.extend(self.remove_module(module)?);
+        for handle in &removed.modules {
+            let (module, functions) = self.take_module(*handle)?;
+            removed.functions.extend(functions);
+            self.gone(module.serial, &module.image);
         }
+        let kept = self.kept.extract_if(.., |_, it| it.context == handle);
+        let kept = kept.collect();
+        removed.kept = self.give_up(kept);
         removed.allocations = self.allocations.take_where(|it| it.context == handle);
         removed.streams = handles(self.streams.take_where(|it| it.context == handle));
         removed.events = handles(self.events.take_where(|it| it.context == handle));

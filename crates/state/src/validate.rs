@@ -111,6 +111,11 @@ impl Session {
                 "its content has another hash",
             )?;
         }
+        for (serial, kept) in &self.kept {
+            self.contexts.get(kept.context)?;
+            let there = self.images.contains_key(&kept.image);
+            rule(there, "kept module", *serial, "its image is missing")?;
+        }
         for (_, function) in self.functions.iter() {
             self.modules.get(function.module)?;
         }
@@ -211,6 +216,15 @@ impl Session {
                 fresh,
                 "module",
                 handle,
+                "its place in the order is not its own",
+            )?;
+        }
+        for serial in self.kept.keys().chain(&self.gap) {
+            let fresh = serials.insert(*serial) && *serial <= self.next_serial;
+            rule(
+                fresh,
+                "kept module",
+                *serial,
                 "its place in the order is not its own",
             )?;
         }

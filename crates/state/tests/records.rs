@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind};
 use fermata_state::records::{decode, encode};
 use fermata_state::{
-    Allocation, Context, Deferred, Device, Event, Function, HostRegion, Mapping, Memory,
+    Allocation, Context, Deferred, Device, Event, Function, HostRegion, ImageId, Mapping, Memory,
     Reservation, Session, Stream,
 };
 use proptest::prelude::*;
@@ -18,6 +18,8 @@ enum Step {
     DropContext(usize),
     Module(usize, Vec<u8>),
     DropModule(usize),
+    Again(usize, Vec<u8>),
+    GiveUp,
     Function(usize),
     Stream(usize),
     DropStream(usize),
@@ -38,6 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
         pick.prop_map(Step::DropContext),
         (pick, prop::collection::vec(any::<u8>(), 0..3)).prop_map(|(a, b)| Step::Module(a, b)),
         pick.prop_map(Step::DropModule),
+        (pick, prop::collection::vec(any::<u8>(), 0..3)).prop_map(|(a, b)| Step::Again(a, b)),
+        Just(Step::GiveUp),
         pick.prop_map(Step::Function),
         pick.prop_map(Step::Stream),
         pick.prop_map(Step::DropStream),
@@ -102,7 +106,19 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
         }
         Step::DropContext(pick) => s.remove_context(nth(&s.contexts, pick)?).ok().map(drop),
         Step::Module(pick, image) => s.add_module(handle, nth(&s.contexts, pick)?, &image).ok(),
-        Step::DropModule(pick) => s.remove_module(nth(&s.modules, pick)?).ok().map(drop),
+        Step::DropModule(pick) => {
+            let module = nth(&s.modules, pick)?;
+            s.retire_module(module, pick % 3 > 0).ok().map(drop)
+        }
+        Step::Again(pick, image) => {
+            let context = nth(&s.contexts, pick)?;
+            let _ = s.rewind(context, &ImageId::of(&image));
+            s.add_module(handle, context, &image).ok()
+        }
+        Step::GiveUp => {
+            s.give_up_kept();
+            Some(())
+        }
         Step::Function(pick) => {
             let function = Function {
                 module: nth(&s.modules, pick)?,
@@ -251,21 +267,24 @@ proptest! {
 }
 
 #[test]
-fn a_state_of_version_1_has_no_deferred_errors() {
+fn states_of_older_versions_have_no_deferred_errors_and_no_kept_modules() {
     let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
     let bytes = encode(&session).unwrap();
-    let mut older = bytes[..bytes.len() - 1].to_vec();
-    assert_eq!(bytes[bytes.len() - 1], 0, "an empty list");
-    older[8] = 1;
-    let body = (older.len() - 56) as u64;
-    older[16..24].copy_from_slice(&body.to_le_bytes());
-    let sum = *blake3::Hasher::new()
-        .update(&older[..24])
-        .update(&older[56..])
-        .finalize()
-        .as_bytes();
-    older[24..56].copy_from_slice(&sum);
-    assert_eq!(decode(&older).unwrap(), session);
+    for (version, missing) in [(1, 3), (2, 2)] {
+        let (body, end) = bytes.split_at(bytes.len() - missing);
+        assert!(end.iter().all(|byte| *byte == 0), "empty lists");
+        let mut older = body.to_vec();
+        older[8] = version;
+        let body = (older.len() - 56) as u64;
+        older[16..24].copy_from_slice(&body.to_le_bytes());
+        let sum = *blake3::Hasher::new()
+            .update(&older[..24])
+            .update(&older[56..])
+            .finalize()
+            .as_bytes();
+        older[24..56].copy_from_slice(&sum);
+        assert_eq!(decode(&older).unwrap(), session, "version {version}");
+    }
     let context = session.contexts.iter().next().unwrap().0;
     session.deferred.push(Deferred {
         context,

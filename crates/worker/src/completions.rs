@@ -307,7 +307,7 @@ impl Server {
                 session.deferred.retain(|it| contexts.contains(it.context));
                 self.faults
                     .any_fatal()
-                    .map_or(Ok(()), |(_, error)| Err(error.clone()))
+                    .map_or(Ok(()), |error| Err(error.clone()))
             }
             Then::Free(address) => self.release(address).and(failure.map_or(Ok(()), Err)),
             Then::Allocate { context, size } => {

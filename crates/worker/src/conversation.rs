@@ -274,7 +274,7 @@ impl Worker {
                 let names = self.names.clone();
                 self.capturing.look(|captured| {
                     let account = Account::of(&captured.stall, &captured.vouched);
-                    totals(names, captured.summary, &account)
+                    totals(names, captured.summary.clone(), &account)
                 })
             }
             ToWorker::Abandon => {
@@ -612,7 +612,7 @@ impl Worker {
     fn sound(&self) -> Result<(), Failure> {
         match self.faults.any_fatal() {
             None => Ok(()),
-            Some((_, error)) => {
+            Some(error) => {
                 let message = format!(
                     "a fault has ended the program's GPU context: {}",
                     error.text
@@ -726,6 +726,7 @@ fn totals(devices: Vec<String>, summary: Summary, account: &Account) -> Totals {
         devices,
         stall: account.stall,
         validation: account.validation.clone(),
+        warnings: summary.warnings,
     }
 }
 

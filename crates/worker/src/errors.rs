@@ -3,6 +3,8 @@
 //! An operation nobody waits for fails silently at first; its context remembers the error until a
 //! synchronising operation is answered. An error that kills the context is remembered for ever.
 
+use std::collections::BTreeMap;
+
 use fermata_abi::op::{Handle, Op, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, MemoryError, ModuleRefused};
@@ -76,6 +78,8 @@ impl From<postcard::Error> for OpError {
 pub(crate) struct Faults {
     waiting: HandleMap<Handle, OpError>,
     fatal: HandleMap<Handle, OpError>,
+    /// What has killed contexts that are gone, by device: a driver makes no more of them in this process.
+    spent: BTreeMap<u32, OpError>,
 }
 
 impl Faults {
@@ -101,12 +105,14 @@ impl Faults {
         self.fatal.get(&context)
     }
 
-    /// Any error that has killed a context.
-    pub fn any_fatal(&self) -> Option<(Handle, &OpError)> {
-        self.fatal
-            .iter()
-            .next()
-            .map(|(context, error)| (*context, error))
+    /// Any error that has killed a context, be it gone or not.
+    pub fn any_fatal(&self) -> Option<&OpError> {
+        self.fatal.values().chain(self.spent.values()).next()
+    }
+
+    /// The error that has killed a context of this device that is gone.
+    pub fn spent(&self, device: u32) -> Option<&OpError> {
+        self.spent.get(&device)
     }
 
     /// The error that a synchronising operation on this context has to report.
@@ -149,10 +155,12 @@ impl Faults {
         faults
     }
 
-    /// The context is gone, with its errors.
-    pub fn forget(&mut self, context: Handle) {
+    /// The context is gone from its device, with its errors.
+    pub fn forget(&mut self, context: Handle, device: u32) {
         self.waiting.remove(&context);
-        self.fatal.remove(&context);
+        if let Some(error) = self.fatal.remove(&context) {
+            self.spent.entry(device).or_insert(error);
+        }
     }
 }
 
@@ -244,5 +252,9 @@ mod tests {
                 Some(cu::CUDA_ERROR_ILLEGAL_ADDRESS)
             );
         }
+        assert!(faults.spent(7).is_none() && faults.any_fatal().is_some());
+        faults.forget(1, 7);
+        assert_eq!(faults.take(1), None);
+        assert!(faults.spent(7).is_some() && faults.any_fatal().is_some());
     }
 }

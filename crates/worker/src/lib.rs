@@ -17,6 +17,7 @@ mod errors;
 mod failure;
 mod gated;
 mod keeper;
+mod kept;
 pub mod layout;
 mod loading;
 mod next_daemon;

@@ -6,6 +6,7 @@ mod common;
 
 use common::{Answer, CONTEXT, LEGACY, MODULE, Program, Worker, load_anew, started, words};
 use fermata_abi::op::{Blob, Op};
+use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
 
 const SECOND: u64 = 0x110;
@@ -14,27 +15,55 @@ const TOTAL: Op<'static> = Op::VariableGet {
     name: "total",
 };
 
-/// A program that has loaded a module twice and unloaded the first: the next driver puts the other's variable elsewhere.
-fn unloaded() -> (Worker, Program) {
-    let (worker, program) = started();
-    let second = Op::ModuleLoad {
-        module: SECOND,
+/// A module of 16 MiB.
+const BIG_ENOUGH: &[u8] = b".version 7.0
+.target sm_75
+.address_size 64
+.visible .global .align 4 .b8 big[16777216];
+";
+
+/// A module that is too large to be kept once it is unloaded.
+const BIG: &[u8] = b".version 7.0
+.target sm_75
+.address_size 64
+.visible .global .align 4 .u32 small;
+.visible .global .align 4 .b8 big[67108864];
+";
+
+fn load(program: &Program, module: u64, image: &[u8]) {
+    let load = Op::ModuleLoad {
+        module,
         context: CONTEXT,
-        image: Blob::Inline(common::PTX),
+        image: Blob::Inline(image),
         beside: false,
     };
-    assert!(matches!(program.ask(&second), Answer::Module(_)));
+    let answer = program.ask(&load);
+    assert!(matches!(answer, Answer::Module(_)), "{answer:?}");
+}
+
+fn unload(program: &Program, module: u64) {
+    assert_eq!(program.ask(&Op::ModuleUnload { module }), Answer::None);
+}
+
+/// A program that has unloaded `image`, the first module of two with variables.
+fn after_unloading(image: &[u8]) -> (Worker, Program) {
+    let (worker, program) = started();
+    unload(&program, MODULE);
+    load(&program, 0x120, image);
+    load(&program, SECOND, common::PTX);
     let function = Op::FunctionGet {
         function: 0x111,
         module: SECOND,
         name: "add",
     };
     assert!(matches!(program.ask(&function), Answer::Function(_)));
-    assert_eq!(
-        program.ask(&Op::ModuleUnload { module: MODULE }),
-        Answer::None
-    );
+    unload(&program, 0x120);
     (worker, program)
+}
+
+/// A program whose unloaded module is not kept: the next driver puts the other's variable elsewhere.
+fn unloaded() -> (Worker, Program) {
+    after_unloading(BIG)
 }
 
 fn why(answer: FromWorker) -> String {
@@ -51,6 +80,130 @@ fn place_of_total() -> u64 {
         Answer::Pair(address, 4) => address,
         other => panic!("{other:?}"),
     }
+}
+
+/// Adds 5 to each of 8 words, so 40 to `total`.
+fn add(program: &Program, memory: u64) {
+    let mut params = memory.to_le_bytes().to_vec();
+    params.extend([5, 0, 0, 0, 8, 0, 0, 0]);
+    let launch = fermata_abi::op::Launch {
+        function: 0x111,
+        grid: [1, 1, 1],
+        block: [32, 1, 1],
+        shared: 0,
+        cooperative: false,
+        params: &params,
+        attributes: Vec::new(),
+    };
+    program.post(&Op::Launch {
+        launch,
+        stream: LEGACY,
+    });
+}
+
+#[test]
+fn an_unloaded_module_that_is_kept_keeps_the_others_where_they_were() {
+    let (worker, program) = after_unloading(common::PTX);
+    let Answer::Pair(total, 4) = program.ask(&TOTAL) else {
+        panic!("four bytes")
+    };
+    let memory = program.alloc(64);
+    program.write(memory + 8, &total.to_le_bytes());
+    add(&program, memory + 16);
+    for gone in [
+        Op::VariableGet {
+            module: 0x120,
+            name: "total",
+        },
+        Op::FunctionGet {
+            function: 0x121,
+            module: 0x120,
+            name: "add",
+        },
+        Op::ModuleUnload { module: 0x120 },
+    ] {
+        let answer = program.ask(&gone);
+        let Answer::Error(code, _) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(code, cu::CUDA_ERROR_INVALID_HANDLE);
+    }
+    // Twice: what is restored keeps it, too.
+    let (mut worker, answer) = load_anew(worker, program);
+    assert!(matches!(answer, FromWorker::Loaded { .. }), "{answer:?}");
+    let program = worker.attach();
+    assert_eq!(program.ask(&TOTAL), Answer::Pair(total, 4));
+    let (mut worker, answer) = load_anew(worker, program);
+    assert!(matches!(answer, FromWorker::Loaded { .. }), "{answer:?}");
+    let program = worker.attach();
+    add(&program, memory + 16);
+    assert_eq!(words(&program.read(total, 4)), [80]);
+}
+
+#[test]
+fn a_module_that_is_loaded_again_and_again_comes_to_its_place() {
+    let (_worker, program) = started();
+    let mut places = std::collections::BTreeSet::new();
+    for turn in 0..20 {
+        let module = 0x200 + turn;
+        load(&program, module, BIG_ENOUGH);
+        let place = Op::VariableGet {
+            module,
+            name: "big",
+        };
+        let Answer::Pair(place, _) = program.ask(&place) else {
+            panic!("a place")
+        };
+        places.insert(place);
+        unload(&program, module);
+    }
+    assert_eq!(places.len(), 1, "{places:x?}");
+}
+
+#[test]
+fn memory_that_unloaded_modules_have_is_the_programs() {
+    let mut worker = Worker::start_with(true, &[("FERMATA_SOFTGPU_MEMORY", "96M")]);
+    let program = worker.attach();
+    program.set_up();
+    let free = || match program.ask(&Op::MemInfo { context: CONTEXT }) {
+        Answer::Pair(free, _) => free,
+        other => panic!("{other:?}"),
+    };
+    let before = free();
+    load(&program, 0x200, BIG_ENOUGH);
+    load(&program, SECOND, common::PTX);
+    unload(&program, 0x200);
+    let after = free();
+    assert_eq!(after, before);
+    let size = before - (8 << 20);
+    let op = Op::MemAlloc {
+        context: CONTEXT,
+        size,
+    };
+    let answer = program.ask(&op);
+    assert!(matches!(answer, Answer::U64(_)), "{size} bytes: {answer:?}");
+    assert_eq!(warnings(&mut worker, program), 1);
+}
+
+/// How many warnings a save gives.
+fn warnings(worker: &mut Worker, program: Program) -> usize {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    std::fs::create_dir(&image).unwrap();
+    let store = folder.path().join("store").to_string_lossy().into_owned();
+    worker.detach(program);
+    match worker.save(&store, &image.to_string_lossy()) {
+        FromWorker::Saved(totals) => totals.warnings.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_save_says_that_its_image_may_be_refused() {
+    let (mut worker, program) = unloaded();
+    assert_eq!(warnings(&mut worker, program), 1);
+    let (mut worker, program) = after_unloading(common::PTX);
+    assert_eq!(warnings(&mut worker, program), 0);
 }
 
 #[test]
@@ -86,28 +239,11 @@ fn a_variable_that_nobody_knows_may_move_with_its_content() {
     let before = place_of_total();
     let (worker, program) = unloaded();
     let memory = program.alloc(64);
-    let add = |program: &Program| {
-        let mut params = memory.to_le_bytes().to_vec();
-        params.extend([5, 0, 0, 0, 8, 0, 0, 0]);
-        let launch = fermata_abi::op::Launch {
-            function: 0x111,
-            grid: [1, 1, 1],
-            block: [32, 1, 1],
-            shared: 0,
-            cooperative: false,
-            params: &params,
-            attributes: Vec::new(),
-        };
-        program.post(&Op::Launch {
-            launch,
-            stream: LEGACY,
-        });
-    };
-    add(&program);
+    add(&program, memory);
     let (mut worker, answer) = load_anew(worker, program);
     assert!(matches!(answer, FromWorker::Loaded { .. }), "{answer:?}");
     let program = worker.attach();
-    add(&program);
+    add(&program, memory);
     let Answer::Pair(after, 4) = program.ask(&TOTAL) else {
         panic!("four bytes")
     };

@@ -131,6 +131,9 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
             miss.kernel, miss.bytes, miss.address
         ));
     }
+    for warning in &done.device.warnings {
+        printer.warn(warning);
+    }
     if printer.is_json() {
         printer.document(&done)?;
     } else {

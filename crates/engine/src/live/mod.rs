@@ -73,6 +73,9 @@ pub struct Live {
     pub contexts: HandleMap<Handle, LiveContext>,
     /// Modules.
     pub modules: HandleMap<Handle, ModuleHandle>,
+    /// Modules that the program has unloaded and that are kept, by their place in the order of modules, each with its
+    /// context.
+    pub kept: HandleMap<u64, (ModuleHandle, Handle)>,
     /// Kernels.
     pub functions: HandleMap<Handle, LiveFunction>,
     /// Streams.
@@ -140,6 +143,7 @@ impl Live {
             space,
             contexts: HandleMap::default(),
             modules: HandleMap::default(),
+            kept: HandleMap::default(),
             functions: HandleMap::default(),
             streams: HandleMap::default(),
             events: HandleMap::default(),

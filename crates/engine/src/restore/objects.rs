@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use fermata_abi::sys::driver as cu;
-use fermata_device::{ArrayShape, HostMapping, StreamHandle};
-use fermata_state::Session;
+use fermata_device::{ArrayShape, HostMapping, ModuleHandle, StreamHandle};
+use fermata_graph::{Graph, NodeKind};
+use fermata_state::{ImageId, Loaded, Session};
 
 use super::blocks::{self, Block, Blocks};
 use crate::live::{LiveContext, LiveFunction, LiveStream};
@@ -69,24 +70,21 @@ fn contexts(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 }
 
 fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
-    let order: Vec<u64> = session
-        .modules_in_order()
-        .into_iter()
-        .map(|(handle, _)| handle)
-        .collect();
-    for handle in order {
-        let module = session.modules.get(handle)?;
-        let operation = format!("load module {handle:#x}");
-        live.enter(module.context)
-            .map_err(EngineError::driver(&*operation))?;
-        let image = session.image(&module.image);
-        let image = image
-            .ok_or_else(|| EngineError::Damaged(format!("module {handle:#x} has no image")))?;
-        let loaded = live.driver.load_module(image);
-        let loaded = loaded.map_err(|source| EngineError::Module {
-            module: handle,
-            source,
-        })?;
+    for next in session.load_order() {
+        let handle = match next {
+            Loaded::Module(handle) => handle,
+            Loaded::Kept(serial) => {
+                let Some(kept) = session.kept().get(&serial) else {
+                    continue;
+                };
+                // The program knows it no more; it is there for the places of what comes after it.
+                let loaded = module(session, live, serial, kept.context, &kept.image)?;
+                live.kept.insert(serial, (loaded, kept.context));
+                continue;
+            }
+        };
+        let record = session.modules.get(handle)?;
+        let loaded = module(session, live, handle, record.context, &record.image)?;
         live.modules.insert(handle, loaded);
         for (name, variable) in &mut session.modules.get_mut(handle)?.variables {
             let found = live.driver.variable(loaded, name);
@@ -113,7 +111,24 @@ fn modules(session: &mut Session, live: &mut Live) -> Result<(), EngineError> {
             (variable.address, variable.actual) = (address, address);
         }
     }
+    session.forget_gap();
     Ok(())
+}
+
+fn module(
+    session: &Session,
+    live: &mut Live,
+    module: u64,
+    context: u64,
+    image: &ImageId,
+) -> Result<ModuleHandle, EngineError> {
+    live.enter(context)
+        .map_err(EngineError::driver(format!("load module {module:#x}")))?;
+    let image = session.image(image);
+    let image =
+        image.ok_or_else(|| EngineError::Damaged(format!("module {module:#x} has no image")))?;
+    let loaded = live.driver.load_module(image);
+    loaded.map_err(|source| EngineError::Module { module, source })
 }
 
 fn functions(session: &Session, live: &mut Live) -> Result<(), EngineError> {
@@ -304,6 +319,10 @@ fn arrays(session: &Session, live: &mut Live) -> Result<(), EngineError> {
 
 fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     for (handle, it) in session.executables.iter() {
+        if !is_whole(session, &it.graph) {
+            // Until it is updated, which makes it anew, nobody may launch it.
+            continue;
+        }
         let operation = format!("instantiate graph {handle:#x}");
         let made = live
             .instantiate(it.context, &it.graph, it.flags)
@@ -311,4 +330,16 @@ fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
         live.executables.insert(handle, (made, it.context));
     }
     Ok(())
+}
+
+/// Whether what it refers to is there: a program may have unloaded a module or destroyed an event meanwhile.
+fn is_whole(session: &Session, graph: &Graph) -> bool {
+    graph.nodes().all(|(_, node)| match &node.kind {
+        NodeKind::Kernel(kernel) => session.functions.contains(kernel.function),
+        NodeKind::EventWait(event) | NodeKind::EventRecord(event) => {
+            session.events.contains(*event)
+        }
+        NodeKind::ChildGraph(graph) => is_whole(session, graph),
+        _ => true,
+    })
 }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_abi::op::{Handle, ReplyBody};
 use fermata_abi::sys::driver as cu;
+use fermata_device::DriverError;
 use fermata_engine::LiveContext;
-use fermata_state::Context;
+use fermata_state::{Context, Removed};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
@@ -31,6 +32,16 @@ impl Server {
             return Err(OpError::invalid(format!(
                 "there is a context {context:#x} already"
             )));
+        }
+        // As the driver does natively; the worker's own hold on the dead context would hide it.
+        if let Some(fault) = self.faults.spent(device) {
+            return Err(OpError::new(
+                cu::CUDA_ERROR_DEVICE_UNAVAILABLE,
+                format!(
+                    "a fault has ended a context of this process, so that device {device} makes none any more: {}",
+                    fault.text
+                ),
+            ));
         }
         let live = &mut self.site.live;
         live.forget_current();
@@ -74,63 +85,84 @@ impl Server {
         )
     }
 
-    /// The context is idle: it goes with everything in it.
+    /// The context is idle: it goes with everything in it. A dead one goes whatever the driver says.
     pub(crate) fn release_context(&mut self, context: Handle) -> Result<(), OpError> {
+        let device = self.site.session.contexts.get(context)?.device;
         let removed = self.site.session.remove_context(context)?;
+        let released = self.release_contents(context, removed);
         let live = &mut self.site.live;
-        let LiveContext {
-            handle,
-            device,
-            primary,
-        } = live.enter(context)?;
+        let gone = match live.contexts.remove(&context) {
+            // The staging area and shared host memory are registered with the driver through whichever context
+            // was there first; the worker's own hold on the device's primary context keeps them.
+            Some(it) if it.primary => live.driver.release_primary(it.device),
+            Some(it) => live.driver.destroy_context(it.handle),
+            None => Ok(()),
+        };
+        live.forget_current();
+        self.printing.remove(&context);
+        let dead = self.faults.fatal(context).is_some();
+        self.faults.forget(context, device);
+        match dead {
+            true => Ok(()),
+            false => released.and(gone.map_err(OpError::from)),
+        }
+    }
+
+    /// A primary context outlives its release if anything else holds it, so its objects go one by one: all of them,
+    /// whatever the driver says of one. The answer is the first failure.
+    fn release_contents(&mut self, context: Handle, removed: Removed) -> Result<(), OpError> {
+        let mut outcome = self.site.live.enter(context).map(drop);
+        let mut note = |done: Result<(), DriverError>| {
+            if outcome.is_ok() {
+                outcome = done;
+            }
+        };
         for pace in self.queues.forget_context(context) {
             self.events.put(context, pace);
         }
+        let live = &mut self.site.live;
         self.events.drain(&live.driver, context);
+        let mut freed = Ok(());
         for (address, _) in removed.allocations {
-            live.space.free(&live.driver, address)?;
+            freed = freed.and(live.space.free(&live.driver, address).map(drop));
         }
-        // A primary context outlives its release if anything else holds it, so its objects go one by one.
         for stream in removed.streams {
             if let Some(found) = live.streams.remove(&stream) {
-                live.driver.destroy_stream(found.handle)?;
+                note(live.driver.destroy_stream(found.handle));
             }
         }
         for event in removed.events {
             if let Some((found, _)) = live.events.remove(&event) {
-                live.driver.destroy_event(found)?;
+                note(live.driver.destroy_event(found));
             }
         }
         for exec in removed.executables {
             if let Some((found, _)) = live.executables.remove(&exec) {
-                live.driver.destroy_exec(found)?;
+                note(live.driver.destroy_exec(found));
             }
         }
         for array in removed.arrays {
             if let Some((found, _)) = live.arrays.remove(&array) {
-                live.driver.destroy_array(found)?;
+                note(live.driver.destroy_array(found));
             }
         }
         for function in removed.functions {
             live.functions.remove(&function);
         }
-        for module in removed.modules {
-            if let Some(found) = live.modules.remove(&module) {
-                live.driver.unload_module(found)?;
+        // The last first: places come back in the order in which they were given.
+        for place in removed.kept {
+            if let Some((found, _)) = live.kept.remove(&place) {
+                note(live.driver.unload_module(found));
             }
         }
-        live.contexts.remove(&context);
-        self.faults.forget(context);
-        self.printing.remove(&context);
-        // The staging area and shared host memory are registered with the driver through whichever context
-        // was there first; the worker's own hold on the device's primary context keeps them.
-        let gone = if primary {
-            live.driver.release_primary(device)
-        } else {
-            live.driver.destroy_context(handle)
-        };
-        live.forget_current();
-        Ok(gone?)
+        for module in removed.modules {
+            if let Some(found) = live.modules.remove(&module) {
+                note(live.driver.unload_module(found));
+            }
+        }
+        freed
+            .map_err(OpError::from)
+            .and(outcome.map_err(OpError::from))
     }
 
     pub(super) fn context_sync(&mut self, context: Handle, ticket: Option<Ticket>) -> Step {
@@ -162,7 +194,8 @@ impl Server {
         let device = live.enter(context)?.device;
         let (free, total) = live.driver.memory_info()?;
         let set_aside = live.set_aside.bytes(device);
-        let free = (free + live.space.cached(device) + set_aside).min(total);
+        let kept = self.site.session.kept_variables(device);
+        let free = (free + live.space.cached(device) + set_aside + kept).min(total);
         Ok(Reaction::Answer(ReplyBody::Pair(free, total)))
     }
 

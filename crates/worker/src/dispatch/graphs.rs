@@ -45,8 +45,16 @@ impl Server {
 
     pub(super) fn graph_update(&mut self, exec: Handle, graph: &Blob<'_>) -> Step {
         let graph = self.graph(graph)?;
-        self.site.live.update(exec, &graph)?;
-        self.site.session.executables.get_mut(exec)?.graph = graph;
+        let live = &mut self.site.live;
+        let known = self.site.session.executables.get_mut(exec)?;
+        if live.executables.contains_key(&exec) {
+            live.update(exec, &graph)?;
+        } else {
+            // A restore has not made it, for a module or an event of it was gone.
+            let made = live.instantiate(known.context, &graph, known.flags)?;
+            live.executables.insert(exec, (made, known.context));
+        }
+        known.graph = graph;
         DONE
     }
 

@@ -17,11 +17,15 @@ impl Server {
         if size == 0 {
             return Err(OpError::invalid("an allocation of no bytes"));
         }
-        match self.allocate(context, size) {
+        match self.try_allocate(context, size) {
             Ok(address) => Ok(Reaction::Answer(ReplyBody::U64(address))),
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.is_freeing() => {
                 let (context_of, then) = (Some(context), Then::Allocate { context, size });
                 self.after(&[], context_of, false, then, ticket)
+            }
+            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => {
+                let address = self.allocate(context, size)?;
+                Ok(Reaction::Answer(ReplyBody::U64(address)))
             }
             Err(error) => Err(error),
         }
@@ -36,8 +40,17 @@ impl Server {
                 .any(|it| matches!(it.then, Then::Free(_)))
     }
 
-    /// Allocates and records it.
+    /// Allocates and records it; unloaded modules that are kept give way.
     pub(crate) fn allocate(&mut self, context: Handle, size: u64) -> Result<Address, OpError> {
+        match self.try_allocate(context, size) {
+            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.give_up_kept() => {
+                self.try_allocate(context, size)
+            }
+            other => other,
+        }
+    }
+
+    fn try_allocate(&mut self, context: Handle, size: u64) -> Result<Address, OpError> {
         let live = &mut self.site.live;
         let device = live.enter(context)?.device;
         let address = live.space.allocate(&live.driver, device, size)?;
@@ -129,8 +142,9 @@ impl Server {
         let live = &mut self.site.live;
         let made = match live.driver.create_memory(device, size) {
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => {
-                // The program's memory goes before a checkpoint's.
+                // The program's memory goes before a checkpoint's, and before modules that it has unloaded.
                 self.close_gate();
+                self.give_up_kept();
                 let live = &mut self.site.live;
                 live.enter_any()?;
                 live.space.trim(&live.driver, device)?;

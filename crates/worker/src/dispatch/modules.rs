@@ -66,8 +66,8 @@ impl Server {
             })?;
             return self.after(&[], Some(context), false, Then::ModuleLoad(load), ticket);
         }
-        let handle = live.driver.load_module(&image)?;
-        let functions = live.driver.module_functions(handle);
+        let handle = self.load_in_order(context, &image)?;
+        let functions = self.site.live.driver.module_functions(handle);
         self.record_module(module, context, handle, &image)?;
         Ok(Reaction::Answer(ReplyBody::Module(ModuleInfo {
             functions,
@@ -99,22 +99,6 @@ impl Server {
             Then::ModuleUnload(module),
             ticket,
         )
-    }
-
-    /// Nothing uses the module any more.
-    pub(crate) fn release_module(&mut self, module: Handle) -> Result<(), OpError> {
-        let known = self.site.session.modules.get(module)?;
-        let context = known.context;
-        let live = &mut self.site.live;
-        let functions = self.site.session.remove_module(module)?;
-        for function in functions {
-            live.functions.remove(&function);
-        }
-        let Some(handle) = live.modules.remove(&module) else {
-            return Ok(());
-        };
-        live.enter(context)?;
-        Ok(live.driver.unload_module(handle)?)
     }
 
     pub(super) fn function_get(&mut self, function: Handle, module: Handle, name: &str) -> Step {

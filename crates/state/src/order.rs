@@ -1,0 +1,190 @@
+//! The order in which modules were loaded. It decides where a driver puts their variables, so what is unloaded
+//! leaves its place in it filled for as long as there is room.
+//!
+//! ```text
+//!  load A, B, C    unload B      unload C      load C again    a restore loads
+//!  A B C           A (b) C       A (b) (c)     A (b) C         A (b) C             (b): kept, unknown to the program
+//! ```
+//! A module that does not fit is gone, and the order has a gap: what came after it may lie elsewhere in the next
+//! driver.
+
+use std::collections::BTreeMap;
+
+use fermata_abi::op::Handle;
+use serde::{Deserialize, Serialize};
+
+use crate::session::handles;
+use crate::{ImageId, Module, Session, StateError};
+
+/// Modules that are kept at most.
+pub const KEPT_MODULES: usize = 256;
+/// Bytes of images and variables that are kept at most.
+pub const KEPT_BYTES: u64 = 64 << 20;
+
+/// A module that the program has unloaded and that stays in the driver, so that those after it lie where they do in
+/// a driver that loads all of them in order. The program cannot name it, and its content is nobody's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Its context.
+    pub context: Handle,
+    /// Its image.
+    pub image: ImageId,
+    /// Bytes of its variables.
+    pub variables: u64,
+}
+
+/// What became of a module that the program has unloaded.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Retired {
+    /// Its functions, which are gone.
+    pub functions: Vec<Handle>,
+    /// Its place in the order if it is kept; else it is gone, too.
+    pub kept: Option<u64>,
+}
+
+/// What a restore loads next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loaded {
+    /// A module of the program.
+    Module(Handle),
+    /// A kept one, by its place in the order.
+    Kept(u64),
+}
+
+impl Session {
+    /// Everything that is loaded, in the order in which it was.
+    pub fn load_order(&self) -> Vec<Loaded> {
+        let modules = self.modules.iter();
+        let modules = modules.map(|(handle, it)| (it.serial, Loaded::Module(handle)));
+        let kept = self
+            .kept
+            .keys()
+            .map(|serial| (*serial, Loaded::Kept(*serial)));
+        let order: BTreeMap<u64, Loaded> = modules.chain(kept).collect();
+        order.into_values().collect()
+    }
+
+    /// Kept modules by their place in the order.
+    pub fn kept(&self) -> &BTreeMap<u64, Kept> {
+        &self.kept
+    }
+
+    /// Bytes of variables of kept modules on a device: free memory from the program's point of view.
+    pub fn kept_variables(&self, device: u32) -> u64 {
+        let on_device = |it: &&Kept| {
+            self.contexts
+                .get(it.context)
+                .is_ok_and(|of| of.device == device)
+        };
+        self.kept
+            .values()
+            .filter(on_device)
+            .fold(0, |sum, it| sum.saturating_add(it.variables))
+    }
+
+    /// The program has unloaded a module, which is kept if it may be and there is room. Its variables must be known.
+    ///
+    /// # Errors
+    /// There is no such module.
+    pub fn retire_module(&mut self, handle: Handle, may_keep: bool) -> Result<Retired, StateError> {
+        let (module, functions) = self.take_module(handle)?;
+        let kept = Kept {
+            context: module.context,
+            image: module.image,
+            variables: module.variables.values().map(|it| it.size).sum(),
+        };
+        let serial = module.serial;
+        if may_keep && self.has_room(&kept) {
+            self.kept.insert(serial, kept);
+            let kept = Some(serial);
+            return Ok(Retired { functions, kept });
+        }
+        self.gone(serial, &module.image);
+        Ok(Retired {
+            functions,
+            kept: None,
+        })
+    }
+
+    fn has_room(&self, new: &Kept) -> bool {
+        let image = |it: &Kept| self.image(&it.image).map_or(0, |bytes| bytes.len() as u64);
+        let cost = |it: &Kept| it.variables.saturating_add(image(it));
+        let bytes = self
+            .kept
+            .values()
+            .map(cost)
+            .fold(cost(new), u64::saturating_add);
+        self.kept.len() < KEPT_MODULES && bytes <= KEPT_BYTES
+    }
+
+    /// `image` is about to be loaded into `context`: if it was loaded before, and unloaded with everything after it,
+    /// it comes to its place again. The answer is what must be unloaded for that, by place, in this order.
+    pub fn rewind(&mut self, context: Handle, image: &ImageId) -> Vec<u64> {
+        let last = self.modules.iter().map(|(_, it)| it.serial).max();
+        let mut unused = self.kept.range(last.map_or(0, |last| last + 1)..);
+        let same = unused.find(|(_, it)| it.context == context && it.image == *image);
+        let Some(first) = same.map(|(serial, _)| *serial) else {
+            return Vec::new();
+        };
+        let gone = self.kept.split_off(&first);
+        self.give_up(gone)
+    }
+
+    /// Room is needed: nothing is kept any more. The answer is what must be unloaded, by place, in this order.
+    pub fn give_up_kept(&mut self) -> Vec<u64> {
+        let gone = std::mem::take(&mut self.kept);
+        self.give_up(gone)
+    }
+
+    /// These are kept no more.
+    pub(crate) fn give_up(&mut self, kept: BTreeMap<u64, Kept>) -> Vec<u64> {
+        let last_first = kept.into_iter().rev();
+        let unloaded = last_first.map(|(serial, it)| {
+            self.gone(serial, &it.image);
+            serial
+        });
+        unloaded.collect()
+    }
+
+    /// Takes a module and its functions out; whoever does has to say where it went.
+    pub(crate) fn take_module(
+        &mut self,
+        handle: Handle,
+    ) -> Result<(Module, Vec<Handle>), StateError> {
+        let module = self.modules.remove(handle)?;
+        let of_module = self.functions.take_where(|it| it.module == handle);
+        Ok((module, handles(of_module)))
+    }
+
+    /// The place of a module in the order is empty.
+    pub(crate) fn gone(&mut self, serial: u64, image: &ImageId) {
+        let mut used = (self.modules.iter().map(|(_, it)| &it.image))
+            .chain(self.kept.values().map(|it| &it.image));
+        if !used.any(|it| it == image) {
+            self.images.remove(image);
+        }
+        self.gap = Some(self.gap.map_or(serial, |first| first.min(serial)));
+        let last = (self.modules.iter().map(|(_, it)| it.serial))
+            .chain(self.kept.keys().copied())
+            .max();
+        // What nothing comes after is no gap.
+        self.gap = self
+            .gap
+            .filter(|first| last.is_some_and(|last| last > *first));
+    }
+
+    /// All modules lie where they lie in a driver that has loaded them in order.
+    pub fn forget_gap(&mut self) {
+        self.gap = None;
+    }
+
+    /// A variable that came after a module that is gone, so that the next driver may put it elsewhere; one whose
+    /// address the program knows, if there is one. Variables must be known.
+    pub fn unsettled_variable(&self) -> Option<&str> {
+        let gap = self.gap?;
+        let after = self.modules.iter().filter(|(_, it)| it.serial > gap);
+        let variables = after.flat_map(|(_, it)| &it.variables);
+        let first_known = variables.max_by_key(|(_, it)| it.fixed);
+        first_known.map(|(name, _)| name.as_str())
+    }
+}

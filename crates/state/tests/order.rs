@@ -1,0 +1,138 @@
+//! The order of modules: what keeps its place, what comes to its place again, and where a gap is.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fermata_state::{Context, Device, ImageId, KEPT_BYTES, KEPT_MODULES, Loaded, Session};
+
+const CONTEXT: u64 = 0x100;
+const OTHER: u64 = 0x101;
+
+fn session() -> Session {
+    let device = Device {
+        name: "soft".into(),
+        uuid: [7; 16],
+        memory: 1 << 30,
+        compute_capability: 90,
+    };
+    let mut session = Session::new(vec![device]);
+    for handle in [CONTEXT, OTHER] {
+        let context = Context {
+            device: 0,
+            flags: 0,
+            primary: false,
+            limits: BTreeMap::new(),
+            peers: BTreeSet::new(),
+        };
+        session.contexts.insert(handle, context).unwrap();
+    }
+    session
+}
+
+/// Loads a module whose image is its letter, with a variable of this size.
+fn load(session: &mut Session, handle: u64, letter: u8, size: u64) -> Vec<u64> {
+    let again = session.rewind(CONTEXT, &ImageId::of(&[letter]));
+    session.add_module(handle, CONTEXT, &[letter]).unwrap();
+    let name = format!("of_{}", letter as char);
+    session
+        .add_variable(handle, &name, 0x1000 * handle, size, true)
+        .unwrap();
+    again
+}
+
+fn unload(session: &mut Session, handle: u64) -> Option<u64> {
+    session.retire_module(handle, true).unwrap().kept
+}
+
+#[test]
+fn an_unloaded_module_keeps_its_place_for_a_restore() {
+    let mut session = session();
+    load(&mut session, 0x201, b'a', 4);
+    load(&mut session, 0x202, b'b', 4);
+    assert_eq!(unload(&mut session, 0x201), Some(1));
+    load(&mut session, 0x203, b'c', 4);
+    let order = [
+        Loaded::Kept(1),
+        Loaded::Module(0x202),
+        Loaded::Module(0x203),
+    ];
+    assert_eq!(session.load_order(), order);
+    let kept = &session.kept()[&1];
+    assert_eq!(session.image(&kept.image), Some(&b"a"[..]));
+    assert_eq!(session.unsettled_variable(), None);
+    assert_eq!(session.kept_variables(0), 4);
+    assert_eq!(session.validate(), Ok(()));
+}
+
+#[test]
+fn modules_that_are_loaded_again_and_again_take_no_more_room() {
+    let mut session = session();
+    load(&mut session, 0x200, b'x', 4);
+    for turn in 0..KEPT_MODULES as u64 {
+        let again = load(&mut session, 0x300 + 2 * turn, b'a', 4);
+        assert_eq!(again.len(), if turn == 0 { 0 } else { 2 });
+        assert!(again.is_sorted_by(|one, next| one > next), "the last first");
+        let again = load(&mut session, 0x301 + 2 * turn, b'b', 4);
+        assert!(again.is_empty());
+        // In the order in which they came, and in the other one.
+        unload(&mut session, 0x300 + 2 * turn + turn % 2).unwrap();
+        unload(&mut session, 0x301 + 2 * turn - turn % 2).unwrap();
+        assert_eq!(session.kept().len(), 2);
+    }
+    assert_eq!(session.unsettled_variable(), None);
+}
+
+#[test]
+fn what_does_not_fit_leaves_a_gap_before_later_modules_only() {
+    let mut session = session();
+    load(&mut session, 0x201, b'a', 4);
+    load(&mut session, 0x202, b'b', KEPT_BYTES);
+    assert_eq!(unload(&mut session, 0x202), None);
+    assert_eq!(session.unsettled_variable(), None, "nothing came after it");
+    load(&mut session, 0x203, b'b', KEPT_BYTES);
+    load(&mut session, 0x204, b'c', 4);
+    assert_eq!(unload(&mut session, 0x203), None);
+    assert_eq!(session.unsettled_variable(), Some("of_c"));
+    assert_eq!(session.image(&ImageId::of(b"b")), None, "nobody needs it");
+    assert_eq!(session.validate(), Ok(()));
+    let mut restored = session.clone();
+    restored.forget_gap();
+    assert_eq!(restored.unsettled_variable(), None);
+    // With what came after it, the gap is gone.
+    unload(&mut session, 0x204).unwrap();
+    session.give_up_kept();
+    load(&mut session, 0x205, b'd', 4);
+    assert_eq!(session.unsettled_variable(), None);
+}
+
+#[test]
+fn a_context_takes_its_modules_along_and_leaves_gaps_before_those_of_others() {
+    let mut session = session();
+    load(&mut session, 0x201, b'a', 4);
+    session.add_module(0x202, OTHER, b"o").unwrap();
+    session
+        .add_variable(0x202, "of_o", 0x9000, 4, true)
+        .unwrap();
+    load(&mut session, 0x203, b'b', 4);
+    unload(&mut session, 0x201).unwrap();
+    let removed = session.remove_context(CONTEXT).unwrap();
+    assert_eq!((removed.kept, removed.modules), (vec![1], vec![0x203]));
+    assert_eq!(session.unsettled_variable(), Some("of_o"));
+    assert_eq!(session.validate(), Ok(()));
+    session.remove_context(OTHER).unwrap();
+    assert_eq!(session.load_order(), []);
+}
+
+#[test]
+fn memory_that_is_needed_is_given_up_from_the_end() {
+    let mut session = session();
+    for handle in 0x201..0x205 {
+        load(&mut session, handle, handle as u8, 4);
+    }
+    unload(&mut session, 0x201).unwrap();
+    unload(&mut session, 0x203).unwrap();
+    assert_eq!(session.give_up_kept(), [3, 1]);
+    assert!(session.unsettled_variable().is_some());
+    assert_eq!(session.load_order().len(), 2);
+}

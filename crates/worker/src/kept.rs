@@ -1,0 +1,98 @@
+//! Modules that the program has unloaded stay in the driver while there is room, so that those loaded after them lie
+//! where they will lie after a restore ([decision 020](../../../docs/decisions/020-unloaded-modules-keep-their-place.md)).
+//!
+//! ```text
+//!  ModuleUnload ─► all work of the context is done ─┬─ room ─► kept; the program's handles are gone
+//!                                                   └─ none, or a dead context ─► unloaded
+//!  memory runs out, or the same image comes again with nothing after it ─► unloaded
+//! ```
+
+use fermata_abi::op::Handle;
+use fermata_abi::sys::driver as cu;
+use fermata_device::ModuleHandle;
+use fermata_state::ImageId;
+
+use crate::completions::Then;
+use crate::errors::OpError;
+use crate::serve::Server;
+
+/// Images beyond this are not looked through for variables when they are unloaded, and so not kept: it would take
+/// longer than a program should wait.
+const LARGEST: usize = 8 << 20;
+
+impl Server {
+    /// Loads an image into the current context, at the place it had before if nothing has come after it.
+    pub(crate) fn load_in_order(
+        &mut self,
+        context: Handle,
+        image: &[u8],
+    ) -> Result<ModuleHandle, OpError> {
+        if !self.site.session.kept().is_empty() && !self.is_loading_any() {
+            let again = self.site.session.rewind(context, &ImageId::of(image));
+            self.unload_kept(&again)?;
+        }
+        self.site.live.enter(context)?;
+        let refused = match self.site.live.driver.load_module(image) {
+            Ok(loaded) => return Ok(loaded),
+            Err(refused) => refused,
+        };
+        if refused.error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.give_up_kept() {
+            self.site.live.enter(context)?;
+            return Ok(self.site.live.driver.load_module(image)?);
+        }
+        Err(refused.into())
+    }
+
+    /// Nothing uses the module any more.
+    pub(crate) fn release_module(&mut self, module: Handle) -> Result<(), OpError> {
+        let known = self.site.session.modules.get(module)?;
+        let (context, image) = (known.context, known.image);
+        let small = self
+            .site
+            .session
+            .image(&image)
+            .is_some_and(|it| it.len() <= LARGEST);
+        let may_keep = small
+            && self.faults.fatal(context).is_none()
+            && fermata_engine::discover_variables_of(&mut self.site, module).is_ok();
+        let retired = self.site.session.retire_module(module, may_keep)?;
+        let live = &mut self.site.live;
+        for function in retired.functions {
+            live.functions.remove(&function);
+        }
+        let Some(handle) = live.modules.remove(&module) else {
+            return Ok(());
+        };
+        if let Some(place) = retired.kept {
+            live.kept.insert(place, (handle, context));
+            return Ok(());
+        }
+        live.enter(context)?;
+        Ok(live.driver.unload_module(handle)?)
+    }
+
+    /// Memory has run out: nothing is kept any more. Whether there was something.
+    pub(crate) fn give_up_kept(&mut self) -> bool {
+        let kept = self.site.session.give_up_kept();
+        // What a dead context does not unload goes with it.
+        !kept.is_empty() && self.unload_kept(&kept).is_ok()
+    }
+
+    /// Unloads what the session keeps no more.
+    pub(crate) fn unload_kept(&mut self, places: &[u64]) -> Result<(), OpError> {
+        let live = &mut self.site.live;
+        for place in places {
+            if let Some((handle, context)) = live.kept.remove(place) {
+                live.enter(context)?;
+                live.driver.unload_module(handle)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether modules are being loaded beside: their places in the order are not known yet.
+    fn is_loading_any(&self) -> bool {
+        let mut waiting = self.waiting.iter();
+        waiting.any(|it| matches!(it.then, Then::ModuleLoad(_)))
+    }
+}

@@ -158,12 +158,15 @@ pub fn forbid_on(session: &Session, stream: sys::CUstream) -> Result {
     }
 }
 
-/// Refuses to look at an event that stands for a place in a graph.
+/// Refuses to look at an event that stands for a place in a graph, whose capture has failed by that (CUDA C++
+/// Programming Guide, prohibited and unhandled operations of stream capture).
 pub fn forbid_event(session: &Session, event: Handle) -> Result {
-    if any_capture() && session.graphs.lock().captures.is_captured(event) {
-        return Err(sys::CUDA_ERROR_CAPTURED_EVENT);
+    if !any_capture() {
+        return Ok(());
     }
-    Ok(())
+    let mut graphs = session.graphs.lock();
+    let looked = graphs.captures.forbid_captured(event);
+    looked.map_err(CaptureError::code)
 }
 
 /// Refuses calls that a capture in progress makes unsafe for this thread.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::entry::Result;
 use crate::handles::{self, Table};
 use crate::session::Session;
-use crate::{fault, link};
+use crate::{fault, host, link};
 
 /// A context.
 #[derive(Debug)]
@@ -268,7 +268,8 @@ impl Contexts {
         let _ = self
             .table
             .remove(context.handle, CUDA_ERROR_INVALID_CONTEXT);
-        session.managed.forget_context(context.handle);
+        session.managed.forget_context(session, context.handle);
+        host::forget(session, context.handle);
         session.modules.forget(context.handle);
         session.streams.forget(context.handle);
         session.events.forget(context.handle);

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fermata_abi::op::{Address, HOST_BASE, HOST_END, HostKind, Op};
+use fermata_abi::op::{Address, HOST_BASE, HOST_END, Handle, HostKind, Op};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
@@ -145,14 +145,28 @@ pub fn unregister(session: &Session, address: Address) -> Result {
         .memory
         .remove(address & !(PAGE - 1), registered)
         .map_err(|_| CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-    let done = link::ask(
-        &Op::HostUnmap {
-            address: block.start,
-        },
-        link::nothing,
-    );
-    make_private(block.start, block.mapped);
+    make_ordinary(&block)
+}
+
+/// Ends the sharing of a region whose content and place the program keeps; the mirror has forgotten it.
+pub fn make_ordinary(block: &Block) -> Result {
+    let address = block.start;
+    let done = link::ask(&Op::HostUnmap { address }, link::nothing);
+    make_private(address, block.mapped);
     done
+}
+
+/// Frees the regions of a context that ends, as the driver does; registered memory is the program's own.
+pub fn forget(session: &Session, context: Handle) {
+    let blocks = session.memory.host_blocks();
+    for block in blocks.iter().filter(|block| block.context == context) {
+        // What the worker cannot let go of now goes with the session.
+        let _ = match block.kind {
+            Kind::Host(HostKind::Registered) => unregister(session, block.start),
+            Kind::Host(kind) => free(session, block.start, kind),
+            _ => Ok(()),
+        };
+    }
 }
 
 /// Lets go of a region's memory and holds its place with a mapping without access.

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use crate::copy::{End, linear};
 use crate::entry::Result;
 use crate::host;
+use crate::mirror::{Block, Kind};
 use crate::module::Module;
 use crate::session::Session;
 use crate::stream::Stream;
@@ -102,11 +103,18 @@ impl Managed {
         });
     }
 
-    /// Forgets the variables of a context that is gone: its memory and streams went with it.
-    pub fn forget_context(&self, context: Handle) {
-        self.0
-            .lock()
-            .retain(|variable| variable.module.context.handle != context);
+    /// Forgets the variables of a context that ends. The program may go on to look at what it knows their addresses of,
+    /// so the shared copies stay as ordinary memory.
+    pub fn forget_context(&self, session: &Session, context: Handle) {
+        self.0.lock().retain(|variable| {
+            let goes = variable.module.context.handle == context;
+            let shared = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
+            if goes && let Ok(block) = session.memory.remove(variable.shared, shared) {
+                // What the worker cannot let go of now goes with the session.
+                let _ = host::make_ordinary(&block);
+            }
+            !goes
+        });
     }
 }
 

@@ -131,7 +131,8 @@ impl Mirror {
     /// Forgets the device memory of a context.
     pub fn forget(&self, context: Handle) {
         let goes = |block: &Block| {
-            block.context == context && matches!(block.kind, Kind::Device | Kind::Variable)
+            let kind = matches!(block.kind, Kind::Device | Kind::Pool | Kind::Variable);
+            block.context == context && kind
         };
         self.0.write().retain(|_, block| !goes(block));
     }

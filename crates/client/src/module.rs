@@ -12,7 +12,7 @@ use fermata_abi::op::{Blob, FunctionInfo, Handle, Op, ReplyBody};
 use fermata_abi::sys::driver::{
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
     CU_FUNC_ATTRIBUTE_NUM_REGS, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE,
-    CUDA_ERROR_UNKNOWN,
+    CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_UNKNOWN,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -51,6 +51,8 @@ pub struct Module {
     pub context: Arc<Context>,
     /// Its kernels, if the driver told.
     pub names: Vec<String>,
+    /// Whether it is what a library is in this context; then it goes with the library.
+    of_library: bool,
     functions: Mutex<HashMap<String, Arc<Function>>>,
 }
 
@@ -132,6 +134,16 @@ impl Modules {
         image: &[u8],
         log: impl FnOnce(&str),
     ) -> Result<Arc<Module>> {
+        self.load_for(false, context, image, log)
+    }
+
+    fn load_for(
+        &self,
+        of_library: bool,
+        context: &Arc<Context>,
+        image: &[u8],
+        log: impl FnOnce(&str),
+    ) -> Result<Arc<Module>> {
         let handle = handles::fresh();
         let mut said = String::new();
         let loaded = load_image(handle, context.handle, image, |text| {
@@ -147,14 +159,23 @@ impl Modules {
             handle,
             context: context.clone(),
             names,
+            of_library,
             functions,
         });
         self.modules.insert(handle, module.clone());
         Ok(module)
     }
 
-    /// Unloads a module.
-    pub fn unload(&self, session: &Session, handle: Handle) -> Result {
+    /// Unloads a module that the program has loaded, not one of a library.
+    pub fn unload_own(&self, session: &Session, handle: Handle) -> Result {
+        let module = self.modules.get(handle, CUDA_ERROR_INVALID_HANDLE)?;
+        if module.of_library {
+            return Err(CUDA_ERROR_NOT_PERMITTED);
+        }
+        self.unload(session, handle)
+    }
+
+    fn unload(&self, session: &Session, handle: Handle) -> Result {
         let module = self.modules.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         session.managed.forget(session, handle);
         self.functions
@@ -264,7 +285,7 @@ impl Modules {
         if let Some(module) = modules.get(&context.handle) {
             return Ok(module.clone());
         }
-        let module = self.load(context, &library.image, log)?;
+        let module = self.load_for(true, context, &library.image, log)?;
         modules.insert(context.handle, module.clone());
         Ok(module)
     }

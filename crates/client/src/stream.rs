@@ -136,8 +136,16 @@ impl Streams {
 
     /// Forgets the streams of a context that is gone.
     pub fn forget(&self, context: Handle) {
-        self.0.remove_if(|stream| stream.context.handle == context);
+        let gone = self.0.remove_if(|stream| stream.context.handle == context);
         recent::forget_all();
+        if any_capture()
+            && let Ok(session) = session()
+        {
+            let mut graphs = session.graphs.lock();
+            for stream in gone {
+                graphs.captures.remove_stream(stream.handle);
+            }
+        }
         OWN.with_borrow_mut(|own| own.0.retain(|(of, _)| *of != context));
     }
 

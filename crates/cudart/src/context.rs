@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fermata_abi::sys::driver::{CUcontext, CUdevice};
+use fermata_abi::sys::runtime::cudaErrorContextIsDestroyed;
 use parking_lot::Mutex;
 
 use crate::driver::{self, Calls};
@@ -21,7 +22,9 @@ static RESETS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static CHOSEN: Cell<Option<c_int>> = const { Cell::new(None) };
+    /// The resets when a primary context was made current last, and which.
     static BOUND_AT: Cell<u32> = const { Cell::new(0) };
+    static BOUND_TO: Cell<usize> = const { Cell::new(0) };
     /// The resets at which a context was current, plus one; 0 before that.
     static READY_AT: Cell<u64> = const { Cell::new(0) };
 }
@@ -33,14 +36,14 @@ thread_local! {
 pub fn ready() -> Result<&'static Calls> {
     let calls = driver::get()?;
     let resets = RESETS.load(Ordering::Acquire);
-    if BOUND_AT.get() == resets {
-        let mut current = core::ptr::null_mut();
-        // SAFETY: writes one handle.
-        unsafe { calls.cuCtxGetCurrent(&mut current) }?;
-        if !current.is_null() {
-            READY_AT.set(u64::from(resets) + 1);
-            return Ok(calls);
-        }
+    let mut current = core::ptr::null_mut();
+    // SAFETY: writes one handle.
+    unsafe { calls.cuCtxGetCurrent(&mut current) }?;
+    // After a reset a primary context is retained anew; one of the program's own making is still there.
+    let own = || BOUND_TO.get() != current.addr() && device_of_current(calls).is_ok();
+    if !current.is_null() && (BOUND_AT.get() == resets || own()) {
+        READY_AT.set(u64::from(resets) + 1);
+        return Ok(calls);
     }
     bind(calls, CHOSEN.get().unwrap_or(0))?;
     READY_AT.set(u64::from(resets) + 1);
@@ -88,6 +91,16 @@ pub fn chosen() -> Result<c_int> {
     if current.is_null() {
         return Ok(CHOSEN.get().unwrap_or(0));
     }
+    match device_of_current(calls) {
+        // Whoever has reset the device has taken it away.
+        Err(Error(cudaErrorContextIsDestroyed) | Error::INVALID_CONTEXT) => {
+            Ok(CHOSEN.get().unwrap_or(0))
+        }
+        device => device,
+    }
+}
+
+fn device_of_current(calls: &Calls) -> Result<CUdevice> {
     let mut device = 0;
     // SAFETY: writes one integer.
     unsafe { calls.cuCtxGetDevice(&mut device) }?;
@@ -148,5 +161,6 @@ fn bind(calls: &Calls, ordinal: c_int) -> Result {
     // SAFETY: a live context handle of this driver.
     unsafe { calls.cuCtxSetCurrent(context) }?;
     BOUND_AT.set(resets);
+    BOUND_TO.set(context.addr());
     Ok(())
 }

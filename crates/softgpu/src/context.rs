@@ -68,6 +68,8 @@ pub struct Primary {
     handle: u64,
     holders: u32,
     flags: u32,
+    /// A fault has ended one that is gone: a GPU's driver makes no other in this process.
+    spent: bool,
 }
 
 /// Default streams of one thread; they go with it.
@@ -307,10 +309,13 @@ impl Primary {
     /// Takes a hold of the primary context, making it if need be.
     ///
     /// # Errors
-    /// The device is lost.
+    /// The device is lost, or a fault has ended the last one, as on a GPU.
     pub fn retain(driver: &Driver, device: &Arc<Device>) -> Result<Arc<Context>> {
         device.check()?;
         let mut primary = device.primary.lock();
+        if primary.spent {
+            return Err(CuError(cu::CUDA_ERROR_DEVICE_UNAVAILABLE));
+        }
         primary.holders += 1;
         Ok(primary.context(driver, device))
     }
@@ -328,6 +333,12 @@ impl Primary {
         Arc::clone(context)
     }
 
+    fn take(&mut self) -> Option<Arc<Context>> {
+        let taken = self.context.take();
+        self.spent |= taken.as_ref().is_some_and(|old| old.check().is_err());
+        taken
+    }
+
     /// Lets go of the primary context; the last one to do so destroys it.
     ///
     /// # Errors
@@ -336,7 +347,7 @@ impl Primary {
         let mut primary = device.primary.lock();
         primary.holders = primary.holders.checked_sub(1).ok_or(INVALID_CONTEXT)?;
         let context = if primary.holders == 0 {
-            primary.context.take()
+            primary.take()
         } else {
             None
         };
@@ -348,12 +359,12 @@ impl Primary {
         Ok(())
     }
 
-    /// Throws the primary context away, faults and all. Nobody holds it any more; who retains it next
-    /// finds a new one under the same handle.
+    /// Throws the primary context away. Nobody holds it any more; who retains it next finds a new one under the same
+    /// handle, unless a fault has ended the old one.
     pub fn reset(driver: &Driver, device: &Arc<Device>) {
         let mut primary = device.primary.lock();
         primary.holders = 0;
-        let old = primary.context.take();
+        let old = primary.take();
         drop(primary);
         if let Some(old) = old {
             old.stop.store(true, Ordering::Relaxed);

@@ -117,6 +117,12 @@ impl Library {
         Ok(module)
     }
 
+    /// Whether a module is what it is in some context.
+    pub fn has(&self, module: &Arc<Module>) -> bool {
+        let loaded = self.loaded.lock();
+        loaded.modules.values().any(|it| Arc::ptr_eq(it, module))
+    }
+
     /// The kernel with this name.
     ///
     /// # Errors

@@ -13,14 +13,9 @@ use fermata_e2e::scene::Scene;
 const COMPILE_LIMIT: Duration = Duration::from_secs(120);
 const RUN_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is answered otherwise on purpose: memory is not shared with other processes, where managed memory
-/// would rather be is not recorded under Fermata, and there a dead context does not come back.
-const OWN_ANSWERS: [&str; 4] = [
-    "cudaIpcGetMemHandle",
-    "cudaIpcOpenMemHandle",
-    "-2",
-    "cudaDeviceReset(): 700",
-];
+/// What is answered otherwise on purpose: memory is not shared with other processes, and where managed memory
+/// would rather be is not recorded under Fermata.
+const OWN_ANSWERS: [&str; 3] = ["cudaIpcGetMemHandle", "cudaIpcOpenMemHandle", "-2"];
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/cudart/tests")
@@ -128,6 +123,117 @@ fn errors_stick_where_the_vendors_do() -> Result<()> {
 #[test]
 fn every_call_on_a_dead_context_answers_as_on_an_h200() -> Result<()> {
     says_what_is_expected("sticky")
+}
+
+#[test]
+fn calls_answer_as_the_documentation_says() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "contract")?;
+    let expected = std::fs::read_to_string(sources().join("contract.expected"))?;
+    compare("alone", &alone(&scene, &program, &[])?, &expected)?;
+    let found = under_fermata(&scene, &program, &[])?;
+    compare("under Fermata", &found, &expected)?;
+    scene.close()
+}
+
+/// The line that begins with `sum`.
+fn sum(log: &str) -> Result<&str> {
+    let found = log.lines().find(|line| line.starts_with("sum "));
+    found.with_context(|| format!("there is no sum: {log}"))
+}
+
+/// Checkpoints a program at this step, kills it, restores it: its sum must be that of an uninterrupted run.
+fn comes_back(scene: &Scene, program: &Path, words: &[&str], step: &str) -> Result<()> {
+    let expected = alone(scene, program, words)?;
+    let fermata = scene.fermata();
+    fermata.run("first", Device::Soft, program, words)?;
+    let there = fermata.wait_log("first", RUN_LIMIT, |log| log.contains(step))?;
+    ensure!(there, "it ended: {}", fermata.log("first")?);
+    let done = fermata.checkpoint("first", "image", Mode::Stop)?;
+    ensure!(!done.stderr.contains("may be refused"), "{}", done.stderr);
+    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    let restored = scene.try_restore("image", "second")?;
+    restored.success("fermata restore")?;
+    let status = fermata.wait_exit("second", RUN_LIMIT)?;
+    let log = fermata.log("second")?;
+    ensure!(
+        status == 0 && sum(&log)? == sum(&expected)?,
+        "{status}: {log}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_program_that_has_unloaded_modules_comes_back() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "modules")?;
+    comes_back(&scene, &program, &["40", "window"], "step 17\n")?;
+    scene.close()
+}
+
+#[test]
+fn a_checkpoint_says_where_unloaded_modules_may_have_it_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "modules")?;
+    let fermata = scene.fermata();
+    fermata.run("first", Device::Soft, &program, &["40", "big"])?;
+    ensure!(fermata.wait_log("first", RUN_LIMIT, |log| log.contains("step 5\n"))?);
+    let done = fermata.checkpoint_with("first", "image", Mode::Stop, &["--json"])?;
+    ensure!(
+        done.stderr.contains("device variable `words`"),
+        "{}",
+        done.stderr
+    );
+    ensure!(
+        done.stdout.contains("a restore may be refused"),
+        "{}",
+        done.stdout
+    );
+    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    let refused = scene.try_restore("image", "second")?;
+    ensure!(
+        refused.status != 0 && refused.stderr.contains("device variable `words`"),
+        "{}: {}",
+        refused.status,
+        refused.stderr
+    );
+    scene.close()
+}
+
+#[test]
+fn a_program_that_resets_its_device_comes_back() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "resets")?;
+    comes_back(&scene, &program, &["40", "plain"], "step 18\n")?;
+    scene.close()
+}
+
+#[test]
+fn a_program_that_has_met_a_fault_is_not_checkpointed_even_after_a_reset() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = compile(&scene, "resets")?;
+    let fermata = scene.fermata();
+    fermata.run("first", Device::Soft, &program, &["6", "fault"])?;
+    let faulted = |log: &str| log.contains("fault 700, reset 0, then 46\n");
+    ensure!(fermata.wait_log("first", RUN_LIMIT, faulted)?);
+    let path = fermata.image("image");
+    let path = path.to_str().context("path")?;
+    let refused = fermata.call(&["checkpoint", "first", "-o", path, "--mode", "stop"])?;
+    ensure!(
+        refused.status == 14
+            && refused
+                .stderr
+                .contains("the program's CUDA context has failed"),
+        "{}: {}",
+        refused.status,
+        refused.stderr
+    );
+    ensure!(
+        fermata.session("first")?.exit_status.is_none(),
+        "it goes on"
+    );
+    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    scene.close()
 }
 
 /// Whether this is what the failed assertion of `faults.cu` says.

@@ -18,7 +18,9 @@ const FLAGS: c_uint =
 
 driver_api! {
     fn cuEventCreate(event: *mut sys::CUevent, flags: c_uint) {
-        if flags & !FLAGS != 0 {
+        // Between processes, events keep no time.
+        let timed_between = flags & (sys::CU_EVENT_INTERPROCESS | sys::CU_EVENT_DISABLE_TIMING) == sys::CU_EVENT_INTERPROCESS;
+        if flags & !FLAGS != 0 || timed_between {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         if flags & sys::CU_EVENT_INTERPROCESS != 0 {
@@ -81,8 +83,11 @@ fn record(event: sys::CUevent, stream: sys::CUstream, flags: u32) -> Result {
     if handled {
         return Ok(());
     }
-    event.note_recorded();
     let stream = session.streams.resolve(stream)?;
+    if stream.context != event.context.handle {
+        return Err(sys::CUDA_ERROR_INVALID_HANDLE);
+    }
+    event.note_recorded();
     link::post(&Op::EventRecord {
         event: event.handle,
         stream,
@@ -93,7 +98,8 @@ fn record(event: sys::CUevent, stream: sys::CUstream, flags: u32) -> Result {
 fn elapsed(start: sys::CUevent, end: sys::CUevent) -> Result<f32> {
     let events = &session()?.events;
     let (start, end) = (events.get(start)?, events.get(end)?);
-    if (start.flags | end.flags) & sys::CU_EVENT_DISABLE_TIMING != 0 {
+    let untimed = (start.flags | end.flags) & sys::CU_EVENT_DISABLE_TIMING != 0;
+    if untimed || start.context.handle != end.context.handle {
         return Err(sys::CUDA_ERROR_INVALID_HANDLE);
     }
     link::ask(

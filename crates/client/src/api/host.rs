@@ -5,6 +5,7 @@ use core::ffi::{c_uint, c_void};
 use fermata_abi::op::{Address, HostKind};
 use fermata_abi::sys::driver as sys;
 
+use crate::capture;
 use crate::context::current;
 use crate::entry::{Result, driver_api, put};
 use crate::fault;
@@ -15,6 +16,12 @@ use crate::session::session;
 const HOST_ALLOC_FLAGS: c_uint = sys::CU_MEMHOSTALLOC_PORTABLE
     | sys::CU_MEMHOSTALLOC_DEVICEMAP
     | sys::CU_MEMHOSTALLOC_WRITECOMBINED;
+const HOST_REGISTER_FLAGS: c_uint = sys::CU_MEMHOSTREGISTER_PORTABLE
+    | sys::CU_MEMHOSTREGISTER_DEVICEMAP
+    | sys::CU_MEMHOSTREGISTER_IOMEMORY
+    | sys::CU_MEMHOSTREGISTER_READ_ONLY;
+/// Host memory, where a device is asked for.
+const CPU: sys::CUdevice = -1;
 
 driver_api! {
     fn cuMemAllocHost_v2(pointer: *mut *mut c_void, size: usize) {
@@ -33,6 +40,7 @@ driver_api! {
         if pointer.is_null() {
             return Ok(());
         }
+        capture::forbid_unsafe(session)?;
         host::free(session, pointer.addr() as Address, HostKind::Pinned)
     }
 
@@ -40,6 +48,10 @@ driver_api! {
         fault::check_current()?;
         let session = session()?;
         let context = current()?;
+        capture::forbid_unsafe(session)?;
+        if flags & !HOST_REGISTER_FLAGS != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
         if flags & sys::CU_MEMHOSTREGISTER_IOMEMORY != 0 {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
@@ -55,6 +67,7 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         let session = session()?;
+        capture::forbid_unsafe(session)?;
         put(address, host::alloc(session, &*current()?, size as u64, HostKind::Managed, flags)?)
     }
 
@@ -70,15 +83,16 @@ driver_api! {
         put(flags, find(pointer)?.flags | sys::CU_MEMHOSTALLOC_DEVICEMAP)
     }
 
-    fn cuMemPrefetchAsync(address: sys::CUdeviceptr, size: usize, _device: sys::CUdevice, stream: sys::CUstream) {
+    fn cuMemPrefetchAsync(address: sys::CUdeviceptr, size: usize, device: sys::CUdevice, stream: sys::CUstream) {
         check_hint(address, size)?;
+        check_place(device)?;
         session()?.streams.resolve(stream).map(|_| ())
     }
 
     fn cuMemPrefetchAsync_v2(
         address: sys::CUdeviceptr,
         size: usize,
-        _location: sys::CUmemLocation,
+        location: sys::CUmemLocation,
         flags: c_uint,
         stream: sys::CUstream,
     ) {
@@ -86,30 +100,38 @@ driver_api! {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
         check_hint(address, size)?;
+        check_location(&location)?;
         session()?.streams.resolve(stream).map(|_| ())
     }
 
-    fn cuMemAdvise(address: sys::CUdeviceptr, size: usize, _advice: sys::CUmem_advise, _device: sys::CUdevice) {
-        check_hint(address, size)
+    fn cuMemAdvise(address: sys::CUdeviceptr, size: usize, advice: sys::CUmem_advise, device: sys::CUdevice) {
+        check_hint(address, size)?;
+        if names_place(advice)? { check_place(device) } else { Ok(()) }
     }
 
     fn cuMemAdvise_v2(
         address: sys::CUdeviceptr,
         size: usize,
-        _advice: sys::CUmem_advise,
-        _location: sys::CUmemLocation,
+        advice: sys::CUmem_advise,
+        location: sys::CUmemLocation,
     ) {
-        check_hint(address, size)
+        check_hint(address, size)?;
+        if names_place(advice)? { check_location(&location) } else { Ok(()) }
     }
 
-    fn cuStreamAttachMemAsync(stream: sys::CUstream, address: sys::CUdeviceptr, _length: usize, _flags: c_uint) {
+    fn cuStreamAttachMemAsync(stream: sys::CUstream, address: sys::CUdeviceptr, _length: usize, flags: c_uint) {
         check_hint(address, 1)?;
+        let known = [sys::CU_MEM_ATTACH_GLOBAL, sys::CU_MEM_ATTACH_HOST, sys::CU_MEM_ATTACH_SINGLE];
+        if !known.contains(&flags) {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
         session()?.streams.resolve(stream).map(|_| ())
     }
 }
 
 fn pinned(size: usize, flags: c_uint) -> Result<*mut c_void> {
     let session = session()?;
+    capture::forbid_unsafe(session)?;
     let address = host::alloc(session, &*current()?, size as u64, HostKind::Pinned, flags)?;
     Ok(std::ptr::with_exposed_provenance_mut(address as usize))
 }
@@ -120,6 +142,36 @@ fn find(pointer: *mut c_void) -> Result<std::sync::Arc<Block>> {
     block
         .filter(|block| block.is_host())
         .ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+}
+
+/// Whether an advice says where: others take something back, or hold everywhere.
+fn names_place(advice: sys::CUmem_advise) -> Result<bool> {
+    match advice {
+        sys::CU_MEM_ADVISE_SET_PREFERRED_LOCATION
+        | sys::CU_MEM_ADVISE_SET_ACCESSED_BY
+        | sys::CU_MEM_ADVISE_UNSET_ACCESSED_BY => Ok(true),
+        sys::CU_MEM_ADVISE_SET_READ_MOSTLY
+        | sys::CU_MEM_ADVISE_UNSET_READ_MOSTLY
+        | sys::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION => Ok(false),
+        _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+fn check_place(device: sys::CUdevice) -> Result {
+    match device {
+        CPU => Ok(()),
+        device => session()?.devices.get(device).map(|_| ()),
+    }
+}
+
+fn check_location(location: &sys::CUmemLocation) -> Result {
+    match location.type_ {
+        sys::CU_MEM_LOCATION_TYPE_DEVICE => session()?.devices.get(location.id).map(|_| ()),
+        sys::CU_MEM_LOCATION_TYPE_HOST
+        | sys::CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | sys::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(()),
+        _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+    }
 }
 
 /// Hints about managed memory change nothing here, where it is shared memory; but their range must be

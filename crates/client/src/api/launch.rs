@@ -137,6 +137,9 @@ fn issue(
         return Ok(());
     }
     let stream = session.streams.resolve_in(context, stream)?;
+    if stream.context != function.module.context.handle {
+        return Err(sys::CUDA_ERROR_INVALID_HANDLE);
+    }
     managed::before_work(session, stream)?;
     launch(function, shape, params, attributes, stream)
 }

@@ -6,6 +6,7 @@ use fermata_abi::sys::driver as sys;
 
 use super::function::put_param;
 use super::module::read_image;
+use crate::capture;
 use crate::context::{current, current_or_none, with_current};
 use crate::entry::{driver_api, put, put_if, text};
 use crate::fault;
@@ -44,6 +45,7 @@ driver_api! {
 
     fn cuLibraryUnload(library: sys::CUlibrary) {
         let session = session()?;
+        capture::forbid_unsafe(session)?;
         session.modules.unload_library(session, of(library))
     }
 

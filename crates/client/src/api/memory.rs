@@ -44,6 +44,7 @@ driver_api! {
         if address == 0 {
             return Ok(());
         }
+        capture::forbid_unsafe(session)?;
         let block = session.memory.find(address).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
         match block.kind {
             Kind::Host(kind @ fermata_abi::op::HostKind::Managed) => crate::host::free(session, address, kind),
@@ -78,9 +79,10 @@ driver_api! {
     fn cuMemAllocFromPoolAsync(
         address: *mut sys::CUdeviceptr,
         size: usize,
-        _pool: sys::CUmemoryPool,
+        pool: sys::CUmemoryPool,
         stream: sys::CUstream,
     ) {
+        session()?.pools.get(pool)?;
         put(address, alloc_async(size, stream)?)
     }
 

@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_uint, c_void};
 
 use fermata_abi::sys::driver as sys;
 
+use crate::capture;
 use crate::context::current;
 use crate::entry::{Result, array, driver_api, put, put_if, text};
 use crate::handles::{of, to_pointer};
@@ -42,7 +43,8 @@ driver_api! {
 
     fn cuModuleUnload(module: sys::CUmodule) {
         let session = session()?;
-        session.modules.unload(session, of(module))
+        capture::forbid_unsafe(session)?;
+        session.modules.unload_own(session, of(module))
     }
 
     fn cuModuleGetLoadingMode(mode: *mut sys::CUmoduleLoadingMode) {

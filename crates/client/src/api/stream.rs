@@ -54,6 +54,9 @@ driver_api! {
     fn cuStreamWaitEvent(stream: sys::CUstream, event: sys::CUevent, flags: c_uint) {
         let session = session()?;
         let event = session.events.get(event)?;
+        if flags & !sys::CU_EVENT_WAIT_EXTERNAL != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
         let external = flags & sys::CU_EVENT_WAIT_EXTERNAL != 0;
         let handled = if external {
             capture::add(session, stream, || Ok(NodeKind::EventWait(event.handle)))?

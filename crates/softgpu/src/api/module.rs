@@ -78,6 +78,9 @@ api! {
         crate::capture::forbid_unsafe()?;
         let module = resolve(handle)?;
         module.context.check()?;
+        if driver()?.libraries.all().iter().any(|library| library.has(&module)) {
+            return Err(CuError(cu::CUDA_ERROR_NOT_PERMITTED));
+        }
         module.unload(driver()?);
         Ok(())
     }

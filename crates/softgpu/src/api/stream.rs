@@ -60,6 +60,9 @@ api! {
 
     fn cuStreamWaitEvent(handle: cu::CUstream, event: cu::CUevent, flags: c_uint) {
         let (stream, event) = (Stream::resolve(handle)?, Event::resolve(event)?);
+        if flags & !cu::CU_EVENT_WAIT_EXTERNAL != 0 {
+            return Err(INVALID_VALUE);
+        }
         capture::wait_event(&stream, &event, flags)
     }
 

@@ -48,31 +48,32 @@ fn common_fault_then(look: impl FnOnce()) {
 }
 
 #[test]
-fn a_reset_primary_context_is_as_new() {
-    let mut handle = null_mut();
+fn a_reset_primary_context_is_as_new_unless_a_fault_has_ended_it() {
     crate::common::init();
-    check(cuda!(context::cuDevicePrimaryCtxRetain(
-        Out::from(&mut handle),
-        1
-    )));
-    check(cuda!(context::cuCtxSetCurrent(handle)));
-    let primary = std::mem::ManuallyDrop::new(Context(handle));
-    assert_eq!(fault(&primary), cu::CUDA_ERROR_ILLEGAL_ADDRESS);
+    let retain = || {
+        let mut handle = null_mut();
+        let retained = cuda!(context::cuDevicePrimaryCtxRetain(Out::from(&mut handle), 1));
+        (retained, handle)
+    };
+    let (retained, first) = retain();
+    check(retained);
+    check(cuda!(context::cuCtxSetCurrent(first)));
+    let primary = std::mem::ManuallyDrop::new(Context(first));
+    primary.upload(&[3u32]);
     check(cuda!(context::cuDevicePrimaryCtxReset_v2(1)));
     assert_eq!(
         cuda!(context::cuCtxSynchronize()),
         cu::CUDA_ERROR_CONTEXT_IS_DESTROYED
     );
-    let mut again = null_mut();
-    check(cuda!(context::cuDevicePrimaryCtxRetain(
-        Out::from(&mut again),
-        1
-    )));
-    assert_eq!(again, handle);
-    let words = primary.upload(&[3u32]);
-    assert_eq!(primary.download::<u32>(words, 1), [3]);
+    assert_eq!(retain(), (cu::CUDA_SUCCESS, first));
+    let words = primary.upload(&[4u32]);
+    assert_eq!(primary.download::<u32>(words, 1), [4]);
+    assert_eq!(fault(&primary), cu::CUDA_ERROR_ILLEGAL_ADDRESS);
+    check(cuda!(context::cuDevicePrimaryCtxReset_v2(1)));
+    let (refused, _) = retain();
+    assert_eq!(refused, cu::CUDA_ERROR_DEVICE_UNAVAILABLE);
+    check(cuda!(context::cuDevicePrimaryCtxReset_v2(1)));
     check(cuda!(context::cuCtxSetCurrent(null_mut())));
-    check(cuda!(context::cuDevicePrimaryCtxRelease_v2(1)));
     let released = cuda!(context::cuDevicePrimaryCtxRelease_v2(1));
     assert_eq!(released, cu::CUDA_ERROR_INVALID_CONTEXT);
 }

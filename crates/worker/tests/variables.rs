@@ -8,6 +8,7 @@ use common::{Answer, CONTEXT, LEGACY, MODULE, Program, Worker, load_anew, starte
 use fermata_abi::op::{Blob, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
+use fermata_graph::{Graph, KernelNode, NodeKind};
 
 const SECOND: u64 = 0x110;
 const TOTAL: Op<'static> = Op::VariableGet {
@@ -249,4 +250,68 @@ fn a_variable_that_nobody_knows_may_move_with_its_content() {
     };
     assert_ne!(after, before, "it has not moved, so nothing is shown");
     assert_eq!(words(&program.read(after, 4)), [80]);
+}
+
+/// A graph that adds 5 to each of 8 words at `memory`.
+fn graph_of(function: u64, memory: u64) -> Vec<u8> {
+    let mut params = memory.to_le_bytes().to_vec();
+    params.extend([5, 0, 0, 0, 8, 0, 0, 0]);
+    let kernel = KernelNode {
+        function,
+        context: 0,
+        grid: [1, 1, 1],
+        block: [32, 1, 1],
+        shared_bytes: 0,
+        params,
+        attributes: Vec::new(),
+    };
+    let mut graph = Graph::new();
+    graph.add(NodeKind::Kernel(kernel), &[]).unwrap();
+    postcard::to_stdvec(&graph).unwrap()
+}
+
+#[test]
+fn a_graph_of_an_unloaded_module_comes_back_when_it_is_updated() {
+    let (worker, program) = started();
+    let memory = program.alloc(64);
+    program.write(memory, &[0; 64]);
+    load(&program, SECOND, common::PTX);
+    let function = Op::FunctionGet {
+        function: 0x111,
+        module: SECOND,
+        name: "add",
+    };
+    assert!(matches!(program.ask(&function), Answer::Function(_)));
+    let graph = graph_of(common::FUNCTION, memory);
+    let made = Op::GraphInstantiate {
+        exec: 0x600,
+        context: CONTEXT,
+        graph: Blob::Inline(&graph),
+        flags: 0,
+    };
+    assert_eq!(program.ask(&made), Answer::None);
+    unload(&program, MODULE);
+    let (mut worker, answer) = load_anew(worker, program);
+    assert!(matches!(answer, FromWorker::Loaded { .. }), "{answer:?}");
+    let program = worker.attach();
+    let launch = Op::GraphLaunch {
+        exec: 0x600,
+        stream: common::STREAM,
+    };
+    program.post(&launch);
+    let sync = Op::StreamSync {
+        stream: common::STREAM,
+    };
+    let Answer::Error(cu::CUDA_ERROR_INVALID_VALUE, _) = program.ask(&sync) else {
+        panic!("its kernel is gone")
+    };
+    let graph = graph_of(0x111, memory);
+    let update = Op::GraphUpdate {
+        exec: 0x600,
+        graph: Blob::Inline(&graph),
+    };
+    assert_eq!(program.ask(&update), Answer::None);
+    program.post(&launch);
+    assert_eq!(program.ask(&sync), Answer::None);
+    assert_eq!(words(&program.read(memory, 32)), [5; 8]);
 }

@@ -431,7 +431,8 @@ pub struct Status {
     pub running: u32,
     /// Workers that wait for a session.
     pub spare_workers: u32,
-    /// How the memory tier of such a worker is, where images are kept in memory.
+    /// How the memory tier is, where images are kept in memory: that of the worker, waiting or serving, which has
+    /// least ready. None while no worker can tell.
     #[serde(default)]
     pub memory_tier: Option<crate::worker::Tier>,
 }

@@ -310,16 +310,39 @@ pub struct Device {
     pub compute_capability: u32,
 }
 
+/// What keeps packs from being registered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TierState {
+    /// Nothing: all packs are.
+    Complete,
+    /// It takes its time.
+    #[default]
+    Registering,
+    /// A checkpoint or restore under way, which registering would slow down.
+    Paused,
+    /// The limit.
+    Full,
+    /// The trouble that is told; it is tried again.
+    Failed,
+}
+
 /// A worker's registered memory tier.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tier {
+    /// What keeps packs from being registered.
+    #[serde(default)]
+    pub state: TierState,
     /// Bytes registered with the driver.
     pub registered: u64,
     /// Of these, ready for the next checkpoint.
     pub ready: u64,
+    /// Bytes of packs that are not registered.
+    #[serde(default)]
+    pub missing: u64,
     /// The most that may be registered.
     pub limit: u64,
-    /// Why less is registered than there is; empty if that is not so.
+    /// What the system, the store or the driver said, while that is so; else empty.
     pub trouble: String,
 }
 

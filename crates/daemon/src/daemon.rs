@@ -300,8 +300,17 @@ impl Daemon {
             log: self.log.path().into(),
             running: u32::try_from(running).unwrap_or(u32::MAX),
             spare_workers: self.pool.waiting(),
-            memory_tier: self.pool.tier(),
+            memory_tier: self.memory_tier(),
         }
+    }
+
+    /// How the memory tier is: that of the worker which has least ready.
+    fn memory_tier(&self) -> Option<fermata_control::worker::Tier> {
+        let tier = self.tier.as_ref()?;
+        let mut workers = self.pool.workers();
+        let sessions = self.sessions();
+        workers.extend(sessions.iter().filter_map(|it| it.lock().worker.clone()));
+        tier.status(&workers)
     }
 
     /// Ends all sessions and waiting workers.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fermata_control::worker::{Tier, ToWorker};
+use fermata_control::worker::ToWorker;
 use parking_lot::Mutex;
 
 use crate::driver::Driver;
@@ -179,11 +179,8 @@ impl Pool {
         Ok(worker)
     }
 
-    /// How the memory tier of a waiting worker is: the one that has registered most.
-    pub fn tier(&self) -> Option<Tier> {
-        let tier = self.tier.as_ref()?;
-        let workers = self.spares.lock().workers.clone();
-        let told = workers.iter().filter_map(|worker| tier.keep(worker).ok());
-        told.max_by_key(|it| it.registered)
+    /// The waiting workers.
+    pub fn workers(&self) -> Vec<Arc<Worker>> {
+        self.spares.lock().workers.clone()
     }
 }

@@ -8,19 +8,21 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fermata_control::Paths;
-use fermata_control::worker::{FromWorker, Tier, ToWorker};
+use fermata_control::worker::{FromWorker, Tier, TierState, ToWorker};
 use fermata_store::Store;
+use parking_lot::Mutex;
 
 use crate::failure::{Result, from_store};
 use crate::log::Log;
-use crate::worker::{Worker, unexpected};
+use crate::worker::{Pending, Worker, unexpected};
 
 /// How long a worker may take to say how its tier is.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// What could not be made ready is tried again after this time, after twice that, and so on up to the second.
+const RETRY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(8)];
 
 /// See the module.
 pub struct MemoryTier {
@@ -28,8 +30,18 @@ pub struct MemoryTier {
     store: PathBuf,
     ready: u64,
     limit: u64,
-    preparing: AtomicBool,
+    filling: Mutex<Filling>,
     log: Arc<Log>,
+}
+
+/// What the thread that makes packs ready does.
+#[derive(Default)]
+struct Filling {
+    running: bool,
+    /// To look again before it ends.
+    again: bool,
+    /// Why not all that is asked for is ready.
+    trouble: String,
 }
 
 impl MemoryTier {
@@ -57,7 +69,7 @@ impl MemoryTier {
                 store: paths.store(),
                 ready,
                 limit,
-                preparing: AtomicBool::new(false),
+                filling: Mutex::default(),
                 log: Arc::clone(log),
             })
         })
@@ -68,13 +80,27 @@ impl MemoryTier {
     /// # Errors
     /// The worker is lost.
     pub fn keep(&self, worker: &Worker) -> Result<Tier> {
-        let message = ToWorker::Keep {
+        kept(worker.begin(&self.request(), &[])?)
+    }
+
+    /// How it is in the one of these workers that has least ready; `None` if all are gone or busy.
+    pub fn status(&self, workers: &[Arc<Worker>]) -> Option<Tier> {
+        let request = self.request();
+        let told = workers
+            .iter()
+            .filter_map(|it| kept(it.try_begin(&request)?.ok()?).ok());
+        let mut least = told.min_by_key(|it| (it.ready, it.registered))?;
+        let filling = self.filling.lock();
+        if least.trouble.is_empty() && !filling.trouble.is_empty() {
+            (least.state, least.trouble) = (TierState::Failed, filling.trouble.clone());
+        }
+        Some(least)
+    }
+
+    fn request(&self) -> ToWorker {
+        ToWorker::Keep {
             store: self.store.to_string_lossy().into_owned(),
             limit: self.limit,
-        };
-        match worker.request(&message, &[], ANSWER_TIME, &mut |_, _| {})? {
-            FromWorker::Kept(tier) => Ok(tier),
-            other => Err(unexpected(&other)),
         }
     }
 
@@ -83,27 +109,49 @@ impl MemoryTier {
         Store::open(&self.store, false).map_or(0, |store| store.ready_bytes())
     }
 
-    /// Makes ready what is asked for, on a thread of its own.
+    /// Makes ready what is asked for, on a thread of its own, which tries until it is.
     pub fn refill(self: &Arc<Self>) {
-        if self.ready == 0 || self.preparing.swap(true, Ordering::AcqRel) {
+        if self.ready == 0 {
+            return;
+        }
+        let mut filling = self.filling.lock();
+        filling.again = true;
+        if std::mem::replace(&mut filling.running, true) {
             return;
         }
         let tier = Arc::clone(self);
-        let work = move || {
-            if let Err(failure) = tier.prepare() {
-                tier.log.line(&format!(
-                    "the memory tier is not ready: {}",
-                    failure.message
-                ));
-            }
-            tier.preparing.store(false, Ordering::Release);
-        };
         let started = std::thread::Builder::new()
             .name("memory-tier".into())
-            .spawn(work);
-        if started.is_err() {
-            // Checkpoints then make their space themselves.
-            self.preparing.store(false, Ordering::Release);
+            .spawn(move || tier.fill());
+        // Without a thread, checkpoints make their space themselves.
+        filling.running = started.is_ok();
+    }
+
+    fn fill(&self) {
+        let mut pause = RETRY[0];
+        loop {
+            self.filling.lock().again = false;
+            let trouble = match self.prepare() {
+                Ok(()) => String::new(),
+                Err(failure) => format!("not all memory is ready: {}", failure.message),
+            };
+            let mut filling = self.filling.lock();
+            if !trouble.is_empty() && filling.trouble != trouble {
+                self.log.line(&format!("memory tier: {trouble}"));
+            }
+            filling.trouble = trouble;
+            if filling.trouble.is_empty() {
+                if !filling.again {
+                    filling.running = false;
+                    return;
+                }
+                pause = RETRY[0];
+                continue;
+            }
+            drop(filling);
+            // Images may be removed, or other programs end.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(RETRY[1]);
         }
     }
 
@@ -113,6 +161,14 @@ impl MemoryTier {
         let store = Store::open(&self.store, true).map_err(|e| from_store(&e))?;
         store.prepare(self.ready).map_err(|e| from_store(&e))?;
         Ok(())
+    }
+}
+
+/// The answer to Keep.
+fn kept(asked: Pending<'_>) -> Result<Tier> {
+    match asked.finish(ANSWER_TIME, &mut |_, _| {})? {
+        FromWorker::Kept(tier) => Ok(tier),
+        other => Err(unexpected(&other)),
     }
 }
 

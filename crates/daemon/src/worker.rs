@@ -23,7 +23,7 @@ use fermata_control::worker::{
     Back, Device, ENV_NEXT_DAEMON, ENV_SOCKET, FailureKind, FromWorker, NextDaemon, ToWorker,
 };
 use fermata_control::{Connection, PROTOCOL};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
 use crate::driver::Driver;
@@ -261,7 +261,24 @@ impl Worker {
     /// # Errors
     /// The worker is lost.
     pub fn begin(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> Result<Pending<'_>> {
-        let answers = self.answers.lock();
+        self.begin_with(self.answers.lock(), message, fds)
+    }
+
+    /// As [`Worker::begin`], where that need not wait for another request; else `None`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_begin(&self, message: &ToWorker) -> Option<Result<Pending<'_>>> {
+        let answers = self.answers.try_lock()?;
+        Some(self.begin_with(answers, message, &[]))
+    }
+
+    fn begin_with<'a>(
+        &'a self,
+        answers: MutexGuard<'a, Receiver<FromWorker>>,
+        message: &ToWorker,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Pending<'a>> {
         // What an abandoned request left.
         while answers.try_recv().is_ok() {}
         self.connection
@@ -319,7 +336,7 @@ impl Drop for Worker {
 /// A request under way.
 pub struct Pending<'a> {
     worker: &'a Worker,
-    answers: parking_lot::MutexGuard<'a, Receiver<FromWorker>>,
+    answers: MutexGuard<'a, Receiver<FromWorker>>,
     name: &'static str,
 }
 

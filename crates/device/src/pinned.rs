@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicU32;
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::{Condvar, Mutex};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::{Driver, DriverError};
 
@@ -59,7 +60,8 @@ impl PinnedPool {
     /// the driver put other things does not depend on it.
     ///
     /// # Errors
-    /// What the driver says; `CUDA_ERROR_OUT_OF_MEMORY` if the memory cannot be mapped.
+    /// What the driver says; `CUDA_ERROR_ALREADY_MAPPED` if something is mapped there, and
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if the memory cannot be mapped.
     pub fn at(
         driver: &Driver,
         address: u64,
@@ -73,14 +75,22 @@ impl PinnedPool {
         let mapped = unsafe { mmap_anonymous(address as *mut c_void, all, access, flags) };
         let start = mapped.map_err(|error| DriverError {
             call: "mapping staging buffers",
-            code: cu::CUDA_ERROR_OUT_OF_MEMORY,
+            code: match error {
+                Errno::EXIST => cu::CUDA_ERROR_ALREADY_MAPPED,
+                _ => cu::CUDA_ERROR_OUT_OF_MEMORY,
+            },
             name: error.to_string(),
         })?;
         let start = start.cast::<u8>();
-        // SAFETY: the mapping has `all` bytes, nobody else knows of them yet, and it stays.
-        unsafe {
+        // SAFETY: the mapping has `all` bytes, nobody else knows of them yet, and it stays if it is registered.
+        let registered = unsafe {
             std::ptr::write_bytes(start, 0, all);
-            driver.register_range(start, all)?;
+            driver.register_range(start, all)
+        };
+        if let Err(error) = registered {
+            // SAFETY: as above. The place is free for another try.
+            let _ = unsafe { munmap(start.cast(), all) };
+            return Err(error);
         }
         Ok(Self::of(start, count, bytes))
     }

@@ -37,7 +37,7 @@ pub use live::{
 };
 pub use site::{Site, Summary};
 pub use steps::Step;
-pub use tier::{Tier, TierStatus};
+pub use tier::{Tier, TierState, TierStatus};
 pub use variables::{
     discover as discover_variables, discover_of as discover_variables_of, mentions,
 };

@@ -28,7 +28,7 @@ pub struct FileKey {
 
 impl FileKey {
     /// That of an open file.
-    pub(crate) fn of(stat: &rustix::fs::Stat) -> Self {
+    pub fn of(stat: &rustix::fs::Stat) -> Self {
         Self {
             device: stat.st_dev,
             inode: stat.st_ino,

@@ -22,7 +22,7 @@ use fermata_abi::op::DeviceInfo;
 use fermata_control::Connection;
 use fermata_control::PROTOCOL;
 use fermata_control::worker::{
-    Back, Device, ENV_SOCKET, Failure, FailureKind, FromWorker, ToWorker, Totals,
+    Back, Device, ENV_SOCKET, Failure, FailureKind, FromWorker, TierState, ToWorker, Totals,
 };
 use fermata_device::{ContextHandle, DeviceFacts, Driver};
 use fermata_engine::restore::Background;
@@ -410,8 +410,16 @@ impl Worker {
         let status = self.tier.as_ref().map(|tier| tier.status());
         let status = status.unwrap_or_default();
         Ok(FromWorker::Kept(fermata_control::worker::Tier {
+            state: match status.state {
+                fermata_engine::TierState::Complete => TierState::Complete,
+                fermata_engine::TierState::Registering => TierState::Registering,
+                fermata_engine::TierState::Paused => TierState::Paused,
+                fermata_engine::TierState::Full => TierState::Full,
+                fermata_engine::TierState::Failed => TierState::Failed,
+            },
             registered: status.registered,
             ready: status.ready,
+            missing: status.missing,
             limit: status.limit,
             trouble: status.trouble.unwrap_or_default(),
         }))

@@ -66,14 +66,13 @@ struct Kept {
 }
 
 impl Kept {
-    fn refresh(&mut self) {
+    /// Whether there is more to do at once.
+    fn refresh(&mut self) -> bool {
         // It may not have been made yet.
         if self.store.is_none() {
             self.store = Store::open(&self.folder, false).ok();
         }
-        if let Some(store) = &self.store {
-            self.tier.refresh(store);
-        }
+        self.tier.refresh(self.store.as_ref())
     }
 }
 
@@ -82,8 +81,8 @@ fn keep(inbox: &Receiver<Order>) {
     loop {
         let order = match &mut kept {
             Some(kept) => {
-                kept.refresh();
-                inbox.recv_timeout(TURN)
+                let more = kept.refresh();
+                inbox.recv_timeout(if more { Duration::ZERO } else { TURN })
             }
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };

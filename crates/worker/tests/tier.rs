@@ -9,71 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use common::place::{Place, keep, keep_until};
 use common::{Program, Worker};
-use fermata_control::worker::{
-    Failure, FailureKind, FromWorker, Order, Pace, Stand, Tier, ToWorker,
-};
+use fermata_control::worker::{Failure, FailureKind, FromWorker, Order, Pace, Stand, ToWorker};
+use fermata_store::ChunkId;
 use fermata_store::image::ChunkTable;
-use fermata_store::{ChunkId, Store};
-
-/// A store in memory, and folders for images.
-struct Place {
-    folder: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let place = Self { folder };
-        drop(place.open());
-        place
-    }
-
-    fn store(&self) -> String {
-        self.path("store")
-    }
-
-    fn open(&self) -> Store {
-        Store::open(Path::new(&self.store()), true).unwrap()
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_string_lossy().into_owned()
-    }
-
-    fn image(&self, name: &str) -> String {
-        let path = self.path(name);
-        std::fs::create_dir(&path).unwrap();
-        path
-    }
-
-    /// Sets a pack of this length aside, as `prepare` does with longer ones.
-    fn ready(&self, number: u8, bytes: u64) {
-        let folder = PathBuf::from(self.store()).join("ready");
-        std::fs::create_dir_all(&folder).unwrap();
-        let name = format!("{number:032x}.pack");
-        let file = std::fs::File::create_new(folder.join(name)).unwrap();
-        // What it held before must not matter.
-        file.write_all_at(&vec![0xee; bytes as usize], 0).unwrap();
-    }
-}
-
-fn keep(worker: &mut Worker, place: &Place, limit: u64) -> Tier {
-    let store = place.store();
-    match worker.ask(ToWorker::Keep { store, limit }) {
-        FromWorker::Kept(tier) => tier,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Waits until so much is ready in the worker.
-fn keep_until(worker: &mut Worker, place: &Place, ready: u64) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while keep(worker, place, 1 << 40).ready < ready {
-        assert!(Instant::now() < until, "{:?}", keep(worker, place, 0));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// Device memory with content of every kind: whole chunks, an odd tail, zeros, the same twice.
 fn fill(program: &Program) -> Vec<(u64, Vec<u8>)> {
@@ -312,6 +252,9 @@ fn what_cannot_be_registered_is_told_and_taken_the_ordinary_way() {
     let image = place.image("image");
     saved(&mut worker, &place, &image);
     verify(&place, &image);
+    // It is tried again, and no trouble is told any more.
+    place.ready(2, 32 << 20);
+    keep_until(&mut worker, &place, 32 << 20);
 }
 
 fn mapped_bytes(pid: u32) -> u64 {

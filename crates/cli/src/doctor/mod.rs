@@ -9,6 +9,7 @@ mod system;
 
 use fermata_control::Paths;
 use fermata_control::user::{Check, CheckState, FromDaemon, Verb};
+use fermata_control::worker::TierState;
 
 use crate::daemon::{Daemon, unexpected};
 use crate::failure::Failure;
@@ -61,6 +62,15 @@ pub fn daemon(daemon: &Daemon, printer: &Printer) -> Result<Check, Failure> {
                 units::bytes(tier.registered),
                 units::bytes(tier.limit)
             );
+            if tier.missing > 0 {
+                let why = match tier.state {
+                    TierState::Full => "the limit is reached",
+                    TierState::Paused => "a checkpoint or restore goes first",
+                    TierState::Failed => "they are tried again",
+                    TierState::Registering | TierState::Complete => "they are coming",
+                };
+                text += &format!("; {} are not registered, {why}", units::bytes(tier.missing));
+            }
             if tier.trouble.is_empty() {
                 return Ok(ok("daemon", text));
             }

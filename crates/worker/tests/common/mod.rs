@@ -1,6 +1,9 @@
 //! A worker process, the daemon's end of its conversation, and the program's end of its ring.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod place;
+pub mod scene;
+
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -14,7 +17,7 @@ use fermata_abi::op::{
 };
 use fermata_control::Connection;
 use fermata_control::worker::{FromWorker, Pace, ToWorker};
-use fermata_wire::{Config, FromProgram, Producer, Side, create};
+use fermata_wire::{Config, FromProgram, Producer, Side, create, renew};
 
 pub const CONTEXT: u64 = 0x100;
 pub const MODULE: u64 = 0x101;
@@ -85,6 +88,9 @@ fn worker() -> PathBuf {
 
 pub struct Worker {
     child: Child,
+    /// The program's ring while there is one, and of one that has let go of it.
+    ring: Option<OwnedFd>,
+    kept: Option<OwnedFd>,
     pub daemon: Connection<FromWorker, ToWorker>,
 }
 
@@ -115,6 +121,8 @@ impl Worker {
         drop(theirs);
         let mut worker = Self {
             child,
+            ring: None,
+            kept: None,
             daemon: Connection::new(OwnedFd::from(ours), "worker"),
         };
         let driver = driver().to_string_lossy().into_owned();
@@ -173,12 +181,20 @@ impl Worker {
     }
 
     pub fn attach_with_output(&mut self, output: OwnedFd) -> Program {
-        let ring = create(&Config {
+        let config = Config {
             ring: 1 << 20,
             slots: 16,
             staging: 4 << 20,
-        })
-        .unwrap();
+        };
+        // The daemon does so, too: what is registered of it stays.
+        let ring = match self.kept.take() {
+            Some(ring) => {
+                renew(ring.as_fd(), &config).unwrap();
+                ring
+            }
+            None => create(&config).unwrap(),
+        };
+        self.ring = Some(ring.try_clone().unwrap());
         let (theirs, ours) = Side::pair().unwrap();
         let fds = [ring.as_fd(), theirs.as_fd(), output.as_fd()];
         self.daemon.send(&ToWorker::Attach, &fds).unwrap();
@@ -210,6 +226,7 @@ impl Worker {
         assert_eq!(program.ask(&Op::Drain), Answer::None);
         assert_eq!(self.ask(ToWorker::Detach), FromWorker::Detached);
         drop(program);
+        self.kept = self.ring.take();
     }
 }
 

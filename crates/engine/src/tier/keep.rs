@@ -1,0 +1,285 @@
+//! The tier follows its store: what has come is mapped and registered, what is gone is given back.
+//!
+//! ```text
+//!  refresh: list the packs ─► give back windows of those that are gone ─► register those without one
+//!              ▲                                                             │ each; for a while
+//!              └───────────── the list is old, and there is more ◄───────────┘
+//! ```
+//! Packs are written, cut, renamed and removed by others meanwhile. A pack that is not any more what the list
+//! says is no failure: the next list tells. A failure is tried again soon, at once when something was given
+//! back, and not so soon when it fails again.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fermata_abi::sys::driver as cu;
+use fermata_device::{PinnedPool, Window};
+use fermata_store::{FileKey, PackFile, PackId, Store};
+
+use super::{BASE, END, Entry, Tier, Trouble, WINDOWS};
+use crate::{CHUNK, STAGING_BUFFERS};
+
+/// Addresses between the starts of windows are multiples of this.
+const STEP: u64 = 2 << 20;
+/// How often another address is tried where something else lies.
+const ADDRESSES: u32 = 64;
+/// A failure is tried again after this time, after twice that, and so on up to the second.
+const PATIENCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
+/// Between two registrations others get the driver.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How often it is looked whether a checkpoint or restore is over.
+const BUSY_TURN: Duration = Duration::from_millis(5);
+/// After this time a list of packs is made anew.
+const FRESH: Duration = Duration::from_millis(250);
+
+/// What came of a pack.
+enum Added {
+    Registered,
+    /// It has a window, or holds nothing.
+    Known,
+    /// The limit leaves no room.
+    NoRoom,
+    /// It is not any more what the list says.
+    Changed,
+    /// What the system says.
+    NotMapped(String),
+}
+
+impl Tier {
+    /// Brings the windows up to date with the store (none: one that is not there yet); true if there is more
+    /// to do at once. Registering takes 30 to 90 ms per GiB; it is meant for a thread of its own, whose
+    /// current context it changes, and stands back while a checkpoint or restore is under way. What does not
+    /// work is in [`Tier::status`].
+    pub fn refresh(&self, store: Option<&Store>) -> bool {
+        let begun = Instant::now();
+        let files = match store.map_or_else(|| Ok(Vec::new()), Store::pack_files) {
+            Ok(files) => files,
+            Err(error) => {
+                self.failed(format!("cannot list the packs: {error}"));
+                return false;
+            }
+        };
+        self.take_stock(&files);
+        if self.waits() {
+            return false;
+        }
+        let (mut full, mut trouble) = (false, None);
+        for file in &files {
+            if self.busy.load(Ordering::Acquire) > 0 {
+                return false;
+            }
+            match self.add(file) {
+                Ok(Added::Registered) if begun.elapsed() > FRESH => return true,
+                Ok(Added::Registered | Added::Known | Added::Changed) => {}
+                Ok(Added::NoRoom) => full = true,
+                Ok(Added::NotMapped(why)) => trouble = Some(why),
+                // Others would fare no better.
+                Err(why) => {
+                    self.failed(why);
+                    return false;
+                }
+            }
+        }
+        match trouble {
+            Some(why) => self.failed(why),
+            None => {
+                let mut state = self.state.lock();
+                (state.full, state.trouble) = (full, None);
+            }
+        }
+        false
+    }
+
+    /// Notes what there is, and gives back what is gone.
+    fn take_stock(&self, files: &[PackFile]) {
+        let given_up = self.give_back(files);
+        let room = !given_up.is_empty();
+        // Unregistering takes its time, without the lock.
+        drop(given_up);
+        let mut state = self.state.lock();
+        state.listed = Some(files.iter().map(|it| (it.key, it.bytes)).collect());
+        if let Some(trouble) = state.trouble.as_mut().filter(|_| room) {
+            trouble.times = 0;
+        }
+    }
+
+    /// Removes windows whose file is gone or cut, and takes names anew.
+    fn give_back(&self, files: &[PackFile]) -> Vec<Entry> {
+        let ready: HashMap<FileKey, PackId> = files
+            .iter()
+            .filter(|f| f.ready)
+            .map(|f| (f.key, f.id))
+            .collect();
+        let mut state = self.state.lock();
+        let mut gone = Vec::new();
+        for (key, entry) in &mut state.entries {
+            entry.ready = ready.get(key).copied();
+            // One in use goes the next time.
+            if !whole(&entry.window) && Arc::strong_count(&entry.window) == 1 {
+                gone.push(*key);
+            }
+        }
+        gone.iter()
+            .filter_map(|key| state.entries.remove(key))
+            .collect()
+    }
+
+    /// Maps and registers a file that has no window.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn add(&self, file: &PackFile) -> Result<Added, String> {
+        if file.bytes == 0 || self.state.lock().entries.contains_key(&file.key) {
+            return Ok(Added::Known);
+        }
+        let Some(room) = self.make_room(file) else {
+            return Ok(Added::NoRoom);
+        };
+        // Without the lock, as in `take_stock`.
+        drop(room);
+        let window = match self.map(file) {
+            Ok(Some(window)) => Arc::new(window),
+            Ok(None) => return Ok(Added::Changed),
+            Err(error) => {
+                let why = format!("cannot map `{}`: {error}", file.path.display());
+                return Ok(Added::NotMapped(why));
+            }
+        };
+        loop {
+            while self.busy.load(Ordering::Acquire) > 0 {
+                std::thread::sleep(BUSY_TURN);
+            }
+            let more = whole(&window).then(|| window.register_next());
+            match more {
+                Some(Ok(true)) => std::thread::sleep(PAUSE),
+                Some(Ok(false)) => break,
+                Some(Err(error)) if whole(&window) => {
+                    let path = file.path.display();
+                    return Err(format!("cannot register `{path}` with the driver: {error}"));
+                }
+                None | Some(Err(_)) => return Ok(Added::Changed),
+            }
+        }
+        self.make_staging();
+        let mut state = self.state.lock();
+        state.count += 1;
+        let entry = Entry {
+            window,
+            ready: file.ready.then_some(file.id),
+            age: state.count,
+        };
+        state.entries.insert(file.key, entry);
+        Ok(Added::Registered)
+    }
+
+    /// Touching and pinning them takes longer than a program should stand still for. Whoever finds none makes
+    /// some then.
+    fn make_staging(&self) {
+        let bytes = STAGING_BUFFERS as u64 * CHUNK;
+        let mut places = (BASE..WINDOWS).step_by(bytes as usize);
+        while self.staging.get().is_none()
+            && let Some(place) = places.next()
+        {
+            match PinnedPool::at(&self.driver, place, STAGING_BUFFERS, CHUNK as usize) {
+                // Only this thread makes them.
+                Ok(pool) => drop(self.staging.set(pool)),
+                // A driver puts its own where it likes.
+                Err(error) if error.code == cu::CUDA_ERROR_ALREADY_MAPPED => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Windows to be given back before the file gets one; `None` if there is no room. Ready packs take the
+    /// place of published ones, the oldest first.
+    fn make_room(&self, file: &PackFile) -> Option<Vec<Entry>> {
+        let mut state = self.state.lock();
+        let used: u64 = state.entries.values().map(|e| e.window.len()).sum();
+        let mut excess = (used + file.bytes).saturating_sub(self.limit);
+        if excess == 0 {
+            return Some(Vec::new());
+        }
+        let mut old: Vec<(u64, FileKey, u64)> = state
+            .entries
+            .iter()
+            .filter(|(_, e)| file.ready && e.ready.is_none() && Arc::strong_count(&e.window) == 1)
+            .map(|(key, e)| (e.age, *key, e.window.len()))
+            .collect();
+        old.sort_unstable();
+        if old.iter().map(|(_, _, bytes)| bytes).sum::<u64>() < excess {
+            return None;
+        }
+        let mut evicted = Vec::new();
+        for (_, key, bytes) in old {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(bytes);
+            evicted.extend(state.entries.remove(&key));
+        }
+        Some(evicted)
+    }
+
+    /// `None` if the file is gone, or another.
+    fn map(&self, file: &PackFile) -> std::io::Result<Option<Window>> {
+        for _ in 0..ADDRESSES {
+            let opened = match OpenOptions::new().read(true).write(true).open(&file.path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+                other => other?,
+            };
+            let stat = rustix::fs::fstat(&opened)?;
+            if FileKey::of(&stat) != file.key || bytes(&stat) < file.bytes {
+                return Ok(None);
+            }
+            let address = self.place(file.bytes);
+            match Window::map(&self.driver, self.context, opened, address, file.bytes) {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                other => return other.map(Some),
+            }
+        }
+        Err(std::io::ErrorKind::AddrInUse.into())
+    }
+
+    /// Where a window of so many bytes is tried next.
+    fn place(&self, bytes: u64) -> u64 {
+        let mut state = self.state.lock();
+        let span = bytes.next_multiple_of(STEP);
+        if state.next + span > END {
+            state.next = WINDOWS;
+        }
+        let address = state.next;
+        state.next += span;
+        address
+    }
+
+    fn failed(&self, what: String) {
+        let mut state = self.state.lock();
+        let times = state.trouble.as_ref().map_or(0, |it| it.times) + 1;
+        let at = Instant::now();
+        state.trouble = Some(Trouble { what, at, times });
+    }
+
+    /// Whether the last failure is too fresh to try again.
+    fn waits(&self) -> bool {
+        let state = self.state.lock();
+        state.trouble.as_ref().is_some_and(|it| {
+            let doubled = 2u32.saturating_pow(it.times.saturating_sub(1));
+            let patience = PATIENCE[0].saturating_mul(doubled).min(PATIENCE[1]);
+            it.times > 0 && it.at.elapsed() < patience
+        })
+    }
+}
+
+fn bytes(stat: &rustix::fs::Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// Whether the window's file has a name, and all that is mapped of it.
+fn whole(window: &Window) -> bool {
+    let stat = rustix::fs::fstat(window.file().as_fd());
+    stat.is_ok_and(|it| it.st_nlink > 0 && bytes(&it) >= window.len())
+}

@@ -1,0 +1,242 @@
+//! A session of chunks over a slow link, captured with `cow`, and a kernel that stores where no argument points.
+
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::{Blob, Launch, Op};
+use fermata_control::worker::{FromWorker, Pace, ToWorker, Totals, Validate, Way};
+use fermata_graph::{Graph, KernelNode, NodeKind};
+
+use super::{Answer, CONTEXT, LEGACY, Program, Worker, words};
+
+pub const CHUNK: u64 = 4 << 20;
+/// So many that the last is not on its way when the first ones are there.
+pub const BUFFERS: u64 = 24;
+/// Bytes a second: a chunk takes an eighth of a second.
+pub const LINK: (&str, &str) = ("FERMATA_SOFTGPU_HOST_LINK", "32M");
+pub const MODULE: u64 = 0x301;
+pub const STRAY: u64 = 0x302;
+pub const EXEC: u64 = 0x600;
+
+/// Stores `value` where the address in `table` leads.
+pub const PTX: &[u8] = b".version 7.0
+.target sm_75
+.address_size 64
+.visible .entry stray(.param .u64 table, .param .u32 value)
+{
+    .reg .b32 %r1;
+    .reg .b64 %d<4>;
+    ld.param.u64 %d1, [table];
+    ld.param.u32 %r1, [value];
+    cvta.to.global.u64 %d2, %d1;
+    ld.global.u64 %d3, [%d2];
+    st.global.u32 [%d3], %r1;
+    ret;
+}
+";
+
+/// A session of [`BUFFERS`] chunks, and a table with the address of the last.
+pub struct Scene {
+    pub worker: Worker,
+    pub folder: tempfile::TempDir,
+    pub buffers: Vec<u64>,
+    pub table: u64,
+}
+
+impl Scene {
+    pub fn new() -> (Self, Program) {
+        Self::of(BUFFERS, LINK)
+    }
+
+    /// A session of `count` chunks.
+    pub fn of(count: u64, link: (&str, &str)) -> (Self, Program) {
+        Self::over(Worker::start_with(true, &[link]), count)
+    }
+
+    /// The same in this worker.
+    pub fn over(mut worker: Worker, count: u64) -> (Self, Program) {
+        let program = worker.attach();
+        program.set_up();
+        let load = Op::ModuleLoad {
+            module: MODULE,
+            context: CONTEXT,
+            image: Blob::Inline(PTX),
+            beside: false,
+        };
+        assert!(matches!(program.ask(&load), Answer::Module(_)));
+        let get = Op::FunctionGet {
+            function: STRAY,
+            module: MODULE,
+            name: "stray",
+        };
+        assert!(matches!(program.ask(&get), Answer::Function(_)));
+        let table = program.alloc(4096);
+        let buffers: Vec<u64> = (0..count).map(|_| program.alloc(CHUNK)).collect();
+        if let Some(last) = buffers.last() {
+            program.write(table, &last.to_le_bytes());
+        }
+        let scene = Self {
+            worker,
+            folder: tempfile::tempdir().unwrap(),
+            buffers,
+            table,
+        };
+        (scene, program)
+    }
+
+    /// Fills the n-th chunk with `base` + n, so that the store has none of them.
+    pub fn fill(&self, program: &Program, base: u32) {
+        for (value, address) in (base..).zip(&self.buffers) {
+            let fill = Op::Fill {
+                address: *address,
+                pitch: 0,
+                element: 4,
+                value,
+                width: CHUNK / 4,
+                height: 1,
+                stream: LEGACY,
+                answered: true,
+            };
+            assert_eq!(program.ask(&fill), Answer::None);
+        }
+    }
+
+    pub fn last(&self) -> u64 {
+        self.buffers[self.buffers.len() - 1]
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_string_lossy().into_owned()
+    }
+
+    /// Begins a capture with `cow`; the program runs on.
+    pub fn begin(&mut self, program: Program, image: &str, validate: Validate) -> Program {
+        self.begin_with(program, image, validate, 64 << 20)
+    }
+
+    /// The same with a pool of so many bytes.
+    pub fn begin_with(
+        &mut self,
+        program: Program,
+        image: &str,
+        validate: Validate,
+        pool_bytes: u64,
+    ) -> Program {
+        let (store, image) = (self.path("store"), self.path(image));
+        std::fs::create_dir(&image).unwrap();
+        let prepare = ToWorker::Prepare {
+            store,
+            way: Some(Way::Cow),
+            pool_bytes,
+            validate,
+        };
+        let way = Way::Cow;
+        assert_eq!(self.worker.ask(prepare), FromWorker::Prepared { way });
+        self.worker.detach(program);
+        let begun = self.worker.ask(ToWorker::Begin { image });
+        assert_eq!(begun, FromWorker::Begun { way });
+        self.worker.attach()
+    }
+
+    /// Looks until `enough` bytes are copied, or the end.
+    pub fn look(&mut self, enough: u64) -> FromWorker {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            assert!(Instant::now() < until, "the capture does not end");
+            match self.worker.ask(ToWorker::Look) {
+                FromWorker::Capturing { done, .. } if done < enough => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Chunks that a capture under way has copied.
+    pub fn copied(&mut self) -> u64 {
+        match self.look(0) {
+            FromWorker::Capturing { done, .. } => done / CHUNK,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Ends an overtaken capture as the daemon does; what the image says of its validation.
+    pub fn stop(&mut self, program: Program, image: &str) -> (Program, Totals) {
+        self.worker.detach(program);
+        let (store, image) = (self.path("store"), self.path(image));
+        match self.worker.save(&store, &image) {
+            FromWorker::Saved(totals) => (self.worker.attach(), totals),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The first word of the last buffer in an image, and of the first.
+    pub fn words_in(&self, image: &str) -> (u32, u32) {
+        let mut worker = Worker::start();
+        let (store, image) = (self.path("store"), self.path(image));
+        let pace = Pace::Eager;
+        let loaded = worker.ask(ToWorker::Load { store, image, pace });
+        assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+        let program = worker.attach();
+        let first = |address| words(&program.read(address, 4))[0];
+        let found = (first(self.last()), first(self.buffers[0]));
+        worker.detach(program);
+        found
+    }
+
+    pub fn stray(&self, program: &Program, value: u32) {
+        let mut params = self.table.to_le_bytes().to_vec();
+        params.extend_from_slice(&value.to_le_bytes());
+        program.post(&Op::Launch {
+            launch: Launch {
+                function: STRAY,
+                grid: [1, 1, 1],
+                block: [1, 1, 1],
+                shared: 0,
+                cooperative: false,
+                params: &params,
+                attributes: Vec::new(),
+            },
+            stream: LEGACY,
+        });
+        assert_eq!(
+            program.ask(&Op::StreamSync { stream: LEGACY }),
+            Answer::None
+        );
+    }
+}
+
+impl Scene {
+    /// Instantiates a graph of the kernel, which is to store `value`.
+    pub fn instantiate(&self, program: &Program, value: u32) {
+        let mut params = self.table.to_le_bytes().to_vec();
+        params.extend_from_slice(&value.to_le_bytes());
+        let mut graph = Graph::new();
+        let kernel = KernelNode {
+            function: STRAY,
+            context: 0,
+            grid: [1, 1, 1],
+            block: [1, 1, 1],
+            shared_bytes: 0,
+            params,
+            attributes: Vec::new(),
+        };
+        graph.add(NodeKind::Kernel(kernel), &[]).unwrap();
+        let graph = postcard::to_stdvec(&graph).unwrap();
+        let instantiate = Op::GraphInstantiate {
+            exec: EXEC,
+            context: CONTEXT,
+            graph: Blob::Inline(&graph),
+            flags: 0,
+        };
+        assert_eq!(program.ask(&instantiate), Answer::None);
+    }
+
+    pub fn replay(&self, program: &Program) {
+        program.post(&Op::GraphLaunch {
+            exec: EXEC,
+            stream: LEGACY,
+        });
+        let synced = program.ask(&Op::StreamSync { stream: LEGACY });
+        assert_eq!(synced, Answer::None);
+    }
+}

@@ -73,8 +73,6 @@ pub(crate) struct Place {
     pub base: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Devices that write memory of this one.
-    pub reachers: Vec<u32>,
 }
 
 /// Bytes set aside by device, and addresses of pools that are gone; shared with the threads that make and
@@ -164,10 +162,9 @@ impl DevicePool {
             place.set_aside.add(device, len);
             pool.memory.push(memory);
             pool.bytes += len;
-            // Whoever can write the program's memory can be told to copy it aside first.
             driver
                 .map(base + at, len, 0, memory)
-                .and_then(|()| driver.set_access(base + at, len, access, &place.reachers))
+                .and_then(|()| driver.set_access(base + at, len, access, &[device]))
                 .map_err(EngineError::driver(&*operation))?;
             at += len;
             std::thread::sleep(BREATH);

@@ -114,7 +114,6 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
                 context: reach.context(*device)?,
                 base: base.map_err(EngineError::memory("find addresses for copies aside"))?,
                 bytes,
-                reachers: site.live.space.reachers(*device),
             });
         }
     }

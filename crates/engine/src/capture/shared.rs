@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Handle, StreamRef};
-use fermata_device::{ContextHandle, Driver, EventHandle};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{ContextHandle, Driver, EventHandle, StreamHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::map::{ChunkMap, Mark};
@@ -14,14 +15,14 @@ use super::vouch::Vouched;
 use super::{Purpose, Stall};
 use crate::EngineError;
 
-/// A point in a stream.
+/// A point in a stream of ours, after copies aside.
 #[derive(Debug)]
 pub(crate) struct MarkEvent {
     pub event: EventHandle,
     pub context: ContextHandle,
+    pub copies: StreamHandle,
+    /// The program's stream whose operation they were made for, and which waits for them.
     pub stream: StreamRef,
-    /// The event is in the stream; before that, only the whole context's work says when the copies have ended.
-    pub recorded: bool,
     pub passed: bool,
 }
 
@@ -205,7 +206,7 @@ impl Inner {
                 .set_current(mark.context)
                 .and_then(|()| driver.query_event(mark.event));
             // A failed context is noticed by the copy that follows.
-            mark.passed = asked.is_ok();
+            mark.passed = !asked.is_err_and(|error| error.code == cu::CUDA_ERROR_NOT_READY);
         }
         mark.passed
     }

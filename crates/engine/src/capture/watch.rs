@@ -2,19 +2,23 @@
 //!
 //! ```text
 //!  operation ─► what does it write? ─┬─ nothing the image needs ───────────────► go
-//!               (access sets)        ├─ untouched pieces ─► copy aside, in its stream, before it
-//!                                    ├─ pieces being copied aside elsewhere ─► its stream waits for them
+//!               (access sets)        ├─ untouched pieces ─► copy aside; its stream waits for that
+//!                                    ├─ pieces being copied aside already ─► its stream waits for them
 //!                                    ├─ pieces being copied to the host ─► ask again
 //!                                    └─ no room aside ─► these pieces next; ask again
 //! ```
-//! (PhoenixOS, section 4.2.) For an image of the end, writes are noted instead and nothing waits.
+//! (PhoenixOS, section 4.2.) Copies aside go into a stream of our own on the piece's device, which waits for
+//! nobody: in the operation's stream they would come after whatever that stream waits for, and another stream
+//! that writes the same piece would wait for it too, which the program has never asked for. For an image of
+//! the end, writes are noted instead and nothing waits.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Launch, Op, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
-use fermata_device::{Driver, DriverError, EventHandle, StreamHandle};
+use fermata_device::{ContextHandle, Driver, DriverError, EventHandle, StreamHandle};
 
 use super::Purpose;
 use super::checker::{Checker, kernels_of};
@@ -31,6 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ENDING: Duration = Duration::from_secs(30);
 /// Copies of the program from this many bytes up go before ours.
 const NOTABLE: u64 = 1 << 20;
+/// A priority that the driver makes the highest there is (`cuStreamCreateWithPriority`): a program's operations wait
+/// for what is in such a stream, which should not share a hardware queue with theirs.
+const HIGHEST: i32 = -100;
 /// Bytes a second that a link is taken to move, when transfers of the program are given way to.
 const LINK: f64 = 50e9;
 
@@ -40,6 +47,8 @@ pub(crate) struct Watch {
     predictor: Box<Predictor>,
     /// Physical memory made reachable for the copies.
     exposed: Option<Exposed>,
+    /// For copies aside, by context.
+    streams: HashMap<ContextHandle, StreamHandle>,
     touched: Vec<usize>,
     waiting_since: Option<Instant>,
     /// Launches twins, if they are to vouch for the image.
@@ -61,6 +70,7 @@ impl Watch {
             shared,
             predictor,
             exposed: Some(exposed),
+            streams: HashMap::new(),
             touched: Vec::new(),
             waiting_since: None,
         }
@@ -78,22 +88,44 @@ impl Watch {
             let mut inner = self.shared.inner.lock();
             (inner.pressed, inner.relieved) = (true, None);
         }
+        self.waits_too_long();
         // Even after the attempt is given up, what is being read must stay until it has been read.
-        self.not_yet();
         Passage::NotYet
     }
 
     fn not_yet(&mut self) -> Passage {
+        match self.waits_too_long() {
+            true => self.go(),
+            false => Passage::NotYet,
+        }
+    }
+
+    /// Counts the wait; true if it has been too long, and the attempt has been given up for it.
+    fn waits_too_long(&mut self) -> bool {
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
         self.shared.inner.lock().waiting.get_or_insert(since);
-        if since.elapsed() > PATIENCE {
+        let long = since.elapsed() > PATIENCE;
+        if long {
             self.shared.make_way(&format!(
                 "an operation of the program would have waited longer than {} s",
                 PATIENCE.as_secs()
             ));
-            return self.go();
         }
-        Passage::NotYet
+        long
+    }
+
+    /// The stream for copies aside in `context`, which is current.
+    fn aside_stream(
+        &mut self,
+        driver: &Driver,
+        context: ContextHandle,
+    ) -> Result<StreamHandle, DriverError> {
+        if let Some(stream) = self.streams.get(&context) {
+            return Ok(*stream);
+        }
+        let stream = driver.create_stream(cu::CU_STREAM_NON_BLOCKING, HIGHEST)?;
+        self.streams.insert(context, stream);
+        Ok(stream)
     }
 
     fn go(&mut self) -> Passage {
@@ -151,7 +183,7 @@ impl Watch {
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.inner.lock();
         let inner = &mut *inner;
-        let mut aside: Vec<(usize, Slot)> = Vec::new();
+        let mut aside: BTreeMap<u32, Vec<(usize, Slot)>> = BTreeMap::new();
         let mut waits: Vec<EventHandle> = Vec::new();
         let mut late = false;
         for index in self.touched.drain(..) {
@@ -166,9 +198,10 @@ impl Watch {
                 }
                 State::Untouched => {
                     let piece = *inner.map.piece(index);
-                    let pool = inner.pool(device_of(&piece));
+                    let device = device_of(&piece);
+                    let pool = inner.pool(device);
                     match pool.and_then(|pool| pool.take(piece.len as u64)) {
-                        Some(slot) => aside.push((index, slot)),
+                        Some(slot) => aside.entry(device).or_default().push((index, slot)),
                         None => {
                             inner.map.want(index);
                             late = true;
@@ -182,20 +215,22 @@ impl Watch {
         for event in waits {
             driver.stream_wait(handle, event, 0)?;
         }
-        if !aside.is_empty() {
-            let context = site.live.enter(stream.context)?.handle;
+        for (device, aside) in aside {
+            let context = site.live.enter_device(device)?.handle;
+            let copies = self.aside_stream(&driver, context)?;
             let mark = inner.marks.len();
             // Noted first: whatever fails from here on, the pool is not given back before its copies end.
             inner.marks.push(MarkEvent {
                 event: driver.create_event(cu::CU_EVENT_DISABLE_TIMING)?,
                 context,
+                copies,
                 stream,
-                recorded: false,
                 passed: false,
             });
-            copy_aside(&driver, &inner.map, &aside, handle)?;
-            driver.record_event(inner.marks[mark].event, handle, 0)?;
-            inner.marks[mark].recorded = true;
+            copy_aside(&driver, &inner.map, &aside, copies)?;
+            driver.record_event(inner.marks[mark].event, copies, 0)?;
+            site.live.enter(stream.context)?;
+            driver.stream_wait(handle, inner.marks[mark].event, 0)?;
             for (index, slot) in &aside {
                 inner.map.set_isolated(*index, *slot, mark);
                 inner.stall.isolated_bytes += inner.map.piece(*index).len as u64;
@@ -420,12 +455,14 @@ impl Gate for Watch {
         for mark in marks {
             if !mark.passed && driver.set_current(mark.context).is_ok() {
                 // Memory must not go before the copies into it have ended; a dead context has none.
-                let _ = match mark.recorded {
-                    true => driver.synchronize_event(mark.event),
-                    false => driver.synchronize_context(),
-                };
+                let _ = driver.synchronize_stream(mark.copies);
             }
             let _ = driver.destroy_event(mark.event);
+        }
+        for (context, stream) in std::mem::take(&mut self.streams) {
+            if driver.set_current(context).is_ok() {
+                let _ = driver.destroy_stream(stream);
+            }
         }
         site.live.forget_current();
         // Nothing is copied to them any more; they go behind.

@@ -133,6 +133,8 @@ impl Sink {
         if let Err(error) = taken {
             self.team.flow.fail(error);
         }
+        // What a failure has left under way is waited for: when this returns, nothing is read any more.
+        self.flying.clear();
         self.team.flow.outcome()
     }
 

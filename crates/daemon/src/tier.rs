@@ -94,6 +94,10 @@ impl MemoryTier {
         if least.trouble.is_empty() && !filling.trouble.is_empty() {
             (least.state, least.trouble) = (TierState::Failed, filling.trouble.clone());
         }
+        if filling.running && least.state == TierState::Complete {
+            // There is more to come.
+            least.state = TierState::Registering;
+        }
         Some(least)
     }
 

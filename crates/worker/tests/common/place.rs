@@ -44,19 +44,24 @@ impl Place {
     pub fn ready(&self, number: u8, bytes: u64) {
         let folder = PathBuf::from(self.store()).join("ready");
         std::fs::create_dir_all(&folder).unwrap();
-        let name = format!("{number:032x}.pack");
-        let file = std::fs::File::create_new(folder.join(name)).unwrap();
+        // Under its name once it is whole.
+        let new = self.path("new");
+        let file = std::fs::File::create_new(&new).unwrap();
         // What it held before must not matter.
         file.write_all_at(&vec![0xee; bytes as usize], 0).unwrap();
+        std::fs::rename(new, folder.join(format!("{number:032x}.pack"))).unwrap();
     }
 
     /// The same, of nothing: only its length is there.
     pub fn ready_hollow(&self, number: u8, bytes: u64) {
         let folder = PathBuf::from(self.store()).join("ready");
         std::fs::create_dir_all(&folder).unwrap();
-        let name = format!("{number:032x}.pack");
-        let file = std::fs::File::create_new(folder.join(name)).unwrap();
-        file.set_len(bytes).unwrap();
+        let new = self.path("new");
+        std::fs::File::create_new(&new)
+            .unwrap()
+            .set_len(bytes)
+            .unwrap();
+        std::fs::rename(new, folder.join(format!("{number:032x}.pack"))).unwrap();
     }
 
     /// Removes a folder of an image, and all chunks that no image needs.

@@ -25,7 +25,7 @@ const TURN: Duration = Duration::from_millis(5);
 
 /// How a capture has ended.
 enum Followed {
-    Saved(Totals),
+    Saved(Box<Totals>),
     Ahead,
     Overtaken(u64),
 }
@@ -112,7 +112,7 @@ impl Taking<'_> {
             Ok(Followed::Saved(totals)) => {
                 self.phases
                     .moved("capture", totals.device_bytes + totals.host_bytes);
-                parts.device = totals;
+                parts.device = *totals;
                 Ok(parts)
             }
             Ok(Followed::Overtaken(buffers)) if parts.resumed => {
@@ -149,7 +149,7 @@ impl Taking<'_> {
                             (last, since) = (done, Instant::now());
                         }
                     }
-                    FromWorker::Saved(totals) => return Ok(Followed::Saved(totals)),
+                    FromWorker::Saved(totals) => return Ok(Followed::Saved(Box::new(totals))),
                     FromWorker::Ahead => return Ok(Followed::Ahead),
                     FromWorker::Overtaken { buffers } => return Ok(Followed::Overtaken(buffers)),
                     other => return Err(unexpected(&other)),

@@ -1,12 +1,15 @@
-//! The open files that CRIU has recorded in an image (`files.img`), to tell which have changed since.
+//! The open files that CRIU has recorded in an image (`files.img`): which have changed since, and where sockets are.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | two magic numbers |
-//! | 8 | 4 + n | length and record, repeated to the end; field numbers as in `regfile.proto` |
+//! | 8 | 4 + n | length and record, repeated to the end; field numbers as in `fdinfo.proto`, `regfile.proto`, `sk-unix.proto` |
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
@@ -30,9 +33,17 @@ struct RegularFile {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+struct UnixSocket {
+    #[prost(bytes = "vec", optional, tag = "11")]
+    name: Option<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 struct Entry {
     #[prost(message, optional, tag = "3")]
     regular: Option<RegularFile>,
+    #[prost(message, optional, tag = "16")]
+    socket: Option<UnixSocket>,
 }
 
 /// A file whose size is not what it was at the dump.
@@ -57,7 +68,8 @@ pub struct ChangedFile {
 /// CRIU's list cannot be read.
 pub fn changed(host: &Path, except: &Path) -> io::Result<Vec<ChangedFile>> {
     let mut changed: Vec<ChangedFile> = Vec::new();
-    for file in decode(&fs::read(host.join(FILE))?)? {
+    let entries = decode(&fs::read(host.join(FILE))?)?;
+    for file in entries.into_iter().filter_map(|entry| entry.regular) {
         let (Some(name), Some(recorded)) = (file.name, file.size) else {
             continue;
         };
@@ -80,7 +92,22 @@ pub fn changed(host: &Path, except: &Path) -> io::Result<Vec<ChangedFile>> {
     Ok(changed)
 }
 
-fn decode(bytes: &[u8]) -> io::Result<Vec<RegularFile>> {
+/// Where the dump in `host` has sockets: the absolute paths, each once.
+///
+/// # Errors
+/// CRIU's list cannot be read.
+pub fn sockets(host: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let entries = decode(&fs::read(host.join(FILE))?)?;
+    let names = entries.into_iter().filter_map(|entry| entry.socket?.name);
+    // Abstract ones begin with a zero; others may end with one.
+    let paths = names.map(|name| {
+        let end = name.iter().position(|byte| *byte == 0);
+        PathBuf::from(OsStr::from_bytes(&name[..end.unwrap_or(name.len())]))
+    });
+    Ok(paths.filter(|path| path.is_absolute()).collect())
+}
+
+fn decode(bytes: &[u8]) -> io::Result<Vec<Entry>> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "not CRIU's list of files");
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_le_bytes(
@@ -90,7 +117,7 @@ fn decode(bytes: &[u8]) -> io::Result<Vec<RegularFile>> {
     if word(0) != Some(MAGIC) || word(4).is_none() {
         return Err(bad());
     }
-    let mut files = Vec::new();
+    let mut entries = Vec::new();
     let mut at = 8;
     while at < bytes.len() {
         let length = word(at).ok_or_else(bad)? as usize;
@@ -98,10 +125,10 @@ fn decode(bytes: &[u8]) -> io::Result<Vec<RegularFile>> {
             .get(at + 4..)
             .and_then(|rest| rest.get(..length))
             .ok_or_else(bad)?;
-        files.extend(Entry::decode(record).map_err(|_| bad())?.regular);
+        entries.push(Entry::decode(record).map_err(|_| bad())?);
         at += 4 + length;
     }
-    Ok(files)
+    Ok(entries)
 }
 
 #[cfg(test)]
@@ -109,22 +136,41 @@ mod tests {
     use super::*;
 
     fn list(names: &[(&Path, u64)]) -> Vec<u8> {
+        let regular = |(name, size): &(&Path, u64)| RegularFile {
+            flags: Some(2),
+            position: Some(3),
+            name: Some(name.to_string_lossy().into_owned()),
+            size: Some(*size),
+        };
+        let entries = names.iter().map(|it| Entry {
+            regular: Some(regular(it)),
+            socket: None,
+        });
+        encode(entries)
+    }
+
+    fn encode(entries: impl Iterator<Item = Entry>) -> Vec<u8> {
         let mut bytes = [MAGIC.to_le_bytes(), [1; 4]].concat();
-        for (name, size) in names {
-            let regular = RegularFile {
-                flags: Some(2),
-                position: Some(3),
-                name: Some(name.to_string_lossy().into_owned()),
-                size: Some(*size),
-            };
-            let record = Entry {
-                regular: Some(regular),
-            }
-            .encode_to_vec();
+        for record in entries.map(|entry| entry.encode_to_vec()) {
             bytes.extend((record.len() as u32).to_le_bytes());
             bytes.extend(record);
         }
         bytes
+    }
+
+    #[test]
+    fn sockets_with_paths_are_found() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let names: [&[u8]; 5] = [b"/a/b", b"/a/c\0", b"\0/abstract", b"relative", b"/a/b"];
+        let entries = names.iter().map(|name| Entry {
+            regular: None,
+            socket: Some(UnixSocket {
+                name: Some(name.to_vec()),
+            }),
+        });
+        fs::write(dir.path().join(FILE), encode(entries)).expect("written");
+        let found = sockets(dir.path()).expect("read");
+        assert_eq!(found, ["/a/b", "/a/c"].map(PathBuf::from).into());
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod daemon;
 mod doctor;
 mod driver;
 pub mod failure;
+mod folders;
 mod init;
 mod integrity;
 mod kerndat;

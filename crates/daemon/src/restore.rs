@@ -29,6 +29,7 @@ use crate::criu_files::{self, ChangedFile};
 use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
+use crate::folders::Made;
 use crate::integrity;
 use crate::namespace::{HostImage, Namespace};
 use crate::phases::Phases;
@@ -254,6 +255,7 @@ impl Source {
             .or_fail(FailureKind::User, || {
                 format!("cannot make `{}`", session.log().display())
             })?;
+        let folders = Made::again(&self.image.host()).map_err(no_folder)?;
         let (device, settled) = std::thread::scope(|scope| {
             let host = scope.spawn(|| phases.time("host", || self.host(session, how.lazy)));
             let sound = self.record.agent.map(|_| {
@@ -287,6 +289,7 @@ impl Source {
         };
         let Some(((worker, ends), agent)) = served.zip(self.record.agent) else {
             session.set_state(SessionState::Running);
+            folders.keep();
             return Ok(());
         };
         let attached = process
@@ -308,7 +311,9 @@ impl Source {
             let variables = session.variables.clone();
             self.daemon.pool.refill(worker.driver.clone(), variables);
         }
-        attached.inspect_err(|_| worker.end())
+        attached.inspect_err(|_| worker.end())?;
+        folders.keep();
+        Ok(())
     }
 
     /// Collects the program's status from now on, if it and its image are sound; the answer is its process, if it
@@ -450,6 +455,14 @@ fn discard(daemon: &Daemon, session: &Arc<Session>) {
     daemon.remove(session);
 }
 
+fn no_folder((path, error): (PathBuf, std::io::Error)) -> Failure {
+    let message = format!(
+        "no folder for the program's sockets, `{}`: {error}",
+        path.display()
+    );
+    fail(FailureKind::User, message).hint("make it, with the owner and mode that it had")
+}
+
 fn changed_failure(file: &ChangedFile) -> Failure {
     let message = format!(
         "`{}`, which the program has open, has {} bytes now and had {} at the checkpoint",
@@ -468,7 +481,7 @@ fn explain(failure: Failure) -> Failure {
         return fail(FailureKind::User, message)
             .hint("a file that the program has open was changed since: put back the old version");
     }
-    if message.contains("Can't bind") || message.contains("Address already in use") {
+    if message.contains("Address already in use") {
         return fail(FailureKind::User, message)
             .hint("the program listens on a port that is taken: `ss -lntxp` says by whom; end that, and restore again");
     }

@@ -32,15 +32,16 @@ int main(void) {
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn criu() -> Option<Criu> {
+fn criu() -> Criu {
     let helper = Path::new(env!("CARGO_BIN_EXE_fermatad"));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let packed = root.join(".deps/criu/criu");
-    if !packed.is_file() || !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root and `.deps/criu`");
-        return None;
-    }
-    Some(Criu::at(packed, helper))
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let packed = repository.join(".deps/criu/criu");
+    let root = rustix::process::geteuid().is_root();
+    assert!(
+        packed.is_file() && root,
+        "needs root and `tools/setup.sh criu`"
+    );
+    Criu::at(packed, helper)
 }
 
 fn wait_for(what: &str, condition: impl Fn() -> bool) {
@@ -87,7 +88,7 @@ fn poke(pid: u32, address: u64, state: u32, text: &str) {
 
 #[test]
 fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
-    let Some(criu) = criu() else { return };
+    let criu = criu();
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     let program = compile(dir);
@@ -230,7 +231,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
 
 #[test]
 fn an_image_that_lacks_a_file_leaves_nothing_behind() {
-    let Some(criu) = criu() else { return };
+    let criu = criu();
     let dir = tempfile::tempdir().expect("a folder");
     let host = dir.path().join("host");
     fs::create_dir(&host).expect("made");

@@ -2,7 +2,10 @@
 //! or one with too little memory, files that changed.
 
 use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -14,9 +17,8 @@ use fermata_e2e::scene::Scene;
 
 #[test]
 fn a_full_disk_fails_the_checkpoint_and_nothing_else() -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(());
-    }
+    let root = rustix::process::geteuid().is_root();
+    ensure!(root, "mounting a small file system needs root");
     let scene = Scene::new()?;
     let disk = SmallDisk::mount(scene.sandbox().images(), "1m")?;
     scene.start_slow("heat")?;
@@ -197,4 +199,54 @@ fn another_model_of_device_is_refused() -> Result<()> {
         scene.close()?;
     }
     Ok(())
+}
+
+/// Answers whoever connects to the socket that its argument names.
+const SOCKET: &str = "
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.bind(sys.argv[1])
+s.listen()
+print('listens', flush=True)
+while True:
+    s.accept()[0].sendall(b'here')
+";
+
+#[test]
+fn a_socket_comes_back_although_its_folder_is_gone() -> Result<()> {
+    let scene = Scene::new()?;
+    let folder = scene.sandbox().work().join("sockets");
+    let inner = folder.join("inner");
+    fs::create_dir_all(&inner)?;
+    fs::set_permissions(&inner, fs::Permissions::from_mode(0o700))?;
+    let socket = inner.join("socket");
+    let fermata = scene.fermata();
+    let words = ["-c", SOCKET, socket.to_str().context("path")?];
+    fermata.run("first", Device::Soft, Path::new("/usr/bin/python3"), &words)?;
+    let begun = Instant::now();
+    while !fermata.log("first")?.contains("listens") {
+        ensure!(begun.elapsed() < COMMAND_LIMIT, "it does not listen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    fermata.checkpoint("first", "image", Mode::Stop)?;
+    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fs::remove_dir_all(&folder)?;
+    // What is in its way is named.
+    fs::write(&folder, "a file")?;
+    let refused = scene.try_restore("image", "second")?;
+    ensure!(refused.status == 1, "status {}", refused.status);
+    let said = &refused.stderr;
+    let named = said.contains(inner.to_str().context("path")?) && said.contains("hint:");
+    ensure!(named, "{said}");
+    fs::remove_file(&folder)?;
+    scene
+        .try_restore("image", "second")?
+        .success("fermata restore")?;
+    let mut answer = String::new();
+    UnixStream::connect(&socket)?.read_to_string(&mut answer)?;
+    ensure!(answer == "here", "it answers {answer:?}");
+    let mode = fs::metadata(&inner)?.permissions().mode() & 0o7777;
+    ensure!(mode == 0o700, "the folder has mode {mode:o}");
+    fermata.call(&["kill", "second"])?.success("fermata kill")?;
+    scene.close()
 }

@@ -30,6 +30,7 @@ use crate::criu::{Criu, DUMP_LOG};
 use crate::criu_core::clear_registrations;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
+use crate::folders;
 use crate::namespace;
 use crate::phases::Phases;
 use crate::preflight;
@@ -322,6 +323,9 @@ impl<'a> Taking<'a> {
         }
         clear_registrations(&self.draft.host()).or_fail(FailureKind::Internal, || {
             format!("cannot change `{}`", self.draft.host().display())
+        })?;
+        folders::note_down(&self.draft.host()).or_fail(FailureKind::User, || {
+            format!("cannot write to `{}`", self.draft.host().display())
         })?;
         // CRIU's log is no part of the image; the session keeps that of the last dump.
         self.keep_log();

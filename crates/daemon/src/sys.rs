@@ -63,9 +63,14 @@ pub fn prepare(command: &mut Command, extra: Extra) {
                 &none,
                 std::ptr::null_mut(),
             ))?;
+            // Before its number is somebody else's.
+            let kernel = match &extra.kernel {
+                Some(kernel) => Some(above_targets(kernel)?),
+                None => None,
+            };
             place(&extra.fds)?;
-            if let Some(kernel) = &extra.kernel {
-                check(libc::dup2(kernel.as_raw_fd(), kerndat::DESCRIPTOR))?;
+            if let Some(kernel) = kernel {
+                check(libc::dup2(kernel, kerndat::DESCRIPTOR))?;
             }
             Ok(())
         }
@@ -87,14 +92,19 @@ unsafe fn place(fds: &[OwnedFd]) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     for (slot, fd) in high.iter_mut().zip(fds) {
-        // SAFETY: duplicating an open descriptor.
-        *slot = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 128) })?;
+        *slot = above_targets(fd)?;
     }
     for (i, source) in high.iter().take(fds.len()).enumerate() {
         // SAFETY: the caller gave up the targets.
         check(unsafe { libc::dup2(*source, first + i as RawFd) })?;
     }
     Ok(())
+}
+
+/// A copy of `fd` above every number that [`prepare`] gives out.
+fn above_targets(fd: &OwnedFd) -> io::Result<RawFd> {
+    // SAFETY: duplicating an open descriptor.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 128) })
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -162,5 +172,33 @@ fn end_signals() -> libc::sigset_t {
         libc::sigaddset(&mut set, libc::SIGTERM);
         libc::sigaddset(&mut set, libc::SIGINT);
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn what_criu_knows_is_not_lost_to_the_other_descriptors() {
+        let kernel = memfd_create("answers", MemfdFlags::CLOEXEC).expect("a memory file");
+        // As many as there may be: its number is among theirs.
+        let null = || OwnedFd::from(File::open("/dev/null").expect("opened"));
+        let fds: Vec<OwnedFd> = (0..60).map(|_| null()).collect();
+        assert!((3..63).contains(&kernel.as_raw_fd()), "{kernel:?}");
+        let mut command = Command::new("sh");
+        command.args(["-c", "readlink /proc/self/fd/99"]);
+        let extra = Extra {
+            kernel: Some(Arc::new(kernel)),
+            ..Extra::fds(fds)
+        };
+        prepare(&mut command, extra);
+        let said = command.output().expect("run").stdout;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.starts_with("/memfd:answers"), "{said}");
     }
 }

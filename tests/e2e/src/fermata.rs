@@ -210,6 +210,14 @@ impl<'a> Fermata<'a> {
         self.call(&all)?.success("fermata checkpoint")
     }
 
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// There is no such session, or it has ended.
+    pub fn kill(&self, name: &str) -> Result<Finished> {
+        self.call(&["kill", name])?.success("fermata kill")
+    }
+
     /// Starts `image` again as session `name`, as users do.
     ///
     /// # Errors

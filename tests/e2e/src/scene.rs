@@ -135,9 +135,7 @@ impl Scene {
     pub fn make_image(&self, image: &str) -> Result<()> {
         self.start_slow("source")?;
         self.fermata().checkpoint("source", image, Mode::Stop)?;
-        self.fermata()
-            .call(&["kill", "source"])?
-            .success("fermata kill")?;
+        self.fermata().kill("source")?;
         Ok(())
     }
 
@@ -161,9 +159,7 @@ impl Scene {
         self.try_restore(image, "proof")?
             .success("fermata restore")?;
         self.check_goes_on("proof")?;
-        self.fermata()
-            .call(&["kill", "proof"])?
-            .success("fermata kill")?;
+        self.fermata().kill("proof")?;
         Ok(())
     }
 

@@ -51,10 +51,7 @@ fn every_protocol_after_the_other_gives_images_that_restore() -> Result<()> {
         scene.check_goes_on("heat")?;
         verify(&scene, &image)?;
     }
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     for nth in 0..5 {
         scene.check_restorable(&format!("image-{nth}"))?;
     }
@@ -85,10 +82,7 @@ fn a_second_checkpoint_during_one_is_refused_and_disturbs_nothing() -> Result<()
         second.stderr
     );
     scene.check_goes_on("heat")?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.check_restorable("first")?;
     scene.close()
 }
@@ -174,10 +168,7 @@ fn a_daemon_killed_during_a_capture_leaves_older_images_and_the_program_at_work(
         ensure!(!scene.fermata().image("newer").exists(), "half an image");
         scene.check_goes_on("heat")?;
         verify(&scene, "older")?;
-        scene
-            .fermata()
-            .call(&["kill", "heat"])?
-            .success("fermata kill")?;
+        scene.fermata().kill("heat")?;
         scene.check_restorable("older")?;
         scene.close()?;
     }
@@ -254,7 +245,7 @@ fn start_breaker(scene: &Scene, (program, link): (&str, &str)) -> Result<Output>
 /// Ends the session, and demands that the image gives what the program gives without it.
 fn check_image(scene: &Scene, image: &str, straight: &Output) -> Result<()> {
     let fermata = scene.fermata();
-    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fermata.kill("first")?;
     verify(scene, image)?;
     fermata.restore(image, "second", Device::Soft)?;
     ensure!(fermata.wait_exit("second", PROGRAM_LIMIT)? == 0, "it fails");
@@ -370,7 +361,7 @@ fn a_program_does_not_wait_for_long_when_nothing_can_be_set_aside() -> Result<()
     ensure!((4.0..8.0).contains(&waited), "{stall}");
     scene.check_goes_on("first")?;
     let fermata = scene.fermata();
-    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fermata.kill("first")?;
     verify(&scene, "image")?;
     scene.check_restorable("image")?;
     scene.close()
@@ -383,7 +374,7 @@ fn an_image_that_nothing_vouches_for_says_so_wherever_it_is_used() -> Result<()>
     let told = checkpoint_cow(&scene, "image", &["--validate", "off"])?;
     ensure!(told["device"]["validation"]["by"] == "off", "{told}");
     let fermata = scene.fermata();
-    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fermata.kill("first")?;
     let image = fermata.image("image");
     let image = image.to_str().context("image path")?;
     let says = |text: &str| text.contains("nothing vouches for image");
@@ -398,7 +389,7 @@ fn an_image_that_nothing_vouches_for_says_so_wherever_it_is_used() -> Result<()>
         "{restored:?}"
     );
     scene.check_goes_on("second")?;
-    fermata.call(&["kill", "second"])?.success("fermata kill")?;
+    fermata.kill("second")?;
     scene.close()
 }
 
@@ -426,10 +417,7 @@ fn a_disk_that_fills_up_behind_the_program_gives_no_image_and_harms_nobody() -> 
         std::fs::remove_file(filled)?;
         let again = scene.fermata().checkpoint("heat", "image", mode);
         again.with_context(|| format!("{} with space again, after: {text}", mode.name()))?;
-        scene
-            .fermata()
-            .call(&["kill", "heat"])?
-            .success("fermata kill")?;
+        scene.fermata().kill("heat")?;
         scene.check_restorable("image")?;
         drop(disk);
         scene.close()?;

@@ -46,10 +46,7 @@ fn a_session_comes_back_to_the_next_daemon() -> Result<()> {
     // Behind the running program too, and killed by the daemon that did not start it.
     scene.fermata().checkpoint("heat", "behind", Mode::Cow)?;
     let worker = scene.process("heat", Which::Worker)?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     wait_end(&scene, "heat")?;
     ensure!(
         fermata_e2e::processes::look_up(worker.pid).as_ref() != Some(&worker),
@@ -91,10 +88,7 @@ fn a_restored_session_comes_back_too() -> Result<()> {
     scene.check_goes_on("again")?;
     scene.fermata().checkpoint("again", "second", Mode::Stop)?;
     scene.check_goes_on("again")?;
-    scene
-        .fermata()
-        .call(&["kill", "again"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("again")?;
     scene.check_restorable("second")?;
     scene.close()
 }
@@ -134,10 +128,7 @@ fn killed_in_checkpoint(mode: Mode, delays: &[u64]) -> Result<()> {
             .success("fermata images verify")?;
     }
     scene.check_goes_on("heat")?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.check_restorable("older")?;
     let last = delays.last().context("no delay")?;
     scene.check_restorable(&format!("next-{last}"))?;
@@ -175,10 +166,7 @@ fn a_daemon_killed_during_a_restore_leaves_no_half_program() -> Result<()> {
             match state.as_deref() {
                 Some("running") => {
                     scene.check_goes_on(&name)?;
-                    scene
-                        .fermata()
-                        .call(&["kill", &name])?
-                        .success("fermata kill")?;
+                    scene.fermata().kill(&name)?;
                     break;
                 }
                 None | Some("exited") if restored => {

@@ -34,10 +34,7 @@ fn a_full_disk_fails_the_checkpoint_and_nothing_else() -> Result<()> {
     drop(disk);
     // With space again the same session can be checkpointed.
     scene.fermata().checkpoint("heat", "image", Mode::Stop)?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.check_restorable("image")?;
     scene.close()
 }
@@ -85,10 +82,7 @@ fn a_name_in_use_is_refused() -> Result<()> {
         done.stderr
     );
     scene.check_goes_on("heat")?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.close()
 }
 
@@ -105,10 +99,7 @@ fn an_image_that_exists_is_not_overwritten() -> Result<()> {
         "it was overwritten"
     );
     scene.check_goes_on("heat")?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.check_restorable("image")?;
     scene.close()
 }
@@ -130,10 +121,7 @@ fn a_file_that_changed_its_size_is_named() -> Result<()> {
         .run("heat", Device::Soft, "/bin/sh".as_ref(), &["-c", &script])?;
     scene.wait_steps("heat", 2)?;
     scene.fermata().checkpoint("heat", "image", Mode::Stop)?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     fs::write(&notes, "as it was, and more\n")?;
     let done = scene.try_restore("image", "changed")?;
     ensure!(done.status == 1, "status {}: {}", done.status, done.stderr);
@@ -229,7 +217,7 @@ fn a_socket_comes_back_although_its_folder_is_gone() -> Result<()> {
         std::thread::sleep(Duration::from_millis(20));
     }
     fermata.checkpoint("first", "image", Mode::Stop)?;
-    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fermata.kill("first")?;
     fs::remove_dir_all(&folder)?;
     // What is in its way is named.
     fs::write(&folder, "a file")?;
@@ -247,6 +235,6 @@ fn a_socket_comes_back_although_its_folder_is_gone() -> Result<()> {
     ensure!(answer == "here", "it answers {answer:?}");
     let mode = fs::metadata(&inner)?.permissions().mode() & 0o7777;
     ensure!(mode == 0o700, "the folder has mode {mode:o}");
-    fermata.call(&["kill", "second"])?.success("fermata kill")?;
+    fermata.kill("second")?;
     scene.close()
 }

@@ -53,10 +53,7 @@ fn hostile_bytes_on_the_control_socket_harm_nobody() -> Result<()> {
     drop(held_open);
     scene.check_goes_on("heat")?;
     ensure!(scene.sandbox().daemon().is_some(), "the daemon died");
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.close()
 }
 
@@ -92,9 +89,6 @@ fn another_user_cannot_see_or_end_a_session() -> Result<()> {
         );
     }
     scene.check_goes_on("heat")?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.close()
 }

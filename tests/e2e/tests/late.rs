@@ -55,10 +55,7 @@ impl Late {
             .success("fermata run")?;
         scene.wait_steps("source", 2)?;
         scene.fermata().checkpoint("source", "image", Mode::Stop)?;
-        scene
-            .fermata()
-            .call(&["kill", "source"])?
-            .success("fermata kill")?;
+        scene.fermata().kill("source")?;
         Ok(Self { scene, digest })
     }
 

@@ -128,10 +128,7 @@ fn without_criu_nothing_is_stopped() -> Result<()> {
     let done = scene.fermata().call(&["checkpoint", "heat"])?;
     expect(&done, 13, &["CRIU"])?;
     scene.check_goes_on("heat")?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.close()
 }
 
@@ -164,11 +161,11 @@ fn a_port_that_is_in_use_is_named_and_leaves_the_image_whole() -> Result<()> {
         "processes are left: {:?}",
         scene.sandbox().processes()
     );
-    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fermata.kill("first")?;
     scene
         .try_restore("image", "second")?
         .success("fermata restore")?;
-    fermata.call(&["kill", "second"])?.success("fermata kill")?;
+    fermata.kill("second")?;
     scene.close()
 }
 

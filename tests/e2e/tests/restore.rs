@@ -129,7 +129,7 @@ fn process_numbers_that_are_in_use_do_not_matter() -> Result<()> {
     ensure!(inner == Some(first), "inside it is {inner:?}, was {first}");
     for name in ["first", "second"] {
         scene.check_goes_on(name)?;
-        fermata.call(&["kill", name])?.success("fermata kill")?;
+        fermata.kill(name)?;
     }
     scene.close()
 }
@@ -142,9 +142,6 @@ fn a_program_goes_on_after_its_checkpoint() -> Result<()> {
     scene.check_goes_on("heat")?;
     scene.fermata().checkpoint("heat", "again", Mode::Stop)?;
     scene.check_goes_on("heat")?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.close()
 }

@@ -151,7 +151,7 @@ fn comes_back(scene: &Scene, program: &Path, words: &[&str], step: &str) -> Resu
     ensure!(there, "it ended: {}", fermata.log("first")?);
     let done = fermata.checkpoint("first", "image", Mode::Stop)?;
     ensure!(!done.stderr.contains("may be refused"), "{}", done.stderr);
-    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fermata.kill("first")?;
     let restored = scene.try_restore("image", "second")?;
     restored.success("fermata restore")?;
     let status = fermata.wait_exit("second", RUN_LIMIT)?;
@@ -189,7 +189,7 @@ fn a_checkpoint_says_where_unloaded_modules_may_have_it_refused() -> Result<()> 
         "{}",
         done.stdout
     );
-    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fermata.kill("first")?;
     let refused = scene.try_restore("image", "second")?;
     ensure!(
         refused.status != 0 && refused.stderr.contains("device variable `words`"),
@@ -232,7 +232,7 @@ fn a_program_that_has_met_a_fault_is_not_checkpointed_even_after_a_reset() -> Re
         fermata.session("first")?.exit_status.is_none(),
         "it goes on"
     );
-    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fermata.kill("first")?;
     scene.close()
 }
 
@@ -306,7 +306,7 @@ fn functions_are_called_through_memory_after_a_restore() -> Result<()> {
         fermata.log("first")?
     );
     fermata.checkpoint("first", "image", Mode::Stop)?;
-    fermata.call(&["kill", "first"])?.success("fermata kill")?;
+    fermata.kill("first")?;
     scene
         .try_restore("image", "second")?
         .success("fermata restore")?;

@@ -105,10 +105,7 @@ fn a_daemon_killed_before_the_worker_serves_again_loses_no_session() -> Result<(
     );
     scene.check_goes_on("heat")?;
     scene.fermata().checkpoint("heat", "next", Mode::Stop)?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.check_restorable("next")?;
     scene.close()
 }
@@ -197,10 +194,7 @@ fn a_parked_program_goes_on_although_nobody_starts_a_daemon() -> Result<()> {
     }
     scene.wait_back("heat")?;
     scene.fermata().checkpoint("heat", "next", Mode::Stop)?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.check_restorable("next")?;
     scene.close()
 }
@@ -219,9 +213,6 @@ fn a_worker_that_comes_back_late_is_waited_for() -> Result<()> {
     ensure!(state == "orphaned", "it is {state}");
     scene.wait_back("heat")?;
     scene.check_goes_on("heat")?;
-    scene
-        .fermata()
-        .call(&["kill", "heat"])?
-        .success("fermata kill")?;
+    scene.fermata().kill("heat")?;
     scene.close()
 }

@@ -4,10 +4,10 @@
 //! hashing happens on threads of ours.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fermata_device::hash::Hasher;
-use fermata_device::{ContextHandle, Driver, MemoryKind, PinnedPool, Resident};
+use fermata_device::{ContextHandle, DeviceFacts, Driver, MemoryKind, PinnedPool, Resident};
 use parking_lot::Mutex;
 
 use crate::maps::Maps;
@@ -28,6 +28,7 @@ pub(crate) enum Place {
 /// The program's driver and what we have made in its contexts.
 pub(crate) struct Gpu {
     pub(crate) driver: Arc<Driver>,
+    facts: OnceLock<Vec<DeviceFacts>>,
     hashers: Mutex<HashMap<ContextHandle, Hasher>>,
     pool: Mutex<Option<PinnedPool>>,
     staging: usize,
@@ -43,10 +44,24 @@ impl Gpu {
         let staging = (staging as usize / PIECE).max(4);
         Ok(Some(Arc::new(Self {
             driver: Arc::new(driver),
+            facts: OnceLock::new(),
             hashers: Mutex::default(),
             pool: Mutex::default(),
             staging,
         })))
+    }
+
+    /// What does not change about the devices that this process sees, by their numbers. They are asked once: there are
+    /// a hundred questions to each.
+    pub(crate) fn facts(&self) -> Result<&[DeviceFacts]> {
+        if let Some(facts) = self.facts.get() {
+            return Ok(facts);
+        }
+        let all: std::result::Result<Vec<_>, _> = (0..self.driver.device_count())
+            .map(|device| self.driver.device_facts(device))
+            .collect();
+        let all = all.map_err(AppError::device("look at the program's devices"))?;
+        Ok(self.facts.get_or_init(|| all))
     }
 
     /// The pinned buffers, made at the first call. A context must be current.

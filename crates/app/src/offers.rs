@@ -41,37 +41,26 @@ pub(crate) struct Offer {
     pub(crate) reaches: Vec<String>,
 }
 
-/// The ids of the devices that this process sees, by their numbers.
-pub(crate) fn ids(gpu: &Gpu) -> Result<Vec<String>> {
-    let facts = |device| gpu.driver.device_facts(device);
-    (0..gpu.driver.device_count())
-        .map(|device| Ok(facts(device).map_err(looking)?.uuid_text()))
-        .collect()
-}
-
-/// This rank's offers, one for each of its GPUs; `need` and `limit` in bytes, `ids` as [`ids`] has them.
-pub(crate) fn offers(
-    gpu: &Gpu,
-    gpus: &[OnDevice],
-    need: &[u64],
-    limit: u64,
-    ids: &[String],
-) -> Result<Vec<Offer>> {
+/// This rank's offers, one for each of its GPUs; `need` and `limit` in bytes.
+pub(crate) fn offers(gpu: &Gpu, gpus: &[OnDevice], need: &[u64], limit: u64) -> Result<Vec<Offer>> {
+    let facts = gpu.facts()?;
     let of = |(own, need): (&OnDevice, &u64)| {
-        let facts = gpu.driver.device_facts(own.device).map_err(looking)?;
+        let seen = facts
+            .get(own.device as usize)
+            .ok_or(AppError::Fault("a device's number"))?;
         gpu.driver.set_current(own.context).map_err(looking)?;
         let (free, total) = gpu.driver.memory_info().map_err(looking)?;
         let granularity = gpu.driver.granularity(own.device).map_err(looking)?.max(1);
         let room = limit.min(free.saturating_sub(total / FREE_SHARE));
-        let reached = ids
+        let reached = facts
             .iter()
-            .zip(&facts.peers)
+            .zip(&seen.peers)
             .filter(|(_, reached)| **reached);
         Ok(Offer {
-            gpu: facts.uuid_text(),
+            gpu: seen.uuid_text(),
             need: *need,
             free: room / granularity * granularity,
-            reaches: reached.map(|(id, _)| id.clone()).collect(),
+            reaches: reached.map(|(peer, _)| peer.uuid_text()).collect(),
         })
     };
     gpus.iter().zip(need).map(of).collect()

@@ -16,13 +16,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fermata_device::{ContextHandle, Driver, PhysicalHandle};
+use fermata_device::{ContextHandle, DeviceFacts, Driver, PhysicalHandle};
 use fermata_planner::Problem;
 
 use crate::capture::Run;
 use crate::copies::{Copies, Stretch};
 use crate::gpu::Gpu;
-use crate::offers::{Node, ids, offers};
+use crate::offers::{Node, offers};
 use crate::streams::Streams;
 use crate::ways::{Way, room_of, schedule, ways};
 use crate::{AppError, Result};
@@ -141,8 +141,7 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
         .map(|g| g.stretches.iter().map(room_of).collect())
         .collect();
     let need: Vec<u64> = sizes.iter().map(|s| s.iter().sum()).collect();
-    let ids = ids(gpu)?;
-    let mine = offers(gpu, &gpus, &need, run.plan.stage, &ids)?;
+    let mine = offers(gpu, &gpus, &need, run.plan.stage)?;
     let node = match run.plan.tell {
         Some(tell) => tell(mine)?,
         None => Node::alone(mine),
@@ -163,8 +162,10 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
         devices.dedup();
         devices
     };
+    let facts = gpu.facts()?;
     let room = |j: usize| {
-        let device = ids.iter().position(|id| *id == node.offers[j].gpu)?;
+        let there = |it: &DeviceFacts| it.uuid_text() == node.offers[j].gpu;
+        let device = facts.iter().position(there)?;
         let made = Room::new(&gpu.driver, device as u32, used[j], &senders(j));
         // Without room the data goes to the host, as it would without this.
         made.ok().map(Arc::new)

@@ -3,8 +3,10 @@
 //! Order: what an operation waits for, and nothing else until it is there; slots of a pool that fills up; what
 //! the program has not touched; the rest of the slots. Transfers of the program go first.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
 use fermata_device::Driver;
@@ -30,11 +32,14 @@ const SHRINKING: f64 = 0.7;
 const LINGER: Duration = Duration::from_millis(1);
 /// What it waited for is there, but it has not gone yet: so long it is waited for.
 const GOING: Duration = Duration::from_millis(50);
-/// Pieces that are hashed together: 256 MiB take a device 0.15 ms.
+/// Pieces that are hashed together: 256 MiB take a device 0.2 ms, and a link 5.
 const TOGETHER: usize = 64;
+/// Batches that may be hashed and not yet copied, beside the one that is being hashed: enough that copies go on while
+/// the program's kernels keep hashes from the device.
+const BATCHES: usize = 2;
 
-/// A piece's index, and where its copy lies: address and bytes.
-type Aside = (usize, (u64, u64));
+/// Indices of pieces, and where the copy of each lies: address and bytes.
+type Aside = (Vec<usize>, Vec<(u64, u64)>);
 
 /// See the module.
 pub(crate) struct Conductor {
@@ -63,101 +68,138 @@ impl Conductor {
             sink,
             hashers,
         } = self;
-        let mut names = Names::new(shared);
-        loop {
-            let mut orders = std::iter::from_fn(|| {
-                let (index, mut order) = next(shared, driver)?;
-                match names.name(shared, driver, hashers, index) {
-                    Ok(digest) => order.digest = digest,
-                    Err(error) => {
-                        shared.give_up(error);
-                        return None;
+        std::thread::scope(|scope| {
+            let mut names = Names::begin(scope, shared, driver, hashers);
+            loop {
+                let mut orders = std::iter::from_fn(|| {
+                    let (index, mut order) = next(shared, driver)?;
+                    match names.name(shared, index) {
+                        Ok(digest) => order.digest = digest,
+                        Err(error) => {
+                            shared.give_up(error);
+                            return None;
+                        }
                     }
+                    Some(order)
+                });
+                sink.take(&mut orders, &mut |piece| read(shared, piece))?;
+                let mut inner = shared.inner.lock();
+                if inner.is_given_up() {
+                    return Ok(());
                 }
-                Some(order)
-            });
-            sink.take(&mut orders, &mut |piece| read(shared, piece))?;
-            let mut inner = shared.inner.lock();
-            if inner.is_given_up() {
-                return Ok(());
-            }
-            if inner.map.left().pieces == 0 {
-                if shared.purpose == Purpose::End && another_pass(&mut inner) {
-                    continue;
+                if inner.map.left().pieces == 0 {
+                    if shared.purpose == Purpose::End && another_pass(&mut inner) {
+                        continue;
+                    }
+                    return Ok(());
                 }
-                return Ok(());
+                shared.changed.wait_for(&mut inner, TURN);
             }
-            shared.changed.wait_for(&mut inner, TURN);
-        }
+        })
     }
 }
 
 /// Pieces that were put aside while the program stood still, and whose digests are not known: the device finds
-/// them a few at a time, just before they are copied, so that what the store has need not be. All at once they
+/// them a few at a time, somewhat before they are copied, so that what the store has need not be. All at once they
 /// would keep the program's kernels from the device for 0.7 ms a GiB.
 struct Names {
-    by_device: BTreeMap<u32, VecDeque<Aside>>,
-    zeros: Zeros,
+    by_device: BTreeMap<u32, Receiver<Named>>,
 }
 
+/// The digests of a batch, by the pieces' indices.
+type Named = Result<Vec<(usize, Digest)>, EngineError>;
+
 impl Names {
-    fn new(shared: &Shared) -> Self {
-        let mut by_device: BTreeMap<u32, VecDeque<Aside>> = BTreeMap::new();
+    /// Begins to hash, on a thread for each device.
+    fn begin<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        shared: &Shared,
+        driver: &Arc<Driver>,
+        hashers: &HashMap<u32, SharedHasher>,
+    ) -> Self {
+        let mut found: BTreeMap<u32, Aside> = BTreeMap::new();
         let inner = shared.inner.lock();
         for index in inner.map.indices() {
             if let State::Isolated { slot, .. } = inner.map.state(index)
                 && inner.map.digest(index) == Digest::Unknown
             {
                 let piece = *inner.map.piece(index);
-                let pieces = by_device.entry(device_of(&piece)).or_default();
-                pieces.push_back((index, (slot, piece.len as u64)));
+                let (indices, places) = found.entry(device_of(&piece)).or_default();
+                indices.push(index);
+                places.push((slot, piece.len as u64));
             }
         }
+        drop(inner);
+        let begun = found.into_iter().filter_map(|(device, aside)| {
+            let hasher = hashers.get(&device)?.clone();
+            let driver = Arc::clone(driver);
+            let (give, batches) = sync_channel(BATCHES);
+            let hash = move || {
+                let mut zeros = Zeros::default();
+                for batch in batches_of(&aside) {
+                    let named = name_batch(&driver, &hasher, device, batch, &mut zeros);
+                    let failed = named.is_err();
+                    // Nobody wants them any more once the copying has ended.
+                    if give.send(named).is_err() || failed {
+                        return;
+                    }
+                }
+            };
+            // Without a thread they are hashed where they arrive.
+            let thread = Builder::new().name(format!("hash {device}"));
+            thread.spawn_scoped(scope, hash).ok()?;
+            Some((device, batches))
+        });
         Self {
-            by_device,
-            zeros: Zeros::default(),
+            by_device: begun.collect(),
         }
     }
 
-    /// What is known of a piece that is about to be copied. The caller's current context may change.
-    fn name(
-        &mut self,
-        shared: &Shared,
-        driver: &Driver,
-        hashers: &HashMap<u32, SharedHasher>,
-        index: usize,
-    ) -> Result<Digest, EngineError> {
+    /// What is known of a piece that is about to be copied.
+    fn name(&mut self, shared: &Shared, index: usize) -> Result<Digest, EngineError> {
         loop {
-            let device = {
+            let (device, digest) = {
                 let inner = shared.inner.lock();
-                let device = device_of(inner.map.piece(index));
-                let digest = inner.map.digest(index);
-                let left = self.by_device.get(&device);
-                if digest != Digest::Unknown || left.is_none_or(VecDeque::is_empty) {
-                    return Ok(digest);
-                }
-                device
+                (device_of(inner.map.piece(index)), inner.map.digest(index))
             };
-            let (Some((context, hasher)), Some(left)) =
-                (hashers.get(&device), self.by_device.get_mut(&device))
-            else {
+            if digest != Digest::Unknown {
+                return Ok(digest);
+            }
+            let batch = self.by_device.get(&device).map(Receiver::recv);
+            let Some(Ok(batch)) = batch else {
+                self.by_device.remove(&device);
                 return Ok(Digest::Unknown);
             };
-            let batch: Vec<Aside> = left.drain(..left.len().min(TOGETHER)).collect();
-            let places: Vec<(u64, u64)> = batch.iter().map(|(_, at)| *at).collect();
-            let found = driver
-                .set_current(*context)
-                .and_then(|()| hasher.lock().blake3(&places))
-                .map_err(EngineError::driver(format!(
-                    "hash what was put aside on device {device}"
-                )))?;
             let mut inner = shared.inner.lock();
-            for ((index, (_, bytes)), digest) in batch.into_iter().zip(found) {
-                let digest = self.zeros.digest(digest, bytes as usize);
+            for (index, digest) in batch? {
                 inner.map.set_digest(index, digest);
             }
         }
     }
+}
+
+/// A few pieces at a time: their indices, and where they lie.
+fn batches_of((indices, places): &Aside) -> impl Iterator<Item = (&[usize], &[(u64, u64)])> {
+    indices.chunks(TOGETHER).zip(places.chunks(TOGETHER))
+}
+
+fn name_batch(
+    driver: &Driver,
+    (context, hasher): &SharedHasher,
+    device: u32,
+    (indices, places): (&[usize], &[(u64, u64)]),
+    zeros: &mut Zeros,
+) -> Named {
+    let found = driver
+        .set_current(*context)
+        .and_then(|()| hasher.lock().blake3(places))
+        .map_err(EngineError::driver(format!(
+            "hash what was put aside on device {device}"
+        )))?;
+    let digests = indices.iter().zip(places).zip(found);
+    Ok(digests
+        .map(|((index, (_, bytes)), digest)| (*index, zeros.digest(digest, *bytes as usize)))
+        .collect())
 }
 
 /// The next piece to copy, its state changed accordingly; `None` if there is none just now.

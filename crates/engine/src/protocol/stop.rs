@@ -14,9 +14,10 @@ use fermata_store::image::{BufferId, ChunkTableWriter};
 
 use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
+use crate::digest::{self, Digest};
 use crate::files::Records;
 use crate::sink::{Behind, Kept, Order, Sink};
-use crate::{EngineError, Live, Progress, Site, Summary, digest, files, variables};
+use crate::{EngineError, Live, Progress, Site, Summary, files, variables};
 
 /// A session whose bytes have been read; see [`capture`].
 pub struct Captured {
@@ -133,16 +134,17 @@ fn take(
     plan: &[Piece],
     progress: Progress<'_>,
 ) -> Result<Behind, EngineError> {
-    let (mut sink, digests) = match ahead {
+    let again = match &ahead {
+        // Only what has another content than what was copied ahead has to be copied.
+        Some(_) if !live.device_hashes => Some(digest::by_copy(live, plan)?),
+        _ => None,
+    };
+    let mut sink = match ahead {
         Some(Ahead { mut sink, .. }) => {
             sink.renew(live, plan)?;
-            // Only what has another content than what was copied ahead has to be copied.
-            (sink, digest::on_any_device(live, plan)?)
+            sink
         }
-        None => (
-            Sink::open(live, store, plan)?,
-            digest::on_devices(live, plan),
-        ),
+        None => Sink::open(live, store, plan)?,
     };
     let on_host = |piece: &Piece| matches!(piece.source, Source::Host { .. });
     let hosts: Vec<Piece> = plan.iter().copied().filter(on_host).collect();
@@ -153,15 +155,21 @@ fn take(
         progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
     };
     progress(0, total);
-    let mut orders = plan
-        .iter()
-        .zip(digests)
-        .filter(|(piece, _)| !on_host(piece))
-        .map(|(piece, digest)| Order {
-            piece: *piece,
-            digest,
-        });
-    sink.take(&mut orders, &mut |piece| count(piece))?;
+    let mut take = |digests: &mut dyn Iterator<Item = Digest>| {
+        let mut orders = plan
+            .iter()
+            .zip(digests)
+            .filter(|(piece, _)| !on_host(piece))
+            .map(|(piece, digest)| Order {
+                piece: *piece,
+                digest,
+            });
+        sink.take(&mut orders, &mut |piece| count(piece))
+    };
+    match again {
+        Some(digests) => take(&mut digests.into_iter()),
+        None => digest::in_parts(live, plan, take),
+    }?;
     sink.take_host(&live.hosts, &hosts, &count)?;
     sink.mend()?;
     sink.close()

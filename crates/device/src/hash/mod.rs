@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::Result;
-use crate::{Driver, DriverError, FunctionHandle, Grid, KernelLaunch, PinnedPool, StreamHandle};
+use crate::{
+    Driver, DriverError, FunctionHandle, Grid, KernelLaunch, PinnedBuffer, PinnedPool, StreamHandle,
+};
 use scratch::Scratch;
 
 /// Bytes of a block of the change hash.
@@ -48,6 +50,8 @@ pub struct Hasher {
     multiprocessors: u32,
     scratch: Scratch,
     bounce: PinnedPool,
+    /// Where the change hash's kernel leaves its hashes: 10 MB for 40 GiB.
+    results: Option<PinnedBuffer>,
 }
 
 impl Hasher {
@@ -74,6 +78,7 @@ impl Hasher {
             multiprocessors: driver.multiprocessors(index)?.max(1),
             scratch: Scratch::new(driver, index),
             bounce: PinnedPool::new(driver, 1, BOUNCE)?,
+            results: None,
         })
     }
 
@@ -116,11 +121,11 @@ impl Hasher {
             .address(digests_at)
             .word(1);
         self.launch(self.roots, count, THREADS, 0, &params)?;
-        let bytes = self.fetch(digests_at, digest_bytes)?;
-        Ok(bytes.as_chunks::<32>().0.to_vec())
+        self.fetch(digests_at, pieces.len())
     }
 
-    /// The keyed hash of every [`CHANGE_BLOCK`] of every piece, in order, 16 bytes each.
+    /// The keyed hash of every [`CHANGE_BLOCK`] of every piece, in order, 16 bytes each. They lie in pinned memory, to
+    /// which the kernel writes them while it reads, until the next call.
     ///
     /// # Errors
     /// What the driver says.
@@ -128,7 +133,7 @@ impl Hasher {
         &mut self,
         pieces: &[Piece],
         key: &[u8; CHANGE_KEY_BYTES],
-    ) -> Result<Vec<[u8; 16]>> {
+    ) -> Result<&[[u8; 16]]> {
         let mut jobs = Vec::with_capacity(pieces.len() * CHANGE_JOB);
         let mut blocks = 0u64;
         for &(address, bytes) in pieces.iter().filter(|(_, bytes)| *bytes > 0) {
@@ -138,13 +143,12 @@ impl Hasher {
             blocks += bytes.div_ceil(CHANGE_BLOCK);
         }
         if blocks == 0 {
-            return Ok(Vec::new());
+            return Ok(&[]);
         }
         let count = (jobs.len() / CHANGE_JOB) as u32;
         let hash_bytes = blocks as usize * 16;
-        let [job_at, key_at, hashes_at] =
-            self.scratch
-                .place([jobs.len(), CHANGE_KEY_BYTES, hash_bytes])?;
+        let hashes_at = self.room_for_results(hash_bytes)?;
+        let [job_at, key_at, _] = self.scratch.place([jobs.len(), CHANGE_KEY_BYTES, 0])?;
         self.driver.copy_from_slice(job_at, &jobs, self.stream)?;
         self.driver.copy_from_slice(key_at, key, self.stream)?;
         let params = Params::new()
@@ -161,8 +165,26 @@ impl Hasher {
             CHANGE_KEY_BYTES as u32,
             &params,
         )?;
-        let bytes = self.fetch(hashes_at, hash_bytes)?;
-        Ok(bytes.as_chunks::<16>().0.to_vec())
+        self.driver.synchronize_stream(self.stream)?;
+        let hashes = self
+            .results
+            .as_ref()
+            .map_or(&[][..], |it| &it[..hash_bytes]);
+        Ok(hashes.as_chunks::<16>().0)
+    }
+
+    /// The address of pinned memory for so many bytes.
+    fn room_for_results(&mut self, bytes: usize) -> Result<u64> {
+        if let Some(room) = self.results.as_ref().filter(|room| room.len() >= bytes) {
+            return Ok(room.address());
+        }
+        self.results = None;
+        // Pinned memory is never given back: what grows leaves at most as much behind.
+        let pool = PinnedPool::new(&self.driver, 1, bytes.next_power_of_two().max(BOUNCE))?;
+        let room = pool
+            .take(Duration::ZERO)
+            .ok_or_else(|| invalid("no pinned memory"))?;
+        Ok(self.results.insert(room).address())
     }
 
     fn launch(
@@ -189,22 +211,19 @@ impl Hasher {
         )
     }
 
-    fn fetch(&self, from: u64, bytes: usize) -> Result<Vec<u8>> {
+    fn fetch<const N: usize>(&self, from: u64, count: usize) -> Result<Vec<[u8; N]>> {
         let buffer = self
             .bounce
             .take(Duration::from_secs(10))
             .ok_or_else(|| invalid("the result buffer is in use"))?;
-        let mut all = Vec::with_capacity(bytes);
-        while all.len() < bytes {
-            let part = (bytes - all.len()).min(BOUNCE);
-            self.driver.copy(
-                buffer.address(),
-                from + all.len() as u64,
-                part as u64,
-                self.stream,
-            )?;
+        let mut all = Vec::with_capacity(count);
+        while all.len() < count {
+            let part = ((count - all.len()) * N).min(BOUNCE);
+            let at = from + (all.len() * N) as u64;
+            self.driver
+                .copy(buffer.address(), at, part as u64, self.stream)?;
             self.driver.synchronize_stream(self.stream)?;
-            all.extend_from_slice(&buffer[..part]);
+            all.extend_from_slice(buffer[..part].as_chunks::<N>().0);
         }
         Ok(all)
     }

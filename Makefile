@@ -36,6 +36,8 @@ libs: rust
 programs: deps libs
 	$(MAKE) --no-print-directory -j$(CORES) -C programs OUT=$(CURDIR)/build/programs
 	$(MAKE) --no-print-directory -j$(CORES) -C bench OUT=$(CURDIR)/build/bench
+	$(CARGO) build --release --locked -p fermata-device --example hashes
+	cp $(RELEASE)/examples/hashes build/bench/hashes
 
 check: deps
 	$(CARGO) fmt --all -- --check

@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""Holds this machine's GPU against the project's goals: runs the benches one after another, keeps what each wrote,
+and says in one table what was asked for, what was measured, and whether it holds.
+
+    bench/goals.py FOLDER [PART ...] [--seconds N] [--judge] [--list]
+
+Without names every part is run; `--list` shows them with the seconds that each may take, `--judge` runs none and only
+reads what lies in FOLDER. A part that does not fit into what is left of `--seconds` is not begun. FOLDER/goals.json has
+the verdicts: `held`, `missed`, or `not measured`, which is no success either. Exit status: 0 if every goal of the parts
+that were asked for is held.
+
+Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it, and for native runs NVIDIA's
+libcudart.so.13 (FERMATA_NATIVE_CUDART, a folder; searched for else).
+"""
+
+import argparse
+import csv
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+from measure import HERE, TREE, facts
+
+GB = 1e9
+MEMORY = pathlib.Path("/dev/shm")
+
+
+def python(name, *words):
+    return [sys.executable, str(HERE / name), *map(str, words)]
+
+
+def e2e(report, *words):
+    return [str(TREE / "test" / "e2e"), "matrix", "--device", "gpu", "--json", str(report), *map(str, words)]
+
+
+def bench(folder, *words):
+    return [str(TREE / "bin" / "fermata"), "bench", *map(str, words), "--device", "gpu", "--out", str(folder)]
+
+
+# Name: (seconds at most, the command, what it measures). `{}` is the part's folder.
+PARTS = {
+    "calls": (70, ["sh", str(HERE / "calls.sh"), "{}/calls.json"], "single calls, native and under Fermata"),
+    "tier": (170, python("tier.py", "{}/tier.json"), "stopped checkpoints and restores, 16 GiB, memory and disk"),
+    "hashes": (40, [str(TREE / "bench" / "hashes"), "libcuda.so.1", "40"], "hash kernels, 40 GiB"),
+    "stop": (
+        290,
+        e2e("{}/stop.json", "--moments", 6, "--modes", "stop", "--jobs", 12),
+        "every program stopped, killed and restored, at 6 moments",
+    ),
+    "behind": (
+        290,
+        e2e("{}/behind.json", "--moments", 2, "--modes", "snapshot,cow,recopy", "--jobs", 12),
+        "every program checkpointed while it runs, with each protocol, at 2 moments",
+    ),
+    "validators": (
+        290,
+        e2e("{}/validators.json", "--moments", 20, "--modes", "snapshot,cow,recopy", "--validate", "content,both")
+        + ["--pools", "0,2147483648", "--programs", "hidden,graphs,symbols", "--jobs", "12"],
+        "protocols with each pool and validator, at 20 moments",
+    ),
+    "protocols": (280, python("protocols.py", "{}/protocols.json"), "40 GiB behind a running program"),
+    "order": (150, bench("{}", "restore", "--bytes", "40GiB", "--runs", 1), "restores of 40 GiB in every order"),
+    "overhead": (150, bench("{}", "overhead", "--bytes", "40GiB", "--runs", 3), "a step outside of checkpoints"),
+    "pool": (60, bench("{}", "pool", "--bytes", "4GiB", "--runs", 1), "the stall of `cow` by the size of its pool"),
+    "validator": (60, bench("{}", "validator", "--bytes", "4GiB", "--runs", 1), "a step while it is checkpointed"),
+}
+
+
+def load(folder, part, name):
+    return json.loads((folder / part / name).read_text())
+
+
+def rows_of(folder, part, name):
+    with open(folder / part / name, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def calls(folder):
+    told = load(folder, "calls", "calls.json")
+    ratio = told["ratio"]
+    yield "a launch, cost to the caller", told["fermata"]["launch_us"], "<=", 0.1, "us"
+    yield "launch and cudaDeviceSynchronize, of native", ratio["launch_sync_us"], "<=", 1.15, "times"
+    yield "launch and cudaStreamSynchronize, of native", ratio["launch_stream_sync_us"], "<=", 1.15, "times"
+    yield "4 bytes to the host, of native", ratio["copy4_us"], "<=", 1.15, "times"
+    yield "1 GiB from pinned memory, of native", ratio["h2d_gbs"], ">=", 0.97, "times"
+    yield "1 GiB to pinned memory, of native", ratio["d2h_gbs"], ">=", 0.97, "times"
+
+
+def fastest(runs):
+    """Of the restores of one kind, of which older reports have one only: medians are in the report."""
+    runs = runs if isinstance(runs, list) else [runs]
+    return sorted(it["command_seconds"] for it in runs)[len(runs) // 2]
+
+
+def tier(folder):
+    told = load(folder, "tier", "tier.json")
+    size = told["gib"] * (1 << 30) / GB
+    memory, disk = told.get("memory"), told.get("disk")
+    if memory:
+        copied = next(it["seconds"] for it in memory["first"]["phases"] if it["name"] == "device")
+        yield "stopped checkpoint into memory, its device part", size / copied, ">=", 50, "GB/s"
+        yield "stopped checkpoint into memory, the whole stop", size / memory["first"]["stopped_seconds"], ">=", 50, "GB/s"
+        yield "restore from memory, all data first, whole command", size / fastest(memory["eager"]), ">=", 50, "GB/s"
+        if told.get("driver_checkpoint"):
+            peer = told["driver_checkpoint"]["checkpoint_s"]
+            yield "the driver's own stop, of ours", peer / memory["first"]["stopped_seconds"], ">=", 20, "times"
+    if disk:
+        part = disk["gib"] / 4
+        wrote, read = disk["disk_write_4gib_s"] * part, disk["disk_read_4gib_s"] * part
+        yield "stopped checkpoint to the disk, of what it writes", wrote / disk["first"]["stopped_seconds"], ">=", 0.9, "times"
+        yield "restore from the disk, of what it reads", read / fastest(disk["eager"]), ">=", 0.9, "times"
+        yield "host memory for an image on the disk", disk["extra_host_bytes"] / (1 << 30), "<=", 1, "GiB"
+
+
+def hashes(folder):
+    told = json.loads((folder / "hashes" / "stdout").read_text())
+    yield "BLAKE3 on the GPU", told["blake3_gbs"], ">=", 1600, "GB/s"
+    yield "change check of 40 GiB", told["change_s"] * 1e3, "<=", 12, "ms"
+
+
+def matrix(part):
+    def judge(folder):
+        told = load(folder, part, f"{part}.json")
+        cases = len(told["cases"])
+        yield "cases that broke a promise", told["failed"], "<=", 0, f"of {cases}"
+        # A program that had ended before its moment has shown nothing.
+        yield "cases that were shown", told["passed"] / cases if cases else 0, ">=", 0.95, f"of {cases}"
+
+    return judge
+
+
+def protocols(folder):
+    for case in load(folder, "protocols", "protocols.json")["cases"]:
+        name, seen = case["case"], case.get("first_seen")
+        if "first" not in case or not seen:
+            continue
+        told = case["first"]
+        phases = {it["name"]: it for it in told["phases"]}
+        of_gpu = case["first_gpu_stall_s"]["all"] * 1e3
+        if name == "transfer":
+            slower = seen["median_step_during_us"] / seen["usual_step_us"]
+            yield "transfers of the program's own, its step meanwhile", slower, "<=", 1.05, "times"
+        limit = {"snapshot": 40, "cow:6GiB": 50, "recopy": 150}.get(name)
+        if limit:
+            yield f"{name}: stalled by the GPU's state", of_gpu, "<=", limit, "ms"
+            speed = seen["usual_step_us"] / seen["median_step_during_us"]
+            yield f"{name}: the program's speed meanwhile", speed, ">=", 0.95, "of its own"
+        behind = phases.get("capture") or phases.get("ahead")
+        if limit and behind:
+            rate = told["device"]["written_bytes"] / behind["seconds"] / GB
+            yield f"{name}: rate behind the program", rate, ">=", 45, "GB/s"
+
+
+def order(folder):
+    for row in rows_of(folder, "order", "restore.csv"):
+        if row["order"] == "profile":
+            yield "first kernel after the command", float(row["first_step_ms"]), "<=", 100, "ms"
+            yield "data behind the restored program", float(row["late_gb_s"]), ">=", 50, "GB/s"
+    size = 40 * (1 << 30) / GB
+    for row in rows_of(folder, "order", "restore.csv"):
+        if row["order"] == "eager":
+            yield "restore of 40 GiB, all data first", size / float(row["command_ms"]) * 1e3, ">=", 50, "GB/s"
+
+
+def overhead(folder):
+    ratios = sorted(float(row["ratio"]) for row in rows_of(folder, "overhead", "overhead.csv"))
+    yield "a step outside of checkpoints, of native", ratios[len(ratios) // 2], "<=", 1.005, "times"
+
+
+def pool(folder):
+    enough = [float(row["gpu_state_ms"]) for row in rows_of(folder, "pool", "pool.csv") if float(row["of_hot"]) >= 1]
+    yield "`cow` of 4 GiB with a pool for all that is hot", max(enough), "<=", 50, "ms"
+
+
+def validator(folder):
+    for row in rows_of(folder, "validator", "validator.csv"):
+        if row["validator"] != "off":
+            yield f"a step while `{row['validator']}` vouches", float(row["ratio"]), "<=", 1.12, "times"
+
+
+JUDGES = {
+    "calls": calls,
+    "tier": tier,
+    "hashes": hashes,
+    "stop": matrix("stop"),
+    "behind": matrix("behind"),
+    "validators": matrix("validators"),
+    "protocols": protocols,
+    "order": order,
+    "overhead": overhead,
+    "pool": pool,
+    "validator": validator,
+}
+
+
+def run(part, folder, limit):
+    """Runs a part in a folder of its own; what it said, and when it ended, stay there."""
+    place = folder / part
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    images, sockets = MEMORY / f"fermata-goals-{os.getpid()}", pathlib.Path(f"/tmp/fermata-goals-{os.getpid()}")
+    words = [word.replace("{}", str(place)) for word in PARTS[part][1]]
+    begun = time.time()
+    settings = dict(os.environ, FERMATA_RUNTIME_DIR=str(sockets), FERMATA_IMAGE_DIR=str(images))
+    for made in (images, sockets):
+        made.mkdir(parents=True, exist_ok=True)
+    with open(place / "stdout", "w") as out, open(place / "stderr", "w") as err:
+        try:
+            status = subprocess.run(words, stdout=out, stderr=err, timeout=limit, env=settings).returncode
+        except subprocess.TimeoutExpired:
+            status = f"not done after {limit} s"
+        except OSError as error:
+            status = str(error)
+    for made in (images, sockets):
+        shutil.rmtree(made, ignore_errors=True)
+    return {"status": status, "seconds": round(time.time() - begun, 1)}
+
+
+def verdicts(folder, part):
+    """A part's goals; one row that says why, if it left nothing to judge."""
+    try:
+        found = list(JUDGES[part](folder))
+    except (OSError, ValueError, KeyError, IndexError, StopIteration) as error:
+        found = []
+        why = f"{type(error).__name__}: {error}"
+    else:
+        why = "its report has no such case"
+    if not found:
+        return [{"part": part, "goal": PARTS[part][2], "verdict": "not measured", "why": why}]
+    rows = []
+    for what, measured, sense, goal, unit in found:
+        held = measured <= goal if sense == "<=" else measured >= goal
+        verdict = "held" if held else "missed"
+        rows.append({"part": part, "goal": what, "sense": sense, "asked": goal, "measured": round(measured, 4)})
+        rows[-1] |= {"unit": unit, "verdict": verdict}
+    return rows
+
+
+def table(rows):
+    for row in rows:
+        if row["verdict"] == "not measured":
+            print(f"{row['part']:<11}{row['goal']:<55} not measured ({row['why']})")
+        else:
+            asked = f"{row['sense']} {row['asked']}"
+            measured = f"{row['measured']:.4g} {row['unit']}"
+            print(f"{row['part']:<11}{row['goal']:<55}{measured:>16} {asked:>9}  {row['verdict']}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path, nargs="?")
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for all parts together")
+    parser.add_argument("--judge", action="store_true", help="run nothing; judge what is there")
+    parser.add_argument("--list", action="store_true", help="show the parts")
+    args = parser.parse_args()
+    if args.list:
+        for name, (seconds, _, what) in PARTS.items():
+            print(f"{name:<12}{seconds:>4} s  {what}")
+        return 0
+    unknown = [name for name in args.parts if name not in PARTS]
+    if args.folder is None or unknown:
+        parser.error(f"no part `{unknown[0]}`; `--list` shows them" if unknown else "name a folder for the results")
+    chosen = args.parts or list(PARTS)
+    folder, until = args.folder.resolve(), time.time() + args.seconds
+    folder.mkdir(parents=True, exist_ok=True)
+    report = {**facts(), "processor": processor(), "runs": {}}
+    for part in [] if args.judge else chosen:
+        limit = PARTS[part][0]
+        if time.time() + limit > until:
+            report["runs"][part] = {"status": "not begun: too little time left"}
+        else:
+            report["runs"][part] = run(part, folder, limit)
+        print(part, json.dumps(report["runs"][part]), file=sys.stderr, flush=True)
+    report["goals"] = [row for part in chosen for row in verdicts(folder, part)]
+    (folder / "goals.json").write_text(json.dumps(report, indent=1) + "\n")
+    table(report["goals"])
+    return int(any(row["verdict"] != "held" for row in report["goals"]))
+
+
+def processor():
+    """Model, and how threads lie on cores: what single calls cost depends on it."""
+    told = subprocess.run(["lscpu", "-J"], capture_output=True, text=True).stdout
+    fields = json.loads(told or '{"lscpu": []}')["lscpu"]
+    wanted = ("Model name:", "Thread(s) per core:", "Socket(s):", "NUMA node(s):", "L3:", "L3 cache:")
+    return {it["field"].rstrip(":"): it["data"] for it in flat(fields) if it["field"] in wanted}
+
+
+def flat(fields):
+    for it in fields:
+        yield it
+        yield from flat(it.get("children", []))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "hold.h"
+
 struct Options {
     long size;
     long steps;
@@ -65,10 +67,11 @@ inline Options begin(int argc, char **argv, long size, long steps) {
             option(argc, argv, "--pause-ms", 0)};
 }
 
-// Reports that unit `k` of `n` (from 1) is finished, then waits if asked to.
+// Reports that unit `k` of `n` (from 1) is finished, then waits if asked to, by an option or as hold.h says.
 inline void step(const Options &o, long k, long n) {
     printf("step %ld of %ld\n", k, n);
-    if (o.pause_ms > 0) {
+    hold(k);
+    if (o.pause_ms > 0 && !told_to_go()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(o.pause_ms));
     }
 }

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cuda_runtime.h>
+#include "../../../programs/hold.h"
 
 __global__ void add(int *to) { ++*to; }
 
@@ -15,7 +16,7 @@ static int count(int steps) {
     for (int k = 1; k <= steps; k++) {
         add<<<1, 1>>>(p);
         cudaDeviceSynchronize();
-        if (steps > 1) { printf("step %d\n", k); usleep(100000); }
+        if (steps > 1) { printf("step %d\n", k); hold(k); }
     }
     cudaMemcpy(&value, p, 4, cudaMemcpyDeviceToHost);
     return value;
@@ -24,7 +25,7 @@ static int count(int steps) {
 int main(int, char **argv) {
     setvbuf(stdout, nullptr, _IONBF, 0);
     const char *mode = argv[1];
-    if (!strcmp(mode, "child")) { printf("child %d\n", count(1)); sleep(2); printf("child %d\n", count(1)); return 7; }
+    if (!strcmp(mode, "child")) { printf("child %d\n", count(1)); hold(100); printf("child %d\n", count(1)); return 7; }
     if (!strcmp(mode, "once")) { printf("once %d\n", count(1)); return 0; }
     if (!strcmp(mode, "again")) { printf("first %d\n", count(1)); execl(argv[0], argv[0], "once", nullptr); return 1; }
     int *p, status; cudaMalloc(&p, 4);

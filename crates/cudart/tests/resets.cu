@@ -5,6 +5,7 @@
 #include <cstring>
 #include <unistd.h>
 #include <cuda_runtime.h>
+#include "../../../programs/hold.h"
 
 #define CHECK(call) do { int r_ = (call); if (r_) { printf("%s: %d\n", #call, r_); exit(1); } } while (0)
 __device__ unsigned total = 5;
@@ -21,11 +22,11 @@ int main(int argc, char **argv) {
             if (free_ < most) { printf("%zu bytes are lost after %d steps\n", most - free_, k); return 1; }
         }
         *h = k; CHECK(cudaMemcpyAsync(late, h, 4, cudaMemcpyHostToDevice, s)); fold<<<1, 1, 0, s>>>(d, late, k); CHECK(cudaEventRecord(e, s)); CHECK(cudaEventSynchronize(e));
-        printf("step %d\n", k); usleep(30000);
+        printf("step %d\n", k); hold(k);
     }
     if (fault) {
         fold<<<1, 1, 0, s>>>((unsigned *)0x10, late, 1); int told = cudaDeviceSynchronize(), reset = cudaDeviceReset(), then = cudaMalloc(&d, 4);
-        printf("fault %d, reset %d, then %d\n", told, reset, then); sleep(20); return 0;
+        printf("fault %d, reset %d, then %d\n", told, reset, then); hold(steps); return 0;
     }
     CHECK(cudaMemcpy(&sum, d, 4, cudaMemcpyDeviceToHost)); printf("sum %08x\n", sum);
     return 0;

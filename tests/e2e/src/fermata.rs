@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 
 use crate::case::{Device, Mode, Restore};
@@ -13,8 +13,8 @@ use crate::command::{self, Finished};
 use crate::sandbox::Sandbox;
 use crate::tree::Tree;
 
-/// No single command may take longer than this.
-pub const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+/// No single command may take longer than this, on however busy a machine.
+pub const COMMAND_LIMIT: Duration = Duration::from_secs(300);
 
 /// Fermata within one sandbox.
 #[derive(Debug)]
@@ -103,58 +103,16 @@ impl<'a> Fermata<'a> {
         program: &Path,
         args: &[&str],
     ) -> Result<Finished> {
-        self.start(&[], name, device, program, args)
+        self.run_with::<&str>(&[], name, device, program, args)
     }
 
     /// As [`Fermata::run`], with variables of its own.
     ///
     /// # Errors
     /// When the tool refuses.
-    pub fn run_with(
+    pub fn run_with<V: AsRef<OsStr>>(
         &self,
-        variables: &[(&str, &str)],
-        name: &str,
-        device: Device,
-        program: &Path,
-        args: &[&str],
-    ) -> Result<Finished> {
-        let variables: Vec<(&str, &OsStr)> = variables
-            .iter()
-            .map(|(name, value)| (*name, OsStr::new(value)))
-            .collect();
-        self.start(&variables, name, device, program, args)
-    }
-
-    /// As [`Fermata::run`]; the program waits before its `call`-th call until
-    /// it is stopped, and makes `mark` when it has come there.
-    ///
-    /// # Errors
-    /// When the tool refuses.
-    pub fn run_until(
-        &self,
-        call: u64,
-        mark: &Path,
-        name: &str,
-        device: Device,
-        program: &Path,
-        args: &[&str],
-    ) -> Result<Finished> {
-        let call = call.to_string();
-        let variables = [
-            ("FERMATA_TEST_QUIESCE_AT", OsStr::new(&call)),
-            ("FERMATA_TEST_QUIESCE_MARK", mark.as_os_str()),
-        ];
-        self.start(&variables, name, device, program, args)
-    }
-
-    /// Where a program marks that it has come to its call.
-    pub fn mark(&self) -> PathBuf {
-        self.sandbox.runtime().join("call")
-    }
-
-    fn start(
-        &self,
-        variables: &[(&str, &OsStr)],
+        variables: &[(&str, V)],
         name: &str,
         device: Device,
         program: &Path,
@@ -174,9 +132,31 @@ impl<'a> Fermata<'a> {
         words.push(program.as_os_str());
         words.extend(args.iter().map(OsStr::new));
         let mut command = Command::new(self.tree.fermata());
-        command.args(words).envs(variables.iter().copied());
+        command.args(words);
+        for (name, value) in variables {
+            command.env(name, value);
+        }
         self.sandbox.enter(&mut command);
         command::run(command, COMMAND_LIMIT)?.success("fermata run")
+    }
+
+    /// Variables with which a program waits before its `call`-th call until it is stopped, and makes
+    /// [`Self::mark`] when it has come there; with 0 it counts its calls in that.
+    ///
+    /// # Errors
+    /// When the path cannot be a variable.
+    pub fn stop_at(&self, call: u64) -> Result<[(&'static str, String); 2]> {
+        let mark = self.mark().into_os_string().into_string();
+        let mark = mark.map_err(|it| anyhow!("path {it:?}"))?;
+        Ok([
+            ("FERMATA_TEST_QUIESCE_AT", call.to_string()),
+            ("FERMATA_TEST_QUIESCE_MARK", mark),
+        ])
+    }
+
+    /// Where a program marks that it has come to its call.
+    pub fn mark(&self) -> PathBuf {
+        self.sandbox.runtime().join("call")
     }
 
     /// Takes an image of session `name` and says where it lies.
@@ -310,7 +290,7 @@ impl<'a> Fermata<'a> {
         let mut next_look = Duration::from_millis(200);
         while !mark.is_dir() {
             if begun.elapsed() > next_look {
-                next_look += Duration::from_millis(200);
+                next_look = begun.elapsed() + Duration::from_millis(200);
                 if self.session(name)?.exit_status.is_some() {
                     return Ok(false);
                 }
@@ -348,10 +328,12 @@ impl<'a> Fermata<'a> {
                 return Ok(true);
             }
             if begun.elapsed() > next_look {
-                next_look += Duration::from_secs(1);
+                next_look = begun.elapsed() + Duration::from_secs(1);
                 let status = self.session(name)?.exit_status;
+                // Its last lines may have come since the log was read.
+                let whole = std::fs::read_to_string(&path).unwrap_or_default();
                 ensure!(
-                    status.is_none(),
+                    status.is_none() || whole.len() > log.len(),
                     "session `{name}` ended with {status:?}: {log}"
                 );
             }

@@ -3,15 +3,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use crate::scene::{Scene, kill_nine};
+use crate::scene::{Scene, kill_nine, wait_until};
 
-/// How long a CRIU may take to be started.
-const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long the daemon may take to ask a CRIU that has been started.
+/// How long the daemon mostly takes to ask a CRIU that has been started; nothing hangs on it.
 const QUESTION: Duration = Duration::from_millis(300);
 
 /// The CRIU of a scene's next daemon, in the scene's folder.
@@ -67,11 +65,7 @@ impl HeldCriu {
     /// # Errors
     /// When nobody starts one.
     pub fn wait(&self) -> Result<()> {
-        let begun = Instant::now();
-        while !self.held.exists() {
-            ensure!(begun.elapsed() < START_LIMIT, "nobody has started CRIU");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("CRIU is started", || Ok(self.held.exists()))?;
         std::thread::sleep(QUESTION);
         Ok(())
     }

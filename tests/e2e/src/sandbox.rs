@@ -21,7 +21,8 @@ use tempfile::TempDir;
 use crate::processes::{self, MARK, Process};
 
 const DAEMON: &str = "fermatad";
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long a daemon may take to end what it has started.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// Where shared memory with a name is.
 const SHARED_MEMORY: &str = "/dev/shm";
 /// Groups from here on are nobody's.
@@ -97,7 +98,9 @@ impl Sandbox {
     /// The case's daemon, if it lives; its helpers have its name, and arguments.
     pub fn daemon(&self) -> Option<Process> {
         let is_daemon = |it: &Process| it.name == DAEMON && processes::has_no_arguments(it.pid);
-        self.processes().into_iter().find(is_daemon)
+        // One that it has just forked looks like it until it executes another program.
+        let alike = self.processes().into_iter().filter(is_daemon);
+        alike.min_by_key(|it| it.started)
     }
 
     /// Stops the daemon, then names all that is left: processes, shared memory,

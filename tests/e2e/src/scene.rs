@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::case::{Device, Mode, PROGRAM_LIMIT};
@@ -15,11 +15,15 @@ use crate::processes::{self, Process};
 use crate::sandbox::Sandbox;
 use crate::tree::Tree;
 
-/// A program that is slow enough to be caught at work: about four seconds.
-pub const SLOW: &[&str] = &["--steps", "400", "--pause-ms", "200", "--size", "128"];
+/// A program that is at work whatever a test does with it, and however long that takes: a quarter of an hour.
+pub const SLOW: &[&str] = &["--steps", "200000", "--pause-ms", "100", "--size", "128"];
 
-/// How long a session may take to come back to the next daemon.
-pub const RETURN_LIMIT: Duration = Duration::from_secs(40);
+/// A program that is caught at work by [`Scene::hold`], and is soon done when it is let go.
+pub const SHORT: &[&str] = &["--steps", "400", "--size", "128"];
+
+/// How often a moment that passes by itself is tried for: what lasts a second is seldom missed, and never so often
+/// in a row.
+pub const TRIES: usize = 6;
 
 /// A sandbox with the software GPU.
 #[derive(Debug)]
@@ -65,16 +69,80 @@ impl Scene {
         self.wait_steps(name, 2)
     }
 
-    /// As [`Scene::start_slow`], for minutes.
+    /// Variables with which a program stands still after its step `at`, until [`Scene::let_go`]
+    /// (`programs/hold.h`).
+    ///
+    /// # Errors
+    /// When a path cannot be a variable.
+    pub fn hold(&self, at: u64) -> Result<[(&'static str, String); 2]> {
+        let go = self.go().into_os_string().into_string();
+        let go = go.map_err(|it| anyhow!("path {it:?}"))?;
+        Ok([("HOLD_AT", at.to_string()), ("HOLD_UNTIL", go)])
+    }
+
+    /// Lets every program of the scene that is held go on, without pauses.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn let_go(&self) -> Result<()> {
+        fs::write(self.go(), "")?;
+        Ok(())
+    }
+
+    fn go(&self) -> PathBuf {
+        self.sandbox.work().join("go")
+    }
+
+    /// Starts `heat2d`, which stands still in the middle, as session `name`; returns once it does.
     ///
     /// # Errors
     /// When it does not begin.
-    pub fn start_long(&self, name: &str) -> Result<()> {
+    pub fn start_held(&self, name: &str) -> Result<()> {
         let program = self.tree.program("heat2d")?;
-        let arguments = ["--steps", "20000", "--pause-ms", "100", "--size", "128"];
         self.fermata()
-            .run(name, Device::Soft, &program, &arguments)?;
-        self.wait_steps(name, 2)
+            .run_with(&self.hold(200)?, name, Device::Soft, &program, SHORT)?;
+        self.wait_steps(name, 10)
+    }
+
+    /// Waits until a checkpoint to `image` is under way, or over: nobody else can begin one.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub fn wait_begun(&self, image: &str) -> Result<()> {
+        wait_until("a checkpoint begins", || {
+            Ok(self.draft(image)?.is_some() || self.fermata().image(image).exists())
+        })
+    }
+
+    /// Waits until the program's process is in the draft of `image`, or the image is complete.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub fn wait_dumped(&self, image: &str) -> Result<()> {
+        wait_until("a program is dumped", || {
+            let draft = self.draft(image)?;
+            let dumped = draft.is_some_and(|it| it.join("host/folders.json").exists());
+            Ok(dumped || self.fermata().image(image).exists())
+        })
+    }
+
+    /// Waits until session `name`, of which `image` is taken, runs again after its stop.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub fn wait_behind(&self, name: &str, image: &str) -> Result<()> {
+        self.wait_dumped(image)?;
+        wait_until("a program runs again", || {
+            Ok(self.fermata().session(name)?.state == "running")
+        })
+    }
+
+    /// The folder of an image that is not whole yet.
+    fn draft(&self, image: &str) -> Result<Option<PathBuf>> {
+        let of_it = format!(".draft-{image}-");
+        let entries = fs::read_dir(self.sandbox.images())?.flatten();
+        let mut drafts = entries.filter(|it| it.file_name().to_string_lossy().starts_with(&of_it));
+        Ok(drafts.next().map(|it| it.path()))
     }
 
     /// Ends the daemon with signal 9.
@@ -97,7 +165,7 @@ impl Scene {
                 return Ok(session);
             }
             ensure!(
-                begun.elapsed() < RETURN_LIMIT,
+                begun.elapsed() < PROGRAM_LIMIT,
                 "session `{name}` is still {}: {:?}",
                 session.state,
                 session.note
@@ -119,13 +187,24 @@ impl Scene {
         Ok(())
     }
 
-    /// Demands that session `name` goes on working.
+    /// Demands that session `name` goes on working, from now on.
     ///
     /// # Errors
     /// When it prints no further step.
     pub fn check_goes_on(&self, name: &str) -> Result<()> {
         let now = Output::parse(&self.fermata().log(name)?)?.steps.len();
         self.wait_steps(name, now + 2)
+    }
+
+    /// Makes image `image` of a program that stands still in the middle until [`Scene::let_go`], and ends that.
+    ///
+    /// # Errors
+    /// When any of it fails.
+    pub fn make_held_image(&self, image: &str) -> Result<()> {
+        self.start_held("source")?;
+        self.fermata().checkpoint("source", image, Mode::Stop)?;
+        self.fermata().kill("source")?;
+        Ok(())
     }
 
     /// Makes image `image` of a working program, and ends that.
@@ -208,25 +287,39 @@ pub enum Which {
     Worker,
 }
 
-/// Ends `process` with signal 9 and waits until it is gone.
+/// Waits until `holds`; `what` says what for.
 ///
 /// # Errors
-/// When it survives for ten seconds.
-pub fn kill_nine(process: &Process) -> Result<()> {
-    let pid = Pid::from_raw(process.pid).context("process number 0")?;
-    kill_process(pid, Signal::KILL).ok();
+/// That of `holds`, or at the deadline.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let begun = Instant::now();
-    while processes::look_up(process.pid).as_ref() == Some(process) {
-        if begun.elapsed() > Duration::from_secs(10) {
-            bail!(
-                "process {} `{}` survives signal 9",
-                process.pid,
-                process.name
-            );
-        }
+    while !holds()? {
+        let waited = begun.elapsed();
+        ensure!(waited < PROGRAM_LIMIT, "not after {waited:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// Waits until `process` is gone.
+///
+/// # Errors
+/// At the deadline.
+pub fn wait_gone(process: &Process) -> Result<()> {
+    let what = format!("process {} `{}` ends", process.pid, process.name);
+    wait_until(&what, || {
+        Ok(processes::look_up(process.pid).as_ref() != Some(process))
+    })
+}
+
+/// Ends `process` with signal 9 and waits until it is gone.
+///
+/// # Errors
+/// When it survives.
+pub fn kill_nine(process: &Process) -> Result<()> {
+    let pid = Pid::from_raw(process.pid).context("process number 0")?;
+    kill_process(pid, Signal::KILL).ok();
+    wait_gone(process)
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

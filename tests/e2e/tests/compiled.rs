@@ -12,8 +12,8 @@ use fermata_e2e::command;
 use fermata_e2e::programs::{PROGRAMS, digest};
 use fermata_e2e::scene::Scene;
 
-const COMPILE_LIMIT: Duration = Duration::from_secs(120);
-const RUN_LIMIT: Duration = Duration::from_secs(60);
+const COMPILE_LIMIT: Duration = Duration::from_secs(600);
+const RUN_LIMIT: Duration = Duration::from_secs(300);
 
 /// Architectures whose PTX the software GPU takes.
 const ARCHITECTURES: [&str; 7] = ["75", "80", "86", "87", "88", "89", "90"];

@@ -4,20 +4,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use fermata_e2e::case::{Device, Mode};
-use fermata_e2e::scene::{RETURN_LIMIT, Scene, Which};
+use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::scene::{Scene, Which, wait_until};
 
 /// Waits until session `name` has ended. A program's status is told to who started it: the daemon that is gone.
 fn wait_end(scene: &Scene, name: &str) -> Result<()> {
-    let begun = Instant::now();
-    while scene.fermata().session(name)?.state != "exited" {
-        ensure!(
-            begun.elapsed() < RETURN_LIMIT,
-            "session `{name}` does not end"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    wait_until("a session ends", || {
+        Ok(scene.fermata().session(name)?.state == "exited")
+    })
 }
 
 /// Folders of images that are not whole.
@@ -30,7 +24,7 @@ fn halves(scene: &Scene) -> Result<Vec<String>> {
 #[test]
 fn a_session_comes_back_to_the_next_daemon() -> Result<()> {
     let scene = Scene::new()?;
-    scene.start_long("heat")?;
+    scene.start_slow("heat")?;
     let before = scene.fermata().session("heat")?;
     for round in 0..3 {
         scene.kill_daemon()?;
@@ -61,7 +55,10 @@ fn a_session_comes_back_to_the_next_daemon() -> Result<()> {
 fn a_program_that_was_to_use_cuda_later_still_can() -> Result<()> {
     let scene = Scene::new()?;
     let program = scene.tree().program("heat2d")?;
-    let shell = format!("sleep 3; exec {} --steps 5", program.display());
+    let shell = format!(
+        "while [ ! -e go ]; do sleep 0.05; done; exec {} --steps 5",
+        program.display()
+    );
     scene.fermata().run(
         "later",
         Device::Soft,
@@ -70,6 +67,7 @@ fn a_program_that_was_to_use_cuda_later_still_can() -> Result<()> {
     )?;
     scene.kill_daemon()?;
     scene.wait_back("later")?;
+    scene.let_go()?;
     wait_end(&scene, "later")?;
     let log = scene.fermata().log("later")?;
     ensure!(log.contains("digest "), "{log}");
@@ -96,7 +94,7 @@ fn a_restored_session_comes_back_too() -> Result<()> {
 /// Kills the daemon so many milliseconds after a checkpoint has begun, and demands the promises of the file.
 fn killed_in_checkpoint(mode: Mode, delays: &[u64]) -> Result<()> {
     let scene = Scene::new()?;
-    scene.start_long("heat")?;
+    scene.start_slow("heat")?;
     scene.fermata().checkpoint("heat", "older", Mode::Stop)?;
     for delay in delays {
         let name = format!("newer-{delay}");
@@ -174,7 +172,7 @@ fn a_daemon_killed_during_a_restore_leaves_no_half_program() -> Result<()> {
                 }
                 None | Some("exited") => break,
                 Some(other) => ensure!(
-                    begun.elapsed() < RETURN_LIMIT,
+                    begun.elapsed() < PROGRAM_LIMIT,
                     "session `{name}` is {other}"
                 ),
             }

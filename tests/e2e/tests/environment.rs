@@ -6,14 +6,12 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::command::Finished;
 use fermata_e2e::disk::SmallDisk;
-use fermata_e2e::fermata::COMMAND_LIMIT;
-use fermata_e2e::scene::Scene;
+use fermata_e2e::scene::{Scene, wait_until};
 
 #[test]
 fn a_full_disk_fails_the_checkpoint_and_nothing_else() -> Result<()> {
@@ -145,10 +143,9 @@ fn restore_on(scene: &Scene, variable: (&str, &str)) -> Result<Finished> {
     }
     // Its last threads may still hold the socket for a moment.
     let socket = scene.sandbox().runtime().join("fermatad.sock");
-    let begun = Instant::now();
-    while UnixStream::connect(&socket).is_ok() && begun.elapsed() < COMMAND_LIMIT {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the daemon's socket goes", || {
+        Ok(UnixStream::connect(&socket).is_err())
+    })?;
     let words = [
         "restore", path, "--name", "other", "--device", "soft", "--detach",
     ];
@@ -211,11 +208,9 @@ fn a_socket_comes_back_although_its_folder_is_gone() -> Result<()> {
     let fermata = scene.fermata();
     let words = ["-c", SOCKET, socket.to_str().context("path")?];
     fermata.run("first", Device::Soft, Path::new("/usr/bin/python3"), &words)?;
-    let begun = Instant::now();
-    while !fermata.log("first")?.contains("listens") {
-        ensure!(begun.elapsed() < COMMAND_LIMIT, "it does not listen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("a program listens", || {
+        Ok(fermata.log("first")?.contains("listens"))
+    })?;
     fermata.checkpoint("first", "image", Mode::Stop)?;
     fermata.kill("first")?;
     fs::remove_dir_all(&folder)?;

@@ -4,11 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use fermata_e2e::case::Mode;
+use fermata_e2e::case::{Mode, PROGRAM_LIMIT};
 use fermata_e2e::fermata::Fermata;
-use fermata_e2e::scene::{Scene, Which, kill_nine};
-
-const END_LIMIT: Duration = Duration::from_secs(20);
+use fermata_e2e::scene::{Scene, Which, kill_nine, wait_gone};
 
 fn check_all_images(fermata: &Fermata) -> Result<()> {
     for entry in std::fs::read_dir(fermata.image(""))?.flatten() {
@@ -28,7 +26,7 @@ fn a_program_whose_worker_dies_ends_with_an_error() -> Result<()> {
     scene.start_slow("heat")?;
     scene.fermata().checkpoint("heat", "before", Mode::Stop)?;
     kill_nine(&scene.process("heat", Which::Worker)?)?;
-    let status = scene.fermata().wait_exit("heat", END_LIMIT)?;
+    let status = scene.fermata().wait_exit("heat", PROGRAM_LIMIT)?;
     ensure!(
         status != 0,
         "the program ended with success though its GPU was gone"
@@ -44,14 +42,10 @@ fn a_worker_does_not_outlive_its_program() -> Result<()> {
     let worker = scene.process("heat", Which::Worker)?;
     kill_nine(&scene.process("heat", Which::Program)?)?;
     ensure!(
-        scene.fermata().wait_exit("heat", END_LIMIT)? == 137,
+        scene.fermata().wait_exit("heat", PROGRAM_LIMIT)? == 137,
         "status of a killed program"
     );
-    let begun = std::time::Instant::now();
-    while fermata_e2e::processes::look_up(worker.pid).as_ref() == Some(&worker) {
-        ensure!(begun.elapsed() < END_LIMIT, "the worker is still there");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_gone(&worker)?;
     scene.close()
 }
 

@@ -25,9 +25,10 @@ fn check(name: &str) -> Result<()> {
             link: 0,
             write_rate: 0,
         };
-        match case.run(&tree, &reference)? {
+        let (case, outcome) = case.run_in_time(&tree, &reference);
+        match outcome? {
             Outcome::Restored(_) => shown += 1,
-            Outcome::TooLate => anyhow::bail!("`{name}` ended before {moment:?}"),
+            Outcome::TooLate => anyhow::bail!("`{name}` ended before {:?}", case.moment),
         }
     }
     ensure!(shown == 1, "no program `{name}`");
@@ -49,9 +50,10 @@ fn eight_threads_end_with_the_same_bytes() -> Result<()> {
     check("threads")
 }
 
-/// Both sessions end well, with one digest.
+/// Both sessions of an image that was held end well, with one digest.
 fn end_alike(scene: &Scene, names: [&str; 2]) -> Result<()> {
     let fermata = scene.fermata();
+    scene.let_go()?;
     let mut digests = Vec::new();
     for name in names {
         ensure!(
@@ -70,7 +72,7 @@ fn end_alike(scene: &Scene, names: [&str; 2]) -> Result<()> {
 #[test]
 fn an_image_can_be_restored_twice_at_once() -> Result<()> {
     let scene = Scene::new()?;
-    scene.make_image("image")?;
+    scene.make_held_image("image")?;
     let fermata = scene.fermata();
     for name in ["one", "two"] {
         fermata.restore("image", name, Device::Soft)?;
@@ -82,7 +84,7 @@ fn an_image_can_be_restored_twice_at_once() -> Result<()> {
 #[test]
 fn an_eager_restore_ends_the_same_and_says_what_took_how_long() -> Result<()> {
     let scene = Scene::new()?;
-    scene.make_image("image")?;
+    scene.make_held_image("image")?;
     let fermata = scene.fermata();
     fermata.restore("image", "late", Device::Soft)?;
     let image = fermata.image("image");

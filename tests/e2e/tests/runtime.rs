@@ -10,8 +10,8 @@ use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::command;
 use fermata_e2e::scene::Scene;
 
-const COMPILE_LIMIT: Duration = Duration::from_secs(120);
-const RUN_LIMIT: Duration = Duration::from_secs(60);
+const COMPILE_LIMIT: Duration = Duration::from_secs(600);
+const RUN_LIMIT: Duration = Duration::from_secs(300);
 
 /// What is answered otherwise on purpose: memory is not shared with other processes, and where managed memory
 /// would rather be is not recorded under Fermata.
@@ -142,18 +142,27 @@ fn sum(log: &str) -> Result<&str> {
     found.with_context(|| format!("there is no sum: {log}"))
 }
 
+/// Starts a program as session `name`, which stands still after this step; returns once it does.
+fn start_held(scene: &Scene, name: &str, program: &Path, words: &[&str], step: u64) -> Result<()> {
+    let fermata = scene.fermata();
+    fermata.run_with(&scene.hold(step)?, name, Device::Soft, program, words)?;
+    let line = format!("step {step}\n");
+    let there = fermata.wait_log(name, RUN_LIMIT, |log| log.contains(&line))?;
+    ensure!(there, "it ended: {}", fermata.log(name)?);
+    Ok(())
+}
+
 /// Checkpoints a program at this step, kills it, restores it: its sum must be that of an uninterrupted run.
-fn comes_back(scene: &Scene, program: &Path, words: &[&str], step: &str) -> Result<()> {
+fn comes_back(scene: &Scene, program: &Path, words: &[&str], step: u64) -> Result<()> {
     let expected = alone(scene, program, words)?;
     let fermata = scene.fermata();
-    fermata.run("first", Device::Soft, program, words)?;
-    let there = fermata.wait_log("first", RUN_LIMIT, |log| log.contains(step))?;
-    ensure!(there, "it ended: {}", fermata.log("first")?);
+    start_held(scene, "first", program, words, step)?;
     let done = fermata.checkpoint("first", "image", Mode::Stop)?;
     ensure!(!done.stderr.contains("may be refused"), "{}", done.stderr);
     fermata.kill("first")?;
     let restored = scene.try_restore("image", "second")?;
     restored.success("fermata restore")?;
+    scene.let_go()?;
     let status = fermata.wait_exit("second", RUN_LIMIT)?;
     let log = fermata.log("second")?;
     ensure!(
@@ -167,7 +176,7 @@ fn comes_back(scene: &Scene, program: &Path, words: &[&str], step: &str) -> Resu
 fn a_program_that_has_unloaded_modules_comes_back() -> Result<()> {
     let scene = Scene::new()?;
     let program = compile(&scene, "modules")?;
-    comes_back(&scene, &program, &["40", "window"], "step 17\n")?;
+    comes_back(&scene, &program, &["40", "window"], 17)?;
     scene.close()
 }
 
@@ -176,8 +185,7 @@ fn a_checkpoint_says_where_unloaded_modules_may_have_it_refused() -> Result<()> 
     let scene = Scene::new()?;
     let program = compile(&scene, "modules")?;
     let fermata = scene.fermata();
-    fermata.run("first", Device::Soft, &program, &["40", "big"])?;
-    ensure!(fermata.wait_log("first", RUN_LIMIT, |log| log.contains("step 5\n"))?);
+    start_held(&scene, "first", &program, &["40", "big"], 5)?;
     let done = fermata.checkpoint_with("first", "image", Mode::Stop, &["--json"])?;
     ensure!(
         done.stderr.contains("device variable `words`"),
@@ -204,7 +212,7 @@ fn a_checkpoint_says_where_unloaded_modules_may_have_it_refused() -> Result<()> 
 fn a_program_that_resets_its_device_comes_back() -> Result<()> {
     let scene = Scene::new()?;
     let program = compile(&scene, "resets")?;
-    comes_back(&scene, &program, &["40", "plain"], "step 18\n")?;
+    comes_back(&scene, &program, &["40", "plain"], 18)?;
     scene.close()
 }
 
@@ -213,7 +221,13 @@ fn a_program_that_has_met_a_fault_is_not_checkpointed_even_after_a_reset() -> Re
     let scene = Scene::new()?;
     let program = compile(&scene, "resets")?;
     let fermata = scene.fermata();
-    fermata.run("first", Device::Soft, &program, &["6", "fault"])?;
+    fermata.run_with(
+        &scene.hold(6)?,
+        "first",
+        Device::Soft,
+        &program,
+        &["6", "fault"],
+    )?;
     let faulted = |log: &str| log.contains("fault 700, reset 0, then 46\n");
     ensure!(fermata.wait_log("first", RUN_LIMIT, faulted)?);
     let path = fermata.image("image");
@@ -263,7 +277,13 @@ fn a_second_program_of_a_session_is_refused_and_the_first_goes_on() -> Result<()
     let scene = Scene::new()?;
     let program = compile(&scene, "family")?;
     let fermata = scene.fermata();
-    fermata.run("pair", Device::Soft, &program, &["parent", "40"])?;
+    fermata.run_with(
+        &scene.hold(3)?,
+        "pair",
+        Device::Soft,
+        &program,
+        &["parent", "40"],
+    )?;
     let at_work = |log: &str| log.contains("child -802") && log.contains("step 3\n");
     ensure!(
         fermata.wait_log("pair", RUN_LIMIT, at_work)?,
@@ -278,6 +298,7 @@ fn a_second_program_of_a_session_is_refused_and_the_first_goes_on() -> Result<()
             && note.contains("fermata run --detach"),
         "note `{note}`"
     );
+    scene.let_go()?;
     for name in ["pair", "back"] {
         ensure!(fermata.wait_exit(name, RUN_LIMIT)? == 0, "{name} fails");
         let log = fermata.log(name)?;
@@ -299,17 +320,13 @@ fn functions_are_called_through_memory_after_a_restore() -> Result<()> {
     let scene = Scene::new()?;
     let program = compile(&scene, "virtual")?;
     let fermata = scene.fermata();
-    fermata.run("first", Device::Soft, &program, &["20"])?;
-    ensure!(
-        fermata.wait_log("first", RUN_LIMIT, |log| log.contains("step 3\n"))?,
-        "it ended: {}",
-        fermata.log("first")?
-    );
+    start_held(&scene, "first", &program, &["20"], 3)?;
     fermata.checkpoint("first", "image", Mode::Stop)?;
     fermata.kill("first")?;
     scene
         .try_restore("image", "second")?
         .success("fermata restore")?;
+    scene.let_go()?;
     let status = fermata.wait_exit("second", RUN_LIMIT)?;
     let log = fermata.log("second")?;
     ensure!(status == 0 && log.contains("right"), "{status}: {log}");

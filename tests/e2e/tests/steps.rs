@@ -3,16 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::command::Finished;
-use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::held::HeldCriu;
-use fermata_e2e::processes::{Process, look_up};
-use fermata_e2e::scene::{RETURN_LIMIT, Scene, Which, kill_nine};
+use fermata_e2e::processes::Process;
+use fermata_e2e::scene::{SLOW, Scene, Which, kill_nine, wait_gone, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
-
-/// How long CRIU takes to dump a small program, with all that follows until somebody else is waited for.
-const DUMPED: Duration = Duration::from_millis(1200);
 
 fn send(process: &Process, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(process.pid).ok_or_else(|| anyhow!("process number 0"))?;
@@ -50,7 +46,7 @@ fn broken_before_the_worker_serves(
             criu.wait()?;
             send(&worker, Signal::STOP)?;
             criu.release()?;
-            std::thread::sleep(DUMPED);
+            scene.wait_dumped("image")?;
             let broken = break_it();
             send(&worker, Signal::CONT)?;
             broken
@@ -83,7 +79,7 @@ fn a_daemon_killed_while_criu_restores_leaves_nothing() -> Result<()> {
         if workers.count() == left.len() && left.len() <= 1 {
             break;
         }
-        ensure!(begun.elapsed() < RETURN_LIMIT, "left: {left:?}");
+        ensure!(begun.elapsed() < PROGRAM_LIMIT, "left: {left:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
     scene.check_restorable("image")?;
@@ -94,7 +90,7 @@ fn a_daemon_killed_while_criu_restores_leaves_nothing() -> Result<()> {
 fn a_daemon_killed_before_the_worker_serves_again_loses_no_session() -> Result<()> {
     let scene = Scene::new()?;
     let criu = HeldCriu::install(&scene)?;
-    scene.start_long("heat")?;
+    scene.start_slow("heat")?;
     let before = scene.fermata().session("heat")?;
     let done = broken_before_the_worker_serves(&scene, &criu, || scene.kill_daemon())?;
     ensure!(done.status != 0, "the checkpoint of a killed daemon");
@@ -114,7 +110,7 @@ fn a_daemon_killed_before_the_worker_serves_again_loses_no_session() -> Result<(
 fn a_program_that_cannot_go_on_leaves_its_image() -> Result<()> {
     let scene = Scene::new()?;
     let criu = HeldCriu::install(&scene)?;
-    scene.start_long("heat")?;
+    scene.start_slow("heat")?;
     let program = scene.process("heat", Which::Program)?;
     let done = broken_before_the_worker_serves(&scene, &criu, || kill_nine(&program))?;
     ensure!(
@@ -137,26 +133,21 @@ fn a_program_that_dies_while_its_image_is_written_leaves_it() -> Result<()> {
     // What it writes then takes longer than a worker is given to end.
     let slow = [("FERMATA_WRITE_RATE", "12000")];
     let path = scene.tree().program("heat2d")?;
-    let arguments = ["--steps", "20000", "--pause-ms", "100", "--size", "128"];
     scene
         .fermata()
-        .run_with(&slow, "heat", Device::Soft, &path, &arguments)?;
+        .run_with(&slow, "heat", Device::Soft, &path, SLOW)?;
     scene.wait_steps("heat", 2)?;
     let program = scene.process("heat", Which::Program)?;
     let worker = scene.process("heat", Which::Worker)?;
     std::thread::scope(|scope| -> Result<()> {
         let image = scope.spawn(|| scene.fermata().checkpoint("heat", "image", Mode::Stop));
-        std::thread::sleep(DUMPED);
+        scene.wait_behind("heat", "image")?;
         ensure!(!image.is_finished(), "it was written too fast");
         kill_nine(&program)?;
         image.join().map_err(|_| anyhow!("a thread has failed"))??;
         Ok(())
     })?;
-    let begun = Instant::now();
-    while look_up(worker.pid).as_ref() == Some(&worker) {
-        ensure!(begun.elapsed() < RETURN_LIMIT, "its worker is still there");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_gone(&worker)?;
     scene
         .fermata()
         .call(&["images", "verify", "image"])?
@@ -169,7 +160,7 @@ fn a_program_that_dies_while_its_image_is_written_leaves_it() -> Result<()> {
 fn a_parked_program_goes_on_although_nobody_starts_a_daemon() -> Result<()> {
     let scene = Scene::new()?;
     let criu = HeldCriu::install(&scene)?;
-    scene.start_long("heat")?;
+    scene.start_slow("heat")?;
     let log = scene.fermata().session("heat")?.log;
     criu.hold()?;
     let done = beside(
@@ -187,11 +178,7 @@ fn a_parked_program_goes_on_although_nobody_starts_a_daemon() -> Result<()> {
     ensure!(done.status != 0, "the checkpoint of a killed daemon");
     let lines = || std::fs::read_to_string(&log).map(|text| text.lines().count());
     let parked = lines()?;
-    let begun = Instant::now();
-    while lines()? < parked + 2 {
-        ensure!(begun.elapsed() < RETURN_LIMIT, "it stands still");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("it goes on", || Ok(lines()? >= parked + 2))?;
     scene.wait_back("heat")?;
     scene.fermata().checkpoint("heat", "next", Mode::Stop)?;
     scene.fermata().kill("heat")?;
@@ -202,13 +189,13 @@ fn a_parked_program_goes_on_although_nobody_starts_a_daemon() -> Result<()> {
 #[test]
 fn a_worker_that_comes_back_late_is_waited_for() -> Result<()> {
     let scene = Scene::new()?;
-    scene.start_long("heat")?;
+    scene.start_slow("heat")?;
     let worker = scene.process("heat", Which::Worker)?;
     send(&worker, Signal::STOP)?;
     scene.kill_daemon()?;
     let state = scene.fermata().session("heat")?.state;
     // Longer than workers take that have nothing else to do.
-    std::thread::sleep(COMMAND_LIMIT.min(Duration::from_secs(22)));
+    std::thread::sleep(Duration::from_secs(22));
     send(&worker, Signal::CONT)?;
     ensure!(state == "orphaned", "it is {state}");
     scene.wait_back("heat")?;

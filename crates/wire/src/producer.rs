@@ -4,7 +4,7 @@
 //! operation is encoded where it will be read, under the lock; a large one before it, and copied in.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct Producer {
     map: Arc<Mapping>,
     side: Arc<Side>,
     ring: Mutex<Ring>,
-    slots: Mutex<Vec<Ticket>>,
+    slots: Mutex<Slots>,
     staging: StagingPool,
     spin: Spin,
     sent: AtomicU64,
@@ -54,6 +54,14 @@ struct Ring {
     number: u64,
     /// Position from which on it is worth to look whether the ring can be used from its start again.
     rewind_at: u64,
+}
+
+/// Reply slots that no request uses.
+#[derive(Debug)]
+struct Slots {
+    free: Vec<Ticket>,
+    /// Their requests were given up before they were answered: the answers may still be written.
+    abandoned: Vec<Ticket>,
 }
 
 impl Producer {
@@ -90,7 +98,10 @@ impl Producer {
                 number: 0,
                 rewind_at: NEAR,
             }),
-            slots: Mutex::new(slots),
+            slots: Mutex::new(Slots {
+                free: slots,
+                abandoned: Vec::new(),
+            }),
             spin: Spin::new(),
             sent: AtomicU64::new(0),
             barrier: Light::default(),
@@ -142,12 +153,15 @@ impl Producer {
             ticket.overflow = range.offset();
             ticket.overflow_len = u32::try_from(range.len()).unwrap_or(u32::MAX);
         }
-        let pending = Pending {
+        if let Err(error) = self.send(op, Some(ticket)) {
+            // Nothing was sent, so nobody will answer.
+            self.slots().free.push(ticket.spare());
+            return Err(error);
+        }
+        Ok(Pending {
             producer: self,
             ticket,
-        };
-        self.send(op, Some(ticket))?;
-        Ok(pending)
+        })
     }
 
     /// Sends an operation and waits for its answer, which borrows `buffer`.
@@ -279,6 +293,8 @@ impl Producer {
         self.sent.store(ring.number, Ordering::Relaxed);
         let doorbell = self.map.word32(DOORBELL_AT);
         if self.barrier.is_relieved(self.map.word32(BARRIER_AT)) {
+            // The consumer's barrier orders what this thread has done, not what a compiler has it do later.
+            compiler_fence(Ordering::SeqCst);
             wake_fenced(doorbell, futex_wake);
         } else {
             wake_sleeper(doorbell, futex_wake);
@@ -385,7 +401,7 @@ impl Producer {
 
     fn take_slot(&self) -> Result<Ticket, WireError> {
         loop {
-            if let Some(ticket) = self.slots().pop() {
+            if let Some(ticket) = self.free_slot() {
                 return Ok(ticket);
             }
             // More threads wait for answers than there are slots.
@@ -394,11 +410,19 @@ impl Producer {
         }
     }
 
+    fn free_slot(&self) -> Option<Ticket> {
+        let mut slots = self.slots();
+        let Slots { free, abandoned } = &mut *slots;
+        let answered = abandoned.extract_if(.., |ticket| is_done(&self.map, *ticket));
+        free.extend(answered.map(Ticket::spare));
+        free.pop()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slots(&self) -> MutexGuard<'_, Vec<Ticket>> {
+    fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -485,13 +509,11 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        // A slot whose answer never came stays out of use: the answer may still be written.
+        let mut slots = self.producer.slots();
         if self.is_done() {
-            self.producer.slots().push(Ticket {
-                overflow: 0,
-                overflow_len: 0,
-                ..self.ticket
-            });
+            slots.free.push(self.ticket.spare());
+        } else {
+            slots.abandoned.push(self.ticket);
         }
     }
 }

@@ -36,6 +36,17 @@ pub struct Ticket {
     pub(crate) overflow_len: u32,
 }
 
+impl Ticket {
+    /// Its slot, for the next request.
+    pub(crate) fn spare(self) -> Self {
+        Self {
+            overflow: 0,
+            overflow_len: 0,
+            ..self
+        }
+    }
+}
+
 /// Answers requests, from any thread of the worker.
 #[derive(Debug, Clone)]
 pub struct Replier {

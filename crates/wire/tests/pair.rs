@@ -113,6 +113,66 @@ fn threads_keep_their_order_through_a_ring_that_is_always_full() {
     }
 }
 
+/// Runs `work` on a thread of its own; it must end.
+fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (told, ended) = std::sync::mpsc::channel();
+    let thread = thread::spawn(move || told.send(work()).unwrap());
+    let outcome = ended.recv_timeout(Duration::from_secs(30));
+    let outcome = outcome.expect("it waits for ever");
+    thread.join().unwrap();
+    outcome
+}
+
+#[test]
+fn slots_of_requests_that_were_given_up_come_back_once_they_are_answered() {
+    let (producer, mut consumer) = pair(small());
+    let producer = Arc::new(producer);
+    let replier = consumer.replier();
+    for _ in 0..10 * small().slots {
+        let own = Arc::clone(&producer);
+        ends(move || drop(own.request(&Op::Drain, None).unwrap()));
+        let Event::Message(message) = consumer.next(SECOND).unwrap() else {
+            panic!("the request was sent")
+        };
+        let reply = Reply {
+            status: 0,
+            body: ReplyBody::None,
+            text: "",
+        };
+        replier.answer(message.ticket.unwrap(), &reply).unwrap();
+    }
+    // One that is not answered yet stays apart: the next request's answer is its own.
+    drop(producer.request(&Op::Drain, None).unwrap());
+    let server = serve(consumer);
+    let own = Arc::clone(&producer);
+    let status = ends(move || own.ask(&Op::Drain, &mut Vec::new()).unwrap().status);
+    assert_eq!(status, 0);
+    producer.close();
+    server.join().unwrap();
+}
+
+#[test]
+fn a_request_that_does_not_fit_costs_no_slot() {
+    let (producer, consumer) = pair(small());
+    let server = serve(consumer);
+    let long = "x".repeat(4096);
+    ends(move || {
+        for _ in 0..2 * small().slots {
+            let function = Op::FunctionGet {
+                function: 1,
+                module: 2,
+                name: &long,
+            };
+            let refused = producer.request(&function, None).map(drop);
+            assert!(matches!(refused, Err(WireError::TooLarge { .. })));
+        }
+        let reply = producer.ask(&Op::Drain, &mut Vec::new()).unwrap().status;
+        assert_eq!(reply, 0);
+        producer.close();
+    });
+    server.join().unwrap();
+}
+
 #[test]
 fn a_worker_that_keeps_up_is_sent_around_near_the_start() {
     let config = Config {

@@ -265,8 +265,7 @@ unsafe fn upload(
     let mut window = Window::default();
     let width = extent.width as usize;
     for (z, y, height) in pieces(extent) {
-        window.make_room(|_, _| ())?;
-        let range = link::stage(height * extent.width)?;
+        let range = window.stage(height * extent.width, |_, _| ())?;
         for n in 0..height {
             let room = range.address().wrapping_add(n as usize * width);
             // SAFETY: the row lies in the box, and the range has room for `height` of them.
@@ -311,8 +310,7 @@ unsafe fn download(
         }
     };
     for (z, y, height) in pieces(extent) {
-        window.make_room(store)?;
-        let range = link::stage(height * extent.width)?;
+        let range = window.stage(height * extent.width, store)?;
         let blob = Place::Blob(Blob::Staged {
             offset: range.offset(),
             len: range.len(),

@@ -164,8 +164,7 @@ pub unsafe fn linear(to: End, from: End, len: u64, stream: StreamRef, wait: bool
 unsafe fn upload(to: End, from: *const u8, len: u64, stream: StreamRef) -> Result {
     let mut window = Window::default();
     for (at, size) in pieces(len) {
-        window.make_room(|_, _| ())?;
-        let range = link::stage(size)?;
+        let range = window.stage(size, |_, _| ())?;
         // SAFETY: `size` bytes at `at` lie in the source, and the range has as many.
         unsafe {
             std::ptr::copy_nonoverlapping(from.add(at as usize), range.address(), size as usize)
@@ -205,8 +204,7 @@ unsafe fn download(to: *mut u8, from: End, len: u64, stream: StreamRef) -> Resul
         };
     };
     for (at, size) in pieces(len) {
-        window.make_room(store)?;
-        let range = link::stage(size)?;
+        let range = window.stage(size, store)?;
         let to = Place::Blob(Blob::Staged {
             offset: range.offset(),
             len: size,
@@ -257,12 +255,23 @@ pub struct Window {
 }
 
 impl Window {
-    /// Waits until another piece may be sent; `done` gets each piece that has arrived meanwhile.
-    pub fn make_room(&mut self, mut done: impl FnMut(&Staged<'_>, u64)) -> Result {
+    /// Room for another piece; `done` gets each piece that has arrived meanwhile. Who has pieces under way gives them
+    /// back before it waits for room, or threads that copy at the same time would wait for each other for ever.
+    pub fn stage(
+        &mut self,
+        len: u64,
+        mut done: impl FnMut(&Staged<'_>, u64),
+    ) -> Result<Staged<'static>> {
         while self.under_way.len() >= WINDOW {
             self.take(&mut done)?;
         }
-        Ok(())
+        while !self.under_way.is_empty() {
+            if let Some(range) = link::try_stage(len)? {
+                return Ok(range);
+            }
+            self.take(&mut done)?;
+        }
+        link::stage(len)
     }
 
     /// Sends a piece, `at` being what the caller wants to be told when it has arrived.

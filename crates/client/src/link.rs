@@ -108,15 +108,47 @@ pub fn ask_long<T>(
     text: impl FnOnce(&str),
     take: impl FnOnce(ReplyBody<'_>) -> Result<T>,
 ) -> Result<T> {
-    let producer = &current()?.producer;
-    let room = stage((1 << 20).min(producer.staging_bytes() / 2))?;
+    let room = stage(long()?)?;
+    ask_in(&room, op, text, take)
+}
+
+/// As [`ask_long`], with the room for the answer.
+pub fn ask_in<T>(
+    room: &Staged<'_>,
+    op: &Op<'_>,
+    text: impl FnOnce(&str),
+    take: impl FnOnce(ReplyBody<'_>) -> Result<T>,
+) -> Result<T> {
     let mut buffer = Vec::new();
-    let pending = producer
-        .request(op, Some(&room))
+    let pending = current()?
+        .producer
+        .request(op, Some(room))
         .map_err(|error| lost(&error))?;
     let reply = pending.wait(&mut buffer).map_err(|error| lost(&error))?;
     text(reply.text);
     take(success(op.context(), reply)?)
+}
+
+/// Bytes of a long answer.
+fn long() -> Result<u64> {
+    Ok((1 << 20).min(current()?.producer.staging_bytes() / 2))
+}
+
+/// A range of the staging area, and room for a long answer.
+pub fn stage_with_room(len: u64) -> Result<(Staged<'static>, Staged<'static>)> {
+    let lens = (len, long()?);
+    current()?
+        .producer
+        .stage_both(lens)
+        .map_err(|error| lost(&error))
+}
+
+/// As [`stage`], without waiting; `None` if there is no room now.
+pub fn try_stage(len: u64) -> Result<Option<Staged<'static>>> {
+    current()?
+        .producer
+        .try_stage(len)
+        .map_err(|error| lost(&error))
 }
 
 /// A range of the staging area.

@@ -440,35 +440,27 @@ fn load_image(
     image: &[u8],
     log: impl FnOnce(&str),
 ) -> Result<Vec<String>> {
-    let staged = if image.len() > INLINE {
-        Some(link::stage(image.len() as u64)?)
-    } else {
-        None
+    let load = |image| Op::ModuleLoad {
+        module,
+        context,
+        image,
+        beside: gate::is_shared(),
     };
-    let image = match &staged {
-        Some(range) => {
-            // SAFETY: the range is as long as the image, and ours until it is dropped.
-            unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), range.address(), image.len()) };
-            Blob::Staged {
-                offset: range.offset(),
-                len: range.len(),
-            }
-        }
-        None => Blob::Inline(image),
+    let names = |body: ReplyBody<'_>| match body {
+        ReplyBody::Module(info) => Ok(info.functions),
+        _ => Err(CUDA_ERROR_UNKNOWN),
     };
-    link::ask_long(
-        &Op::ModuleLoad {
-            module,
-            context,
-            image,
-            beside: gate::is_shared(),
-        },
-        log,
-        |body| match body {
-            ReplyBody::Module(info) => Ok(info.functions),
-            _ => Err(CUDA_ERROR_UNKNOWN),
-        },
-    )
+    if image.len() <= INLINE {
+        return link::ask_long(&load(Blob::Inline(image)), log, names);
+    }
+    let (range, room) = link::stage_with_room(image.len() as u64)?;
+    // SAFETY: the range is as long as the image, and ours until it is dropped.
+    unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), range.address(), image.len()) };
+    let staged = Blob::Staged {
+        offset: range.offset(),
+        len: range.len(),
+    };
+    link::ask_in(&room, &load(staged), log, names)
 }
 
 fn function_info(function: Handle, module: Handle, name: &str) -> Result<FunctionInfo> {

@@ -148,6 +148,37 @@ fn copies_of_every_size_arrive() {
     assert!(Stage::start("copies").finish());
 }
 
+#[test]
+#[ignore = "a program for its stage"]
+fn crowd() {
+    let context = context() as usize;
+    std::thread::scope(|scope| {
+        for seed in 1..=8 {
+            scope.spawn(move || {
+                ok!(cuCtxSetCurrent(context as CUcontext));
+                let len = 20 << 20;
+                let device = alloc(len);
+                let data = vec![seed; len];
+                ok!(cuMemcpyHtoD_v2(device, data.as_ptr().cast(), len));
+                let mut back = vec![0u8; len];
+                ok!(cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), device, len));
+                assert!(back == data);
+            });
+        }
+    });
+}
+
+#[test]
+fn threads_that_copy_at_the_same_time_do_not_wait_for_each_other_for_ever() {
+    // Room for two pieces of a copy: whoever waited for a third with both in hand would wait for ever, as many threads do
+    // with the usual room.
+    let config = fermata_wire::Config {
+        staging: 8 << 20,
+        ..fermata_wire::Config::default()
+    };
+    assert!(Stage::start_with("crowd", config).finish());
+}
+
 /// Grid, block and shared memory that no device, or not this kernel, takes.
 const IMPOSSIBLE: [[c_uint; 7]; 7] = [
     [0, 1, 1, 32, 1, 1, 0],

@@ -172,12 +172,29 @@ impl Producer {
         self.request(op, None)?.wait(buffer)
     }
 
-    /// A range of the staging area; waits until enough has been given back.
+    /// A range of the staging area; waits until enough has been given back. Whoever holds one already must not wait
+    /// for another: see [`Producer::try_stage`] and [`Producer::stage_both`].
     ///
     /// # Errors
     /// [`WireError::TooLarge`] if the whole area is smaller; the worker is gone.
     pub fn stage(&self, len: u64) -> Result<Staged<'_>, WireError> {
         self.staging.alloc(len, || self.check_peer())
+    }
+
+    /// As [`Producer::stage`], without waiting; `None` if there is no room now.
+    ///
+    /// # Errors
+    /// [`WireError::TooLarge`] if the whole area is smaller.
+    pub fn try_stage(&self, len: u64) -> Result<Option<Staged<'_>>, WireError> {
+        self.staging.try_alloc(len)
+    }
+
+    /// As [`Producer::stage`], for two ranges that one operation needs.
+    ///
+    /// # Errors
+    /// As [`Producer::stage`].
+    pub fn stage_both(&self, lens: (u64, u64)) -> Result<(Staged<'_>, Staged<'_>), WireError> {
+        self.staging.alloc_both(lens, || self.check_peer())
     }
 
     /// Bytes of the whole staging area.

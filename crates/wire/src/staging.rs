@@ -9,6 +9,13 @@ use crate::{StagedArea, WireError};
 /// Ranges begin at multiples of this.
 const ALIGN: u64 = 64;
 
+/// Bytes of the area that a range of `len` takes.
+fn size_of(len: u64) -> u64 {
+    len.max(1)
+        .checked_next_multiple_of(ALIGN)
+        .unwrap_or(u64::MAX)
+}
+
 /// Hands out ranges of the staging area.
 #[derive(Debug)]
 pub(crate) struct StagingPool {
@@ -34,6 +41,8 @@ impl StagingPool {
 
     /// A range of `len` bytes; waits until enough has been given back. `alive` is asked now and then.
     ///
+    /// Whoever holds a range already must not wait for another: all may hold a part of the area, and nobody gets more.
+    ///
     /// # Errors
     /// [`WireError::TooLarge`] if the area is smaller than that; whatever `alive` says.
     pub fn alloc(
@@ -41,23 +50,60 @@ impl StagingPool {
         len: u64,
         alive: impl Fn() -> Result<(), WireError>,
     ) -> Result<Staged<'_>, WireError> {
-        let size = len.max(1).next_multiple_of(ALIGN);
-        if size > self.area.bytes() {
-            let limit = self.area.bytes();
-            return Err(WireError::TooLarge {
-                what: "staged range",
-                bytes: len,
-                limit,
-            });
+        self.fits(len, size_of(len))?;
+        self.wait_for(alive, |free| {
+            Some(self.staged(free.take(size_of(len))?, len))
+        })
+    }
+
+    /// As [`StagingPool::alloc`], without waiting; `None` if there is no room now.
+    pub fn try_alloc(&self, len: u64) -> Result<Option<Staged<'_>>, WireError> {
+        self.fits(len, size_of(len))?;
+        let offset = self.lock().take(size_of(len));
+        Ok(offset.map(|offset| self.staged(offset, len)))
+    }
+
+    /// As [`StagingPool::alloc`], for two ranges that come at the same moment.
+    pub fn alloc_both(
+        &self,
+        (first, second): (u64, u64),
+        alive: impl Fn() -> Result<(), WireError>,
+    ) -> Result<(Staged<'_>, Staged<'_>), WireError> {
+        let together = size_of(first).saturating_add(size_of(second));
+        self.fits(first.saturating_add(second), together)?;
+        self.wait_for(alive, |free| {
+            // One range of the whole first: what is there in two parts only will join.
+            let at = free.take(together)?;
+            Some((
+                self.staged(at, first),
+                self.staged(at + size_of(first), second),
+            ))
+        })
+    }
+
+    fn fits(&self, bytes: u64, size: u64) -> Result<(), WireError> {
+        let limit = self.area.bytes();
+        if size > limit {
+            let what = "staged range";
+            return Err(WireError::TooLarge { what, bytes, limit });
         }
+        Ok(())
+    }
+
+    fn staged(&self, offset: u64, len: u64) -> Staged<'_> {
+        let pool = self;
+        Staged { pool, offset, len }
+    }
+
+    fn wait_for<T>(
+        &self,
+        alive: impl Fn() -> Result<(), WireError>,
+        take: impl Fn(&mut FreeList) -> Option<T>,
+    ) -> Result<T, WireError> {
         let mut free = self.lock();
         loop {
-            if let Some(offset) = free.take(size) {
-                return Ok(Staged {
-                    pool: self,
-                    offset,
-                    len,
-                });
+            if let Some(taken) = take(&mut free) {
+                return Ok(taken);
             }
             let slice = Duration::from_millis(40);
             let (guard, _) = self
@@ -110,9 +156,7 @@ impl Staged<'_> {
 
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
-        self.pool
-            .lock()
-            .give_back(self.offset, self.len.max(1).next_multiple_of(ALIGN));
+        self.pool.lock().give_back(self.offset, size_of(self.len));
         self.pool.returned.notify_all();
     }
 }

@@ -152,6 +152,39 @@ fn slots_of_requests_that_were_given_up_come_back_once_they_are_answered() {
 }
 
 #[test]
+fn two_ranges_come_together_or_not_at_all() {
+    let (producer, _consumer) = pair(small());
+    let bytes = producer.staging_bytes();
+    assert!(matches!(
+        producer.stage_both((bytes, 1)),
+        Err(WireError::TooLarge { .. })
+    ));
+    assert!(matches!(
+        producer.stage_both((u64::MAX, u64::MAX)),
+        Err(WireError::TooLarge { .. })
+    ));
+    let half = bytes / 2;
+    let held = producer.stage(half + 1).unwrap();
+    assert!(producer.try_stage(half).unwrap().is_none());
+    drop(held);
+    assert_eq!(producer.try_stage(half).unwrap().unwrap().len(), half);
+    ends(move || {
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let (first, second) = producer.stage_both((half, half - 64)).unwrap();
+                        let end = first.offset() + half;
+                        assert!(end <= second.offset() && second.len() == half - 64);
+                    }
+                });
+            }
+        });
+        assert_eq!(producer.stage(bytes).unwrap().len(), bytes);
+    });
+}
+
+#[test]
 fn a_request_that_does_not_fit_costs_no_slot() {
     let (producer, consumer) = pair(small());
     let server = serve(consumer);

@@ -41,6 +41,7 @@ pub struct Stage {
     pub program: Child,
     pub agent: Agent,
     pub device: Arc<Mutex<Device>>,
+    config: Config,
     wake: u64,
     worker: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
@@ -48,6 +49,11 @@ pub struct Stage {
 impl Stage {
     /// Runs the scenario `name` of this test binary as a program.
     pub fn start(name: &str) -> Self {
+        Self::start_with(name, Config::default())
+    }
+
+    /// As [`Stage::start`], with a ring of these sizes.
+    pub fn start_with(name: &str, config: Config) -> Self {
         let socket =
             std::env::temp_dir().join(format!("fermata-{}-{name}.sock", std::process::id()));
         let _ = std::fs::remove_file(&socket);
@@ -75,6 +81,7 @@ impl Stage {
             program,
             agent,
             device,
+            config,
             wake: 0,
             worker: None,
         };
@@ -102,7 +109,7 @@ impl Stage {
     }
 
     fn welcome(&mut self, resume: bool) {
-        let memory = create(&Config::default()).unwrap();
+        let memory = create(&self.config).unwrap();
         let (program, worker) = Side::pair().unwrap();
         let side = Arc::new(Side::new(worker));
         let consumer = Consumer::open(memory.as_fd(), side.clone()).unwrap();

@@ -64,8 +64,8 @@ pub enum NodeSpec<'a> {
         /// Rows.
         height: u64,
     },
-    /// Call on a thread of the driver, every time the graph runs; lives as long as the executable graph.
-    Host(&'static (dyn Fn() + Send + Sync)),
+    /// Call on a thread of the driver, every time the graph runs, which may be until the process ends.
+    Host(&'static HostFn),
     /// Another graph.
     Child(GraphHandle),
     /// Nothing.
@@ -78,9 +78,12 @@ pub enum NodeSpec<'a> {
     Batch(&'a [BatchOp]),
 }
 
+/// What a host node calls.
+pub type HostFn = Box<dyn Fn() + Send + Sync>;
+
 unsafe extern "C" fn run_host(data: *mut c_void) {
-    // SAFETY: `data` is the address of a leaked `&'static dyn Fn`, given in `add_node`.
-    let call = unsafe { *data.cast::<&'static (dyn Fn() + Send + Sync)>() };
+    // SAFETY: `data` is the address of a `HostFn` that lives as long as the process, given in `add_node`.
+    let call = unsafe { &*data.cast::<HostFn>() };
     // A panic must not cross into the driver.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
 }
@@ -214,11 +217,9 @@ impl Driver {
                     )?;
                 }
                 NodeSpec::Host(call) => {
-                    // A graph may run at any time until the process ends, so its calls live that long.
-                    let data = Box::into_raw(Box::new(*call));
                     let params = cu::CUDA_HOST_NODE_PARAMS {
                         fn_: Some(run_host),
-                        userData: data.cast::<c_void>(),
+                        userData: std::ptr::from_ref(*call).cast_mut().cast::<c_void>(),
                     };
                     self.f
                         .cuGraphAddHostNode(&mut node, graph, deps, count, &params)?;

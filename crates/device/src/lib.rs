@@ -45,7 +45,7 @@ pub use copy::{CopyBox, CopySide, Endpoint};
 pub use devices::DeviceFacts;
 pub use driver::Driver;
 pub use error::{DriverError, LoadError, MemoryError};
-pub use graph::{BatchOp, NodeSpec};
+pub use graph::{BatchOp, HostFn, NodeSpec};
 pub use handles::{
     ArrayHandle, ContextHandle, EventHandle, ExecHandle, FunctionHandle, GraphHandle, ModuleHandle,
     NodeHandle, PhysicalHandle, StreamHandle,

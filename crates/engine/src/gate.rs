@@ -52,6 +52,17 @@ pub trait Gate: Send {
     /// Whether nothing is left to watch; the server then closes the gate.
     fn finished(&self) -> bool;
 
+    /// A number that changes whenever something has come that operations may be waiting for. While it does, waiting has
+    /// a sense, however long it lasts.
+    fn progress(&self) -> u64 {
+        0
+    }
+
+    /// Whether it may be closed at any moment, for the memory it holds: the program must lose nothing by that.
+    fn is_dispensable(&self) -> bool {
+        true
+    }
+
     /// A context has died for `reason` while the gate watches. True if that is the gate's own doing and the
     /// session will be rolled back: the program must then get no answer any more.
     fn condemns(&mut self, reason: &str) -> bool {

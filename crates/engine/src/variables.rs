@@ -80,6 +80,8 @@ pub fn discover_of(site: &mut Site, module: Handle) -> Result<(), EngineError> {
         .entry(image)
         .or_insert_with(|| site.session.image(&image).map(names).unwrap_or_default());
     let recorded = record(site, module, context, names);
+    // A program may load and unload images for weeks without a checkpoint.
+    read.retain(|image, _| site.session.image(image).is_some());
     site.live.discovered.names = read;
     recorded
 }

@@ -215,3 +215,34 @@ fn a_graph_touches_what_its_nodes_do_and_updates_are_seen() {
     assert!(found.writes.contains(&Target::Around(e)));
     assert!(!found.writes.contains(&Target::Around(a)));
 }
+
+#[test]
+fn a_graph_that_is_updated_again_and_again_leaves_nothing_behind() {
+    let mut bench = bench();
+    let function = kernel(
+        &mut bench,
+        ".visible .entry k(.param .u64 p) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 1; ret; }",
+    );
+    let buffers: Vec<u64> = (0..4).map(|_| bench.allocate(64)).collect();
+    let [a, b, c, d] = buffers[..] else {
+        panic!("four")
+    };
+    let graph = graph(function, &block(&[a]), b, (c, d));
+    let live = &mut bench.site.live;
+    let update = |live: &mut fermata_engine::Live, exec: u64| {
+        let made = live.instantiate(CONTEXT, &graph, 0).unwrap();
+        live.executables.insert(exec, (made, CONTEXT));
+        live.update(exec, &graph).unwrap();
+        assert_eq!(live.graph_revision(exec), 1);
+        let (made, _) = live.take_executable(exec).unwrap();
+        live.driver.destroy_exec(made).unwrap();
+        assert_eq!(live.graph_revision(exec), 0);
+    };
+    update(live, 0x9100);
+    // Host nodes hold the one who is to make their calls.
+    let held = std::sync::Arc::strong_count(&live.host_caller);
+    for exec in 0x9101..0x9110 {
+        update(live, exec);
+    }
+    assert_eq!(std::sync::Arc::strong_count(&live.host_caller), held);
+}

@@ -33,7 +33,10 @@ pub(crate) enum Then {
     /// Nothing more.
     Answer,
     /// Nothing: the rest of a destroyed stream's work.
-    Orphan,
+    Orphan {
+        /// Whether it was a stream which the default stream does not wait for.
+        apart: bool,
+    },
     /// Everything is idle: the consistent point.
     Drained,
     /// The bytes are answered; if `told`, the device sets the word at [`DONE_AT`] when they are there.
@@ -68,18 +71,30 @@ pub(crate) enum Then {
     ArrayDestroy(Handle),
 }
 
+/// Destroyed streams whose remaining work is waited for, too.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Orphans {
+    /// None.
+    Ignored,
+    /// Those that the default stream of this context waits for.
+    Joined(Handle),
+    /// All.
+    All,
+}
+
 /// An answer that waits.
 pub(crate) struct Waiting {
     pub ticket: Option<Ticket>,
     pub context: Option<Handle>,
-    /// Whether it waits for the rest of destroyed streams too.
-    pub wide: bool,
+    pub orphans: Orphans,
     /// Whether the answer reports errors of earlier work.
     pub reports: bool,
     pub marks: Vec<Mark>,
     /// An event of the program's that must have completed too, with its context.
     pub event: Option<(EventHandle, Handle)>,
     pub then: Then,
+    /// What has ended its context meanwhile.
+    pub failed: Option<DriverError>,
     /// How often it was looked at without asking the driver.
     pub looks: u32,
 }
@@ -116,8 +131,8 @@ impl Server {
                     count,
                     event: Some(event),
                 }),
-                // A dead context has nothing running any more; its error is told by what waits.
-                Err(error) if self.faults.fatal(stream.context).is_some() => drop(error),
+                // Its error is told by what waits.
+                Err(error) if self.is_over(stream.context, &error) => drop(error),
                 Err(error) => {
                     marks.into_iter().for_each(|mark| self.unmark(mark));
                     return Err(error);
@@ -127,8 +142,28 @@ impl Server {
         Ok(marks)
     }
 
+    /// Whether an error of a context's work means that nothing of it runs any more: it is dead, which is remembered,
+    /// or gone.
+    fn is_over(&mut self, context: Handle, error: &DriverError) -> bool {
+        if !self.site.live.contexts.contains_key(&context) {
+            return true;
+        }
+        if ends_context(error.code) {
+            let error = OpError::new(error.code, error.to_string());
+            if self.faults.observe(context, &error) {
+                self.last_words(context);
+            }
+            for stream in self.queues.busy_streams(Some(context)) {
+                self.queues.complete(stream, u64::MAX);
+            }
+        }
+        self.faults.fatal(context).is_some()
+    }
+
     fn unmark(&mut self, mark: Mark) {
         match mark.event {
+            // Events of a context that is gone went with it, and its handle may be another's.
+            Some(_) if !self.site.live.contexts.contains_key(&mark.stream.context) => {}
             Some(event) => self.events.put(mark.stream.context, event),
             None => self.light -= 1,
         }
@@ -138,7 +173,10 @@ impl Server {
         let handle = self.site.live.stream(stream)?;
         let driver = &self.site.live.driver;
         let event = self.events.take(driver, stream.context)?;
-        driver.record_event(event, handle, 0)?;
+        if let Err(error) = driver.record_event(event, handle, 0) {
+            self.events.put(stream.context, event);
+            return Err(error);
+        }
         Ok(event)
     }
 
@@ -218,6 +256,14 @@ impl Server {
                     self.unmark(mark);
                 }
                 Err(error) if error.code == cu::CUDA_ERROR_NOT_READY => return Check::NotYet,
+                // Work of other contexts goes on, and is waited for: what comes then may take its memory away.
+                Err(error) if self.is_over(mark.stream.context, &error) => {
+                    self.waiting[index].marks.pop();
+                    self.unmark(mark);
+                    if self.waiting[index].context == Some(mark.stream.context) {
+                        self.waiting[index].failed = Some(error);
+                    }
+                }
                 Err(error) => return Check::Over(Err(error)),
             }
         }
@@ -233,12 +279,8 @@ impl Server {
             }
         }
         let waiting = &self.waiting[index];
-        let orphans = || {
-            self.waiting[..index]
-                .iter()
-                .any(|it| matches!(it.then, Then::Orphan))
-        };
-        if matches!(waiting.then, Then::Drained) && index > 0 || waiting.wide && orphans() {
+        let orphans = self.has_orphans(waiting.orphans, index);
+        if matches!(waiting.then, Then::Drained) && index > 0 || orphans {
             return Check::NotYet;
         }
         match &waiting.then {
@@ -254,7 +296,20 @@ impl Server {
         if matches!(waiting.then, Then::Allocate { .. }) && (freeing() || self.is_captured()) {
             return Check::NotYet;
         }
-        Check::Over(Ok(()))
+        Check::Over(self.waiting[index].failed.take().map_or(Ok(()), Err))
+    }
+
+    /// Whether such work of destroyed streams is under way, among the first `count` waits.
+    pub(crate) fn has_orphans(&self, which: Orphans, count: usize) -> bool {
+        let concerns = |it: &Waiting| match (which, &it.then) {
+            (Orphans::All, Then::Orphan { .. }) => true,
+            (Orphans::Joined(context), Then::Orphan { apart }) => {
+                !apart && it.context == Some(context)
+            }
+            _ => false,
+        };
+        let mut first = self.waiting.iter().take(count);
+        first.any(concerns)
     }
 
     fn complete(&mut self, waiting: Waiting, outcome: Result<(), DriverError>) {
@@ -271,18 +326,6 @@ impl Server {
             self.let_go(event);
         }
         let failure = outcome.err().map(OpError::from);
-        if let (Some(error), Some(mark)) = (&failure, marks.last()) {
-            let context = mark.stream.context;
-            if self.faults.observe(context, error) {
-                self.last_words(context);
-            }
-            if ends_context(error.code) {
-                // Nothing of a dead context runs any more.
-                for stream in self.queues.busy_streams(Some(context)) {
-                    self.queues.complete(stream, u64::MAX);
-                }
-            }
-        }
         marks.into_iter().for_each(|mark| self.unmark(mark));
         if reports {
             self.flush_output(context);
@@ -298,7 +341,7 @@ impl Server {
                 drop(buffer);
                 failure.map_or(Ok(()), Err)
             }
-            Then::Orphan => Ok(()),
+            Then::Orphan { .. } => Ok(()),
             // A session with a dead context is quiet, and can never be saved.
             Then::Drained => {
                 let session = &mut self.site.session;
@@ -373,7 +416,8 @@ impl Server {
         let Some(context) = context.filter(|context| self.printing.contains(context)) else {
             return;
         };
-        let idle = self.queues.busy_streams(Some(context)).is_empty();
+        let busy = !self.queues.busy_streams(Some(context)).is_empty();
+        let idle = !busy && !self.has_orphans(Orphans::All, usize::MAX);
         if idle && self.faults.fatal(context).is_none() && self.site.live.enter(context).is_ok() {
             // An error here belongs to work that is done, and has been reported by its event.
             let _ = self.site.live.driver.synchronize_context();

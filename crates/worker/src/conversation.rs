@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use crate::callbacks::Callbacks;
 use crate::capturing::{Account, Capturing};
 use crate::errors::Faults;
-use crate::failure::{failure, from_engine};
+use crate::failure::{failure, from_engine, full_text};
 use crate::keeper::Keeper;
 use crate::layout::RingPlace;
 use crate::next_daemon::Starter;
@@ -69,7 +69,7 @@ const KEPT: Duration = Duration::from_secs(3600);
 
 /// A program that is served, by a thread of its own.
 pub(crate) struct Serving {
-    thread: JoinHandle<(Held, Ended)>,
+    thread: JoinHandle<Option<(Held, Ended)>>,
     pub requests: Arc<Requests>,
     pub kicker: Kicker,
 }
@@ -145,7 +145,7 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
     };
     loop {
         worker.look_after_program();
-        match worker.daemon.recv(TURN) {
+        let error = match worker.daemon.recv(TURN) {
             Ok((ToWorker::Exit, _)) => {
                 worker.let_record_be_written();
                 return Ok(());
@@ -154,31 +154,31 @@ pub fn run(daemon: Daemon) -> anyhow::Result<()> {
                 let answer = worker
                     .handle(request, fds)
                     .unwrap_or_else(FromWorker::Failed);
-                if let Err(error) = worker.daemon.send(&answer, &[])
-                    && !error.is_closed()
-                {
-                    return Err(error.into());
+                match worker.daemon.send(&answer, &[]) {
+                    // What it has said before it went is read first.
+                    Err(error) if !error.is_closed() => error,
+                    _ => continue,
                 }
             }
-            Err(error) if error.is_timeout() => {}
-            Err(error) => {
-                if error.is_closed()
-                    && let Some(daemon) = worker.find_daemon()
-                {
-                    worker.daemon = daemon;
-                    continue;
-                }
-                if let Some(serving) = worker.serving.take() {
-                    // The program's own end is the only thing that is waited for.
-                    let _ = serving.thread.join();
-                }
-                return if error.is_closed() {
-                    Ok(())
-                } else {
-                    Err(error.into())
-                };
-            }
+            Err(error) if error.is_timeout() => continue,
+            Err(error) => error,
+        };
+        // A daemon that stalls or talks nonsense must not cost the program its GPU: what has come between ends the
+        // connection, not the session.
+        worker.daemon.shutdown();
+        if let Some(daemon) = worker.find_daemon() {
+            worker.daemon = daemon;
+            continue;
         }
+        if let Some(serving) = worker.serving.take() {
+            // The program's own end is the only thing that is waited for.
+            let _ = serving.thread.join();
+        }
+        return if error.is_closed() {
+            Ok(())
+        } else {
+            Err(error.into())
+        };
     }
 }
 
@@ -452,13 +452,23 @@ impl Worker {
         })?;
         output::to_program(stdout.as_fd())
             .map_err(|error| internal(format!("cannot redirect output: {error}")))?;
+        let requests = Arc::new(Requests::default());
+        let own = Arc::clone(&requests);
+        let (hand_over, taken) = mpsc::channel::<(Server, Consumer)>();
+        let serve = move || {
+            let (server, consumer) = taken.recv().ok()?;
+            Some(server.run(consumer, &own))
+        };
+        // First the thread: where there is none, the session stays here, and the program may be attached later.
+        let thread = serving_thread()
+            .spawn(serve)
+            .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
         let site = self
             .site
             .take()
             .ok_or_else(|| internal("Attach before Open".to_owned()))?;
         self.used = true;
         let kicker = consumer.kicker();
-        let requests = Arc::new(Requests::default());
         let faults = std::mem::take(&mut self.faults);
         let held = Held {
             site,
@@ -474,10 +484,8 @@ impl Worker {
             self.devices.clone(),
             self.gate.take(),
         );
-        let own = Arc::clone(&requests);
-        let thread = serving_thread()
-            .spawn(move || server.run(consumer, &own))
-            .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
+        // The thread waits for it.
+        let _ = hand_over.send((server, consumer));
         self.serving = Some(Serving {
             thread,
             requests,
@@ -537,7 +545,7 @@ impl Worker {
         };
         let lost = |reason: String| FromWorker::Lost { reason };
         let told = match serving.thread.join() {
-            Ok((held, ended)) => {
+            Ok(Some((held, ended))) => {
                 self.site = Some(held.site);
                 self.faults = held.faults;
                 self.staging = Some(held.staging);
@@ -554,7 +562,7 @@ impl Worker {
                     )),
                 }
             }
-            Err(_) => lost("the serving thread has panicked".to_owned()),
+            Ok(None) | Err(_) => lost("the serving thread has panicked".to_owned()),
         };
         // A daemon that is gone is noticed by the next receive.
         let _ = self.daemon.send(&told, &[]);
@@ -782,18 +790,4 @@ fn device_info(facts: &DeviceFacts, driver_version: i32) -> DeviceInfo {
         peers: facts.peers.clone(),
         driver_version,
     }
-}
-
-/// An error with its causes.
-fn full_text(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        let more = source.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = source.source();
-    }
-    text
 }

@@ -180,10 +180,14 @@ pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<Handle> {
             of_function(function)
         }
         Op::MemFree { address } => session.allocations.get(*address).ok().map(|it| it.context),
-        Op::EventSync { event }
+        Op::StreamDestroy { stream } => session.streams.get(*stream).ok().map(|it| it.context),
+        Op::EventDestroy { event }
+        | Op::EventSync { event }
         | Op::EventQuery { event }
         | Op::EventElapsed { start: event, .. } => of_event(event),
-        Op::GraphUpdate { exec, .. } => session.executables.get(*exec).ok().map(|it| it.context),
+        Op::GraphUpdate { exec, .. } | Op::GraphDestroy { exec } => {
+            session.executables.get(*exec).ok().map(|it| it.context)
+        }
         _ => None,
     })
 }

@@ -42,3 +42,17 @@ pub(crate) fn from_engine(error: &EngineError) -> Failure {
     };
     failure(kind, error.to_string(), hint)
 }
+
+/// An error with its causes.
+pub(crate) fn full_text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = source.source();
+    }
+    text
+}

@@ -11,18 +11,38 @@ use fermata_wire::{Consumer, Event};
 use crate::errors::OpError;
 use crate::serve::{Ended, Requests, Server};
 
-/// Gates have deadlines of their own; one that holds an operation longer than this is broken.
+/// Gates have deadlines of their own; one that holds an operation longer than this, while nothing comes, is broken.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Between two questions to the gate.
 const TURN: Duration = Duration::from_micros(20);
+
+/// How long nothing has come that an operation may be waiting for.
+#[derive(Default)]
+struct Standstill {
+    since: Option<(Instant, u64)>,
+}
+
+impl Standstill {
+    /// Whether that is too long, the gate's progress being this now.
+    fn is_over(&mut self, now: Instant, progress: u64) -> bool {
+        match self.since {
+            Some((since, known)) if known == progress => now.duration_since(since) >= PATIENCE,
+            _ => {
+                self.since = Some((now, progress));
+                false
+            }
+        }
+    }
+}
 
 impl Server {
     /// Waits until the gate lets `op` pass. Completions are looked at meanwhile, so that other threads of
     /// the program get their answers.
     pub(crate) fn pass_gate(&mut self, op: &Op<'_>) -> Result<(), OpError> {
-        let mut until = None;
+        let mut standstill = Standstill::default();
         while let Some(mut gate) = self.gate.take() {
             let passage = gate.before(&mut self.site, op);
+            let progress = gate.progress();
             self.gate = Some(gate);
             match passage {
                 Ok(Passage::Go) => return Ok(()),
@@ -31,7 +51,7 @@ impl Server {
                     return Err(OpError::new(cu::CUDA_ERROR_UNKNOWN, error.to_string()));
                 }
             }
-            if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
+            if standstill.is_over(Instant::now(), progress) {
                 self.close_gate();
                 let text = "the gate of a checkpoint or restore does not open";
                 return Err(OpError::new(cu::CUDA_ERROR_UNKNOWN, text));
@@ -108,5 +128,25 @@ impl Server {
             self.limbo.push(address);
         }
         held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_waits_as_long_as_something_comes() {
+        let mut standstill = Standstill::default();
+        let mut now = Instant::now();
+        // An image on a slow disk takes hours.
+        for piece in 0..100 {
+            assert!(!standstill.is_over(now, piece));
+            now += PATIENCE - Duration::from_secs(1);
+            assert!(!standstill.is_over(now, piece));
+        }
+        now += Duration::from_secs(1);
+        assert!(standstill.is_over(now, 99));
+        assert!(!standstill.is_over(now, 100));
     }
 }

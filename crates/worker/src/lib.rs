@@ -15,6 +15,7 @@ pub mod conversation;
 mod dispatch;
 mod errors;
 mod failure;
+pub mod files;
 mod gated;
 mod keeper;
 mod kept;

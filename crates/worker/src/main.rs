@@ -20,6 +20,7 @@ fn main() -> anyhow::Result<ExitCode> {
     );
     // SAFETY: the descriptor is open, and nothing else in this process knows of it.
     let socket = unsafe { OwnedFd::from_raw_fd(CONTROL) };
+    fermata_worker::files::raise_limit();
     output::keep_log().context("the worker's log")?;
     let ended = conversation::run(Connection::new(socket, "daemon"));
     if let Err(error) = &ended {

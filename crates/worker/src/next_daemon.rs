@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fermata_control::worker::{ENV_NEXT_DAEMON, ENV_SOCKET, NextDaemon};
 
-use crate::output;
+use crate::{files, output};
 
 /// How long the user's commands have to start one.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -81,6 +81,7 @@ fn start(next: &NextDaemon) -> io::Result<Child> {
             libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int);
             libc::personality(0);
         }
+        files::former_limit();
         Ok(())
     };
     // SAFETY: the hook allocates nothing and takes no lock.

@@ -87,8 +87,8 @@ pub(crate) struct Server {
     pub faults: Faults,
     pub callbacks: Arc<Callbacks>,
     pub devices: Vec<DeviceInfo>,
-    /// Descriptors that came ahead of their operation.
-    pub arrived: HashMap<Address, (OwnedFd, u64)>,
+    /// Descriptors that came ahead of their operation, or were to come.
+    pub arrived: HashMap<Address, (Option<OwnedFd>, u64)>,
     /// Contexts with a module that prints.
     pub printing: HashSet<Handle>,
     /// Watches operations while a checkpoint or a restore is under way.
@@ -357,7 +357,10 @@ impl Server {
         let reports = reports(op);
         if let Some(fatal) = context.and_then(|context| self.faults.fatal(context)) {
             let error = fatal.clone();
-            self.answer(ticket, None, false, Err(error));
+            // Without a ticket it is told by the context's next answer, and concerns no other context.
+            if ticket.is_some() {
+                self.answer(ticket, None, false, Err(error));
+            }
             return;
         }
         if self.light > 0

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Answer, CONTEXT, LEGACY, Program, Worker, words};
 use fermata_abi::op::Op;
+use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, Order, Pace, Restoring, Stand, ToWorker};
 
 const BUFFER: u64 = 16 << 20;
@@ -137,6 +138,31 @@ fn what_is_needed_comes_first_and_then_the_rest() {
         panic!("{saved:?}")
     };
     assert_eq!(totals.allocations, u64::from(BUFFERS) + 1);
+}
+
+#[test]
+fn a_program_that_runs_out_of_memory_loses_nothing_of_what_is_coming() {
+    let image = Image::make();
+    let mut worker = image.load();
+    let program = worker.attach();
+    // No device has so much, and who asks wants to know.
+    let create = Op::MemCreate {
+        memory: 0x400,
+        device: 0,
+        size: 1 << 46,
+        flags: 0,
+    };
+    let refused = program.ask(&create);
+    assert!(
+        matches!(refused, Answer::Error(cu::CUDA_ERROR_OUT_OF_MEMORY, _)),
+        "{refused:?}"
+    );
+    for (value, address) in (1..).zip(&image.large) {
+        let end = address + BUFFER - 8;
+        assert_eq!(words(&program.read(end, 8)), [value, value]);
+    }
+    let stand = wait(&mut worker, |it| *it != Stand::Coming);
+    assert_eq!(stand, Stand::Complete);
 }
 
 #[test]

@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::{Answer, CONTEXT, Program, Worker};
-use fermata_abi::op::Op;
+use common::{Answer, CONTEXT, Program, Worker, load_anew};
+use fermata_abi::op::{Blob, Op};
 use fermata_control::worker::{FromWorker, Pace, ToWorker};
+use fermata_graph::{Copy, CopyEnd, Graph, NodeKind, Place};
 
 const MIB: u64 = 1 << 20;
 
@@ -90,4 +91,50 @@ fn an_image_holds_no_freed_memory() {
     let program = worker.attach();
     assert_eq!(program.read(live, 64), [1; 64]);
     free(&program, live);
+}
+
+#[test]
+fn a_graph_whose_array_is_gone_keeps_no_image_from_being_restored() {
+    let mut worker = Worker::start();
+    let program = worker.attach();
+    program.set_up();
+    let memory = program.alloc(64);
+    program.write(memory, &[4; 64]);
+    let array = Op::ArrayCreate {
+        array: 0x400,
+        context: CONTEXT,
+        width: 64,
+        height: 0,
+        depth: 0,
+        // CU_AD_FORMAT_UNSIGNED_INT8
+        format: 1,
+        channels: 1,
+        flags: 0,
+    };
+    assert_eq!(program.ask(&array), Answer::None);
+    let copy = Copy::linear(
+        CopyEnd::linear(Place::Array, 0x400),
+        CopyEnd::linear(Place::Device, memory),
+        64,
+    );
+    let mut graph = Graph::new();
+    graph.add(NodeKind::Memcpy(copy), &[]).unwrap();
+    let graph = postcard::to_stdvec(&graph).unwrap();
+    let instantiate = Op::GraphInstantiate {
+        exec: 0x500,
+        context: CONTEXT,
+        graph: Blob::Inline(&graph),
+        flags: 0,
+    };
+    assert_eq!(program.ask(&instantiate), Answer::None);
+    let destroy = Op::ArrayDestroy { array: 0x400 };
+    assert_eq!(program.ask(&destroy), Answer::None);
+    let (mut worker, loaded) = load_anew(worker, program);
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+    let program = worker.attach();
+    assert_eq!(program.read(memory, 64), [4; 64]);
+    // Nobody launches it any more; its end is as ever.
+    program.post(&Op::GraphDestroy { exec: 0x500 });
+    let idle = Op::ContextSync { context: CONTEXT };
+    assert_eq!(program.ask(&idle), Answer::None);
 }

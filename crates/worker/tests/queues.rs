@@ -247,3 +247,45 @@ fn what_is_parked_is_carried_out_before_the_worker_lets_go() {
     assert_eq!(soon(&program, &context), 0);
     assert_eq!(words(&program.read(memory, 64)), [MANY; 16]);
 }
+
+#[test]
+fn who_waits_for_the_default_stream_waits_for_the_streams_that_it_waits_for() {
+    let (_worker, program) = start();
+    let synchronised = Op::StreamSync { stream: LEGACY };
+    let asked = Op::StreamQuery { stream: LEGACY };
+    // Another stream's work is nobody else's concern.
+    program.post(&Op::HostCall {
+        stream: HELD,
+        id: 1,
+    });
+    assert_eq!(program.callback(), 1);
+    assert_eq!(soon(&program, &asked), cu::CUDA_SUCCESS);
+    assert_eq!(soon(&program, &synchronised), cu::CUDA_SUCCESS);
+    // While it runs, and when the stream is gone that it was issued to.
+    for gone in [false, true] {
+        program.post(&Op::HostCall {
+            stream: BLOCKING,
+            id: 2,
+        });
+        assert_eq!(program.callback(), 2);
+        if gone {
+            program.post(&Op::StreamDestroy {
+                stream: BLOCKING.stream,
+            });
+        }
+        assert_eq!(soon(&program, &asked), cu::CUDA_ERROR_NOT_READY);
+        let pending = program.producer.request(&synchronised, None).unwrap();
+        assert!(!pending.wait_for(Duration::from_millis(50)).unwrap());
+        if !gone {
+            // The callbacks before it are counted first.
+            program.producer.callback_done();
+        }
+        program.producer.callback_done();
+        assert!(pending.wait_for(LIMIT).unwrap());
+        assert_eq!(
+            pending.wait(&mut Vec::new()).unwrap().status,
+            cu::CUDA_SUCCESS
+        );
+    }
+    assert_eq!(soon(&program, &asked), cu::CUDA_SUCCESS);
+}

@@ -7,11 +7,12 @@ use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
     BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, GraphHandle,
-    Grid, KernelLaunch, NodeSpec,
+    Grid, HostFn, KernelLaunch, NodeSpec,
 };
 use fermata_graph::{CopyEnd, Graph, MemOp, MemOpKind, NodeKind, Place};
+use parking_lot::Mutex;
 
-use crate::{HostCaller, Live};
+use crate::{HandleMap, HostCaller, Live};
 
 fn refuse(code: cu::CUresult, why: impl Into<String>) -> DriverError {
     DriverError {
@@ -21,10 +22,21 @@ fn refuse(code: cu::CUresult, why: impl Into<String>) -> DriverError {
     }
 }
 
-/// The calls of host nodes live as long as the process: a graph may be launched at any time until then.
-fn leak_call(caller: &HostCaller, id: u64) -> &'static (dyn Fn() + Send + Sync) {
-    let caller = Arc::clone(caller);
-    Box::leak(Box::new(move || caller(id)))
+/// What host nodes call, by the callback's id. It lives as long as the process, for a graph may run at any time until
+/// then; so there is one for each callback, however often graphs with it are made or updated.
+#[derive(Default)]
+pub(crate) struct HostCalls(Mutex<HandleMap<u64, &'static HostFn>>);
+
+impl HostCalls {
+    fn of(&self, caller: &HostCaller, id: u64) -> &'static HostFn {
+        let mut calls = self.0.lock();
+        let make = || -> &'static HostFn {
+            let caller = Arc::clone(caller);
+            let call: HostFn = Box::new(move || caller(id));
+            Box::leak(Box::new(call))
+        };
+        calls.entry(id).or_insert_with(make)
+    }
 }
 
 fn batch(op: &MemOp) -> BatchOp {
@@ -87,6 +99,29 @@ impl Live {
         self.driver.destroy_graph(built)?;
         *self.revisions.entry(exec).or_default() += 1;
         updated
+    }
+
+    /// Makes an executable graph from data other than what it was recorded with.
+    ///
+    /// # Errors
+    /// As [`Live::instantiate`].
+    pub fn make_anew(
+        &mut self,
+        exec: Handle,
+        context: Handle,
+        graph: &Graph,
+        flags: u64,
+    ) -> Result<(), DriverError> {
+        let made = self.instantiate(context, graph, flags)?;
+        self.executables.insert(exec, (made, context));
+        *self.revisions.entry(exec).or_default() += 1;
+        Ok(())
+    }
+
+    /// Takes an executable graph out that is about to be destroyed, with all that is known of it.
+    pub fn take_executable(&mut self, exec: Handle) -> Option<(ExecHandle, Handle)> {
+        self.revisions.remove(&exec);
+        self.executables.remove(&exec)
     }
 
     /// How often [`Live::update`] has been called for an executable graph.
@@ -221,7 +256,7 @@ impl Live {
                 self.driver.add_node(graph, after, &fill, context)
             }
             NodeKind::Host(call) => {
-                let call = leak_call(&self.host_caller, call.user_data);
+                let call = self.host_calls.of(&self.host_caller, call.user_data);
                 self.driver
                     .add_node(graph, after, &NodeSpec::Host(call), context)
             }

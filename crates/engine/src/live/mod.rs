@@ -19,6 +19,7 @@ use fermata_device::{
 };
 
 pub(crate) use exposed::Exposed;
+use graphs::HostCalls;
 pub use handles::HandleMap;
 pub use moved::Moved;
 pub(crate) use reach::Reach;
@@ -94,6 +95,7 @@ pub struct Live {
     pub hosts: BTreeMap<Address, HostMapping>,
     /// Runs host callbacks of graphs.
     pub host_caller: HostCaller,
+    pub(crate) host_calls: HostCalls,
     /// Whether devices hash their own memory; software GPUs are better served by the processor.
     pub device_hashes: bool,
     /// Device variables that are not where the program knows them.
@@ -153,6 +155,7 @@ impl Live {
             memories: HandleMap::default(),
             hosts: BTreeMap::new(),
             host_caller,
+            host_calls: HostCalls::default(),
             device_hashes: false,
             hashers: HashMap::new(),
             set_aside: SetAside::default(),

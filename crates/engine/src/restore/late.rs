@@ -229,6 +229,17 @@ impl Gate for Late {
         matches!(self.schedule.stand(), Stand::Complete)
     }
 
+    fn progress(&self) -> u64 {
+        // Either only grows.
+        self.schedule
+            .news()
+            .wrapping_add(self.schedule.bytes_done())
+    }
+
+    fn is_dispensable(&self) -> bool {
+        self.finished()
+    }
+
     fn close(&mut self, site: &mut Site) {
         self.adopt(site);
         self.schedule.end(Stand::Cancelled);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ArrayShape, HostMapping, ModuleHandle, StreamHandle};
-use fermata_graph::{Graph, NodeKind};
+use fermata_graph::{CopyEnd, Graph, NodeKind, Place};
 use fermata_state::{ImageId, Loaded, Session};
 
 use super::blocks::{self, Block, Blocks};
@@ -332,10 +332,18 @@ fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Whether what it refers to is there: a program may have unloaded a module or destroyed an event meanwhile.
+/// Whether what it refers to is there: a program may have unloaded a module or destroyed an event, an array or a context
+/// meanwhile.
 fn is_whole(session: &Session, graph: &Graph) -> bool {
+    let lives = |context: u64| context == 0 || session.contexts.contains(context);
+    let reaches = |end: &CopyEnd| {
+        lives(end.context) && (end.place != Place::Array || session.arrays.contains(end.address))
+    };
     graph.nodes().all(|(_, node)| match &node.kind {
-        NodeKind::Kernel(kernel) => session.functions.contains(kernel.function),
+        NodeKind::Kernel(kernel) => {
+            lives(kernel.context) && session.functions.contains(kernel.function)
+        }
+        NodeKind::Memcpy(copy) => reaches(&copy.src) && reaches(&copy.dst),
         NodeKind::EventWait(event) | NodeKind::EventRecord(event) => {
             session.events.contains(*event)
         }

@@ -88,6 +88,7 @@ impl Server {
     /// The context is idle: it goes with everything in it. A dead one goes whatever the driver says.
     pub(crate) fn release_context(&mut self, context: Handle) -> Result<(), OpError> {
         let device = self.site.session.contexts.get(context)?.device;
+        self.part_from_peers(context);
         let removed = self.site.session.remove_context(context)?;
         let released = self.release_contents(context, removed);
         let live = &mut self.site.live;
@@ -105,6 +106,24 @@ impl Server {
         match dead {
             true => Ok(()),
             false => released.and(gone.map_err(OpError::from)),
+        }
+    }
+
+    /// A primary context outlives its release if the worker holds it, and what it reaches with it: a program that makes
+    /// it again would be told that it reaches its peers already.
+    fn part_from_peers(&mut self, context: Handle) {
+        let live = &mut self.site.live;
+        let contexts = &self.site.session.contexts;
+        for (own, record) in contexts.iter() {
+            for peer in &record.peers {
+                if (own == context || *peer == context)
+                    && let Some(other) = live.contexts.get(peer).copied()
+                    && live.enter(own).is_ok()
+                {
+                    // What is dead reaches nobody any more.
+                    let _ = live.driver.disable_peer(other.handle);
+                }
+            }
         }
     }
 
@@ -137,7 +156,7 @@ impl Server {
             }
         }
         for exec in removed.executables {
-            if let Some((found, _)) = live.executables.remove(&exec) {
+            if let Some((found, _)) = live.take_executable(exec) {
                 note(live.driver.destroy_exec(found));
             }
         }

@@ -51,8 +51,7 @@ impl Server {
             live.update(exec, &graph)?;
         } else {
             // A restore has not made it, for a module or an event of it was gone.
-            let made = live.instantiate(known.context, &graph, known.flags)?;
-            live.executables.insert(exec, (made, known.context));
+            live.make_anew(exec, known.context, &graph, known.flags)?;
         }
         known.graph = graph;
         DONE
@@ -77,7 +76,7 @@ impl Server {
     pub(super) fn graph_destroy(&mut self, exec: Handle) -> Step {
         self.site.session.executables.remove(exec)?;
         let live = &mut self.site.live;
-        if let Some((handle, context)) = live.executables.remove(&exec) {
+        if let Some((handle, context)) = live.take_executable(exec) {
             live.enter(context)?;
             live.driver.destroy_exec(handle)?;
         }

@@ -30,6 +30,10 @@ impl Server {
             .arrived
             .remove(&address)
             .ok_or_else(|| OpError::invalid("the descriptor is missing"))?;
+        let fd = fd.ok_or_else(|| {
+            let text = "the worker may open no more files: raise `ulimit -Hn`";
+            OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, text)
+        })?;
         if sent < size {
             return Err(OpError::invalid(format!(
                 "host memory of {sent} bytes cannot be mapped with {size}"
@@ -69,7 +73,8 @@ impl Server {
         let until = Instant::now() + ARRIVAL;
         while !self.arrived.contains_key(&address) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            if let Some((FromProgram::Region { address, size }, Some(fd))) =
+            // Where this process may open no more files, the kernel drops the descriptor of a packet.
+            if let Some((FromProgram::Region { address, size }, fd)) =
                 self.side.receive_from_program(left)?
             {
                 self.arrived.insert(address, (fd, size));

@@ -143,7 +143,10 @@ impl Server {
         let made = match live.driver.create_memory(device, size) {
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => {
                 // The program's memory goes before a checkpoint's, and before modules that it has unloaded.
-                self.close_gate();
+                // What a restore has still to bring is the program's.
+                if self.gate.as_ref().is_some_and(|gate| gate.is_dispensable()) {
+                    self.close_gate();
+                }
                 self.give_up_kept();
                 let live = &mut self.site.live;
                 live.enter_any()?;

@@ -17,7 +17,7 @@ use fermata_wire::Ticket;
 
 pub(crate) use modules::printing_contexts;
 
-use crate::completions::{Then, Waiting};
+use crate::completions::{Orphans, Then, Waiting};
 use crate::errors::OpError;
 use crate::serve::Server;
 
@@ -277,11 +277,12 @@ impl Server {
         self.waiting.push(Waiting {
             ticket,
             context,
-            wide: false,
+            orphans: Orphans::Ignored,
             reports,
             marks,
             event: None,
             then,
+            failed: None,
             looks: 0,
         });
         Ok(Reaction::Later)
@@ -300,11 +301,12 @@ impl Server {
         self.waiting.push(Waiting {
             ticket,
             context,
-            wide: true,
+            orphans: Orphans::All,
             reports,
             marks,
             event: None,
             then,
+            failed: None,
             looks: 0,
         });
         Ok(Reaction::Later)

@@ -10,7 +10,7 @@ use fermata_state::{Event, Stream};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
-use crate::completions::{Then, Waiting};
+use crate::completions::{Orphans, Then, Waiting};
 use crate::errors::OpError;
 use crate::serve::Server;
 
@@ -43,21 +43,23 @@ impl Server {
     }
 
     pub(super) fn stream_destroy(&mut self, stream: Handle) -> Step {
-        let context = self.site.session.streams.get(stream)?.context;
+        let Stream { context, flags, .. } = *self.site.session.streams.get(stream)?;
         let key = StreamRef { context, stream };
         // Its work goes on; whoever waits for the context waits for it too.
         let marks = self.mark(&[key])?;
         if !marks.is_empty() {
-            let then = Then::Orphan;
+            let apart = flags & cu::CU_STREAM_NON_BLOCKING != 0;
+            let then = Then::Orphan { apart };
             let context = Some(context);
             self.waiting.push(Waiting {
                 ticket: None,
                 context,
-                wide: false,
+                orphans: Orphans::Ignored,
                 reports: false,
                 marks,
                 event: None,
                 then,
+                failed: None,
                 looks: 0,
             });
             self.firm_up(key)?;
@@ -76,12 +78,50 @@ impl Server {
 
     pub(super) fn stream_sync(&mut self, stream: StreamRef, ticket: Option<Ticket>) -> Step {
         self.site.live.stream(stream)?;
-        self.after(&[stream], Some(stream.context), true, Then::Answer, ticket)
+        let context = stream.context;
+        if stream.stream != STREAM_LEGACY {
+            return self.after(&[stream], Some(context), true, Then::Answer, ticket);
+        }
+        // Who waits for the default stream waits for what it waits for (CUDA driver API, "Stream synchronization
+        // behavior"). The host waits for each: an event in the default stream would make them wait for each other.
+        let joined = self.joined(context);
+        let marks = self.mark(&joined)?;
+        self.waiting.push(Waiting {
+            ticket,
+            context: Some(context),
+            orphans: Orphans::Joined(context),
+            reports: true,
+            marks,
+            event: None,
+            then: Then::Answer,
+            failed: None,
+            looks: 0,
+        });
+        Ok(Reaction::Later)
+    }
+
+    /// Streams with work that a context's default stream waits for, itself among them.
+    fn joined(&self, context: Handle) -> Vec<StreamRef> {
+        let mut streams = self.queues.busy_streams(Some(context));
+        let session = &self.site.session;
+        streams.retain(|it| {
+            let known = session.streams.get(it.stream);
+            known.map_or(true, |it| it.flags & cu::CU_STREAM_NON_BLOCKING == 0)
+        });
+        streams
     }
 
     pub(super) fn stream_query(&mut self, stream: StreamRef) -> Step {
         let handle = self.site.live.stream(stream)?;
-        if self.queues.busy(stream).is_some() {
+        let context = stream.context;
+        let busy = match stream.stream {
+            STREAM_LEGACY => {
+                !self.joined(context).is_empty()
+                    || self.has_orphans(Orphans::Joined(context), usize::MAX)
+            }
+            _ => self.queues.busy(stream).is_some(),
+        };
+        if busy {
             self.site.live.driver.query_stream(handle)?;
         }
         DONE
@@ -166,11 +206,12 @@ impl Server {
         self.waiting.push(Waiting {
             ticket,
             context: Some(context),
-            wide: false,
+            orphans: Orphans::Ignored,
             reports: true,
             marks: Vec::new(),
             event: Some((handle, context)),
             then: Then::Answer,
+            failed: None,
             looks: 0,
         });
         Ok(Reaction::Later)

@@ -101,20 +101,37 @@ impl Worker {
 
     /// With these variables; `soft` is what it is told of its driver.
     pub fn start_with(soft: bool, variables: &[(&str, &str)]) -> Self {
+        Self::start_limited(soft, variables, None)
+    }
+
+    /// As [`Worker::start_with`]; `files` are the soft and the hard limit of open files.
+    pub fn start_limited(
+        soft: bool,
+        variables: &[(&str, &str)],
+        files: Option<(u64, u64)>,
+    ) -> Self {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let theirs = OwnedFd::from(theirs);
         let raw = theirs.as_raw_fd();
         let mut command = Command::new(worker());
         command.envs(variables.iter().copied());
-        // SAFETY: dup2 is safe to call between fork and exec.
+        // SAFETY: setrlimit and dup2 are safe to call between fork and exec.
         unsafe {
-            command.pre_exec(move || match libc::dup2(raw, 3) {
-                3 if raw != 3 => Ok(()),
-                3 => {
-                    libc::fcntl(3, libc::F_SETFD, 0);
-                    Ok(())
+            command.pre_exec(move || {
+                if let Some((rlim_cur, rlim_max)) = files {
+                    let limit = libc::rlimit { rlim_cur, rlim_max };
+                    if libc::setrlimit(libc::RLIMIT_NOFILE, &limit) != 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
                 }
-                _ => Err(std::io::Error::last_os_error()),
+                match libc::dup2(raw, 3) {
+                    3 if raw != 3 => Ok(()),
+                    3 => {
+                        libc::fcntl(3, libc::F_SETFD, 0);
+                        Ok(())
+                    }
+                    _ => Err(std::io::Error::last_os_error()),
+                }
             });
         }
         let child = command.spawn().unwrap();
@@ -384,6 +401,13 @@ impl Program {
 
     /// A pinned region of shared memory, mapped in this process at an address of the kernel's choice.
     pub fn host_alloc(&self, address: u64, size: u64) -> HostView {
+        let (answer, view) = self.try_host_alloc(address, size);
+        assert_eq!(answer, Answer::None);
+        view
+    }
+
+    /// As [`Program::host_alloc`], with the answer.
+    pub fn try_host_alloc(&self, address: u64, size: u64) -> (Answer, HostView) {
         let fd = rustix::fs::memfd_create("region", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, size).unwrap();
         self.side
@@ -396,8 +420,7 @@ impl Program {
             flags: 0,
             context: CONTEXT,
         };
-        assert_eq!(self.ask(&map), Answer::None);
-        HostView(fd.into())
+        (self.ask(&map), HostView(fd.into()))
     }
 
     /// Waits for a host callback's id.

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{root, run, tree};
+use common::{root, run, tree, wait_until_nobody_runs};
 use server::Server;
 
 const RANKS: u32 = 4;
@@ -90,7 +90,7 @@ impl Mpi {
         let mut path: Vec<_> = self.folders.iter().map(|f| prefix(f)).collect();
         path.push(tree().into());
         Command::new("timeout")
-            .args(["-s", "KILL", "120"])
+            .args(["-s", "KILL", "600"])
             .arg(prefix(self.launcher))
             .args(self.options)
             .args(["-n", &ranks.to_string()])
@@ -212,6 +212,8 @@ impl Job<'_> {
         let mut all = vec![config.to_str().unwrap()];
         all.extend(args);
         let done = self.mpi.start(&self.program, ranks, &all);
+        // The others may outlive the launcher of a job that was killed, and write.
+        wait_until_nobody_runs(&self.program);
         (
             done.status.success(),
             String::from_utf8_lossy(&done.stdout).into_owned(),

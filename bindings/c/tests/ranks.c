@@ -88,6 +88,10 @@ int main(int argc, char **argv) {
         if (step % 5 == 0) {
             FINE(fermata_checkpoint(s, step, level, &error));
         }
+        if (step == stop && rank == victim && strcmp(moment, "within") == 0) {
+            /* It ends here at the latest. */
+            pthread_join(killer, NULL);
+        }
         if (step == stop && rank == victim && strcmp(moment, "after") == 0) {
             raise(SIGKILL);
         }

@@ -255,8 +255,8 @@ const BREAKERS: [(&str, &str); 4] = [
     ("ptrtable", "3000000"),
     ("chain", "300000"),
 ];
-/// They are at work for a minute, or until they are let go: then they are soon done.
-const LONG: [&str; 4] = ["--steps", "6000", "--pause-ms", "100"];
+/// They are at work for two minutes, or until they are let go: then they are soon done.
+const LONG: [&str; 4] = ["--steps", "6000", "--pause-ms", "200"];
 
 /// Takes an image with `cow` and these options; what the command tells.
 fn checkpoint_cow(scene: &Scene, image: &str, options: &[&str]) -> Result<serde_json::Value> {

@@ -149,6 +149,20 @@ pub fn kill_at(command: &mut Command, step: u64, after: Duration) -> (String, bo
     }
 }
 
+/// Waits until the last process of `program` has gone.
+pub fn wait_until_nobody_runs(program: &Path) {
+    let runs = || {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut executables = processes.map(|it| it.path().join("exe").read_link());
+        executables.any(|it| it.is_ok_and(|it| it == program))
+    };
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while runs() {
+        assert!(Instant::now() < deadline, "{} runs on", program.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn last_step(output: &str) -> u64 {
     let steps = output.lines().rev().filter_map(|l| l.strip_prefix("step "));
     steps

@@ -163,7 +163,7 @@ fn free_port() -> u16 {
 
 /// Waits until somebody listens on the port.
 fn listens(child: &mut Child, port: u16) {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + Duration::from_secs(300);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         assert!(child.try_wait().unwrap().is_none(), "the server has ended");
         assert!(Instant::now() < until, "the server does not listen");

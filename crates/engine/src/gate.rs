@@ -7,7 +7,7 @@
 //! ```
 //! Outside checkpoints and restores there is no gate, which costs one branch an operation.
 
-use fermata_abi::op::{Address, Launch, Op, StreamRef};
+use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
 use fermata_device::DriverError;
 
 use crate::{EngineError, Site};
@@ -42,6 +42,21 @@ pub trait Gate: Send {
         stream: StreamRef,
     ) -> Result<bool, DriverError> {
         let _ = (site, launch, stream);
+        Ok(false)
+    }
+
+    /// Launches an executable graph, that has just passed, in a way of its own; false if it is to be launched as it
+    /// is.
+    ///
+    /// # Errors
+    /// What the launch of the graph itself could have said.
+    fn launch_graph(
+        &mut self,
+        site: &mut Site,
+        exec: Handle,
+        stream: StreamRef,
+    ) -> Result<bool, DriverError> {
+        let _ = (site, exec, stream);
         Ok(false)
     }
 

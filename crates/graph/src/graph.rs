@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{GraphError, NodeKind};
+use crate::{GraphError, KernelNode, NodeKind};
 
 /// A node's name within its graph and the graph's clones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -277,6 +277,17 @@ impl Graph {
             NodeKind::ChildGraph(child) => child.has_memory_nodes(),
             kind => kind.is_memory(),
         })
+    }
+
+    /// Visits the kernel launches in it and in all graphs within it.
+    pub fn kernels<'g>(&'g self, visit: &mut dyn FnMut(&'g KernelNode)) {
+        for node in self.nodes.values() {
+            match &node.kind {
+                NodeKind::Kernel(kernel) => visit(kernel),
+                NodeKind::ChildGraph(child) => child.kernels(visit),
+                _ => {}
+            }
+        }
     }
 
     /// The graph inside this one reached through these child-graph nodes.

@@ -6,13 +6,13 @@
 //!                                       │ first store outside
 //!  look, now and then and at the end ◄──┘ kernel and address: counted, and foreseen from then on
 //! ```
+//! An executable graph is launched with twins in its kernels' place, and has its own back when the capture is over.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Handle, Launch, StreamRef};
-use fermata_device::DriverError;
-use fermata_graph::{Graph, KernelNode, NodeKind};
+use fermata_device::{ContextHandle, DriverError};
 use fermata_state::Session;
 
 use super::shared::Shared;
@@ -36,8 +36,11 @@ pub(super) struct Checker {
 impl Checker {
     /// Takes the session's twins.
     pub fn new(site: &mut Site) -> Self {
+        let mut twins = site.live.twins.take().unwrap_or_else(none);
+        // What a launch has reported after the end of an earlier capture is of no interest.
+        let _ = twins.violations(&mut site.live);
         Self {
-            twins: site.live.twins.take().unwrap_or_else(none),
+            twins,
             places: Places::default(),
             looked: Instant::now(),
         }
@@ -55,23 +58,11 @@ impl Checker {
         let Ok(context) = site.live.enter(stream.context) else {
             return Ok(false);
         };
-        {
-            let mut inner = shared.inner.lock();
-            // Noted before the launch: what is issued before the end of the copying is waited for.
-            inner.checked_in.insert(context.handle);
-            if shared.is_over() || inner.is_given_up() {
-                return Ok(false);
-            }
+        if !watches(shared, context.handle) {
+            return Ok(false);
         }
-        if !self.twins.knows(launch.function) {
-            // A kernel of a module that has just been loaded. Without variables its set stays open.
-            let _ = variables::discover(site);
-            self.twins.prepare(site)?;
-        }
-        let targets = set.writes.iter();
-        let allowed: Vec<Range> = targets
-            .filter_map(|target| self.places.range(&site.session, target))
-            .collect();
+        self.learn(site, &[launch.function])?;
+        let allowed = self.allowed(site, set);
         let checked = self.twins.launch(site, launch, stream, &allowed)?;
         let mut inner = shared.inner.lock();
         match checked {
@@ -80,11 +71,58 @@ impl Checker {
                 let kernel = site.session.functions.get(launch.function);
                 let name = kernel.map(|it| it.name.clone()).unwrap_or_default();
                 let why = self.twins.without(launch.function);
-                let why = why.map_or("its block is too large for it", |it| it.why.as_str());
+                let why = why.map_or("it does not fit the launch", |it| it.why.as_str());
                 inner.unchecked(&format!("kernel `{name}` ran without its twin: {why}"));
             }
         }
         Ok(checked)
+    }
+
+    /// Launches an executable graph of these kernels with their twins; `set` is what is foreseen. False if nothing is
+    /// watched any more: then it has its own kernels back.
+    pub fn launch_graph(
+        &mut self,
+        site: &mut Site,
+        (exec, kernels): (Handle, &[Handle]),
+        stream: StreamRef,
+        set: &AccessSet,
+        shared: &Shared,
+    ) -> Result<bool, DriverError> {
+        let Ok(context) = site.live.enter(stream.context) else {
+            return Ok(false);
+        };
+        if !watches(shared, context.handle) {
+            self.twins.undress(site, exec);
+            return Ok(false);
+        }
+        if kernels.is_empty() {
+            return Ok(false);
+        }
+        self.learn(site, kernels)?;
+        let allowed = self.allowed(site, set);
+        let without = self.twins.launch_graph(site, exec, stream, &allowed)?;
+        let mut inner = shared.inner.lock();
+        match without.is_empty() {
+            true => inner.vouched.checked += 1,
+            false => inner.unchecked(&format!("a graph ran without all of its twins: {without}")),
+        }
+        Ok(true)
+    }
+
+    /// Makes the twins of kernels of modules that have just been loaded. Without variables their sets stay open.
+    fn learn(&mut self, site: &mut Site, kernels: &[Handle]) -> Result<(), DriverError> {
+        if kernels.iter().all(|kernel| self.twins.knows(*kernel)) {
+            return Ok(());
+        }
+        let _ = variables::discover(site);
+        self.twins.prepare(site).map(|_| ())
+    }
+
+    fn allowed(&mut self, site: &Site, set: &AccessSet) -> Vec<Range> {
+        let targets = set.writes.iter();
+        targets
+            .filter_map(|target| self.places.range(&site.session, target))
+            .collect()
     }
 
     /// Takes what twins have found: now, or if it is time.
@@ -107,8 +145,10 @@ impl Checker {
         }
     }
 
-    /// Gives the twins back to the session.
-    pub fn close(self, site: &mut Site) {
+    /// Gives the twins back to the session, and executable graphs their own kernels. No launch with twins is under
+    /// way.
+    pub fn close(mut self, site: &mut Site) {
+        self.twins.undress_all(site);
         site.live.twins = Some(self.twins);
     }
 }
@@ -123,40 +163,29 @@ pub(super) fn prepare(site: &mut Site) -> String {
     let mut twins = site.live.twins.take().unwrap_or_else(none);
     let prepared = twins.prepare(site);
     site.live.twins = Some(twins);
-    let graphs = || {
-        let all = site.session.executables.iter();
-        all.filter(|(_, it)| !kernels(&it.graph).is_empty()).count()
-    };
     match prepared {
         Err(error) => format!("twins cannot be made: {error}"),
-        Ok(prepared) => match (prepared.without.first(), graphs()) {
-            (Some(first), _) => format!("kernel `{}` has no twin: {}", first.kernel, first.why),
-            (None, 0) => String::new(),
-            (None, n) => format!("{n} executable graphs launch kernels, which run as they are"),
-        },
+        Ok(prepared) => prepared.without.first().map_or_else(String::new, |first| {
+            format!("kernel `{}` has no twin: {}", first.kernel, first.why)
+        }),
     }
 }
 
-/// The kernels that a launch of `exec` runs.
+/// Whether a launch in this context is one to check. Noted before it is launched: what is issued before the end of the
+/// copying is waited for.
+fn watches(shared: &Shared, context: ContextHandle) -> bool {
+    let mut inner = shared.inner.lock();
+    inner.checked_in.insert(context);
+    !shared.is_over() && !inner.is_given_up()
+}
+
+/// The kernels that a launch of `exec` runs, each once.
 pub(super) fn kernels_of(session: &Session, exec: Handle) -> Vec<Handle> {
-    let found = session.executables.get(exec);
-    found.map(|it| kernels(&it.graph)).unwrap_or_default()
-}
-
-fn kernels(graph: &Graph) -> Vec<Handle> {
     let mut found = BTreeSet::new();
-    collect(graph, &mut found);
-    found.into_iter().collect()
-}
-
-fn collect(graph: &Graph, into: &mut BTreeSet<Handle>) {
-    for (_, node) in graph.nodes() {
-        match &node.kind {
-            NodeKind::Kernel(KernelNode { function, .. }) => {
-                into.insert(*function);
-            }
-            NodeKind::ChildGraph(child) => collect(child, into),
-            _ => {}
-        }
+    if let Ok(executable) = session.executables.get(exec) {
+        executable.graph.kernels(&mut |node| {
+            found.insert(node.function);
+        });
     }
+    found.into_iter().collect()
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Launch, Op, Place, StreamRef};
+use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Handle, Launch, Op, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, DriverError, EventHandle, StreamHandle};
 
@@ -55,6 +55,8 @@ pub(crate) struct Watch {
     checker: Option<Checker>,
     /// What is foreseen of the operation at hand.
     set: AccessSet,
+    /// The kernels of the graph that is about to be launched.
+    kernels: Vec<Handle>,
 }
 
 impl Watch {
@@ -67,6 +69,7 @@ impl Watch {
         Self {
             checker,
             set: AccessSet::nothing(),
+            kernels: Vec::new(),
             shared,
             predictor,
             exposed: Some(exposed),
@@ -154,13 +157,10 @@ impl Watch {
                 *inner.launched.entry(launch.function).or_insert(true) &= complete;
             }
             Op::GraphLaunch { exec, .. } => {
-                let kernels = kernels_of(&site.session, *exec);
+                self.kernels = kernels_of(&site.session, *exec);
                 let mut inner = self.shared.inner.lock();
-                for function in &kernels {
+                for function in &self.kernels {
                     *inner.launched.entry(*function).or_insert(true) &= complete;
-                }
-                if self.checker.is_some() && !kernels.is_empty() {
-                    inner.unchecked("a graph's kernels run as they are");
                 }
             }
             _ => {}
@@ -407,6 +407,19 @@ impl Gate for Watch {
         }
     }
 
+    fn launch_graph(
+        &mut self,
+        site: &mut Site,
+        exec: Handle,
+        stream: StreamRef,
+    ) -> Result<bool, DriverError> {
+        let Some(checker) = &mut self.checker else {
+            return Ok(false);
+        };
+        let graph = (exec, self.kernels.as_slice());
+        checker.launch_graph(site, graph, stream, &self.set, &self.shared)
+    }
+
     fn finished(&self) -> bool {
         self.shared.is_over() && (self.checker.is_none() || self.shared.is_settled())
     }
@@ -439,8 +452,11 @@ impl Gate for Watch {
                 inner.checked_in.clone(),
             )
         };
-        for context in unsettled {
-            // The program has ended or stands still, so this ends; a dead context has nothing to report.
+        // Twins that were launched before the end of the copying have been waited for; the program's own work since
+        // then may need this thread to go on. Else it has ended or stands still.
+        let settled = self.shared.is_settled();
+        for context in unsettled.into_iter().filter(|_| !settled) {
+            // A dead context has nothing to report.
             let _ = driver
                 .set_current(context)
                 .and_then(|()| driver.synchronize_context());

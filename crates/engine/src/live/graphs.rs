@@ -6,13 +6,24 @@ use std::sync::Arc;
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
-    BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, GraphHandle,
-    Grid, HostFn, KernelLaunch, NodeSpec,
+    BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, FunctionHandle,
+    GraphHandle, Grid, HostFn, KernelLaunch, NodeSpec,
 };
-use fermata_graph::{CopyEnd, Graph, MemOp, MemOpKind, NodeKind, Place};
+use fermata_graph::{CopyEnd, Graph, KernelNode, MemOp, MemOpKind, NodeKind, Place};
 use parking_lot::Mutex;
 
 use crate::{HandleMap, HostCaller, Live};
+
+/// What takes the place of a kernel node's function and parameter block.
+pub(crate) struct Instead {
+    pub function: FunctionHandle,
+    pub params: Vec<u8>,
+}
+
+/// Says which kernel nodes get something else; the others stay as the program has made them.
+pub(crate) type Dress<'a> = &'a dyn Fn(&KernelNode) -> Option<Instead>;
+
+const PLAIN: Dress<'static> = &|_: &KernelNode| None;
 
 fn refuse(code: cu::CUresult, why: impl Into<String>) -> DriverError {
     DriverError {
@@ -76,7 +87,7 @@ impl Live {
         flags: u64,
     ) -> Result<ExecHandle, DriverError> {
         let entered = self.enter(context)?.handle;
-        let built = self.build(entered, graph, 0)?;
+        let built = self.build(entered, graph, PLAIN, 0)?;
         let exec = self.driver.instantiate(built, flags);
         self.driver.destroy_graph(built)?;
         exec
@@ -87,6 +98,34 @@ impl Live {
     /// # Errors
     /// As [`Live::instantiate`]; `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE` if the shapes differ.
     pub fn update(&mut self, exec: Handle, graph: &Graph) -> Result<(), DriverError> {
+        let updated = self.dress(exec, graph, PLAIN);
+        self.revise(exec);
+        updated
+    }
+
+    /// The program's executable graph `exec` is this one from now on.
+    pub fn add_executable(&mut self, exec: Handle, made: ExecHandle, context: Handle) {
+        self.executables.insert(exec, (made, context));
+        self.revise(exec);
+    }
+
+    /// No two states of executable graphs have one number, also if one is made again under a handle.
+    fn revise(&mut self, exec: Handle) {
+        self.last_revision += 1;
+        self.revisions.insert(exec, self.last_revision);
+    }
+
+    /// Gives an executable graph the parameters of `graph`, with other kernels where `dress` says so, for launches
+    /// from now on: those that are under way keep theirs (CUDA programming guide, updating instantiated graphs).
+    ///
+    /// # Errors
+    /// As [`Live::update`]; the graph may have been changed in part then.
+    pub(crate) fn dress(
+        &mut self,
+        exec: Handle,
+        graph: &Graph,
+        dress: Dress<'_>,
+    ) -> Result<(), DriverError> {
         let (handle, context) = *self.executables.get(&exec).ok_or_else(|| {
             refuse(
                 cu::CUDA_ERROR_INVALID_VALUE,
@@ -94,10 +133,9 @@ impl Live {
             )
         })?;
         let entered = self.enter(context)?.handle;
-        let built = self.build(entered, graph, 0)?;
+        let built = self.build(entered, graph, dress, 0)?;
         let updated = self.driver.update_exec(handle, built);
         self.driver.destroy_graph(built)?;
-        *self.revisions.entry(exec).or_default() += 1;
         updated
     }
 
@@ -113,8 +151,7 @@ impl Live {
         flags: u64,
     ) -> Result<(), DriverError> {
         let made = self.instantiate(context, graph, flags)?;
-        self.executables.insert(exec, (made, context));
-        *self.revisions.entry(exec).or_default() += 1;
+        self.add_executable(exec, made, context);
         Ok(())
     }
 
@@ -124,7 +161,7 @@ impl Live {
         self.executables.remove(&exec)
     }
 
-    /// How often [`Live::update`] has been called for an executable graph.
+    /// A number that changes whenever the program makes or updates an executable graph.
     pub fn graph_revision(&self, exec: Handle) -> u64 {
         self.revisions.get(&exec).copied().unwrap_or_default()
     }
@@ -133,6 +170,7 @@ impl Live {
         &self,
         context: ContextHandle,
         graph: &Graph,
+        dress: Dress<'_>,
         depth: u32,
     ) -> Result<GraphHandle, DriverError> {
         if depth > 16 {
@@ -156,7 +194,7 @@ impl Live {
                         .iter()
                         .filter_map(|(from, _)| nodes.get(from).copied())
                         .collect();
-                    self.add(built, &after, &node.kind, context, depth)
+                    self.add(built, &after, &node.kind, context, dress, depth)
                 });
             match added {
                 Ok(handle) => nodes.insert(id, handle),
@@ -175,6 +213,7 @@ impl Live {
         after: &[fermata_device::NodeHandle],
         kind: &NodeKind,
         context: ContextHandle,
+        dress: Dress<'_>,
         depth: u32,
     ) -> Result<fermata_device::NodeHandle, DriverError> {
         let context_of = |handle: Handle| match handle {
@@ -217,10 +256,15 @@ impl Live {
                     block: node.block,
                     shared: node.shared_bytes,
                 };
+                let instead = dress(node);
+                let (function, params) = match &instead {
+                    Some(other) => (other.function, &other.params),
+                    None => (function.handle, &node.params),
+                };
                 let launch = KernelLaunch {
-                    function: function.handle,
+                    function,
                     size,
-                    params: &node.params,
+                    params,
                     attributes: &attributes,
                 };
                 self.driver.add_node(
@@ -261,7 +305,7 @@ impl Live {
                     .add_node(graph, after, &NodeSpec::Host(call), context)
             }
             NodeKind::ChildGraph(child) => {
-                let child = self.build(context, child, depth + 1)?;
+                let child = self.build(context, child, dress, depth + 1)?;
                 let added = self
                     .driver
                     .add_node(graph, after, &NodeSpec::Child(child), context);

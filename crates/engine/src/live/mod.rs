@@ -20,6 +20,7 @@ use fermata_device::{
 
 pub(crate) use exposed::Exposed;
 use graphs::HostCalls;
+pub(crate) use graphs::Instead;
 pub use handles::HandleMap;
 pub use moved::Moved;
 pub(crate) use reach::Reach;
@@ -85,8 +86,9 @@ pub struct Live {
     pub events: HandleMap<Handle, (EventHandle, Handle)>,
     /// Executable graphs, each with its context.
     pub executables: HandleMap<Handle, (ExecHandle, Handle)>,
-    /// How often executable graphs have been updated.
+    /// [`Live::graph_revision`] of executable graphs, and the last number given.
     pub(crate) revisions: HandleMap<Handle, u64>,
+    last_revision: u64,
     /// Arrays, each with its context.
     pub arrays: HandleMap<Handle, (ArrayHandle, Handle)>,
     /// Physical memory made by the program.
@@ -151,6 +153,7 @@ impl Live {
             events: HandleMap::default(),
             executables: HandleMap::default(),
             revisions: HandleMap::default(),
+            last_revision: 0,
             arrays: HandleMap::default(),
             memories: HandleMap::default(),
             hosts: BTreeMap::new(),

@@ -13,7 +13,6 @@
 use std::sync::Arc;
 
 use fermata_abi::op::{Address, Handle, Op};
-use fermata_graph::{Graph, NodeKind};
 
 use super::arrived::Arrived;
 use super::blocks::Blocks;
@@ -105,7 +104,9 @@ impl Late {
             Op::GraphLaunch { exec, .. } => {
                 let mut functions = Vec::new();
                 if let Ok(executable) = site.session.executables.get(*exec) {
-                    kernels_of(&executable.graph, &mut functions);
+                    executable
+                        .graph
+                        .kernels(&mut |node| functions.push(node.function));
                 }
                 self.kernels(site, op, &functions)
             }
@@ -174,16 +175,6 @@ impl Late {
             Needs::Blocks(blocks) => self.schedule.have(blocks),
             Needs::Room => self.schedule.all_made(),
             Needs::Everything => self.schedule.have_all(),
-        }
-    }
-}
-
-fn kernels_of(graph: &Graph, found: &mut Vec<Handle>) {
-    for (_, node) in graph.nodes() {
-        match &node.kind {
-            NodeKind::Kernel(kernel) => found.push(kernel.function),
-            NodeKind::ChildGraph(inner) => kernels_of(inner, found),
-            _ => {}
         }
     }
 }

@@ -327,7 +327,7 @@ fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
         let made = live
             .instantiate(it.context, &it.graph, it.flags)
             .map_err(EngineError::driver(operation))?;
-        live.executables.insert(handle, (made, it.context));
+        live.add_executable(handle, made, it.context);
     }
     Ok(())
 }

@@ -8,13 +8,16 @@
 //!  violations ◄── record in pinned memory ◄┘
 //! ```
 //! Twins are made before anything stops, once per module; what has none is named with the reason, and
-//! content validation has to do. Loading a twin may fail, launching one too: the original runs then. A
-//! graph is launched with its original kernels always: its nodes are fixed when it is instantiated.
+//! content validation has to do. Loading a twin may fail, launching one too: the original runs then.
+//! Executable graphs are given twins for a time (graphs).
 
+mod graphs;
 mod make;
 mod tables;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use fermata_abi::op::{Address, Handle, Launch, StreamRef};
 use fermata_abi::sys::driver as cu;
@@ -24,6 +27,7 @@ pub use fermata_ptx::passes::Guard;
 use crate::access::Range;
 use crate::{HandleMap, Live, Site};
 
+use graphs::Dressed;
 use tables::Tables;
 
 /// What twins have found: accesses of a kernel outside the ranges it was launched with.
@@ -92,6 +96,8 @@ pub struct Twins {
     without: HandleMap<Handle, NoTwin>,
     modules: Vec<TwinModule>,
     tables: HashMap<Handle, Tables>,
+    /// Executable graphs whose kernels are twins, or cannot be.
+    graphs: HandleMap<Handle, Dressed>,
     /// The parameter block of the launch at hand.
     params: Vec<u8>,
 }
@@ -107,6 +113,7 @@ impl Twins {
             without: HandleMap::default(),
             modules: Vec::new(),
             tables: HashMap::new(),
+            graphs: HandleMap::default(),
             params: Vec::new(),
         }
     }
@@ -155,7 +162,7 @@ impl Twins {
 
     /// Launches the twin in the kernel's place, with `allowed` as the ranges it may touch; they are used
     /// until the next launch of the kernel in this stream names others. False if it has no twin, or one
-    /// that cannot run with this block: the original must be launched.
+    /// that cannot run so, for want of memory too: the original must be launched.
     ///
     /// # Errors
     /// What a launch of the original could have said.
@@ -181,18 +188,20 @@ impl Twins {
             return Ok(false);
         }
         let Site { session, live } = site;
-        let device = live.enter(twin.context)?.device;
+        live.enter(twin.context)?;
         let on = live.stream(stream)?;
-        if let Ok(record) = session.functions.get(launch.function) {
-            twin.follow(&record.attributes, live)?;
+        if let Ok(record) = session.functions.get(launch.function)
+            && twin.follow(&record.attributes, live).is_err()
+        {
+            return Ok(false);
         }
-        let tables = match tables.entry(twin.context) {
-            std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
-            std::collections::hash_map::Entry::Vacant(room) => {
-                room.insert(Tables::new(&live.driver, device, *depth)?)
-            }
+        let driver = Arc::clone(&live.driver);
+        let table = tables_in(tables, live, twin.context, *depth)
+            .and_then(|tables| tables.table(&driver, launch.function, stream, on, allowed));
+        let table = match table {
+            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => return Ok(false),
+            other => other?,
         };
-        let table = tables.table(&live.driver, launch.function, stream, on, allowed)?;
         params.clear();
         params.extend_from_slice(launch.params);
         params.resize(twin.table_at, 0);
@@ -278,7 +287,7 @@ impl Twins {
         }
     }
 
-    /// Gives everything back. Waits for all work of the contexts in which twins were launched.
+    /// Gives everything back, executable graphs having been undressed. Waits for all work of the contexts in which twins were launched.
     ///
     /// # Errors
     /// What the driver says; what could not be given back goes with the process.
@@ -311,6 +320,22 @@ impl Twin {
         self.attributes.clone_from(wanted);
         Ok(())
     }
+}
+
+/// The tables of a context, which is current.
+fn tables_in<'t>(
+    all: &'t mut HashMap<Handle, Tables>,
+    live: &mut Live,
+    context: Handle,
+    depth: usize,
+) -> Result<&'t mut Tables, DriverError> {
+    Ok(match all.entry(context) {
+        Entry::Occupied(found) => found.into_mut(),
+        Entry::Vacant(room) => {
+            let device = live.enter(context)?.device;
+            room.insert(Tables::new(&live.driver, device, depth)?)
+        }
+    })
 }
 
 /// A twin needs more of a multiprocessor than its original.

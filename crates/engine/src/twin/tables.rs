@@ -6,7 +6,8 @@
 //!         └─ room                                                          ┘
 //! ```
 //! A table belongs to one kernel in one stream, so that the stream's order keeps a table that is used from
-//! being changed: it is written by a copy in that stream, before the launch.
+//! being changed: it is written by a copy in that stream, before the launch. Those of an executable graph's
+//! kernels are written so where all launches that use them are of one stream, and else left as they are for others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ const SMALLEST: u64 = 256;
 const RECORDS: usize = 512;
 /// Where the part of a table begins that a launch may change: count of ranges, ranges.
 const VARIABLE_PART: u64 = TABLE_HEADER_BYTES - 8;
+/// Tables of graphs that are left for others during one capture; beyond that a graph is not checked.
+const LEFT: usize = 4096;
 /// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream.
 const NON_BLOCKING: u32 = 1;
 
@@ -68,6 +71,12 @@ pub(super) struct Tables {
     words: Vec<PinnedWords>,
     tables: Vec<Table>,
     by_launch: HashMap<(Handle, StreamRef), Turns>,
+    /// By executable graph and kernel.
+    by_graph: HashMap<(Handle, Handle), usize>,
+    /// Those of graphs that launches under way may still use.
+    left: Vec<usize>,
+    /// Those that nothing uses.
+    spare: Vec<usize>,
     /// Reports that were found when a table's turn came again.
     early: Vec<Report>,
     /// Counts are fetched here.
@@ -88,6 +97,9 @@ impl Tables {
             words: Vec::new(),
             tables: Vec::new(),
             by_launch: HashMap::new(),
+            by_graph: HashMap::new(),
+            left: Vec::new(),
+            spare: Vec::new(),
             early: Vec::new(),
             counts: PinnedWords::new(driver, 1)?,
             fetching: driver.create_stream(NON_BLOCKING, 0)?,
@@ -110,33 +122,101 @@ impl Tables {
         if let Some(index) = turns.tables.get(turn).copied() {
             self.collect(index, on)?;
             let table = &mut self.tables[index];
-            if table.allowed == allowed {
-                return Ok(table.address);
-            }
-            let bytes = &mut self.buffer;
-            write_ranges(bytes, allowed);
-            if VARIABLE_PART + bytes.len() as u64 <= table.room {
-                table.allowed.clear();
-                driver.copy_from_slice(table.address + VARIABLE_PART, bytes, on)?;
-                table.allowed.extend_from_slice(allowed);
-                return Ok(table.address);
+            if table.allowed == allowed || self.rewrite(driver, index, on, allowed)? {
+                return Ok(self.tables[index].address);
             }
         }
-        let index = self.add(function, stream, allowed.len() as u64)?;
-        let table = &self.tables[index];
-        let (address, record) = (table.address, table.record);
-        write_ranges(&mut self.buffer, allowed);
-        let mut bytes = vec![0; VARIABLE_PART as usize];
-        bytes[8..16].copy_from_slice(&self.record_address(record).to_le_bytes());
-        bytes.extend_from_slice(&self.buffer);
-        driver.copy_from_slice(address, &bytes, on)?;
-        self.tables[index].allowed = allowed.to_vec();
+        let index = self.make(driver, function, stream, on, allowed)?;
         let turns = self.by_launch.entry((function, stream)).or_default();
         match turns.tables.get_mut(turn) {
             Some(table) => *table = index,
             None => turns.tables.push(index),
         }
-        Ok(address)
+        Ok(self.tables[index].address)
+    }
+
+    /// The table for a kernel of the executable graph `exec`, holding `allowed`. `in_order`: whether whatever uses
+    /// the one there is was launched in this stream. `None` if there are too many.
+    pub fn table_of_graph(
+        &mut self,
+        driver: &Driver,
+        (exec, function): (Handle, Handle),
+        (stream, on): (StreamRef, StreamHandle),
+        allowed: &[Range],
+        in_order: bool,
+    ) -> Result<Option<Address>, DriverError> {
+        let key = (exec, function);
+        if let Some(index) = self.by_graph.get(&key).copied() {
+            let same = self.tables[index].allowed == allowed;
+            if in_order && (same || self.rewrite(driver, index, on, allowed)?) {
+                return Ok(Some(self.tables[index].address));
+            }
+            if self.left.len() >= LEFT {
+                return Ok(None);
+            }
+        }
+        let index = self.make(driver, function, stream, on, allowed)?;
+        self.left.extend(self.by_graph.insert(key, index));
+        Ok(Some(self.tables[index].address))
+    }
+
+    /// Takes the tables of graphs back, which no launch may use any more; those of the graphs in `kept` stay.
+    pub fn recycle(&mut self, kept: &dyn Fn(Handle) -> bool) {
+        let gone = self.by_graph.extract_if(|(exec, _), _| !kept(*exec));
+        self.spare.extend(gone.map(|(_, index)| index));
+        self.spare.append(&mut self.left);
+    }
+
+    /// Writes other ranges into a table; false if they do not fit.
+    fn rewrite(
+        &mut self,
+        driver: &Driver,
+        index: usize,
+        on: StreamHandle,
+        allowed: &[Range],
+    ) -> Result<bool, DriverError> {
+        let (table, bytes) = (&mut self.tables[index], &mut self.buffer);
+        write_ranges(bytes, allowed);
+        if VARIABLE_PART + bytes.len() as u64 > table.room {
+            return Ok(false);
+        }
+        // If the copy fails nobody knows what the table holds.
+        table.allowed.clear();
+        driver.copy_from_slice(table.address + VARIABLE_PART, bytes, on)?;
+        table.allowed.extend_from_slice(allowed);
+        Ok(true)
+    }
+
+    /// A table with these ranges: one that nothing uses, or another.
+    fn make(
+        &mut self,
+        driver: &Driver,
+        function: Handle,
+        stream: StreamRef,
+        on: StreamHandle,
+        allowed: &[Range],
+    ) -> Result<usize, DriverError> {
+        write_ranges(&mut self.buffer, allowed);
+        let needed = VARIABLE_PART + self.buffer.len() as u64;
+        let fits = |index: &usize| self.tables[*index].room >= needed;
+        let index = match self.spare.iter().position(fits) {
+            Some(at) => {
+                let index = self.spare.swap_remove(at);
+                self.clear_word(self.tables[index].record);
+                let table = &mut self.tables[index];
+                (table.function, table.stream) = (function, stream);
+                table.allowed.clear();
+                index
+            }
+            None => self.add(function, stream, allowed.len() as u64)?,
+        };
+        let mut bytes = vec![0; VARIABLE_PART as usize];
+        let record = self.record_address(self.tables[index].record);
+        bytes[8..16].copy_from_slice(&record.to_le_bytes());
+        bytes.extend_from_slice(&self.buffer);
+        driver.copy_from_slice(self.tables[index].address, &bytes, on)?;
+        self.tables[index].allowed = allowed.to_vec();
+        Ok(index)
     }
 
     /// Gives the memory back. Nothing may be under way that uses it.

@@ -31,7 +31,7 @@ impl Server {
         }
         let graph = self.graph(graph)?;
         let made = self.site.live.instantiate(context, &graph, flags)?;
-        self.site.live.executables.insert(exec, (made, context));
+        self.site.live.add_executable(exec, made, context);
         self.site.session.executables.insert(
             exec,
             Executable {
@@ -58,16 +58,22 @@ impl Server {
     }
 
     pub(super) fn graph_launch(&mut self, exec: Handle, stream: StreamRef) -> Step {
-        let live = &mut self.site.live;
-        let found = live.executables.get(&exec).copied();
+        let found = self.site.live.executables.get(&exec).copied();
         let (handle, _) = found.ok_or_else(|| {
             OpError::new(
                 cu::CUDA_ERROR_INVALID_VALUE,
                 format!("there is no graph {exec:#x}"),
             )
         })?;
-        let on = live.stream(stream)?;
-        live.driver.launch_exec(handle, on)?;
+        let launched = match &mut self.gate {
+            Some(gate) => gate.launch_graph(&mut self.site, exec, stream)?,
+            None => false,
+        };
+        if !launched {
+            let live = &mut self.site.live;
+            let on = live.stream(stream)?;
+            live.driver.launch_exec(handle, on)?;
+        }
         let nodes = self.site.session.executables.get(exec)?.graph.len() as u64;
         self.keep_pace(stream, nodes.clamp(1, MOST));
         DONE

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Blob, Launch, Op};
+use fermata_abi::op::{Blob, Launch, Op, StreamRef};
 use fermata_control::worker::{FromWorker, Pace, ToWorker, Totals, Validate, Way};
 use fermata_graph::{Graph, KernelNode, NodeKind};
 
@@ -171,14 +171,20 @@ impl Scene {
 
     /// The first word of the last buffer in an image, and of the first.
     pub fn words_in(&self, image: &str) -> (u32, u32) {
+        let found = self.first_words_in(image, &[self.last(), self.buffers[0]]);
+        (found[0], found[1])
+    }
+
+    /// The first word of each of these buffers in an image.
+    pub fn first_words_in(&self, image: &str, buffers: &[u64]) -> Vec<u32> {
         let mut worker = Worker::start();
         let (store, image) = (self.path("store"), self.path(image));
         let pace = Pace::Eager;
         let loaded = worker.ask(ToWorker::Load { store, image, pace });
         assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
         let program = worker.attach();
-        let first = |address| words(&program.read(address, 4))[0];
-        let found = (first(self.last()), first(self.buffers[0]));
+        let first = |address: &u64| words(&program.read(*address, 4))[0];
+        let found = buffers.iter().map(first).collect();
         worker.detach(program);
         found
     }
@@ -210,33 +216,45 @@ impl Scene {
     pub fn instantiate(&self, program: &Program, value: u32) {
         let mut params = self.table.to_le_bytes().to_vec();
         params.extend_from_slice(&value.to_le_bytes());
-        let mut graph = Graph::new();
-        let kernel = KernelNode {
-            function: STRAY,
-            context: 0,
-            grid: [1, 1, 1],
-            block: [1, 1, 1],
-            shared_bytes: 0,
-            params,
-            attributes: Vec::new(),
-        };
-        graph.add(NodeKind::Kernel(kernel), &[]).unwrap();
-        let graph = postcard::to_stdvec(&graph).unwrap();
-        let instantiate = Op::GraphInstantiate {
-            exec: EXEC,
-            context: CONTEXT,
-            graph: Blob::Inline(&graph),
-            flags: 0,
-        };
-        assert_eq!(program.ask(&instantiate), Answer::None);
+        instantiate(program, &kernel_graph(STRAY, [1, 1], params));
     }
 
     pub fn replay(&self, program: &Program) {
-        program.post(&Op::GraphLaunch {
-            exec: EXEC,
-            stream: LEGACY,
-        });
-        let synced = program.ask(&Op::StreamSync { stream: LEGACY });
-        assert_eq!(synced, Answer::None);
+        replay(program, LEGACY);
     }
+}
+
+/// A graph of one kernel, with so many blocks and threads.
+pub fn kernel_graph(function: u64, [grid, block]: [u32; 2], params: Vec<u8>) -> Graph {
+    let mut graph = Graph::new();
+    let kernel = KernelNode {
+        function,
+        context: 0,
+        grid: [grid, 1, 1],
+        block: [block, 1, 1],
+        shared_bytes: 0,
+        params,
+        attributes: Vec::new(),
+    };
+    graph.add(NodeKind::Kernel(kernel), &[]).unwrap();
+    graph
+}
+
+/// Makes [`EXEC`] of a graph.
+pub fn instantiate(program: &Program, graph: &Graph) {
+    let graph = postcard::to_stdvec(graph).unwrap();
+    let instantiate = Op::GraphInstantiate {
+        exec: EXEC,
+        context: CONTEXT,
+        graph: Blob::Inline(&graph),
+        flags: 0,
+    };
+    assert_eq!(program.ask(&instantiate), Answer::None);
+}
+
+/// Launches [`EXEC`], and waits for it.
+pub fn replay(program: &Program, stream: StreamRef) {
+    program.post(&Op::GraphLaunch { exec: EXEC, stream });
+    let synced = program.ask(&Op::StreamSync { stream });
+    assert_eq!(synced, Answer::None);
 }

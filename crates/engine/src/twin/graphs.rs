@@ -1,0 +1,292 @@
+//! Executable graphs whose kernels are twins while a capture watches.
+//!
+//! ```text
+//!  as the program has it ── update: twins in the kernels' place, each with a table ──► checks its stores
+//!            ▲                                                                              │
+//!            └──────────────── update: the kernels themselves ◄──── nothing is copied any more
+//! ```
+//! The program's own executable graph is updated; no second one is launched in its place. The driver keeps launches of
+//! one executable graph in order whatever their streams, and an update leaves launches under way as they are
+//! (`cuGraphLaunch`, `cuGraphExecUpdate`), so nothing changes for the program. What a graph is foreseen to write has been
+//! kept for the image before it is launched, so each of its kernels may store there.
+//!
+//! A graph that cannot get its kernels back, because something it names is gone, keeps its twins, which do what they do;
+//! so their tables stay too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fermata_abi::op::{Handle, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{DriverError, FunctionHandle, StreamHandle};
+use fermata_graph::{Graph, KernelNode};
+
+use super::{Twins, is_too_large, tables_in};
+use crate::Site;
+use crate::access::Range;
+use crate::live::Instead;
+
+/// What an executable graph has been given.
+pub(super) struct Dressed {
+    /// [`crate::Live::graph_revision`] at that time.
+    revision: u64,
+    /// Context of the streams that it is launched in.
+    context: Handle,
+    /// The stream of all launches that use its tables; `None` if there were several.
+    stream: Option<StreamRef>,
+    allowed: Vec<Range>,
+    /// By kernel.
+    tables: BTreeMap<Handle, Wear>,
+    /// Why not all of its kernels check themselves; empty if they do.
+    without: String,
+    /// Whether any of its kernels may be a twin.
+    worn: bool,
+}
+
+/// A twin with its table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Wear {
+    function: FunctionHandle,
+    table_at: usize,
+    max_threads: u64,
+    table: u64,
+}
+
+impl Wear {
+    /// What a kernel node becomes; `None` if its block is too large for the twin.
+    fn of(self, node: &KernelNode) -> Option<Instead> {
+        if threads(node) > self.max_threads {
+            return None;
+        }
+        let mut params = node.params.clone();
+        params.resize(self.table_at, 0);
+        params.extend_from_slice(&self.table.to_le_bytes());
+        let function = self.function;
+        Some(Instead { function, params })
+    }
+}
+
+fn threads(node: &KernelNode) -> u64 {
+    node.block.iter().map(|n| u64::from(*n)).product()
+}
+
+impl Twins {
+    /// Launches an executable graph with twins in its kernels' place, with `allowed` as the ranges that each of them
+    /// may touch. The answer is why not all of its kernels are checked; empty if they are.
+    ///
+    /// # Errors
+    /// What the launch could have said without twins.
+    pub fn launch_graph(
+        &mut self,
+        site: &mut Site,
+        exec: Handle,
+        stream: StreamRef,
+        allowed: &[Range],
+    ) -> Result<String, DriverError> {
+        let mut without = self.dress(site, exec, stream, allowed);
+        let mut launched = launch(site, exec, stream);
+        let worn = self.graphs.get(&exec).is_some_and(|it| it.worn);
+        if let Err(error) = &launched
+            && worn
+        {
+            // Nothing orders a launch after this one that has failed, so its tables are not for any other.
+            let too_large = is_too_large(error.code);
+            self.strip(site, exec);
+            if let Some(graph) = self.graphs.get_mut(&exec) {
+                graph.stream = None;
+                graph.without = "its twins cannot be launched".to_owned();
+                without.clone_from(&graph.without);
+            }
+            if too_large {
+                launched = launch(site, exec, stream);
+            }
+        }
+        launched.map(|()| without)
+    }
+
+    /// Gives an executable graph its own kernels back, for launches from now on.
+    pub fn undress(&mut self, site: &mut Site, exec: Handle) {
+        self.strip(site, exec);
+        if self.graphs.get(&exec).is_some_and(|it| !it.worn) {
+            self.graphs.remove(&exec);
+        }
+    }
+
+    fn strip(&mut self, site: &mut Site, exec: Handle) {
+        let Some(graph) = self.graphs.get_mut(&exec).filter(|it| it.worn) else {
+            return;
+        };
+        let Site { session, live } = site;
+        graph.worn = match session.executables.get(exec) {
+            Ok(executable) => live.dress(exec, &executable.graph, &|_| None).is_err(),
+            // The program has destroyed it.
+            Err(_) => false,
+        };
+    }
+
+    /// Gives all executable graphs their own kernels back. To be called when no launch with twins is under way.
+    pub fn undress_all(&mut self, site: &mut Site) {
+        for exec in self.graphs.keys().copied().collect::<Vec<_>>() {
+            self.undress(site, exec);
+        }
+        let graphs = &self.graphs;
+        for tables in self.tables.values_mut() {
+            tables.recycle(&|exec| graphs.contains_key(&exec));
+        }
+    }
+
+    /// Makes sure that the graph's kernels are twins with these ranges; why not all of them are.
+    fn dress(
+        &mut self,
+        site: &mut Site,
+        exec: Handle,
+        stream: StreamRef,
+        allowed: &[Range],
+    ) -> String {
+        let revision = site.live.graph_revision(exec);
+        if let Some(known) = self.graphs.get_mut(&exec)
+            && (known.revision, known.context) == (revision, stream.context)
+            && (!known.worn || known.allowed == allowed)
+        {
+            if known.stream != Some(stream) {
+                known.stream = None;
+            }
+            return known.without.clone();
+        }
+        let before = self.graphs.remove(&exec);
+        let in_order = before.as_ref().is_some_and(|it| it.stream == Some(stream));
+        let mut graph = Dressed {
+            revision,
+            context: stream.context,
+            stream: Some(stream),
+            allowed: allowed.to_vec(),
+            tables: BTreeMap::new(),
+            without: String::new(),
+            worn: before.as_ref().is_some_and(|it| it.worn),
+        };
+        let done = self.tables_of(site, exec, stream, allowed, in_order, &mut graph);
+        let same = |it: &Dressed| it.worn && it.revision == revision && it.tables == graph.tables;
+        let done = done.and_then(|()| {
+            if before.as_ref().is_some_and(same) {
+                return Ok(());
+            }
+            let Ok(executable) = site.session.executables.get(exec) else {
+                return Ok(());
+            };
+            let tables = &graph.tables;
+            graph.worn |= !tables.is_empty();
+            let dress = |node: &KernelNode| tables.get(&node.function)?.of(node);
+            site.live.dress(exec, &executable.graph, &dress)
+        });
+        if let Err(error) = done {
+            graph.without = format!("it does not take twins: {error}");
+            self.graphs.insert(exec, graph);
+            self.strip(site, exec);
+        } else {
+            self.graphs.insert(exec, graph);
+        }
+        let known = self.graphs.get(&exec);
+        known.map(|it| it.without.clone()).unwrap_or_default()
+    }
+
+    /// Finds the twins of a graph's kernels, and a table for each; notes what has none.
+    fn tables_of(
+        &mut self,
+        site: &mut Site,
+        exec: Handle,
+        stream: StreamRef,
+        allowed: &[Range],
+        in_order: bool,
+        into: &mut Dressed,
+    ) -> Result<(), DriverError> {
+        let Ok(executable) = site.session.executables.get(exec) else {
+            into.note("it is not known");
+            return Ok(());
+        };
+        let largest = largest_blocks(&executable.graph);
+        let on = site.live.stream(stream)?;
+        for (function, threads) in largest {
+            let Some(twin) = self.twins.get_mut(&function) else {
+                let without = self.without.get(&function);
+                let name = without.map_or("?", |it| it.kernel.as_str());
+                let why = without.map_or("it is not known", |it| it.why.as_str());
+                into.note(&format!("its kernel `{name}` has no twin: {why}"));
+                continue;
+            };
+            if twin.context != stream.context {
+                let why = "is of another context than the stream";
+                into.note(&format!("its kernel `{}` {why}", twin.kernel));
+                continue;
+            }
+            if threads > twin.max_threads {
+                let why = "has blocks too large for its twin";
+                into.note(&format!("its kernel `{}` {why}", twin.kernel));
+            }
+            if let Ok(record) = site.session.functions.get(function) {
+                twin.follow(&record.attributes, &site.live)?;
+            }
+            let mut wear = Wear {
+                function: twin.function,
+                table_at: twin.table_at,
+                max_threads: twin.max_threads,
+                table: 0,
+            };
+            let name = twin.kernel.clone();
+            let place = (exec, function);
+            let table = self.table_of_graph(site, place, (stream, on), allowed, in_order)?;
+            let Some(table) = table else {
+                into.note(&format!(
+                    "what its kernel `{name}` may touch changes too often"
+                ));
+                continue;
+            };
+            wear.table = table;
+            into.tables.insert(function, wear);
+        }
+        Ok(())
+    }
+
+    fn table_of_graph(
+        &mut self,
+        site: &mut Site,
+        place: (Handle, Handle),
+        (stream, on): (StreamRef, StreamHandle),
+        allowed: &[Range],
+        in_order: bool,
+    ) -> Result<Option<u64>, DriverError> {
+        let driver = Arc::clone(&site.live.driver);
+        let (all, live) = (&mut self.tables, &mut site.live);
+        let tables = tables_in(all, live, stream.context, self.depth)?;
+        tables.table_of_graph(&driver, place, (stream, on), allowed, in_order)
+    }
+}
+
+impl Dressed {
+    /// The first reason is told.
+    fn note(&mut self, why: &str) {
+        if self.without.is_empty() {
+            self.without = why.to_owned();
+        }
+    }
+}
+
+/// The kernels that a graph launches, each with the threads of its largest block.
+fn largest_blocks(graph: &Graph) -> BTreeMap<Handle, u64> {
+    let mut found = BTreeMap::new();
+    graph.kernels(&mut |node| {
+        let largest: &mut u64 = found.entry(node.function).or_default();
+        *largest = (*largest).max(threads(node));
+    });
+    found
+}
+
+fn launch(site: &mut Site, exec: Handle, stream: StreamRef) -> Result<(), DriverError> {
+    let found = site.live.executables.get(&exec).copied();
+    let (handle, _) = found.ok_or_else(|| DriverError {
+        call: "cuGraphLaunch",
+        code: cu::CUDA_ERROR_INVALID_VALUE,
+        name: format!("there is no graph {exec:#x}"),
+    })?;
+    let on = site.live.stream(stream)?;
+    site.live.driver.launch_exec(handle, on)
+}

@@ -1,0 +1,338 @@
+//! Executable graphs on the software GPU whose kernels are twins for a time: they do what they did, and report what
+//! is outside, until they have their own kernels back.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Bench, CONTEXT, LEGACY, bench, block};
+use fermata_abi::op::StreamRef;
+use fermata_device::{DriverError, PinnedWords};
+use fermata_engine::LiveStream;
+use fermata_engine::access::Range;
+use fermata_engine::twin::{Guard, Twins, Violation};
+use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, NodeId, NodeKind};
+use fermata_state::{Executable, Stream};
+
+/// Both add one to a word; the second calls a function that it finds through a register, so it has no twin.
+const WORK: &str = ".version 8.0\n.target sm_75\n.address_size 64
+.visible .entry outer(.param .u64 p)
+{ .reg .b64 %rd<2>; ld.param.u64 %rd1, [p]; red.global.add.u32 [%rd1], 1; ret; }
+.visible .entry inner(.param .u32 unused, .param .u64 p)
+{ .reg .b64 %rd<2>; ld.param.u64 %rd1, [p]; red.global.add.u32 [%rd1], 1; ret; }";
+const BARE: &str = ".version 8.0\n.target sm_75\n.address_size 64
+.func hop() { ret; }
+.visible .entry bare(.param .u64 p)
+{ .reg .b64 %rd<3>; ld.param.u64 %rd1, [p]; red.global.add.u32 [%rd1], 1;
+  mov.u64 %rd2, hop; proto: .callprototype _ (); call %rd2, (), proto; ret; }";
+
+const PLAIN: EdgeData = EdgeData {
+    from_port: 0,
+    to_port: 0,
+    kind: 0,
+};
+
+fn kernel(function: u64, params: Vec<u8>) -> NodeKind {
+    NodeKind::Kernel(KernelNode {
+        function,
+        context: 0,
+        grid: [1, 1, 1],
+        block: [1, 1, 1],
+        shared_bytes: 0,
+        params,
+        attributes: Vec::new(),
+    })
+}
+
+/// Nodes one after another.
+fn chain(kinds: Vec<NodeKind>) -> Graph {
+    let mut graph = Graph::new();
+    let mut last: Vec<(NodeId, EdgeData)> = Vec::new();
+    for kind in kinds {
+        last = vec![(graph.add(kind, &last).unwrap(), PLAIN)];
+    }
+    graph
+}
+
+struct Scene {
+    outer: u64,
+    inner: u64,
+    p: u64,
+    q: u64,
+}
+
+impl Scene {
+    fn new(bench: &mut Bench) -> Self {
+        let module = bench.module(WORK);
+        Self {
+            outer: bench.function(module, "outer"),
+            inner: bench.function(module, "inner"),
+            p: bench.allocate(64),
+            q: bench.allocate(64),
+        }
+    }
+
+    /// `outer` adds to `p`, then `inner`, in a graph within the graph, to `q`; a host call is between them.
+    fn graph(&self) -> Graph {
+        let call = HostCall {
+            function: 0,
+            user_data: 7,
+        };
+        let inner = chain(vec![kernel(self.inner, block(&[0, self.q]))]);
+        chain(vec![
+            kernel(self.outer, block(&[self.p])),
+            NodeKind::Host(call),
+            NodeKind::ChildGraph(Box::new(inner)),
+        ])
+    }
+
+    fn both(&self) -> [Range; 2] {
+        [around(self.p), around(self.q)]
+    }
+
+    fn read(&self, bench: &mut Bench) -> (u32, u32) {
+        (bench.read(self.p), bench.read(self.q))
+    }
+}
+
+fn around(start: u64) -> Range {
+    Range { start, len: 64 }
+}
+
+/// Makes `graph` executable, in place of what `exec` is.
+fn instantiate(bench: &mut Bench, exec: u64, graph: Graph) {
+    let made = bench.site.live.instantiate(CONTEXT, &graph, 0).unwrap();
+    bench.site.live.add_executable(exec, made, CONTEXT);
+    let record = Executable {
+        context: CONTEXT,
+        flags: 0,
+        graph,
+    };
+    let executables = &mut bench.site.session.executables;
+    let _ = executables.remove(exec);
+    executables.insert(exec, record).unwrap();
+}
+
+/// Launches it as it is.
+fn replay(bench: &mut Bench, exec: u64) {
+    let live = &mut bench.site.live;
+    let (handle, _) = live.executables[&exec];
+    let on = live.stream(LEGACY).unwrap();
+    live.driver.launch_exec(handle, on).unwrap();
+}
+
+fn stream(bench: &mut Bench, handle: u64) -> StreamRef {
+    let (flags, priority, context) = (1, 0, CONTEXT);
+    let live = &mut bench.site.live;
+    live.enter(CONTEXT).unwrap();
+    let made = live.driver.create_stream(flags, priority).unwrap();
+    let known = LiveStream {
+        handle: made,
+        context,
+    };
+    live.streams.insert(handle, known);
+    let record = Stream {
+        context,
+        flags,
+        priority,
+    };
+    bench.site.session.streams.insert(handle, record).unwrap();
+    StreamRef {
+        context,
+        stream: handle,
+    }
+}
+
+fn twins(bench: &mut Bench) -> Twins {
+    let mut twins = Twins::new(Guard::Writes, 1);
+    twins.prepare(&mut bench.site).unwrap();
+    twins
+}
+
+fn finish(bench: &mut Bench, twins: &mut Twins) -> Vec<(String, u64)> {
+    let live = &mut bench.site.live;
+    live.enter(CONTEXT).unwrap();
+    live.driver.synchronize_context().unwrap();
+    let named = |it: Violation| (it.kernel, it.address);
+    let mut found: Vec<_> = twins.violations(live).unwrap().into_iter().collect();
+    found.sort_by_key(|it| it.address);
+    found.into_iter().map(named).collect()
+}
+
+fn launch(
+    bench: &mut Bench,
+    twins: &mut Twins,
+    (exec, stream): (u64, StreamRef),
+    allowed: &[Range],
+) -> Result<String, DriverError> {
+    twins.launch_graph(&mut bench.site, exec, stream, allowed)
+}
+
+#[test]
+fn the_kernels_of_a_graph_are_checked_until_they_are_given_back() {
+    let mut bench = bench();
+    let scene = Scene::new(&mut bench);
+    let (exec, all) = (0xe001, scene.both());
+    let other = stream(&mut bench, 0xe002);
+    instantiate(&mut bench, exec, scene.graph());
+    let mut twins = twins(&mut bench);
+    let (outer, inner) = (("outer".to_owned(), scene.p), ("inner".to_owned(), scene.q));
+    let mut launches = 0;
+    for (on, allowed, expected) in [
+        (LEGACY, &all[..], vec![]),
+        (LEGACY, &all[..1], vec![inner.clone()]),
+        (LEGACY, &all[..1], vec![inner.clone()]),
+        (other, &all[..1], vec![inner.clone()]),
+        (other, &all[1..], vec![outer.clone()]),
+        (LEGACY, &[][..], vec![outer, inner]),
+        (LEGACY, &all[..], vec![]),
+    ] {
+        let without = launch(&mut bench, &mut twins, (exec, on), allowed).unwrap();
+        let mut expected = expected;
+        expected.sort_by_key(|(_, address)| *address);
+        assert_eq!(
+            (without.as_str(), finish(&mut bench, &mut twins)),
+            ("", expected)
+        );
+        launches += 1;
+        assert_eq!(scene.read(&mut bench), (launches, launches));
+    }
+    launch(&mut bench, &mut twins, (exec, LEGACY), &[]).unwrap();
+    assert_eq!(finish(&mut bench, &mut twins).len(), 2);
+    twins.undress_all(&mut bench.site);
+    replay(&mut bench, exec);
+    assert_eq!(finish(&mut bench, &mut twins), []);
+    assert_eq!(scene.read(&mut bench), (launches + 2, launches + 2));
+
+    // The tables that were given back serve the next capture.
+    launch(&mut bench, &mut twins, (exec, LEGACY), &all[..1]).unwrap();
+    assert_eq!(
+        finish(&mut bench, &mut twins),
+        [("inner".to_owned(), scene.q)]
+    );
+    twins.undress_all(&mut bench.site);
+    twins.close(&mut bench.site.live).unwrap();
+}
+
+/// What a graph may touch changes with every launch, and a launch that has not begun goes by what it was given.
+#[test]
+fn a_launch_that_waits_is_checked_by_its_own_ranges() {
+    let mut bench = bench();
+    let scene = Scene::new(&mut bench);
+    let (exec, all) = (0xe011, scene.both());
+    let (first, second) = (stream(&mut bench, 0xe012), stream(&mut bench, 0xe013));
+    instantiate(&mut bench, exec, scene.graph());
+    let mut twins = twins(&mut bench);
+    let flag = PinnedWords::new(&bench.site.live.driver, 1).unwrap();
+    let on = bench.site.live.stream(first).unwrap();
+    let driver = bench.site.live.driver.clone();
+    driver.wait_value(on, flag.address(0), 1, 0, true).unwrap();
+    for (on, allowed) in [
+        (first, &all[..1]),
+        (second, &all[..]),
+        (first, &all[1..]),
+        (second, &all[..]),
+    ] {
+        let without = launch(&mut bench, &mut twins, (exec, on), allowed).unwrap();
+        assert_eq!(without, "");
+    }
+    assert_eq!(twins.violations(&mut bench.site.live).unwrap(), []);
+    flag.store(0, 1);
+    let mut found = finish(&mut bench, &mut twins);
+    found.sort();
+    let expected = [("inner".to_owned(), scene.q), ("outer".to_owned(), scene.p)];
+    assert_eq!(found, expected);
+    assert_eq!(scene.read(&mut bench), (4, 4));
+    twins.undress_all(&mut bench.site);
+    twins.close(&mut bench.site.live).unwrap();
+}
+
+#[test]
+fn what_the_program_changes_meanwhile_is_checked_as_it_is_then() {
+    let mut bench = bench();
+    let scene = Scene::new(&mut bench);
+    let exec = 0xe021;
+    let of = |address: u64| chain(vec![kernel(scene.outer, block(&[address]))]);
+    instantiate(&mut bench, exec, of(scene.p));
+    let mut twins = twins(&mut bench);
+    let mut check = |bench: &mut Bench, outside: Option<u64>| {
+        let without = launch(bench, &mut twins, (exec, LEGACY), &[around(scene.p)]).unwrap();
+        let found = finish(bench, &mut twins);
+        let expected = outside.map(|at| ("outer".to_owned(), at));
+        assert_eq!((without.as_str(), found), ("", Vec::from_iter(expected)));
+    };
+    check(&mut bench, None);
+    bench.site.live.update(exec, &of(scene.q)).unwrap();
+    bench.site.session.executables.get_mut(exec).unwrap().graph = of(scene.q);
+    check(&mut bench, Some(scene.q));
+    // Another executable graph with the handle of the first, as when a node is switched off.
+    instantiate(&mut bench, exec, of(scene.p));
+    check(&mut bench, None);
+    instantiate(&mut bench, exec, scene.graph());
+    let without = launch(&mut bench, &mut twins, (exec, LEGACY), &[]).unwrap();
+    assert_eq!(
+        (without.as_str(), finish(&mut bench, &mut twins).len()),
+        ("", 2)
+    );
+    assert_eq!(scene.read(&mut bench), (3, 2));
+    twins.undress_all(&mut bench.site);
+    replay(&mut bench, exec);
+    assert_eq!(finish(&mut bench, &mut twins), []);
+    assert_eq!(scene.read(&mut bench), (4, 3));
+    twins.close(&mut bench.site.live).unwrap();
+}
+
+#[test]
+fn a_kernel_without_a_twin_is_named_and_the_others_are_checked() {
+    let mut bench = bench();
+    let scene = Scene::new(&mut bench);
+    let module = bench.module(BARE);
+    let bare = bench.function(module, "bare");
+    let exec = 0xe031;
+    let kinds = vec![
+        kernel(bare, block(&[scene.q])),
+        kernel(scene.outer, block(&[scene.p])),
+    ];
+    instantiate(&mut bench, exec, chain(kinds));
+    let mut twins = twins(&mut bench);
+    let without = launch(&mut bench, &mut twins, (exec, LEGACY), &[]).unwrap();
+    assert!(without.contains("`bare`"), "{without}");
+    assert_eq!(
+        finish(&mut bench, &mut twins),
+        [("outer".to_owned(), scene.p)]
+    );
+    assert_eq!(scene.read(&mut bench), (1, 1));
+    twins.undress_all(&mut bench.site);
+    twins.close(&mut bench.site.live).unwrap();
+}
+
+/// Tables need a little device memory. A program that has taken all of it is not checked, and does not notice.
+#[test]
+fn without_memory_for_tables_everything_runs_unchecked() {
+    let mut bench = bench();
+    let scene = Scene::new(&mut bench);
+    let exec = 0xe041;
+    instantiate(&mut bench, exec, scene.graph());
+    let mut twins = twins(&mut bench);
+    let driver = bench.site.live.driver.clone();
+    let smallest = driver.granularity(0).unwrap();
+    let (mut size, mut taken) = (1 << 40, Vec::new());
+    while size >= smallest {
+        match driver.create_memory(0, size) {
+            Ok(memory) => taken.push(memory),
+            Err(_) => size /= 2,
+        }
+    }
+    let without = launch(&mut bench, &mut twins, (exec, LEGACY), &[]);
+    let params = block(&[scene.p]);
+    let plain = common::launch(scene.outer, &params);
+    let checked = twins.launch(&mut bench.site, &plain, LEGACY, &[]);
+    for memory in taken {
+        driver.release_memory(memory).unwrap();
+    }
+    let without = without.unwrap();
+    assert!(without.contains("MEMORY"), "{without}");
+    assert!(!checked.unwrap());
+    assert_eq!(finish(&mut bench, &mut twins), []);
+    assert_eq!(scene.read(&mut bench), (1, 1));
+    twins.close(&mut bench.site.live).unwrap();
+}

@@ -257,6 +257,8 @@ const BREAKERS: [(&str, &str); 4] = [
 ];
 /// They are at work for two minutes, or until they are let go: then they are soon done.
 const LONG: [&str; 4] = ["--steps", "6000", "--pause-ms", "200"];
+/// An option of `hidden`: its launches are replays of a graph.
+const IN_GRAPH: [&str; 2] = ["--graph", "1"];
 
 /// Takes an image with `cow` and these options; what the command tells.
 fn checkpoint_cow(scene: &Scene, image: &str, options: &[&str]) -> Result<serde_json::Value> {
@@ -272,9 +274,19 @@ fn count(told: &serde_json::Value) -> Result<u64> {
 }
 
 /// What `program` gives without a checkpoint, and a session of it at work.
-fn start_breaker(scene: &Scene, (program, link): (&str, &str)) -> Result<Output> {
+fn start_breaker(scene: &Scene, breaker: (&str, &str)) -> Result<Output> {
+    start_breaker_with(scene, breaker, &[])
+}
+
+/// The same with these options beside.
+fn start_breaker_with(
+    scene: &Scene,
+    (program, link): (&str, &str),
+    options: &[&str],
+) -> Result<Output> {
     let (fermata, path) = (scene.fermata(), scene.tree().program(program)?);
-    fermata.run("straight", Device::Soft, &path, &LONG[..2])?;
+    let short = [&LONG[..2], options].concat();
+    fermata.run("straight", Device::Soft, &path, &short)?;
     ensure!(
         fermata.wait_exit("straight", PROGRAM_LIMIT)? == 0,
         "{program}"
@@ -282,7 +294,8 @@ fn start_breaker(scene: &Scene, (program, link): (&str, &str)) -> Result<Output>
     let straight = Output::parse(&fermata.log("straight")?)?;
     let [_, until] = scene.hold(0)?;
     let slow = [("FERMATA_SOFTGPU_HOST_LINK", link.to_owned()), until];
-    fermata.run_with(&slow, "first", Device::Soft, &path, &LONG)?;
+    let long = [&LONG, options].concat();
+    fermata.run_with(&slow, "first", Device::Soft, &path, &long)?;
     scene.wait_steps("first", 2)?;
     Ok(straight)
 }
@@ -337,9 +350,11 @@ fn an_unforeseen_write_is_found_by_content_and_the_image_is_right() -> Result<()
 
 #[test]
 fn an_unforeseen_write_is_found_by_the_kernel_itself_and_the_image_is_right() -> Result<()> {
-    for breaker @ (name, _) in BREAKERS {
+    let plain = BREAKERS.map(|breaker| (breaker, &[][..]));
+    let replayed = [(BREAKERS[0], &IN_GRAPH[..])];
+    for (breaker @ (name, _), options) in plain.into_iter().chain(replayed) {
         let scene = Scene::new()?;
-        let straight = start_breaker(&scene, breaker)?;
+        let straight = start_breaker_with(&scene, breaker, options)?;
         let caught =
             |told: &serde_json::Value| Ok(count(&told["device"]["validation"]["violations"])? > 0);
         let (image, told) =
@@ -362,6 +377,27 @@ fn an_unforeseen_write_is_found_by_the_kernel_itself_and_the_image_is_right() ->
         scene.close()?;
     }
     Ok(())
+}
+
+/// Graphs that write what is foreseen, changed and replayed while an image is taken, are vouched for by their kernels'
+/// twins alone.
+#[test]
+fn replayed_graphs_check_themselves() -> Result<()> {
+    let scene = Scene::new()?;
+    // 96 KiB take three seconds.
+    let straight = start_breaker(&scene, ("graphs", "30000"))?;
+    let checked =
+        |told: &serde_json::Value| Ok(count(&told["device"]["validation"]["checked"])? > 0);
+    let (image, told) = checkpoint_until(&scene, &["--validate", "ptx"], checked)?;
+    let validation = &told["device"]["validation"];
+    ensure!(
+        validation["by"] == "ptx" && validation["note"] == "",
+        "{validation}"
+    );
+    let others = count(&validation["unchecked"])? + count(&validation["violations"])?;
+    ensure!(others == 0, "{validation}");
+    check_image(&scene, &image, &straight)?;
+    scene.close()
 }
 
 /// What has overtaken a capture is known from then on. A capture sees only what is written while it copies, so

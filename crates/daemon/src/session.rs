@@ -39,8 +39,10 @@ use crate::worker::{Variables, Worker};
 
 /// How long a signal waits for a program that is being rolled back.
 const ROLLBACK_TIME: Duration = Duration::from_secs(10);
-/// How long the end of a worker may take to be noticed.
+/// How long a worker takes from letting go of its program to its end.
 const LOSS_TIME: Duration = Duration::from_millis(150);
+/// How long the end of a worker may take to be noticed.
+const NOTICE_TIME: Duration = Duration::from_secs(10);
 /// How long processes may take to go once they are killed.
 const END_TIME: Duration = Duration::from_secs(5);
 /// Name of the log in a session's folder.
@@ -331,13 +333,17 @@ impl Session {
     /// What changes, locked, unless `other` holds, or the worker was lost while data was coming. Which of
     /// worker and program was first to end may take a moment to be known.
     fn unless_lost(&self, other: impl Fn(&Inner) -> bool) -> Option<MutexGuard<'_, Inner>> {
-        let until = Instant::now() + LOSS_TIME;
+        let begun = Instant::now();
         loop {
             let inner = self.lock();
             if other(&inner) || inner.is_lost_behind() {
                 return None;
             }
-            if !inner.rolls_back() || Instant::now() > until {
+            let limit = match inner.has_ended_behind() {
+                true => NOTICE_TIME,
+                false => LOSS_TIME,
+            };
+            if !inner.rolls_back() || begun.elapsed() > limit {
                 return Some(inner);
             }
             drop(inner);
@@ -626,6 +632,13 @@ impl Inner {
         let lost =
             |it: &Behind| it.arrival.stand == ArrivalStand::Coming && it.worker.lost().is_some();
         !self.ending && self.behind.as_ref().is_some_and(lost)
+    }
+
+    /// Whether the worker's process has ended while data was coming, noticed or not.
+    fn has_ended_behind(&self) -> bool {
+        let ended =
+            |it: &Behind| it.arrival.stand == ArrivalStand::Coming && !it.worker.process.alive();
+        self.behind.as_ref().is_some_and(ended)
     }
 
     fn new(token: String) -> Self {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fermata_control::Connection;
 use fermata_control::user::{Failure, FailureKind, FromDaemon, Request, STATUS_TAKEN, Verb};
-use support::{Place, finish};
+use support::{LIMIT, Place, finish};
 
 fn failed(kind: FailureKind) -> FromDaemon {
     FromDaemon::Failed(Failure {
@@ -62,6 +62,7 @@ fn run_prints_the_log_and_returns_the_programs_status() {
         }
         Verb::Wait { name } => {
             assert_eq!(name, "heat");
+            // Some of it is mostly printed by now.
             std::thread::sleep(Duration::from_millis(60));
             let mut log = OpenOptions::new().append(true).open(&ended.log).unwrap();
             log.write_all(b"two\n").unwrap();
@@ -183,7 +184,7 @@ fn a_question_is_asked_again_when_the_daemon_ends() {
             let connection: Connection<Request, FromDaemon> =
                 Connection::new(stream.unwrap().into(), "the tool");
             // Every other one ends at the question.
-            let Ok((request, _)) = connection.recv(Duration::from_secs(20)) else {
+            let Ok((request, _)) = connection.recv(LIMIT) else {
                 continue;
             };
             let answer = match request.verb {
@@ -227,7 +228,7 @@ const DYING: &str = "import ctypes, socket, sys, threading, time\n\
     listener = socket.socket(socket.AF_UNIX)\n\
     listener.bind(sys.argv[1])\n\
     listener.listen()\n\
-    threading.Thread(target=time.sleep, args=(60,)).start()\n\
+    threading.Thread(target=time.sleep, args=(1000,)).start()\n\
     ctypes.CDLL(None).pthread_exit(None)\n";
 
 #[test]
@@ -241,7 +242,7 @@ fn nothing_is_asked_of_a_daemon_that_is_about_to_be_gone() {
         .spawn()
         .unwrap();
     let stat = format!("/proc/{}/stat", dying.id());
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + LIMIT;
     while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
         assert!(Instant::now() < until, "it goes on");
         std::thread::sleep(Duration::from_millis(5));

@@ -15,7 +15,8 @@ use crate::threads::{self, Status};
 /// The longest pause before threads that have not parked are asked again.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// A thread that still blocks the signal after so many looks, [`AGAIN`] apart, means to.
+/// A thread that still blocks the signal after so many looks, [`AGAIN`] apart, means to. Looks at one that waits for
+/// a core do not count.
 const MASK_LOOKS: u32 = 50;
 
 /// Why the program cannot be stopped now.
@@ -44,7 +45,7 @@ impl Refusal {
 /// Why not; the program runs on as before.
 pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<u32, Refusal> {
     let end = Instant::now() + deadline;
-    check_masks()?;
+    check_masks(end)?;
     gate::close();
     let done = park_all(end, &mut pump).and_then(|count| {
         drain(end, &mut pump)?;
@@ -57,8 +58,8 @@ pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<u32, Refusa
     done
 }
 
-/// Refuses at once if a thread can never be parked.
-fn check_masks() -> Result<(), Refusal> {
+/// Refuses at once if a thread can never be parked; at `end` if it has not run until then.
+fn check_masks(end: Instant) -> Result<(), Refusal> {
     let bit = 1u64 << (signal::chosen() - 1);
     let blocking = |tid| {
         let status = threads::status(tid)?;
@@ -66,21 +67,22 @@ fn check_masks() -> Result<(), Refusal> {
         blocks.then_some(status)
     };
     for tid in others()? {
-        let mut found = blocking(tid);
-        // A thread that is being made has every signal blocked for a moment.
-        for _ in 0..MASK_LOOKS {
-            if found.is_none() {
-                break;
+        let (mut looks, mut ran) = (0, threads::time_run(tid));
+        // A thread that is being made has every signal blocked for a moment, which is long where cores are scarce.
+        while let Some(status) = blocking(tid) {
+            if looks == MASK_LOOKS {
+                let signal = signal::chosen();
+                return Err(Refusal::new(
+                    format!("{} blocks signal {signal}", describe(tid, Some(&status))),
+                    "choose a signal that the program does not block with FERMATA_PARK_SIGNAL",
+                ));
             }
             std::thread::sleep(AGAIN);
-            found = blocking(tid);
-        }
-        if let Some(status) = found {
-            let signal = signal::chosen();
-            return Err(Refusal::new(
-                format!("{} blocks signal {signal}", describe(tid, Some(&status))),
-                "choose a signal that the program does not block with FERMATA_PARK_SIGNAL",
-            ));
+            let before = std::mem::replace(&mut ran, threads::time_run(tid));
+            let waits_for_a_core = status.state == 'R' && ran.is_some() && ran == before;
+            if !waits_for_a_core || Instant::now() >= end {
+                looks += 1;
+            }
         }
     }
     Ok(())

@@ -58,6 +58,12 @@ pub fn status(tid: i32) -> Option<Status> {
     })
 }
 
+/// Nanoseconds for which a thread has had a core (`/proc/PID/schedstat`); `None` if the kernel does not tell.
+pub fn time_run(tid: i32) -> Option<u64> {
+    let text = read(&format!("/proc/self/task/{tid}/schedstat"))?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
 /// Reads a small file whole.
 pub fn read(path: &str) -> Option<String> {
     let file: OwnedFd =
@@ -86,5 +92,7 @@ mod tests {
         assert!(list().unwrap().contains(&own));
         let status = status(own).unwrap();
         assert!(!status.is_dead() && !status.name.is_empty());
+        let told = std::path::Path::new("/proc/self/schedstat").exists();
+        assert_eq!(time_run(own).is_some(), told);
     }
 }

@@ -322,7 +322,8 @@ mod tests {
         )
     }
 
-    const SOON: Duration = Duration::from_secs(2);
+    /// Until a test gives up: what it waits for comes, however busy the machine is.
+    const SOON: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_message_arrives_with_its_descriptors() {

@@ -21,6 +21,7 @@ use crate::kerndat::Kerndat;
 use crate::log::Log;
 use crate::persist::SessionMeta;
 use crate::pool::Pool;
+use crate::proc::{self, ProcessId};
 use crate::returning;
 use crate::session::{self, Plan, Session, same_token};
 use crate::tier::MemoryTier;
@@ -332,11 +333,17 @@ impl Daemon {
 
 /// Waits for the end of a program that is no child of this daemon.
 fn watch(session: &Session) {
+    let init = session.lock().init;
+    // `__outer` of a restored session: the parent of its process 1.
+    let outer = init.and_then(|it| ProcessId::of(*proc::ancestors(it.pid).get(1)?));
     while session.lock().root.is_some_and(|root| root.alive()) {
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(TURN);
     }
-    // `__outer` of a restored session writes the status right after the end.
-    std::thread::sleep(Duration::from_millis(100));
+    // It writes the status after the end, and ends then.
+    let until = Instant::now() + END_TIME;
+    while outer.is_some_and(|it| it.alive()) && Instant::now() < until {
+        std::thread::sleep(TURN);
+    }
     let recorded = fs::read_to_string(session.dir.join(session::EXIT_FILE)).ok();
     session.ended(recorded.and_then(|text| text.trim().parse().ok()));
 }
@@ -360,6 +367,9 @@ fn free_name(base: &str, taken: impl Fn(&str) -> bool) -> String {
         .find(|name| !taken(name))
         .unwrap_or(base)
 }
+
+/// How often a program that is no child is looked at.
+const TURN: Duration = Duration::from_millis(100);
 
 /// How long the last writer into the folder of a session that has ended may take.
 const LAST_WRITES: Duration = Duration::from_secs(2);

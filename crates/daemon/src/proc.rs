@@ -217,7 +217,7 @@ mod tests {
             inner_pid(child.id()).filter(|p| *p > 0)
         );
         assert!(foreign_namespaces(child.id()).expect("readable").is_none());
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while marked("FERMATA_TEST_MARK", "unique-7231") != [child.id()] {
             assert!(std::time::Instant::now() < until, "the mark is not seen");
         }

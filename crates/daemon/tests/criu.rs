@@ -30,7 +30,8 @@ int main(void) {
 }
 "#;
 
-const LIMIT: Duration = Duration::from_secs(20);
+/// Until a test gives up: what it waits for comes, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn criu() -> Criu {
     let helper = Path::new(env!("CARGO_BIN_EXE_fermatad"));
@@ -141,13 +142,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             replaced: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
         };
-        let started = Instant::now();
         let copy = Namespace::restore(&criu, &image).expect("restored");
-        eprintln!(
-            "copy {n}: {:?}, outer pid {}",
-            started.elapsed(),
-            copy.root.pid
-        );
         copies.push((copy, own));
     }
     assert_ne!(copies[0].0.root.pid, copies[1].0.root.pid);

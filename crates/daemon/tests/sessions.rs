@@ -14,7 +14,8 @@ use fermata_control::user::{
     SOCKET, STATUS_TAKEN, Session, SessionState, Text, Verb,
 };
 
-const LIMIT: Duration = Duration::from_secs(20);
+/// Until a test gives up: what it waits for comes, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A daemon in folders of its own, with an installation that has no worker.
 struct Daemon {
@@ -158,7 +159,7 @@ fn a_program_keeps_its_output_and_its_status() {
 #[test]
 fn killing_a_session_ends_its_children_too() {
     let daemon = Daemon::start();
-    let script = "sleep 300 & setsid sleep 300 & (sleep 300 & echo $!) & wait";
+    let script = "sleep 1000 & setsid sleep 1000 & (sleep 1000 & echo $!) & wait";
     let pid = session(daemon.run("tree", script)).pid.expect("it runs");
     let log = session(daemon.ask(Verb::Session {
         name: "tree".into(),
@@ -225,7 +226,7 @@ fn a_new_daemon_finds_the_sessions_of_a_killed_one() {
     let mut daemon = Daemon::start();
     session(daemon.run("done", "exit 5"));
     assert_eq!(daemon.wait("done").exit_status, Some(5));
-    let pid = session(daemon.run("stays", "sleep 300"))
+    let pid = session(daemon.run("stays", "sleep 1000"))
         .pid
         .expect("it runs");
     daemon.process.kill().expect("killed");
@@ -262,7 +263,7 @@ fn a_program_is_found_whose_daemon_died_when_it_had_just_started_it() {
     let files = printed(&daemon.wait("one").log);
     assert!(files.lines().any(|it| it == "meta.json"), "{files}");
 
-    let stays = session(daemon.run("stays", "sleep 300 & wait"));
+    let stays = session(daemon.run("stays", "sleep 1000 & wait"));
     daemon.process.kill().expect("killed");
     daemon.process.wait().expect("waited");
     // As it was then: with nothing on its process.
@@ -337,7 +338,7 @@ fn hostile_bytes_end_only_their_own_connection() {
 #[test]
 fn a_shutdown_spares_running_sessions_unless_forced() {
     let daemon = Daemon::start();
-    let pid = session(daemon.run("works", "sleep 300"))
+    let pid = session(daemon.run("works", "sleep 1000"))
         .pid
         .expect("it runs");
     let (kind, message) = failure(daemon.ask(Verb::Shutdown { force: false }));

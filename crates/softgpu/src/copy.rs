@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::exec::{WINDOW_BASE, WINDOW_END};
+use crate::hold::Work;
 use crate::memory::{Kind, Protection, Range, Side};
 
 /// Device number of host memory.
@@ -28,6 +29,8 @@ pub struct Plan {
     rate: u64,
     /// It goes from a device to host memory.
     to_host: bool,
+    /// A test may hold it up.
+    held: bool,
     /// The source's bytes, when they were set aside.
     staged: Option<Vec<u8>>,
     /// An end is host memory, so that a synchronous copy waits.
@@ -72,11 +75,13 @@ impl Plan {
             (HOST, _) | (_, HOST) => settings.host_link,
             _ => settings.peer_link,
         };
+        let over_the_link = (src.device == HOST) != (dst.device == HOST);
         Ok(Self {
             copy,
             src: src.side,
             dst: dst.side,
             rate,
+            held: over_the_link && driver.hold.is_set(),
             to_host: dst.device == HOST && src.device != HOST,
             staged: None,
             touches_host: src.device == HOST || dst.device == HOST,
@@ -106,7 +111,7 @@ impl Plan {
 
     /// Whether it takes the time of a link, which the program's threads are not to spend.
     pub fn is_slowed(&self) -> bool {
-        self.rate > 0
+        self.rate > 0 || self.held
     }
 
     /// Moves the bytes, no faster than the link allows.
@@ -115,8 +120,12 @@ impl Plan {
     /// Memory has gone away meanwhile, or this is the copy that a setting makes fail.
     pub fn run(&self, driver: &Driver, context: &Context) -> Result {
         context.device.count_copy()?;
-        let begun = Instant::now();
         let copy = &self.copy;
+        if self.held {
+            let bytes = copy.bytes().unwrap_or(0);
+            driver.hold.pass(Work::Copies, bytes);
+        }
+        let begun = Instant::now();
         if let Some(bytes) = &self.staged {
             driver.memory.write_side(self.dst, bytes)?;
         } else if copy.is_linear() {

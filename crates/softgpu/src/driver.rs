@@ -14,6 +14,7 @@ use crate::event::Event;
 use crate::exec;
 use crate::graph::{Exec, GraphObject, NodeRef, UserObject};
 use crate::handle::Table;
+use crate::hold::Hold;
 use crate::library::{Kernel, Library};
 use crate::memory::{Memory, Physical};
 use crate::module::{Function, Module};
@@ -56,6 +57,8 @@ pub struct Driver {
     pub execs: Table<Exec>,
     /// User objects that graphs keep alive.
     pub user_objects: Table<UserObject>,
+    /// What a test holds up.
+    pub hold: Hold,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -102,6 +105,7 @@ pub fn init() -> Result {
             .collect();
         Driver {
             devices,
+            hold: Hold::by(settings.hold.clone()),
             ..Driver::default()
         }
     });

@@ -25,6 +25,7 @@ pub mod exec;
 mod function;
 mod graph;
 mod handle;
+mod hold;
 mod image;
 mod jit;
 mod launch;

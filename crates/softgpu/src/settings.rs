@@ -15,8 +15,11 @@
 //! | `FAIL_COPY` | the n-th copy fails like an uncorrectable memory error; 0: none | 0 |
 //! | `FLIP_COPIES` | the first n copies of 64 KiB or more to the host arrive with a wrong bit; 0: none | 0 |
 //! | `LOSE_DEVICE` | the device is lost when its n-th kernel is launched; 0: never | 0 |
+//! | `HOLD` | folder whose files hold up work, see `hold` | none |
 //!
 //! A value that cannot be read makes `cuInit` fail with `CUDA_ERROR_INVALID_VALUE`.
+
+use std::path::PathBuf;
 
 use crate::error::{INVALID_VALUE, Result};
 
@@ -49,6 +52,8 @@ pub struct Settings {
     pub flip_copies: u64,
     /// Number of the launch at which the device is lost, from 1; 0 is none.
     pub lose_device: u64,
+    /// Folder whose files hold up work.
+    pub hold: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -67,6 +72,7 @@ impl Default for Settings {
             fail_copy: 0,
             flip_copies: 0,
             lose_device: 0,
+            hold: None,
         }
     }
 }
@@ -108,6 +114,7 @@ impl Settings {
             .ok()
             .filter(|n| *n <= 1024)
             .ok_or(INVALID_VALUE)?;
+        settings.hold = get("HOLD").map(PathBuf::from);
         if let Some(name) = get("NAME") {
             settings.name = name;
         }

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_softgpu::exec::{Fault, Host, Launch, LoadError, Module};
 use support::{Collector, Memory, Params, launch, load};
@@ -41,7 +41,6 @@ fn request<'a>(
 fn an_endless_kernel_ends_at_its_limit_and_the_next_one_runs() {
     let l = spinning();
     let stop = AtomicBool::new(false);
-    let start = Instant::now();
     let result = l.module.launch(
         "spin",
         &request(&stop, Arc::new(Collector::default()), &[], 1),
@@ -53,7 +52,6 @@ fn an_endless_kernel_ends_at_its_limit_and_the_next_one_runs() {
             seconds: 1
         })
     );
-    assert!(start.elapsed() < Duration::from_secs(5));
     launch(&l, "fine", [4, 1, 1], [32, 1, 1], 0, &[]).0.unwrap();
 }
 
@@ -68,7 +66,7 @@ fn an_endless_kernel_can_be_stopped_from_outside() {
         });
         let result = l.module.launch(
             "spin",
-            &request(&stop, Arc::new(Collector::default()), &[], 20),
+            &request(&stop, Arc::new(Collector::default()), &[], 600),
         );
         assert_eq!(
             result,

@@ -111,7 +111,9 @@ mod tests {
     fn call(callbacks: &Arc<Callbacks>, program: &Side, id: u64) -> JoinHandle<()> {
         let callbacks = Arc::clone(callbacks);
         let waiting = spawn(move || callbacks.call(id));
-        let asked = program.receive_from_worker(Duration::from_secs(5)).unwrap();
+        let asked = program
+            .receive_from_worker(Duration::from_secs(60))
+            .unwrap();
         assert_eq!(asked.unwrap().0, ToProgram::Callback { id });
         waiting
     }

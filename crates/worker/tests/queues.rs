@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{CONTEXT, FUNCTION, LEGACY, Program, Worker, words};
+use common::{CONTEXT, FUNCTION, LEGACY, PATIENCE, Program, Worker, words};
 use fermata_abi::op::{Op, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, ToWorker};
@@ -20,7 +20,6 @@ const EVENT: u64 = 0x300;
 const OTHER_EVENT: u64 = 0x310;
 /// More than the queue of the test's driver holds.
 const MANY: u32 = 3000;
-const LIMIT: Duration = Duration::from_secs(30);
 
 const fn stream(stream: u64) -> StreamRef {
     StreamRef {
@@ -65,7 +64,7 @@ fn hold(program: &Program, stream: StreamRef, address: u64) {
 /// The answer, which must come although a stream is held.
 fn soon(program: &Program, op: &Op<'_>) -> u32 {
     let pending = program.producer.request(op, None).unwrap();
-    assert!(pending.wait_for(LIMIT).unwrap(), "no answer: {op:?}");
+    assert!(pending.wait_for(PATIENCE).unwrap(), "no answer: {op:?}");
     pending.wait(&mut Vec::new()).unwrap().status
 }
 
@@ -134,7 +133,7 @@ fn what_waits_for_a_full_stream_stays_behind_it() {
     let pending = program.producer.request(&context, None).unwrap();
     assert!(!pending.wait_for(Duration::from_millis(300)).unwrap());
     let_go(&program);
-    assert!(pending.wait_for(LIMIT).unwrap());
+    assert!(pending.wait_for(PATIENCE).unwrap());
     drop(pending);
     assert_eq!(words(&program.read(copied, 64)), [MANY; 16]);
 }
@@ -190,7 +189,7 @@ fn what_parked_work_uses_is_given_up_after_it() {
     assert_eq!(soon(&program, &Op::EventSync { event: OTHER_EVENT }), 0);
     let_go(&program);
     for pending in [freed, set] {
-        assert!(pending.wait_for(LIMIT).unwrap());
+        assert!(pending.wait_for(PATIENCE).unwrap());
         assert_eq!(pending.wait(&mut Vec::new()).unwrap().status, 0);
     }
     // Nothing is left behind: the consistent point is reached.
@@ -281,7 +280,7 @@ fn who_waits_for_the_default_stream_waits_for_the_streams_that_it_waits_for() {
             program.producer.callback_done();
         }
         program.producer.callback_done();
-        assert!(pending.wait_for(LIMIT).unwrap());
+        assert!(pending.wait_for(PATIENCE).unwrap());
         assert_eq!(
             pending.wait(&mut Vec::new()).unwrap().status,
             cu::CUDA_SUCCESS

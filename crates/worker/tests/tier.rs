@@ -9,8 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use common::hold::COPIES;
 use common::place::{Place, keep, keep_until};
-use common::{Program, Worker};
+use common::{PATIENCE, Program, Worker};
 use fermata_control::worker::{Failure, FailureKind, FromWorker, Order, Pace, Stand, ToWorker};
 use fermata_store::ChunkId;
 use fermata_store::image::ChunkTable;
@@ -164,7 +165,7 @@ fn what_the_device_finds_damaged_is_never_the_programs() {
         |failure: &Failure| failure.kind == FailureKind::Damaged && !failure.message.is_empty();
     for pace in [Pace::Eager, Pace::Behind(Order::Default)] {
         let mut second = Worker::start_with(false, &[]);
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + PATIENCE;
         while keep(&mut second, &place, 1 << 40).registered == 0 {
             assert!(Instant::now() < until);
         }
@@ -231,7 +232,7 @@ fn what_cannot_be_registered_is_told_and_taken_the_ordinary_way() {
         maximum: None,
     };
     rustix::process::prlimit(Some(pid), rustix::process::Resource::As, limit).unwrap();
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
     while keep(&mut worker, &place, 1 << 40).trouble.is_empty() {
         assert!(Instant::now() < until, "no trouble is told");
         std::thread::sleep(Duration::from_millis(20));
@@ -321,7 +322,6 @@ fn a_bit_flipped_once_is_never_in_an_image() {
 fn a_worker_killed_while_it_fills_a_pack_leaves_the_store_sound() {
     let place = Place::new();
     place.ready(1, 16 << 20);
-    let slow = [("FERMATA_SOFTGPU_HOST_LINK", "8M")];
     let mut worker = Worker::start_with(false, &[]);
     keep_until(&mut worker, &place, 16 << 20);
     let program = worker.attach();
@@ -333,7 +333,8 @@ fn a_worker_killed_while_it_fills_a_pack_leaves_the_store_sound() {
     drop(worker);
 
     place.ready(2, 32 << 20);
-    let mut worker = Worker::start_with(false, &slow);
+    let hold = common::hold();
+    let mut worker = Worker::start_with(false, &[hold.variable()]);
     keep_until(&mut worker, &place, 32 << 20);
     let program = worker.attach();
     program.set_up();
@@ -344,12 +345,14 @@ fn a_worker_killed_while_it_fills_a_pack_leaves_the_store_sound() {
     worker.detach(program);
     let image = place.image("image");
     let store = place.store();
+    // A part of the pack, and no more.
+    hold.only(COPIES, 4 << 20);
     worker
         .daemon
         .send(&ToWorker::Save { store, image }, &[])
         .unwrap();
     let tmp = PathBuf::from(place.store()).join("tmp");
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
     while std::fs::read_dir(&tmp).unwrap().count() == 0 {
         assert!(Instant::now() < until, "nothing is written");
         std::thread::sleep(Duration::from_millis(1));

@@ -6,16 +6,14 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::Worker;
+use common::hold::REGISTERS;
 use common::place::{Place, keep};
+use common::{PATIENCE, Worker};
 use fermata_control::worker::{FromWorker, Tier, TierState};
-
-/// How long a worker may take to be ready again.
-const SOON: Duration = Duration::from_secs(4);
 
 /// Waits until the worker's tier is as it should be.
 fn soon(worker: &mut Worker, place: &Place, limit: u64, wanted: impl Fn(&Tier) -> bool) -> Tier {
-    let until = Instant::now() + SOON;
+    let until = Instant::now() + PATIENCE;
     loop {
         let tier = keep(worker, place, limit);
         if wanted(&tier) {
@@ -67,10 +65,11 @@ fn images_made_and_removed_in_turn_find_registered_memory() {
 
 #[test]
 fn packs_that_go_while_they_are_registered_are_no_trouble() {
-    let place = Place::new();
-    let mut worker = Worker::start_with(false, &[]);
+    let (place, hold) = (Place::new(), common::hold());
+    let mut worker = Worker::start_with(false, &[hold.variable()]);
     for turn in 0..3 {
-        // Each takes some milliseconds.
+        // The first are there, and the next is under way when they go.
+        hold.only(REGISTERS, 1300 << 20);
         for number in 0..40 {
             place.ready_hollow(turn * 41 + number, 640 << 20);
         }
@@ -80,6 +79,7 @@ fn packs_that_go_while_they_are_registered_are_no_trouble() {
         let ready = std::path::PathBuf::from(place.store()).join("ready");
         std::fs::remove_dir_all(ready).unwrap();
         place.ready(turn * 41 + 40, 1 << 20);
+        hold.release(REGISTERS);
         let tier = soon(&mut worker, &place, 1 << 40, |it| {
             (it.state, it.ready, it.missing) == (TierState::Complete, 1 << 20, 0)
         });

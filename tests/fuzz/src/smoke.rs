@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// Runs a target until `time` is over; returns how many inputs it had.
+/// Runs a target on all its seeds, and then until `time` is over; returns how many inputs it had.
 ///
 /// # Panics
 /// When the target panics, naming the try and the input.
@@ -43,7 +43,7 @@ pub fn run(target: &Target, time: Duration, seed: u64) -> u64 {
     let mut random = Random(seed | 1);
     let deadline = Instant::now() + time;
     let mut tries = 0;
-    while Instant::now() < deadline {
+    while tries < seeds.len() as u64 || Instant::now() < deadline {
         let input = match seeds.get(tries as usize) {
             Some(seed) => seed.clone(),
             None => mutate(&seeds, &mut random),

@@ -3,6 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_app::{ObjectConfig, Secret};
@@ -155,10 +156,19 @@ async def main():
 asyncio.run(main())
 "#;
 
-/// Free a moment ago; the next one gets another.
+/// A port that nobody listens on, and that no connection gets: it lies below those that the system gives to
+/// connections (`ip_local_port_range`), so it is free while a server starts and while a test has it down.
 fn free_port() -> u16 {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().port()
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 12_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(61);
+    let mut ports = (0..COUNT).map(|_| {
+        let next = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        (FIRST + next % COUNT) as u16
+    });
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.find(free).unwrap()
 }
 
 /// Waits until somebody listens on the port.
@@ -180,6 +190,6 @@ pub fn config(port: u16) -> ObjectConfig {
         prefix: "site/".into(),
         path_style: None,
         keys: Some((KEY.into(), Secret(SECRET.into()))),
-        deadline: 20.0,
+        deadline: 60.0,
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -19,7 +19,8 @@ use fermata_control::agent::{
 use fermata_control::{Connection, PROTOCOL};
 use fermata_wire::{Config, Consumer, Event, FromProgram, Side, StagedArea, create};
 
-pub const WAIT: Duration = Duration::from_secs(20);
+/// Until a test gives up: what it waits for comes, however busy the machine is.
+pub const WAIT: Duration = Duration::from_secs(60);
 const TOKEN: &str = "a-token";
 
 type Agent = Connection<FromAgent, ToAgent>;
@@ -31,6 +32,7 @@ pub struct Device {
     regions: HashMap<Address, (u64, OwnedFd)>,
     next: Address,
     pub launches: Vec<(Handle, [u32; 3], Vec<u8>)>,
+    pub copies: u64,
     pub drains: u32,
 }
 
@@ -68,6 +70,8 @@ impl Stage {
             ])
             .env(ENV_SOCKET, &socket)
             .env(ENV_TOKEN, TOKEN)
+            // What a program waits for until its stage has seen what it wants to see.
+            .stdin(Stdio::piped())
             .spawn()
             .unwrap();
         let device = Arc::new(Mutex::new(Device {
@@ -141,13 +145,25 @@ impl Stage {
         }
     }
 
+    /// Waits until the program has made so many more copies.
+    pub fn wait_for_copies(&self, more: u64) {
+        let copies = || self.device.lock().unwrap().copies;
+        let (end, enough) = (Instant::now() + WAIT, copies() + more);
+        while copies() < enough {
+            assert!(Instant::now() < end, "the program does not work");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub fn order(&self, message: &ToAgent) -> FromAgent {
         self.agent.send(message, &[]).unwrap();
         self.agent.recv(WAIT).unwrap().0
     }
 
     pub fn quiesce(&self) -> FromAgent {
-        self.order(&ToAgent::Quiesce { deadline_ms: 5000 })
+        self.order(&ToAgent::Quiesce {
+            deadline_ms: 60_000,
+        })
     }
 
     /// Ends the worker's thread, as a killed worker would, or after a detachment.
@@ -181,6 +197,38 @@ impl Stage {
         std::fs::read_to_string(format!("/proc/{}/maps", self.program.id())).unwrap()
     }
 
+    /// How often the program's threads have slept and been made to, by their ids; all of them asleep. Ours are left
+    /// out.
+    pub fn sleepers(&self) -> BTreeMap<String, Vec<String>> {
+        let end = Instant::now() + WAIT;
+        loop {
+            let folder = std::fs::read_dir(format!("/proc/{}/task", self.program.id())).unwrap();
+            let statuses: Vec<String> = folder
+                .map(|it| std::fs::read_to_string(it.unwrap().path().join("status")).unwrap())
+                .filter(|status| !status.starts_with("Name:\tfermata"))
+                .collect();
+            if statuses.iter().all(|it| it.contains("State:\tS")) {
+                let lines = |status: &str, what: &str| -> Vec<String> {
+                    let lines = status.lines().filter(|line| line.contains(what));
+                    lines.map(str::to_owned).collect()
+                };
+                let told = |it: &String| (lines(it, "Pid:\t").concat(), lines(it, "ctxt_switches"));
+                return statuses.iter().map(told).collect();
+            }
+            assert!(Instant::now() < end, "threads run: {statuses:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether a summons has not been followed yet.
+    pub fn is_summoned(&self) -> bool {
+        let memory = File::open(format!("/proc/{}/mem", self.program.id())).unwrap();
+        let mut state = [0; 4];
+        let at = self.wake + wake_block::STATE;
+        memory.read_exact_at(&mut state, at).unwrap();
+        state == WAKE_REATTACH.to_le_bytes()
+    }
+
     /// Summons the agent to the socket at `path`.
     pub fn summon(&self, path: &str) {
         let memory = File::options()
@@ -203,8 +251,9 @@ impl Stage {
         assert_eq!(self.agent.recv(WAIT).unwrap().0, FromAgent::Resumed);
     }
 
-    /// Waits for the program's end; whether it succeeded.
+    /// Lets the program go on to its end, and waits for that; whether it succeeded.
     pub fn finish(mut self) -> bool {
+        drop(self.program.stdin.take());
         let end = Instant::now() + WAIT;
         loop {
             if let Some(status) = self.program.try_wait().unwrap() {
@@ -334,6 +383,7 @@ impl Serving {
                 device.regions.remove(address).unwrap();
             }
             Op::Copy { to, from, len, .. } => {
+                device.copies += 1;
                 let source = device.load(from, *len, staging);
                 if let Place::Blob(Blob::Inline(room)) = to {
                     assert_eq!(room.len() as u64, *len);

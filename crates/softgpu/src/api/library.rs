@@ -11,6 +11,7 @@ use super::module::{read_file, sm};
 use super::{to_handle, to_pointer};
 use crate::context;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Result};
+use crate::hold::Work;
 use crate::image;
 use crate::jit::JitOptions;
 use crate::library::{Kernel, Library};
@@ -33,7 +34,9 @@ fn load(out: Out<cu::CUlibrary>, ptx: String, jit: &JitOptions) -> Result {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    out.set(to_pointer(Library::load(driver()?, ptx, jit)?.handle))
+    let driver = driver()?;
+    driver.hold.pass(Work::Modules, ptx.len() as u64);
+    out.set(to_pointer(Library::load(driver, ptx, jit)?.handle))
 }
 
 fn find_variable(

@@ -11,6 +11,7 @@ use crate::attributes::PITCH;
 use crate::capture;
 use crate::context;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
+use crate::hold::Work;
 use crate::memory::{Kind, Range};
 
 fn allocate(bytes: u64) -> Result<u64> {
@@ -170,7 +171,9 @@ api! {
             return Err(INVALID_VALUE);
         }
         let address = pointer.as_ptr().expose_provenance() as u64;
-        driver()?.memory.register(context.device.ordinal, context.handle, address, bytes as u64, flags)
+        let driver = driver()?;
+        driver.hold.pass(Work::Registers, bytes as u64);
+        driver.memory.register(context.device.ordinal, context.handle, address, bytes as u64, flags)
     }
 
     fn cuMemHostUnregister(pointer: Out<c_void>) {

@@ -173,7 +173,7 @@ pub fn launch(
             params,
             multiprocessors: 4,
             grid_id: 7,
-            limit_seconds: 20,
+            limit_seconds: 600,
             stop: &stop,
             host: host.clone(),
         },

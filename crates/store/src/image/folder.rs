@@ -103,7 +103,11 @@ pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
     if let Some(store) = store {
         registry::forget(store, &image)?;
     }
-    std::fs::remove_dir_all(&aside).map_err(|e| StoreError::io("remove", &aside, 0, e))
+    match std::fs::remove_dir_all(&aside) {
+        // A draft that is begun meanwhile sweeps what it finds.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(|e| StoreError::io("remove", &aside, 0, e)),
+    }
 }
 
 /// Removes drafts whose writers are dead, and what is left of removed images.

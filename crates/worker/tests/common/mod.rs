@@ -1,6 +1,8 @@
 //! A worker process, the daemon's end of its conversation, and the program's end of its ring.
 #![allow(dead_code, clippy::unwrap_used)]
 
+#[path = "../../../softgpu/tests/common/hold.rs"]
+pub mod hold;
 pub mod place;
 pub mod scene;
 
@@ -18,6 +20,9 @@ use fermata_abi::op::{
 use fermata_control::Connection;
 use fermata_control::worker::{FromWorker, Pace, ToWorker};
 use fermata_wire::{Config, FromProgram, Producer, Side, create, renew};
+
+/// Until a test gives up: whatever it waits for comes, however busy the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub const CONTEXT: u64 = 0x100;
 pub const MODULE: u64 = 0x101;
@@ -64,6 +69,14 @@ DONE:
     ret;
 }
 ";
+
+/// Holds up what a worker's device does.
+pub type Hold = hold::Hold<tempfile::TempDir>;
+
+/// For one test.
+pub fn hold() -> Hold {
+    Hold::at(tempfile::tempdir().unwrap())
+}
 
 /// The driver the tests run on: `FERMATA_TEST_DRIVER`, or softgpu as built with the tests.
 pub fn driver() -> PathBuf {
@@ -183,10 +196,7 @@ impl Worker {
 
     pub fn answer(&mut self) -> FromWorker {
         loop {
-            let (message, _) = self
-                .daemon
-                .recv(Duration::from_secs(60))
-                .expect("an answer of the worker");
+            let (message, _) = self.daemon.recv(PATIENCE).expect("an answer of the worker");
             if !matches!(message, FromWorker::Progress { .. }) {
                 return message;
             }
@@ -221,7 +231,7 @@ impl Worker {
         let mut regions = Vec::new();
         loop {
             match side
-                .receive_from_worker(Duration::from_secs(10))
+                .receive_from_worker(PATIENCE)
                 .unwrap()
                 .expect("the regions")
             {
@@ -250,7 +260,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.daemon.shutdown();
-        let until = std::time::Instant::now() + Duration::from_secs(10);
+        let until = std::time::Instant::now() + PATIENCE;
         while std::time::Instant::now() < until {
             if self.child.try_wait().unwrap().is_some() {
                 return;
@@ -344,10 +354,7 @@ impl Program {
         let room = self.producer.stage(256 << 10).unwrap();
         let mut buffer = Vec::new();
         let pending = self.producer.request(op, Some(&room)).unwrap();
-        assert!(
-            pending.wait_for(Duration::from_secs(60)).unwrap(),
-            "no answer: {op:?}"
-        );
+        assert!(pending.wait_for(PATIENCE).unwrap(), "no answer: {op:?}");
         let reply = pending.wait(&mut buffer).unwrap();
         if reply.status != 0 {
             return Answer::Error(reply.status, reply.text.to_owned());
@@ -425,11 +432,7 @@ impl Program {
 
     /// Waits for a host callback's id.
     pub fn callback(&self) -> u64 {
-        match self
-            .side
-            .receive_from_worker(Duration::from_secs(10))
-            .unwrap()
-        {
+        match self.side.receive_from_worker(PATIENCE).unwrap() {
             Some((ToProgram::Callback { id }, None)) => id,
             other => panic!("{other:?}"),
         }

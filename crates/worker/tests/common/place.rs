@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fermata_control::worker::{FromWorker, Tier, ToWorker};
 use fermata_store::Store;
 
-use super::Worker;
+use super::{PATIENCE, Worker};
 
 /// A store in memory, and folders for images.
 pub struct Place {
@@ -82,7 +82,7 @@ pub fn keep(worker: &mut Worker, place: &Place, limit: u64) -> Tier {
 
 /// Waits until so much is ready in the worker.
 pub fn keep_until(worker: &mut Worker, place: &Place, ready: u64) {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + PATIENCE;
     while keep(worker, place, 1 << 40).ready < ready {
         assert!(Instant::now() < until, "{:?}", keep(worker, place, 0));
         std::thread::sleep(Duration::from_millis(20));

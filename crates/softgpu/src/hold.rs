@@ -1,0 +1,141 @@
+//! Work that a test holds up, so that what it wants to see under way is under way for as long as it likes,
+//! however fast or busy the machine is.
+//!
+//! The setting `HOLD` names a folder. While a file with the name of a kind of work is there, as much of that kind
+//! may begin as the file says, in bytes; what is more waits until the file says more or is gone.
+//!
+//! ```text
+//!  HOLD/copies     bytes between device and host
+//!  HOLD/modules    bytes of images that are loaded
+//!  HOLD/registers  bytes of host memory that are registered
+//!
+//!  file: "GENERATION BYTES", renamed into place; the count begins anew with each generation
+//! ```
+//! Less than [`LEAST`] bytes at once are neither counted nor held: a test asks for words while it holds the rest.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// What is smaller passes, in bytes.
+pub const LEAST: u64 = 16 << 10;
+/// How often the file is looked at.
+const TURN: Duration = Duration::from_millis(1);
+
+/// A kind of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// A copy between device and host.
+    Copies,
+    /// The load of a module or library.
+    Modules,
+    /// Host memory that becomes known to the driver.
+    Registers,
+}
+
+impl Work {
+    fn file(self) -> &'static str {
+        match self {
+            Self::Copies => "copies",
+            Self::Modules => "modules",
+            Self::Registers => "registers",
+        }
+    }
+}
+
+/// What has begun of each kind: the file's generation, and bytes.
+#[derive(Debug, Default)]
+pub struct Hold {
+    folder: Option<PathBuf>,
+    begun: Mutex<[(u64, u64); 3]>,
+}
+
+impl Hold {
+    /// Held by the files in `folder`, if any.
+    pub fn by(folder: Option<PathBuf>) -> Self {
+        Self {
+            folder,
+            begun: Mutex::default(),
+        }
+    }
+
+    /// Whether anything may ever be held.
+    pub fn is_set(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// Returns when so many bytes of this kind may begin.
+    pub fn pass(&self, work: Work, bytes: u64) {
+        let mut place = None;
+        while let Some((generation, allowed)) = self.allowed(work).filter(|_| bytes >= LEAST) {
+            let end = match place {
+                Some((known, end)) if known == generation => end,
+                _ => self.enter(work, generation, bytes),
+            };
+            if end <= allowed {
+                return;
+            }
+            place = Some((generation, end));
+            std::thread::sleep(TURN);
+        }
+    }
+
+    /// What the file says: its generation, and bytes; `None` without one. A file that cannot be read holds all.
+    fn allowed(&self, work: Work) -> Option<(u64, u64)> {
+        let text = std::fs::read_to_string(self.folder.as_ref()?.join(work.file())).ok()?;
+        let mut numbers = text.split_whitespace().map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(generation)), Some(Ok(allowed))) => Some((generation, allowed)),
+            _ => Some((0, 0)),
+        }
+    }
+
+    /// Counts bytes of a generation; how many there are with them.
+    fn enter(&self, work: Work, generation: u64, bytes: u64) -> u64 {
+        let mut begun = self.begun.lock();
+        let count = &mut begun[work as usize];
+        if count.0 != generation {
+            *count = (generation, 0);
+        }
+        count.1 = count.1.saturating_add(bytes);
+        count.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_much_passes_as_the_file_says() {
+        let folder = std::env::temp_dir().join(format!("fermata-hold-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let say = |text: &str| {
+            std::fs::write(folder.join("new"), text).unwrap();
+            std::fs::rename(folder.join("new"), folder.join("copies")).unwrap();
+        };
+        let hold = Hold::by(Some(folder.clone()));
+        hold.pass(Work::Copies, u64::MAX);
+        say("1 40000");
+        hold.pass(Work::Copies, 20_000);
+        hold.pass(Work::Copies, 20_000);
+        hold.pass(Work::Copies, LEAST - 1);
+        hold.pass(Work::Modules, u64::MAX);
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| hold.pass(Work::Copies, 20_000));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!late.is_finished());
+            say("1 60000");
+            late.join().unwrap();
+            let last = scope.spawn(|| hold.pass(Work::Copies, 20_000));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!last.is_finished());
+            say("2 20000");
+            last.join().unwrap();
+        });
+        let gone = std::fs::remove_dir_all(&folder);
+        hold.pass(Work::Copies, u64::MAX);
+        gone.unwrap();
+    }
+}

@@ -58,9 +58,9 @@ PARTS = {
     ),
     "validators": (
         290,
-        e2e("{}/validators.json", "--moments", 20, "--modes", "snapshot,cow,recopy", "--validate", "content,both")
+        e2e("{}/validators.json", "--moments", 8, "--modes", "snapshot,cow,recopy", "--validate", "content,both")
         + ["--pools", "0,2147483648", "--programs", "hidden,graphs,symbols", "--jobs", "12"],
-        "protocols with each pool and validator, at 20 moments",
+        "protocols with each pool and validator, at 8 moments",
     ),
     "protocols": (280, python("protocols.py", "{}/protocols.json"), "40 GiB behind a running program"),
     "order": (150, bench("{}", "restore", "--bytes", "40GiB", "--runs", 1), "restores of 40 GiB in every order"),

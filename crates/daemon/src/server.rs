@@ -45,9 +45,10 @@ pub fn serve() -> anyhow::Result<()> {
     ));
 
     let daemon = Daemon::new(paths, executable, log);
-    let users = listen(&daemon.paths.socket())?;
     let agents = listen(&daemon.agent_socket())?;
     let workers = listen(&daemon.worker_socket())?;
+    // Last: who finds this one finds the others too.
+    let users = listen(&daemon.paths.socket())?;
     let uid = rustix::process::getuid().as_raw();
     // Who comes before the sessions are known waits in a socket's queue, and is not told that there is none.
     daemon.adopt();

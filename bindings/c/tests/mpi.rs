@@ -209,6 +209,8 @@ impl Job<'_> {
 
     fn start(&self, ranks: u32, args: [&str; 5]) -> (bool, String, String) {
         let config = self.dir.join("job.toml");
+        let said = self.dir.join("job.toml.said");
+        let _ = std::fs::remove_file(&said);
         let mut all = vec![config.to_str().unwrap()];
         all.extend(args);
         let done = self.mpi.start(&self.program, ranks, &all);
@@ -217,7 +219,9 @@ impl Job<'_> {
         (
             done.status.success(),
             String::from_utf8_lossy(&done.stdout).into_owned(),
-            String::from_utf8_lossy(&done.stderr).into_owned(),
+            // What the launcher may have lost is there.
+            std::fs::read_to_string(&said).unwrap_or_default()
+                + &String::from_utf8_lossy(&done.stderr),
         )
     }
 

@@ -16,10 +16,17 @@
 #define STEPS 40
 
 static fermata_error *error = NULL;
+static char said[4096];
 
+/* Also to CONFIG.said, for a launcher that ends a job may lose what its ranks have just printed. */
 static void fine(fermata_status status, const char *what) {
     if (status != FERMATA_OK) {
+        FILE *file = fopen(said, "a");
         fprintf(stderr, "%s: %s\n", what, fermata_error_message(error));
+        if (file) {
+            fprintf(file, "%s: %s\n", what, fermata_error_message(error));
+            fclose(file);
+        }
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
 }
@@ -49,6 +56,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "ranks: wrong arguments, or no threads\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
+    snprintf(said, sizeof said, "%s.said", argv[1]);
     level = atoi(argv[2]);
     stop = atoi(argv[3]);
     victim = atoi(argv[4]);

@@ -8,15 +8,25 @@ use fermata_e2e::case::{Mode, PROGRAM_LIMIT};
 use fermata_e2e::fermata::Fermata;
 use fermata_e2e::scene::{Scene, Which, kill_nine, wait_gone};
 
+/// Every image that can be seen by its name is whole. What a killed daemon had begun is none of them: a draft's name
+/// begins with a dot, and nothing lists it.
 fn check_all_images(fermata: &Fermata) -> Result<()> {
+    let mut whole = 0;
     for entry in std::fs::read_dir(fermata.image(""))?.flatten() {
-        if entry.path().join("manifest.json").exists() {
-            let name = entry.file_name().to_string_lossy().into_owned();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') && entry.path().join("manifest.json").exists() {
             fermata
                 .call(&["images", "verify", &name])?
                 .success("fermata images verify")?;
+            whole += 1;
         }
     }
+    ensure!(whole > 0, "the image from before is gone");
+    let listed = fermata
+        .call(&["images", "list"])?
+        .success("fermata images list")?
+        .stdout;
+    ensure!(!listed.contains(".draft"), "a draft is listed: {listed}");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Answer, CONTEXT, PTX, Program, STREAM, Worker, started, words};
-use fermata_abi::op::{Blob, DEVICE_BASE, Launch, Op, Place, StreamRef};
+use fermata_abi::op::{Blob, DEVICE_BASE, Op, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 
 const OTHER: u64 = 0x110;
@@ -67,21 +67,7 @@ fn second(program: &Program) {
 /// Has a kernel of the second context write where nothing is.
 fn break_second(program: &Program) {
     let nothing = DEVICE_BASE + (300 << 30);
-    let mut params = nothing.to_le_bytes().to_vec();
-    params.extend_from_slice(&1u32.to_le_bytes());
-    params.extend_from_slice(&1u32.to_le_bytes());
-    program.post(&Op::Launch {
-        launch: Launch {
-            function: OTHER_FUNCTION,
-            grid: [1, 1, 1],
-            block: [32, 1, 1],
-            shared: 0,
-            cooperative: false,
-            params: &params,
-            attributes: Vec::new(),
-        },
-        stream: OWN,
-    });
+    program.launch_adding(OTHER_FUNCTION, (nothing, 1, 1), OWN);
 }
 
 fn is_dead(program: &Program, context: u64) -> bool {

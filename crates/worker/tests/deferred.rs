@@ -4,10 +4,10 @@
 
 mod common;
 
-use common::{Answer, CONTEXT, Worker};
+use common::{Answer, CONTEXT, ImageFolder, Worker};
 use fermata_abi::op::{Op, StreamRef};
 use fermata_abi::sys::driver as cu;
-use fermata_control::worker::{FromWorker, Pace, ToWorker};
+use fermata_control::worker::FromWorker;
 
 /// Fails, and nobody waits for it: there is no such stream.
 const WRONG: Op<'static> = Op::Fill {
@@ -31,13 +31,8 @@ fn an_error_not_told_yet_is_told_after_a_restore_and_in_the_program_that_goes_on
     program.set_up();
     program.post(&WRONG);
     worker.detach(program);
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    std::fs::create_dir(&image).unwrap();
-    let store = folder.path().join("store").to_string_lossy().into_owned();
-    let image = image.to_string_lossy().into_owned();
-    let saved = worker.save(&store, &image);
-    assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
+    let image = ImageFolder::new();
+    image.save(&mut worker);
     let sync = Op::ContextSync { context: CONTEXT };
     let told = |answer: &Answer| matches!(answer, Answer::Error(cu::CUDA_ERROR_INVALID_HANDLE, _));
     let program = worker.attach();
@@ -47,11 +42,7 @@ fn an_error_not_told_yet_is_told_after_a_restore_and_in_the_program_that_goes_on
     worker.detach(program);
     drop(worker);
     let mut worker = Worker::start();
-    let loaded = worker.ask(ToWorker::Load {
-        store,
-        image,
-        pace: Pace::Eager,
-    });
+    let loaded = image.load(&mut worker);
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let program = worker.attach();
     let answer = program.ask(&sync);

@@ -4,10 +4,10 @@
 
 mod common;
 
-use common::{Answer, Worker};
+use common::{Answer, ImageFolder, Worker};
 use fermata_abi::op::Op;
 use fermata_abi::sys::driver as cu;
-use fermata_control::worker::{FromWorker, Pace, ToWorker};
+use fermata_control::worker::FromWorker;
 
 const PINNED: u64 = 0x2000_0000_0000;
 const STEP: u64 = 64 << 10;
@@ -31,17 +31,11 @@ fn a_program_may_have_more_regions_than_a_shell_allows_files() {
         host.write(0, &region.to_le_bytes());
     }
     worker.detach(program);
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    std::fs::create_dir(&image).unwrap();
-    let store = folder.path().join("store").to_string_lossy().into_owned();
-    let image = image.to_string_lossy().into_owned();
-    let saved = worker.save(&store, &image);
-    assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
+    let image = ImageFolder::new();
+    image.save(&mut worker);
     drop(worker);
     let mut worker = limited(1024);
-    let pace = Pace::Eager;
-    let loaded = worker.ask(ToWorker::Load { store, image, pace });
+    let loaded = image.load(&mut worker);
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let program = worker.attach();
     assert_eq!(program.regions.len() as u64, MANY);

@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{Answer, CONTEXT, Program, Worker, load_anew};
+use common::{Answer, CONTEXT, ImageFolder, Program, Worker, load_anew};
 use fermata_abi::op::{Blob, Op};
-use fermata_control::worker::{FromWorker, Pace, ToWorker};
+use fermata_control::worker::FromWorker;
 use fermata_graph::{Copy, CopyEnd, Graph, NodeKind, Place};
 
 const MIB: u64 = 1 << 20;
@@ -60,15 +60,8 @@ fn an_image_holds_no_freed_memory() {
     program.write(freed, &[2; 64]);
     free(&program, freed);
     worker.detach(program);
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    std::fs::create_dir(&image).unwrap();
-    let store = folder.path().join("store").to_string_lossy().into_owned();
-    let image = image.to_string_lossy().into_owned();
-    let saved = worker.save(&store, &image);
-    let FromWorker::Saved(totals) = saved else {
-        panic!("{saved:?}")
-    };
+    let image = ImageFolder::new();
+    let totals = image.save(&mut worker);
     assert_eq!(totals.allocations, 1);
     // The allocation and the module's variable.
     assert!(
@@ -82,11 +75,7 @@ fn an_image_holds_no_freed_memory() {
     worker.detach(program);
     drop(worker);
     let mut worker = Worker::start();
-    let loaded = worker.ask(ToWorker::Load {
-        store,
-        image,
-        pace: Pace::Eager,
-    });
+    let loaded = image.load(&mut worker);
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let program = worker.attach();
     assert_eq!(program.read(live, 64), [1; 64]);

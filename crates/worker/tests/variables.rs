@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{Answer, CONTEXT, LEGACY, MODULE, Program, Worker, load_anew, started, words};
+use common::{
+    Answer, CONTEXT, ImageFolder, LEGACY, MODULE, Program, Worker, load_anew, started, words,
+};
 use fermata_abi::op::{Blob, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
@@ -85,21 +87,7 @@ fn place_of_total() -> u64 {
 
 /// Adds 5 to each of 8 words, so 40 to `total`.
 fn add(program: &Program, memory: u64) {
-    let mut params = memory.to_le_bytes().to_vec();
-    params.extend([5, 0, 0, 0, 8, 0, 0, 0]);
-    let launch = fermata_abi::op::Launch {
-        function: 0x111,
-        grid: [1, 1, 1],
-        block: [32, 1, 1],
-        shared: 0,
-        cooperative: false,
-        params: &params,
-        attributes: Vec::new(),
-    };
-    program.post(&Op::Launch {
-        launch,
-        stream: LEGACY,
-    });
+    program.launch_adding(0x111, (memory, 5, 8), LEGACY);
 }
 
 #[test]
@@ -188,15 +176,8 @@ fn memory_that_unloaded_modules_have_is_the_programs() {
 
 /// How many warnings a save gives.
 fn warnings(worker: &mut Worker, program: Program) -> usize {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    std::fs::create_dir(&image).unwrap();
-    let store = folder.path().join("store").to_string_lossy().into_owned();
     worker.detach(program);
-    match worker.save(&store, &image.to_string_lossy()) {
-        FromWorker::Saved(totals) => totals.warnings.len(),
-        other => panic!("{other:?}"),
-    }
+    ImageFolder::new().save(worker).warnings.len()
 }
 
 #[test]

@@ -18,7 +18,7 @@ use fermata_abi::op::{
     Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
 };
 use fermata_control::Connection;
-use fermata_control::worker::{FromWorker, Pace, ToWorker};
+use fermata_control::worker::{FromWorker, Pace, ToWorker, Totals};
 use fermata_wire::{Config, FromProgram, Producer, Side, create, renew};
 
 /// Until a test gives up: whatever it waits for comes, however busy the machine is.
@@ -304,23 +304,46 @@ pub fn started() -> (Worker, Program) {
     (worker, program)
 }
 
+/// A folder for one image, and the store that it refers to.
+pub struct ImageFolder(tempfile::TempDir);
+
+impl ImageFolder {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("image")).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_string_lossy().into_owned()
+    }
+
+    /// Saves what `worker` holds.
+    pub fn save(&self, worker: &mut Worker) -> Totals {
+        match worker.save(&self.path("store"), &self.path("image")) {
+            FromWorker::Saved(totals) => totals,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Has `worker` load all of it; what that answers.
+    pub fn load(&self, worker: &mut Worker) -> FromWorker {
+        worker.ask(ToWorker::Load {
+            store: self.path("store"),
+            image: self.path("image"),
+            pace: Pace::Eager,
+        })
+    }
+}
+
 /// Saves what `worker` holds and loads it into another one; what that answers.
 pub fn load_anew(mut worker: Worker, program: Program) -> (Worker, FromWorker) {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    std::fs::create_dir(&image).unwrap();
-    let store = folder.path().join("store").to_string_lossy().into_owned();
-    let image = image.to_string_lossy().into_owned();
+    let image = ImageFolder::new();
     worker.detach(program);
-    let saved = worker.save(&store, &image);
-    assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
+    image.save(&mut worker);
     drop(worker);
     let mut worker = Worker::start();
-    let loaded = worker.ask(ToWorker::Load {
-        store,
-        image,
-        pace: Pace::Eager,
-    });
+    let loaded = image.load(&mut worker);
     (worker, loaded)
 }
 
@@ -473,12 +496,22 @@ impl Program {
     }
 
     pub fn launch_add(&self, address: u64, add: u32, words: u32, stream: StreamRef) {
+        self.launch_adding(FUNCTION, (address, add, words), stream);
+    }
+
+    /// As [`Self::launch_add`], with the kernel of another module.
+    pub fn launch_adding(
+        &self,
+        function: u64,
+        (address, add, words): (u64, u32, u32),
+        stream: StreamRef,
+    ) {
         let mut params = address.to_le_bytes().to_vec();
         params.extend_from_slice(&add.to_le_bytes());
         params.extend_from_slice(&words.to_le_bytes());
         self.post(&Op::Launch {
             launch: Launch {
-                function: FUNCTION,
+                function,
                 grid: [words.div_ceil(64), 1, 1],
                 block: [64, 1, 1],
                 shared: 0,

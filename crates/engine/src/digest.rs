@@ -170,15 +170,14 @@ pub(crate) fn in_parts<R>(
     let mut kernels = Kernels::of(live, plan);
     let (first, rest) = plan.split_at(part(plan, FIRST_PART));
     let digests = kernels.digests(first);
-    let kernels = Mutex::new(kernels);
     let (give, parts) = std::sync::mpsc::sync_channel(1);
     let hash_rest = {
-        let kernels = &kernels;
+        let kernels = &mut kernels;
         move || {
             let (mut rest, mut wanted) = (rest, FIRST_PART * PART_GROWTH);
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(part(rest, wanted));
-                if give.send(kernels.lock().digests(now)).is_err() {
+                if give.send(kernels.digests(now)).is_err() {
                     // Nobody wants them any more.
                     return;
                 }
@@ -197,7 +196,7 @@ pub(crate) fn in_parts<R>(
             .chain(parts.into_iter().flatten())
             .chain(unknown))
     });
-    kernels.into_inner().settle(live);
+    kernels.settle(live);
     done
 }
 
@@ -210,6 +209,24 @@ fn part(plan: &[Piece], bytes: u64) -> usize {
         fits
     });
     count.count()
+}
+
+/// The digests of what lies at these places of a device, one each. The calling thread's current context changes.
+///
+/// # Errors
+/// What the driver says.
+pub(crate) fn of_places(
+    driver: &Driver,
+    (context, hasher): &SharedHasher,
+    places: &[hash::Piece],
+    zeros: &mut Zeros,
+) -> Result<Vec<Digest>, DriverError> {
+    driver.set_current(*context)?;
+    let found = hasher.lock().blake3(places)?;
+    let digests = places.iter().zip(found);
+    Ok(digests
+        .map(|((_, bytes), digest)| zeros.digest(digest, *bytes as usize))
+        .collect())
 }
 
 fn of_all(live: &mut Live, plan: &[Piece]) -> Vec<Digest> {
@@ -265,17 +282,16 @@ impl Kernels {
             }
         }
         for (device, (indices, places)) in by_device {
-            let Some((context, hasher)) = self.by_device.get(&device) else {
+            let Some(hasher) = self.by_device.get(&device) else {
                 continue;
             };
-            let current = self.driver.set_current(*context);
-            let Ok(found) = current.and_then(|()| hasher.lock().blake3(&places)) else {
+            let Ok(found) = of_places(&self.driver, hasher, &places, &mut self.zeros) else {
                 self.by_device.remove(&device);
                 self.failed.insert(device);
                 continue;
             };
             for (index, digest) in indices.into_iter().zip(found) {
-                digests[index] = self.zeros.digest(digest, plan[index].len);
+                digests[index] = digest;
             }
         }
         digests

@@ -15,7 +15,7 @@ use super::Purpose;
 use super::map::{Slot, State, device_of};
 use super::shared::{Inner, Shared};
 use crate::EngineError;
-use crate::digest::{Digest, SharedHasher, Zeros};
+use crate::digest::{self, Digest, SharedHasher, Zeros};
 use crate::protocol::{Piece, Source};
 use crate::sink::{Order, Sink};
 
@@ -136,8 +136,12 @@ impl Names {
             let (give, batches) = sync_channel(BATCHES);
             let hash = move || {
                 let mut zeros = Zeros::default();
-                for batch in batches_of(&aside) {
-                    let named = name_batch(&driver, &hasher, device, batch, &mut zeros);
+                for (indices, places) in batches_of(&aside) {
+                    let named = digest::of_places(&driver, &hasher, places, &mut zeros)
+                        .map(|digests| indices.iter().copied().zip(digests).collect())
+                        .map_err(EngineError::driver(format!(
+                            "hash what was put aside on device {device}"
+                        )));
                     let failed = named.is_err();
                     // Nobody wants them any more once the copying has ended.
                     if give.send(named).is_err() || failed {
@@ -181,25 +185,6 @@ impl Names {
 /// A few pieces at a time: their indices, and where they lie.
 fn batches_of((indices, places): &Aside) -> impl Iterator<Item = (&[usize], &[(u64, u64)])> {
     indices.chunks(TOGETHER).zip(places.chunks(TOGETHER))
-}
-
-fn name_batch(
-    driver: &Driver,
-    (context, hasher): &SharedHasher,
-    device: u32,
-    (indices, places): (&[usize], &[(u64, u64)]),
-    zeros: &mut Zeros,
-) -> Named {
-    let found = driver
-        .set_current(*context)
-        .and_then(|()| hasher.lock().blake3(places))
-        .map_err(EngineError::driver(format!(
-            "hash what was put aside on device {device}"
-        )))?;
-    let digests = indices.iter().zip(places).zip(found);
-    Ok(digests
-        .map(|((index, (_, bytes)), digest)| (*index, zeros.digest(digest, *bytes as usize)))
-        .collect())
 }
 
 /// The next piece to copy, its state changed accordingly; `None` if there is none just now.

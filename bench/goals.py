@@ -19,11 +19,12 @@ import json
 import os
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import time
 
-from measure import HERE, TREE, facts
+from measure import HERE, TREE, facts, processor
 
 GB = 1e9
 MEMORY = pathlib.Path("/dev/shm")
@@ -39,35 +40,6 @@ def e2e(report, *words):
 
 def bench(folder, *words):
     return [str(TREE / "bin" / "fermata"), "bench", *map(str, words), "--device", "gpu", "--out", str(folder)]
-
-
-# Name: (seconds at most, the command, what it measures). `{}` is the part's folder.
-PARTS = {
-    "calls": (70, ["sh", str(HERE / "calls.sh"), "{}/calls.json"], "single calls, native and under Fermata"),
-    "tier": (170, python("tier.py", "{}/tier.json"), "stopped checkpoints and restores, 16 GiB, memory and disk"),
-    "hashes": (40, [str(TREE / "bench" / "hashes"), "libcuda.so.1", "40"], "hash kernels, 40 GiB"),
-    "stop": (
-        290,
-        e2e("{}/stop.json", "--moments", 6, "--modes", "stop", "--jobs", 12),
-        "every program stopped, killed and restored, at 6 moments",
-    ),
-    "behind": (
-        290,
-        e2e("{}/behind.json", "--moments", 2, "--modes", "snapshot,cow,recopy", "--jobs", 12),
-        "every program checkpointed while it runs, with each protocol, at 2 moments",
-    ),
-    "validators": (
-        290,
-        e2e("{}/validators.json", "--moments", 8, "--modes", "snapshot,cow,recopy", "--validate", "content,both")
-        + ["--pools", "0,2147483648", "--programs", "hidden,graphs,symbols", "--jobs", "12"],
-        "protocols with each pool and validator, at 8 moments",
-    ),
-    "protocols": (280, python("protocols.py", "{}/protocols.json"), "40 GiB behind a running program"),
-    "order": (150, bench("{}", "restore", "--bytes", "40GiB", "--runs", 1), "restores of 40 GiB in every order"),
-    "overhead": (150, bench("{}", "overhead", "--bytes", "40GiB", "--runs", 3), "a step outside of checkpoints"),
-    "pool": (60, bench("{}", "pool", "--bytes", "4GiB", "--runs", 1), "the stall of `cow` by the size of its pool"),
-    "validator": (60, bench("{}", "validator", "--bytes", "4GiB", "--runs", 1), "a step while it is checkpointed"),
-}
 
 
 def load(folder, part, name):
@@ -90,30 +62,44 @@ def calls(folder):
     yield "1 GiB to pinned memory, of native", ratio["d2h_gbs"], ">=", 0.97, "times"
 
 
-def fastest(runs):
-    """Of the restores of one kind, of which older reports have one only: medians are in the report."""
+class Missing:
+    """Steps of a report that are null in it, as rows that are neither held nor missed."""
+
+    def __init__(self, told):
+        self.told, self.rows = told, []
+
+    def unless(self, name):
+        if not self.told.get(name):
+            why = self.told.get(f"{name}_failed", "its report has no such step")
+            self.rows.append((f"`{name}`", None, "", None, why))
+        return self.told.get(name)
+
+
+def usual(runs):
+    """Seconds of the restores of one kind, of which older reports have one only."""
     runs = runs if isinstance(runs, list) else [runs]
-    return sorted(it["command_seconds"] for it in runs)[len(runs) // 2]
+    return statistics.median_high(it["command_seconds"] for it in runs)
 
 
 def tier(folder):
     told = load(folder, "tier", "tier.json")
     size = told["gib"] * (1 << 30) / GB
-    memory, disk = told.get("memory"), told.get("disk")
-    if memory:
-        copied = next(it["seconds"] for it in memory["first"]["phases"] if it["name"] == "device")
-        yield "stopped checkpoint into memory, its device part", size / copied, ">=", 50, "GB/s"
-        yield "stopped checkpoint into memory, the whole stop", size / memory["first"]["stopped_seconds"], ">=", 50, "GB/s"
-        yield "restore from memory, all data first, whole command", size / fastest(memory["eager"]), ">=", 50, "GB/s"
-        if told.get("driver_checkpoint"):
-            peer = told["driver_checkpoint"]["checkpoint_s"]
-            yield "the driver's own stop, of ours", peer / memory["first"]["stopped_seconds"], ">=", 20, "times"
-    if disk:
+    rates, missing = told["rates"], Missing(told)
+    if memory := missing.unless("memory"):
+        yield "stopped checkpoint into memory, its device part", rates["checkpoint_device_GBps"], ">=", 50, "GB/s"
+        yield "stopped checkpoint into memory, the whole stop", rates["checkpoint_stopped_GBps"], ">=", 50, "GB/s"
+        yield "restore from memory, all data first, whole command", size / usual(memory["eager"]), ">=", 50, "GB/s"
+    if memory and (peer := missing.unless("driver_checkpoint")):
+        ratio = peer["checkpoint_s"] / memory["first"]["stopped_seconds"]
+        yield "the driver's own stop, of ours", ratio, ">=", 20, "times"
+    if disk := missing.unless("disk"):
         part = disk["gib"] / 4
         wrote, read = disk["disk_write_4gib_s"] * part, disk["disk_read_4gib_s"] * part
-        yield "stopped checkpoint to the disk, of what it writes", wrote / disk["first"]["stopped_seconds"], ">=", 0.9, "times"
-        yield "restore from the disk, of what it reads", read / fastest(disk["eager"]), ">=", 0.9, "times"
+        stopped = disk["first"]["stopped_seconds"]
+        yield "stopped checkpoint to the disk, of what it writes", wrote / stopped, ">=", 0.9, "times"
+        yield "restore from the disk, of what it reads", read / usual(disk["eager"]), ">=", 0.9, "times"
         yield "host memory for an image on the disk", disk["extra_host_bytes"] / (1 << 30), "<=", 1, "GiB"
+    yield from missing.rows
 
 
 def hashes(folder):
@@ -134,41 +120,36 @@ def matrix(part):
 
 
 def protocols(folder):
-    for case in load(folder, "protocols", "protocols.json")["cases"]:
-        name, seen = case["case"], case.get("first_seen")
-        if "first" not in case or not seen:
+    cases = {it["case"]: it for it in load(folder, "protocols", "protocols.json")["cases"]}
+    for name, limit in (("snapshot", 40), ("cow:6GiB", 50), ("recopy", 150), ("transfer", None)):
+        case = cases.get(name, {})
+        if "first" not in case:
+            yield f"`{name}`", None, "", None, case.get("error", "its report has no such case")
             continue
-        told = case["first"]
-        phases = {it["name"]: it for it in told["phases"]}
-        of_gpu = case["first_gpu_stall_s"]["all"] * 1e3
+        told, seen = case["first"], case["first_seen"]
         if name == "transfer":
             slower = seen["median_step_during_us"] / seen["usual_step_us"]
             yield "transfers of the program's own, its step meanwhile", slower, "<=", 1.05, "times"
-        limit = {"snapshot": 40, "cow:6GiB": 50, "recopy": 150}.get(name)
-        if limit:
-            yield f"{name}: stalled by the GPU's state", of_gpu, "<=", limit, "ms"
-            speed = seen["usual_step_us"] / seen["median_step_during_us"]
-            yield f"{name}: the program's speed meanwhile", speed, ">=", 0.95, "of its own"
-        behind = phases.get("capture") or phases.get("ahead")
-        if limit and behind:
-            rate = told["device"]["written_bytes"] / behind["seconds"] / GB
-            yield f"{name}: rate behind the program", rate, ">=", 45, "GB/s"
+            continue
+        yield f"{name}: stalled by the GPU's state", case["first_gpu_stall_s"]["all"] * 1e3, "<=", limit, "ms"
+        speed = seen["usual_step_us"] / seen["median_step_during_us"]
+        yield f"{name}: the program's speed meanwhile", speed, ">=", 0.95, "of its own"
+        phases = {it["name"]: it["seconds"] for it in told["phases"]}
+        behind = phases["ahead" if name == "recopy" else "capture"]
+        yield f"{name}: rate behind the program", told["device"]["written_bytes"] / behind / GB, ">=", 45, "GB/s"
 
 
 def order(folder):
-    for row in rows_of(folder, "order", "restore.csv"):
-        if row["order"] == "profile":
-            yield "first kernel after the command", float(row["first_step_ms"]), "<=", 100, "ms"
-            yield "data behind the restored program", float(row["late_gb_s"]), ">=", 50, "GB/s"
+    rows = {row["order"]: row for row in rows_of(folder, "order", "restore.csv")}
     size = 40 * (1 << 30) / GB
-    for row in rows_of(folder, "order", "restore.csv"):
-        if row["order"] == "eager":
-            yield "restore of 40 GiB, all data first", size / float(row["command_ms"]) * 1e3, ">=", 50, "GB/s"
+    yield "first kernel after the command", float(rows["profile"]["first_step_ms"]), "<=", 100, "ms"
+    yield "data behind the restored program", float(rows["profile"]["late_gb_s"]), ">=", 50, "GB/s"
+    yield "restore of 40 GiB, all data first", size / float(rows["eager"]["command_ms"]) * 1e3, ">=", 50, "GB/s"
 
 
 def overhead(folder):
-    ratios = sorted(float(row["ratio"]) for row in rows_of(folder, "overhead", "overhead.csv"))
-    yield "a step outside of checkpoints, of native", ratios[len(ratios) // 2], "<=", 1.005, "times"
+    ratios = [float(row["ratio"]) for row in rows_of(folder, "overhead", "overhead.csv")]
+    yield "a step outside of checkpoints, of native", statistics.median_high(ratios), "<=", 1.005, "times"
 
 
 def pool(folder):
@@ -182,18 +163,35 @@ def validator(folder):
             yield f"a step while `{row['validator']}` vouches", float(row["ratio"]), "<=", 1.12, "times"
 
 
-JUDGES = {
-    "calls": calls,
-    "tier": tier,
-    "hashes": hashes,
-    "stop": matrix("stop"),
-    "behind": matrix("behind"),
-    "validators": matrix("validators"),
-    "protocols": protocols,
-    "order": order,
-    "overhead": overhead,
-    "pool": pool,
-    "validator": validator,
+# Name: (seconds at most, the command, what it measures, what its report is held against). `{}` is the part's folder.
+PARTS = {
+    "calls": (70, ["sh", str(HERE / "calls.sh"), "{}/calls.json"], "single calls, native and under Fermata", calls),
+    "tier": (170, python("tier.py", "{}/tier.json"), "stopped checkpoints and restores, 16 GiB, memory and disk", tier),
+    "hashes": (40, [str(TREE / "bench" / "hashes"), "libcuda.so.1", "40"], "hash kernels, 40 GiB", hashes),
+    "stop": (
+        290,
+        e2e("{}/stop.json", "--moments", 6, "--modes", "stop", "--jobs", 12),
+        "every program stopped, killed and restored, at 6 moments",
+        matrix("stop"),
+    ),
+    "behind": (
+        290,
+        e2e("{}/behind.json", "--moments", 2, "--modes", "snapshot,cow,recopy", "--jobs", 12),
+        "every program checkpointed while it runs, with each protocol, at 2 moments",
+        matrix("behind"),
+    ),
+    "validators": (
+        290,
+        e2e("{}/validators.json", "--moments", 8, "--modes", "snapshot,cow,recopy", "--validate", "content,both")
+        + ["--pools", "0,2147483648", "--programs", "hidden,graphs,symbols", "--jobs", "12"],
+        "protocols with each pool and validator, at 8 moments",
+        matrix("validators"),
+    ),
+    "protocols": (280, python("protocols.py", "{}/protocols.json"), "40 GiB behind a running program", protocols),
+    "order": (150, bench("{}", "restore", "--bytes", "40GiB", "--runs", 1), "restores of 40 GiB in every order", order),
+    "overhead": (150, bench("{}", "overhead", "--bytes", "40GiB", "--runs", 3), "a step outside of checkpoints", overhead),
+    "pool": (60, bench("{}", "pool", "--bytes", "4GiB", "--runs", 1), "the stall of `cow` by the size of its pool", pool),
+    "validator": (60, bench("{}", "validator", "--bytes", "4GiB", "--runs", 1), "a step while it is checkpointed", validator),
 }
 
 
@@ -221,22 +219,24 @@ def run(part, folder, limit):
 
 
 def verdicts(folder, part):
-    """A part's goals; one row that says why, if it left nothing to judge."""
-    try:
-        found = list(JUDGES[part](folder))
-    except (OSError, ValueError, KeyError, IndexError, StopIteration) as error:
-        found = []
-        why = f"{type(error).__name__}: {error}"
-    else:
-        why = "its report has no such case"
-    if not found:
-        return [{"part": part, "goal": PARTS[part][2], "verdict": "not measured", "why": why}]
+    """A part's goals, and what it left nothing to judge of, with why."""
     rows = []
-    for what, measured, sense, goal, unit in found:
-        held = measured <= goal if sense == "<=" else measured >= goal
-        verdict = "held" if held else "missed"
-        rows.append({"part": part, "goal": what, "sense": sense, "asked": goal, "measured": round(measured, 4)})
-        rows[-1] |= {"unit": unit, "verdict": verdict}
+
+    def not_measured(goal, why):
+        rows.append({"part": part, "goal": goal, "verdict": "not measured", "why": why})
+
+    try:
+        for what, measured, sense, goal, unit in PARTS[part][3](folder):
+            if measured is None:
+                not_measured(what, unit)
+                continue
+            held = measured <= goal if sense == "<=" else measured >= goal
+            row = {"part": part, "goal": what, "sense": sense, "asked": goal, "measured": round(measured, 4)}
+            rows.append(row | {"unit": unit, "verdict": "held" if held else "missed"})
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        not_measured(PARTS[part][2], f"{type(error).__name__}: {error}")
+    if not rows:
+        not_measured(PARTS[part][2], "its report has no such case")
     return rows
 
 
@@ -250,6 +250,12 @@ def table(rows):
             print(f"{row['part']:<11}{row['goal']:<55}{measured:>16} {asked:>9}  {row['verdict']}")
 
 
+def topology():
+    """How threads lie on cores and sockets: what single calls cost depends on it."""
+    told = subprocess.run(["lscpu", "--extended=CPU,CORE,SOCKET,NODE"], capture_output=True, text=True).stdout
+    return told.splitlines()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path, nargs="?")
@@ -259,7 +265,7 @@ def main():
     parser.add_argument("--list", action="store_true", help="show the parts")
     args = parser.parse_args()
     if args.list:
-        for name, (seconds, _, what) in PARTS.items():
+        for name, (seconds, _, what, _) in PARTS.items():
             print(f"{name:<12}{seconds:>4} s  {what}")
         return 0
     unknown = [name for name in args.parts if name not in PARTS]
@@ -268,7 +274,7 @@ def main():
     chosen = args.parts or list(PARTS)
     folder, until = args.folder.resolve(), time.time() + args.seconds
     folder.mkdir(parents=True, exist_ok=True)
-    report = {**facts(), "processor": processor(), "runs": {}}
+    report = {**facts(), "processor": processor(), "topology": topology(), "runs": {}}
     for part in [] if args.judge else chosen:
         limit = PARTS[part][0]
         if time.time() + limit > until:
@@ -280,20 +286,6 @@ def main():
     (folder / "goals.json").write_text(json.dumps(report, indent=1) + "\n")
     table(report["goals"])
     return int(any(row["verdict"] != "held" for row in report["goals"]))
-
-
-def processor():
-    """Model, and how threads lie on cores: what single calls cost depends on it."""
-    told = subprocess.run(["lscpu", "-J"], capture_output=True, text=True).stdout
-    fields = json.loads(told or '{"lscpu": []}')["lscpu"]
-    wanted = ("Model name:", "Thread(s) per core:", "Socket(s):", "NUMA node(s):", "L3:", "L3 cache:")
-    return {it["field"].rstrip(":"): it["data"] for it in flat(fields) if it["field"] in wanted}
-
-
-def flat(fields):
-    for it in fields:
-        yield it
-        yield from flat(it.get("children", []))
 
 
 if __name__ == "__main__":

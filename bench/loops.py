@@ -14,17 +14,10 @@ import pathlib
 import statistics
 import sys
 
-from measure import HERE, TREE, call, facts
+from measure import HERE, TREE, call, facts, processor
 
 GOAL = 20
 NO_GOAL = {"short_reduction"}
-
-
-def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "unknown"
 
 
 def revision():

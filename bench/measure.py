@@ -51,6 +51,13 @@ def facts():
     }
 
 
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
 def native_environment():
     """For programs that run with NVIDIA's own runtime; ours is not meant."""
     folder = os.environ.get("FERMATA_NATIVE_CUDART")

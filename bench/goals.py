@@ -35,7 +35,8 @@ def python(name, *words):
 
 
 def e2e(report, *words):
-    return [str(TREE / "test" / "e2e"), "matrix", "--device", "gpu", "--json", str(report), *map(str, words)]
+    fixed = ["matrix", "--device", "gpu", "--json", str(report), "--seconds", "240"]
+    return [str(TREE / "test" / "e2e"), *fixed, *map(str, words)]
 
 
 def bench(folder, *words):
@@ -111,9 +112,9 @@ def hashes(folder):
 def matrix(part):
     def judge(folder):
         told = load(folder, part, f"{part}.json")
-        cases = len(told["cases"])
+        cases = len(told["cases"]) + told.get("left_out", 0)
         yield "cases that broke a promise", told["failed"], "<=", 0, f"of {cases}"
-        # A program that had ended before its moment has shown nothing.
+        # A program that had ended before its moment has shown nothing, nor has a case for which no time was left.
         yield "cases that were shown", told["passed"] / cases if cases else 0, ">=", 0.95, f"of {cases}"
 
     return judge

@@ -113,6 +113,8 @@ pub struct Report {
     pub too_late: usize,
     /// Cases in which a promise was broken.
     pub failed: usize,
+    /// Cases that were not begun, since no time was left.
+    pub left_out: usize,
     /// Cases in which data was still coming when the restored program ran.
     pub coming: usize,
     /// Cases in which the restored program was rolled back.
@@ -128,8 +130,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Counts the verdicts of `cases`.
-    pub fn new(seed: u64, cases: Vec<CaseReport>, took: Duration) -> Self {
+    /// Counts the verdicts of `cases`; `left_out` more were not begun.
+    pub fn new(seed: u64, cases: Vec<CaseReport>, left_out: usize, took: Duration) -> Self {
         let count = |verdict| cases.iter().filter(|case| case.verdict == verdict).count();
         Self {
             schema_version: SCHEMA_VERSION,
@@ -147,6 +149,7 @@ impl Report {
             passed: count(Verdict::Passed),
             too_late: count(Verdict::TooLate),
             failed: count(Verdict::Failed),
+            left_out,
             coming: cases.iter().filter(|case| case.coming).count(),
             rolled_back: cases.iter().filter(|case| case.rolled_back).count(),
             overtaken: cases.iter().filter(|case| case.overtaken > 0).count(),
@@ -163,7 +166,7 @@ impl Report {
     pub fn summary(&self) -> String {
         format!(
             "e2e: {} passed ({} wrote what was not copied yet, {} overtaken, {} ran before their data, {} rolled \
-             back), {} too late, {} failed in {:.1} s",
+             back), {} too late, {} failed{} in {:.1} s",
             self.passed,
             self.overlapped,
             self.overtaken,
@@ -171,6 +174,11 @@ impl Report {
             self.rolled_back,
             self.too_late,
             self.failed,
+            if self.left_out == 0 {
+                String::new()
+            } else {
+                format!(", {} left out", self.left_out)
+            },
             self.took_s
         )
     }

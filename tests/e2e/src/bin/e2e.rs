@@ -6,8 +6,8 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -94,6 +94,9 @@ struct Common {
     /// Cases at a time
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// Seconds after which no case is begun; what is left out fails the run
+    #[arg(long, default_value_t = f64::INFINITY)]
+    seconds: f64,
     /// File for the report
     #[arg(long)]
     json: Option<PathBuf>,
@@ -205,16 +208,17 @@ fn run_matrix(
     protocols: &[Protocol],
 ) -> Result<bool> {
     let begun = Instant::now();
+    let prepared = in_parallel(programs, common.jobs, |program| {
+        let reference = straight(tree, program, common.device)?;
+        let calls = match moments.1 {
+            At::Steps => None,
+            At::Calls => Some(count_calls(tree, program, common.device)?),
+        };
+        Ok::<_, anyhow::Error>((reference, calls))
+    });
     let mut work = Vec::new();
     let mut reports = Vec::new();
-    for program in programs {
-        let prepared = straight(tree, program, common.device).and_then(|reference| {
-            let calls = match moments.1 {
-                At::Steps => None,
-                At::Calls => Some(count_calls(tree, program, common.device)?),
-            };
-            Ok((reference, calls))
-        });
+    for (program, prepared) in programs.iter().zip(prepared) {
         match prepared {
             Ok((reference, calls)) => {
                 let moments = (moments.0, calls);
@@ -240,9 +244,20 @@ fn run_matrix(
         }
     }
     reports.iter().for_each(print_line);
-    reports.extend(run_all(tree, &in_turn(work), common.jobs));
+    let work = in_turn(work);
+    let shown = in_parallel(&work, common.jobs, |(case, reference)| {
+        if begun.elapsed().as_secs_f64() > common.seconds {
+            return None;
+        }
+        let (case, shown) = case.run_in_time(tree, reference);
+        let report = describe(&case, shown);
+        print_line(&report);
+        Some(report)
+    });
+    let left_out = shown.iter().filter(|report| report.is_none()).count();
+    reports.extend(shown.into_iter().flatten());
 
-    let report = Report::new(common.seed, reports, begun.elapsed());
+    let report = Report::new(common.seed, reports, left_out, begun.elapsed());
     if let Some(path) = &common.json {
         let text = serde_json::to_string_pretty(&report)?;
         std::fs::write(path, text + "\n").with_context(|| format!("`{}`", path.display()))?;
@@ -252,7 +267,7 @@ fn run_matrix(
         bail!("no case was shown");
     }
     // A case whose program has ended before its moment shows nothing, however often it was tried.
-    Ok(report.failed == 0 && report.too_late == 0)
+    Ok(report.failed + report.too_late + report.left_out == 0)
 }
 
 fn crossed(modes: &[Mode], pools: &[u64], validate: &[Validate]) -> Vec<Protocol> {
@@ -287,9 +302,8 @@ fn cases(
         Some(calls) => Moment::at_call(common.seed, i, moments, calls),
         None => Moment::seeded(common.seed, i, moments, steps, reference.took),
     };
-    protocols
-        .iter()
-        .flat_map(|protocol| (0..moments).map(move |i| (*protocol, i)))
+    (0..moments)
+        .flat_map(|i| protocols.iter().map(move |protocol| (*protocol, i)))
         .map(|(protocol, i)| {
             let case = Case {
                 program,
@@ -320,24 +334,27 @@ fn in_turn<T>(lists: Vec<Vec<T>>) -> Vec<T> {
         .collect()
 }
 
-fn run_all(tree: &Tree, work: &[(Case, Reference)], jobs: usize) -> Vec<CaseReport> {
+/// What `f` makes of each item, in their order, by `jobs` threads.
+fn in_parallel<T: Sync, R: Send>(items: &[T], jobs: usize, f: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(work.len()));
+    let done = Mutex::new(Vec::with_capacity(items.len()));
     std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
+        for _ in 0..jobs.clamp(1, items.len().max(1)) {
             scope.spawn(|| {
-                while let Some((case, reference)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let (case, shown) = case.run_in_time(tree, reference);
-                    let report = describe(&case, shown);
-                    print_line(&report);
-                    if let Ok(mut done) = done.lock() {
-                        done.push(report);
-                    }
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(index) else { break };
+                    let made = f(item);
+                    done.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push((index, made));
                 }
             });
         }
     });
-    done.into_inner().unwrap_or_default()
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, made)| made).collect()
 }
 
 fn describe(case: &Case, result: Result<Outcome>) -> CaseReport {

@@ -317,8 +317,15 @@ impl StagedArea {
 
     /// Has the system make the area's pages now, where it can.
     pub fn populate(&self) {
+        // Bit by bit: other threads' mappings, even new stacks, wait for as long as one call takes.
+        const STEP: u64 = 1 << 20;
         let layout = self.0.layout();
-        self.0.populate(layout.staging, layout.staging_bytes);
+        let mut from = 0;
+        while from < layout.staging_bytes {
+            let len = STEP.min(layout.staging_bytes - from);
+            self.0.populate(layout.staging + from, len);
+            from += len;
+        }
     }
 
     /// Address of the area's first byte.

@@ -35,10 +35,6 @@ use crate::pipeline::{STEP_LIMIT, helpers};
 use crate::tier::Quiet;
 use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Tier};
 
-/// Pieces being copied at once; an awaited piece waits for no more than these.
-const IN_FLIGHT: usize = 16;
-/// Pieces copied at once where they follow each other: the gaps between copies then cost little.
-pub(super) const STRIDE: usize = 4;
 /// How long memory that is short is waited for, and how often it is tried.
 const ROOM_TIME: Duration = Duration::from_secs(5);
 const ROOM_TURN: Duration = Duration::from_millis(5);
@@ -268,7 +264,7 @@ impl Loader {
                 false => self.schedule.next(false),
             };
             let under_way: usize = flying.iter().map(|it| it.1.count).sum();
-            if under_way >= IN_FLIGHT || !matches!(next, Next::Item(_)) {
+            if under_way >= self.schedule.flow.in_flight || !matches!(next, Next::Item(_)) {
                 while let Some((device, run, bytes, copy)) = flying.pop_front() {
                     let engine = engines.get_mut(&device);
                     let engine =

@@ -36,7 +36,7 @@ use blocks::Blocks;
 use late::Late;
 use lessons::Lessons;
 use loader::Loader;
-use schedule::Schedule;
+use schedule::{Flow, Schedule};
 
 pub use background::{Background, Standing};
 pub use order::Order;
@@ -89,7 +89,8 @@ pub fn load(
     let mut blocks = Blocks::default();
     objects::rebuild(&mut site, &mut blocks)?;
     steps.add("objects", from, 0);
-    // A program that is about to run waits for what is made ready now; else the data goes first.
+    // A program that is about to run waits for what is made ready now; else the data goes first, and so does the
+    // memory for it, which waits for locks that making ready holds for long.
     if pace != Pace::Eager {
         made(&site.live);
     }
@@ -101,6 +102,9 @@ pub fn load(
         false => Some(begin(&mut site, store, image, blocks, pace)?),
     };
     if pace == Pace::Eager {
+        if let Some((background, _)) = &behind {
+            background.schedule.await_all_made();
+        }
         made(&site.live);
     }
     if pace == Pace::Eager
@@ -141,12 +145,9 @@ fn begin(
         Pace::Eager => Order::Default,
         Pace::Behind(order) => order,
     };
-    let stride = match live.tier {
-        Some(_) => loader::STRIDE,
-        None => 1,
-    };
     let order = order.of(&blocks, &profile);
-    let schedule = Arc::new(Schedule::new(&pieces, &order, stride));
+    let flow = Flow::of(pace != Pace::Eager, live.tier.is_some());
+    let schedule = Arc::new(Schedule::new(&pieces, &order, flow));
     let blocks = Arc::new(blocks);
     let lessons = Arc::new(Lessons::new(image, profile));
     let devices: std::collections::BTreeSet<u32> =

@@ -21,8 +21,45 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::EngineError;
 use crate::pipeline::STEP_LIMIT;
 
-/// Pieces under way that nobody waits for, at most.
-const AHEAD: usize = 24;
+/// How many pieces are on their way at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Flow {
+    /// Pieces handed out and copied at once where they follow each other: the gaps between copies then cost little.
+    pub stride: usize,
+    /// Pieces being copied at once.
+    pub in_flight: usize,
+    /// Pieces under way that nobody waits for, at most.
+    pub ahead: usize,
+}
+
+impl Flow {
+    /// A piece that somebody waits for comes after no more than these.
+    const BEHIND: Self = Self {
+        stride: 4,
+        in_flight: 16,
+        ahead: 24,
+    };
+    /// Nobody waits for a piece: as much is given to the device as keeps its link busy while a call of another thread
+    /// holds the driver, which the registering of memory does for milliseconds.
+    const EAGER: Self = Self {
+        stride: 4,
+        in_flight: 128,
+        ahead: 160,
+    };
+
+    /// Of a restore behind the program or an eager one; what is not in a registered tier comes piece by piece, through
+    /// buffers of which there are few.
+    pub fn of(behind: bool, in_tier: bool) -> Self {
+        match (behind, in_tier) {
+            (false, true) => Self::EAGER,
+            (true, true) => Self::BEHIND,
+            (_, false) => Self {
+                stride: 1,
+                ..Self::BEHIND
+            },
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -118,15 +155,13 @@ struct State {
     pieces_left: usize,
     settled: usize,
     unmade: usize,
-    /// Pieces handed out at once, at most.
-    stride: usize,
     stand: Stand,
     ended: Option<Instant>,
 }
 
 /// See the module.
-#[derive(Default)]
 pub(super) struct Schedule {
+    pub flow: Flow,
     state: Mutex<State>,
     changed: Condvar,
     /// Raised with every arrival and every change of the stand.
@@ -143,8 +178,8 @@ impl State {
         &mut self.slots[block]
     }
 
-    /// The next pieces of the first block in `queue` that has some.
-    fn hand(&mut self, urgent: bool) -> Option<Run> {
+    /// The next pieces, at most `stride`, of the first block that has some.
+    fn hand(&mut self, urgent: bool, stride: usize) -> Option<Run> {
         loop {
             let queue = if urgent {
                 &mut self.urgent
@@ -157,7 +192,7 @@ impl State {
                 queue.pop_front();
                 continue;
             }
-            let (first, count) = (slot.handed, self.stride.min(slot.pieces - slot.handed));
+            let (first, count) = (slot.handed, stride.min(slot.pieces - slot.handed));
             slot.handed += count;
             self.under_way += count;
             return Some(Run {
@@ -184,9 +219,8 @@ impl State {
 }
 
 impl Schedule {
-    /// Blocks with as many stored pieces as said, to come in `order`, which names each once; up to `stride`
-    /// pieces are handed out at once.
-    pub fn new(pieces: &[usize], order: &[usize], stride: usize) -> Self {
+    /// Blocks with as many stored pieces as said, to come in `order`, which names each once.
+    pub fn new(pieces: &[usize], order: &[usize], flow: Flow) -> Self {
         let slot = |count: &usize| Slot {
             stage: Stage::Absent,
             pieces: *count,
@@ -200,12 +234,14 @@ impl Schedule {
             make: order.iter().copied().collect(),
             pieces_left: pieces.iter().sum(),
             unmade: pieces.len(),
-            stride: stride.max(1),
             ..State::default()
         };
         Self {
+            flow,
             state: Mutex::new(state),
-            ..Self::default()
+            changed: Condvar::default(),
+            news: AtomicU64::default(),
+            bytes_done: AtomicU64::default(),
         }
     }
 
@@ -231,11 +267,11 @@ impl Schedule {
             if state.over() {
                 return None;
             }
-            if let Some(run) = state.hand(true) {
+            if let Some(run) = state.hand(true, self.flow.stride) {
                 return Some(run);
             }
-            if state.under_way < AHEAD {
-                return state.hand(false);
+            if state.under_way < self.flow.ahead {
+                return state.hand(false, self.flow.stride);
             }
             self.wait(&mut state);
         }
@@ -303,6 +339,14 @@ impl Schedule {
         drop(state);
         self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
         self.changed.notify_all();
+    }
+
+    /// Waits until the memory of every block is made, or the restore has ended.
+    pub fn await_all_made(&self) {
+        let mut state = self.state.lock();
+        while state.unmade > 0 && !state.over() {
+            self.wait(&mut state);
+        }
     }
 
     /// What the mapper does next.
@@ -471,6 +515,11 @@ impl Schedule {
 mod tests {
     use super::*;
 
+    const SINGLY: Flow = Flow {
+        stride: 1,
+        ..Flow::BEHIND
+    };
+
     fn takes(schedule: &Schedule, count: usize) -> Vec<usize> {
         (0..count)
             .map_while(|_| schedule.take())
@@ -489,7 +538,7 @@ mod tests {
 
     #[test]
     fn what_is_awaited_overtakes_the_order() {
-        let schedule = Schedule::new(&[2, 2, 2], &[2, 1, 0], 1);
+        let schedule = Schedule::new(&[2, 2, 2], &[2, 1, 0], SINGLY);
         assert_eq!(schedule.take(), Some(run(2, 0, 1, false)));
         schedule.want(&[0]);
         schedule.want(&[0]);
@@ -500,7 +549,7 @@ mod tests {
 
     #[test]
     fn a_block_is_present_when_its_last_piece_is_and_it_is_mapped() {
-        let schedule = Schedule::new(&[2, 0], &[0, 1], 1);
+        let schedule = Schedule::new(&[2, 0], &[0, 1], SINGLY);
         assert_eq!(schedule.job(), Job::Make(0));
         schedule.made(0);
         assert_eq!(schedule.job(), Job::Make(1));
@@ -532,7 +581,7 @@ mod tests {
 
     #[test]
     fn only_what_has_not_begun_to_come_is_dropped() {
-        let schedule = Schedule::new(&[1, 1, 1], &[0, 1, 2], 1);
+        let schedule = Schedule::new(&[1, 1, 1], &[0, 1, 2], SINGLY);
         assert_eq!(schedule.job(), Job::Make(0));
         assert!(!schedule.drop_block(0), "its memory is being made");
         schedule.made(0);
@@ -548,19 +597,20 @@ mod tests {
 
     #[test]
     fn pieces_nobody_waits_for_are_limited() {
-        let schedule = Schedule::new(&[AHEAD + 1, 1], &[0, 1], 1);
-        assert_eq!(takes(&schedule, AHEAD).len(), AHEAD);
+        let ahead = SINGLY.ahead;
+        let schedule = Schedule::new(&[ahead + 1, 1], &[0, 1], SINGLY);
+        assert_eq!(takes(&schedule, ahead).len(), ahead);
         schedule.want(&[1]);
         let awaited = run(1, 0, 1, true);
         assert_eq!(schedule.take(), Some(awaited));
         schedule.copied(awaited, 1);
         schedule.copied(run(0, 0, 1, false), 1);
-        assert_eq!(schedule.take(), Some(run(0, AHEAD, 1, false)));
+        assert_eq!(schedule.take(), Some(run(0, ahead, 1, false)));
     }
 
     #[test]
     fn pieces_that_follow_each_other_are_handed_out_together() {
-        let schedule = Schedule::new(&[5, 1], &[0, 1], 4);
+        let schedule = Schedule::new(&[5, 1], &[0, 1], Flow::of(true, true));
         let whole = run(0, 0, 4, false);
         assert_eq!(schedule.take(), Some(whole));
         assert_eq!(schedule.take(), Some(run(0, 4, 1, false)));
@@ -573,7 +623,7 @@ mod tests {
 
     #[test]
     fn the_first_end_is_the_one_that_counts() {
-        let schedule = Schedule::new(&[1], &[0], 1);
+        let schedule = Schedule::new(&[1], &[0], SINGLY);
         schedule.end(Stand::Missed("x".to_owned()));
         schedule.end(Stand::Complete);
         assert!(matches!(schedule.stand(), Stand::Missed(_)));

@@ -1,10 +1,11 @@
 //! What is where: the index files of a store, in memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 use crate::format::{IndexFile, PackId};
@@ -13,29 +14,65 @@ use crate::{ChunkId, Result, StoreError, direct, sync};
 /// The longest index file that is read: 48 bytes for each of 22 million chunks.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
 
+/// Packs' files that this process keeps open at most: each checkpoint makes a pack, an image can refer to many of them,
+/// and a process may often have 1024 files in all.
+const MOST_OPEN: usize = 256;
+
+/// Those that are, the first opened first.
+static OPEN: Mutex<VecDeque<(Weak<Pack>, bool)>> = Mutex::new(VecDeque::new());
+
 /// A published pack.
 #[derive(Debug)]
 pub(crate) struct Pack {
     pub(crate) id: PackId,
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
-    direct: OnceLock<File>,
-    plain: OnceLock<File>,
+    /// Whether its file was there, as long as it must be, when its index was read.
+    pub(crate) whole: bool,
+    direct: Mutex<Option<Arc<File>>>,
+    plain: Mutex<Option<Arc<File>>>,
 }
 
 impl Pack {
-    /// The pack's file, opened once for direct I/O or through the page cache.
-    pub(crate) fn file(&self, aligned: bool) -> Result<&File> {
-        let slot = if aligned { &self.direct } else { &self.plain };
-        if let Some(f) = slot.get() {
-            return Ok(f);
+    fn new(id: PackId, path: PathBuf, bytes: u64) -> Self {
+        let there = std::fs::metadata(&path);
+        Self {
+            id,
+            path,
+            bytes,
+            whole: there.is_ok_and(|it| it.len() == bytes),
+            direct: Mutex::default(),
+            plain: Mutex::default(),
         }
-        let file = if aligned {
+    }
+
+    /// The pack's file, opened for direct I/O or through the page cache.
+    pub(crate) fn file(self: &Arc<Self>, aligned: bool) -> Result<Arc<File>> {
+        let mut slot = self.slot(aligned).lock();
+        if let Some(file) = &*slot {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(if aligned {
             direct::open(&self.path, OFlags::RDONLY, "open pack")?
         } else {
             File::open(&self.path).map_err(|e| StoreError::io("open pack", &self.path, 0, e))?
-        };
-        Ok(slot.get_or_init(|| file))
+        });
+        *slot = Some(Arc::clone(&file));
+        drop(slot);
+        let mut open = OPEN.lock();
+        open.push_back((Arc::downgrade(self), aligned));
+        let first = (open.len() > MOST_OPEN).then(|| open.pop_front()).flatten();
+        drop(open);
+        if let Some((Some(pack), aligned)) = first.map(|(pack, aligned)| (pack.upgrade(), aligned))
+        {
+            // Who reads from it now has it open until then.
+            pack.slot(aligned).lock().take();
+        }
+        Ok(file)
+    }
+
+    fn slot(&self, aligned: bool) -> &Mutex<Option<Arc<File>>> {
+        if aligned { &self.direct } else { &self.plain }
     }
 }
 
@@ -59,14 +96,14 @@ pub(crate) struct Index {
 impl Index {
     /// Enters what an index file says.
     pub(crate) fn add(&mut self, file: &IndexFile, packs: &Path) {
-        let pack = Arc::new(Pack {
-            id: file.pack,
-            path: pack_path(packs, file.pack),
-            bytes: file.pack_bytes,
-            direct: OnceLock::new(),
-            plain: OnceLock::new(),
-        });
+        let path = pack_path(packs, file.pack);
+        let pack = Arc::new(Pack::new(file.pack, path, file.pack_bytes));
         for r in &file.records {
+            let known = self.chunks.get(&r.id);
+            if !pack.whole && known.is_some_and(|it| it.pack.whole) {
+                // It was stored anew because this pack has been lost.
+                continue;
+            }
             let (offset, length) = (r.offset.get(), r.length.get());
             self.chunks.insert(
                 r.id,

@@ -134,7 +134,7 @@ impl ChunkReader {
         let at = self.find(id)?;
         let file = at.pack.file(false)?;
         let stat =
-            rustix::fs::fstat(file).map_err(|e| StoreError::io("stat", &at.pack.path, 0, e))?;
+            rustix::fs::fstat(&*file).map_err(|e| StoreError::io("stat", &at.pack.path, 0, e))?;
         if u64::try_from(stat.st_size).unwrap_or(0) < at.offset + u64::from(at.length) {
             return Err(damaged(id, &at, "its pack has been cut"));
         }
@@ -192,7 +192,7 @@ impl ChunkReader {
     }
 }
 
-fn check_pack(pack: &Pack) -> Result<()> {
+fn check_pack(pack: &Arc<Pack>) -> Result<()> {
     let file = pack.file(false)?;
     let io = |e: std::io::Error| StoreError::io("read", &pack.path, 0, e);
     let length = file.metadata().map_err(io)?.len();
@@ -204,7 +204,7 @@ fn check_pack(pack: &Pack) -> Result<()> {
         });
     }
     let mut block = vec![0; BLOCK];
-    let got = direct::read_full(file, &mut block, 0).map_err(|e| io(e.into()))?;
+    let got = direct::read_full(&*file, &mut block, 0).map_err(|e| io(e.into()))?;
     PackHeader::check(&block[..got], pack.id, &pack.path)
 }
 
@@ -214,9 +214,9 @@ fn read_at(at: &Location, into: &mut [u8], offset: u64, aligned: bool) -> Result
         return Ok(false);
     }
     let wanted = into.len();
-    let got = match direct::read_full(at.pack.file(aligned)?, into, offset) {
+    let got = match direct::read_full(&*at.pack.file(aligned)?, into, offset) {
         // Some memory of drivers can be written by the processor only, not by the disk.
-        Err(Errno::FAULT) if aligned => direct::read_full(at.pack.file(false)?, into, offset),
+        Err(Errno::FAULT) if aligned => direct::read_full(&*at.pack.file(false)?, into, offset),
         other => other,
     };
     let got = got.map_err(|e| StoreError::io("read", &at.pack.path, 0, e))?;

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::image::ChunkTable;
 use crate::index::{self, Index};
 use crate::lock::{self, Guard, Kind};
 use crate::reader::ChunkReader;
@@ -112,6 +113,13 @@ impl Store {
     pub fn reader(&self) -> Result<ChunkReader> {
         let lock = self.share()?;
         Ok(ChunkReader::new(self.clone(), self.refresh()?, lock))
+    }
+
+    /// Whether all chunks of a table are here, as far as the index knows.
+    pub(crate) fn has_all(&self, table: &ChunkTable) -> Result<bool> {
+        let index = self.refresh()?;
+        let has = |id| index.chunks.get(id).is_some_and(|it| it.pack.whole);
+        Ok(table.records().iter().all(|record| has(&record.id)))
     }
 
     /// Takes the lock of those who use chunks.

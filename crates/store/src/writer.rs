@@ -152,7 +152,9 @@ impl PackWriter {
     /// Whether the store, or what was put here before, has this chunk.
     pub fn has(&self, id: &ChunkId, length: u64) -> bool {
         let stored = self.index.chunks.get(id);
-        stored.is_some_and(|l| u64::from(l.length) == length) || self.state.lock().new.contains(id)
+        // Of a pack that has been lost nothing is there: a new image must not refer to it.
+        stored.is_some_and(|l| l.pack.whole && u64::from(l.length) == length)
+            || self.state.lock().new.contains(id)
     }
 
     /// Forgets chunks put here that nobody will refer to, and gives their space back where the file system

@@ -340,3 +340,64 @@ fn space_made_ready_is_used_and_given_back() {
         .unwrap();
     assert_eq!(back, bytes);
 }
+
+#[test]
+fn an_image_that_somebody_holds_is_not_removed() {
+    let p = place();
+    let image = write_image(&p.store, &p.images, "one", &[&[(1, 5000)]]);
+    let first = image.hold().unwrap();
+    let second = Image::open(image.dir()).unwrap().hold().unwrap();
+    drop(first);
+    let refused = image::rm(image.dir(), Some(&p.store)).unwrap_err();
+    assert!(matches!(refused, StoreError::Locked { .. }), "{refused}");
+    assert!(image::verify(&image, &p.store, &|_| ()).unwrap().is_sound());
+    drop(second);
+    image::rm(image.dir(), Some(&p.store)).unwrap();
+    assert!(!image.dir().exists());
+}
+
+#[test]
+fn an_image_that_was_moved_finds_the_store_with_its_chunks() {
+    let p = place();
+    let image = write_image(&p.store, &p.images, "one", &[&[(1, 5000), (2, 5000)]]);
+    let moved = tempfile::tempdir().unwrap();
+    support::copy_tree(image.dir(), &moved.path().join("one"));
+    support::copy_tree(p.store.dir(), &moved.path().join(".store"));
+    // Where it was written, the store is another's now.
+    image::rm(image.dir(), Some(&p.store)).unwrap();
+    gc(&p.images, &p.store, &GcOptions::default()).unwrap();
+    write_image(&p.store, &p.images, "other", &[&[(1, 5000)]]);
+    let image = Image::open(&moved.path().join("one")).unwrap();
+    let store = image.find_store(&[]).unwrap();
+    assert_eq!(
+        store.dir(),
+        moved.path().join(".store").canonicalize().unwrap()
+    );
+    assert!(image::verify(&image, &store, &|_| ()).unwrap().is_sound());
+    // Nowhere else: the one it was written to says what is missing.
+    std::fs::remove_dir_all(moved.path().join(".store")).unwrap();
+    let store = image.find_store(&[]).unwrap();
+    let report = image::verify(&image, &store, &|_| ()).unwrap();
+    assert_eq!(report.damage.len(), 1, "{report:?}");
+}
+
+#[test]
+fn a_new_image_does_not_refer_to_a_pack_that_is_lost() {
+    for cut in [false, true] {
+        let p = place();
+        let first = write_image(&p.store, &p.images, "one", &[&[(1, 5000), (2, 5000)]]);
+        let id = first.chunk_table().unwrap().records()[0].id;
+        let pack = p.store.reader().unwrap().pack_of(&id).unwrap();
+        match cut {
+            false => std::fs::remove_file(&pack).unwrap(),
+            true => std::fs::write(&pack, b"short").unwrap(),
+        }
+        // As the next checkpoint does.
+        let store = Store::open(p.store.dir(), false).unwrap();
+        let second = write_image(&store, &p.images, "two", &[&[(1, 5000), (3, 5000)]]);
+        let store = Store::open(p.store.dir(), false).unwrap();
+        let report = image::verify(&second, &store, &|_| ()).unwrap();
+        assert!(report.is_sound(), "{report:?}");
+        assert!(!image::verify(&first, &store, &|_| ()).unwrap().is_sound());
+    }
+}

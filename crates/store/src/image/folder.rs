@@ -85,7 +85,7 @@ pub fn ls(images_dir: &Path) -> Result<Vec<Listed>> {
 /// A collection that another process has begun is waited for: it reads every image that it has seen.
 ///
 /// # Errors
-/// `NotFound`; `Locked` when a collection goes on for longer than the store's patience; `Io`.
+/// `NotFound`; `Locked` when somebody holds the image, or a collection goes on for longer than the store's patience; `Io`.
 pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
     let _shared = store.map(Store::share).transpose()?;
     if !is_image(image) {
@@ -95,6 +95,16 @@ pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
         });
     }
     let image = std::fs::canonicalize(image).map_err(|e| StoreError::io("resolve", image, 0, e))?;
+    let _alone = match lock::folder(&image, Kind::Exclusive, Duration::ZERO) {
+        Ok(None) => {
+            return Err(StoreError::Locked {
+                path: image,
+                by: "a program is being restored from it",
+            });
+        }
+        // Some file systems lock no folders: nobody holds it there either.
+        other => other.ok(),
+    };
     let parent = image.parent().unwrap_or(Path::new("/"));
     let unique = format::PackId(sync::unique()?);
     let aside = parent.join(format!("{REMOVED_PREFIX}{unique}"));
@@ -111,7 +121,10 @@ pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
 }
 
 /// Removes drafts whose writers are dead, and what is left of removed images.
-pub(crate) fn sweep_drafts(images_dir: &Path) -> Result<()> {
+///
+/// # Errors
+/// `Io`.
+pub fn sweep_drafts(images_dir: &Path) -> Result<()> {
     for name in names(images_dir)? {
         let path = images_dir.join(&name);
         let dead = name.starts_with(REMOVED_PREFIX)

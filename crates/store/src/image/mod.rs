@@ -20,16 +20,15 @@ mod verify;
 
 pub use diff::{BufferChange, BufferDiff, Diff, FileChange, FileDiff, diff};
 pub use draft::Draft;
-pub use folder::{Listed, check_name, ls, next_name, rm};
+pub use folder::{Listed, check_name, ls, next_name, rm, sweep_drafts};
 pub use manifest::{
     CHUNKS, DeviceRecord, FileRecord, HOST, HostRecord, MANIFEST, MANIFEST_HASH, Manifest,
     MissRecord, PROFILE, Phase, Program, SCHEMA_VERSION, STATE, SessionTotals, StallRecord,
     ValidationRecord,
 };
-pub use open::Image;
+pub use open::{Held, Image};
 pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWriter};
 pub use time::{rfc3339, unix_now};
 pub use verify::{Damage, DamagedBuffer, Report, VerifyProgress, verify};
 
-pub(crate) use folder::sweep_drafts;
 pub(crate) use registry::{forget, known_images};

@@ -1,13 +1,23 @@
 //! Opening an image: is it one, can it be read here, is it whole.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::manifest::{CHUNKS, HOST, MANIFEST, MANIFEST_HASH, Manifest, STATE};
 use super::table::ChunkTable;
 use crate::format::damaged;
-use crate::{Result, StoreError, sync};
+use crate::lock::{self, Guard, Kind};
+use crate::{Result, Store, StoreError, sync};
 
+/// Name of the store in a folder of images.
+const BESIDE: &str = ".store";
 const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// See [`Image::hold`].
+#[derive(Debug)]
+pub struct Held {
+    _guard: Option<Guard>,
+}
 
 /// A committed image.
 #[derive(Debug, Clone)]
@@ -64,6 +74,24 @@ impl Image {
         Ok(Self { dir, manifest })
     }
 
+    /// Keeps the image from being removed until the answer is dropped: for whoever will read it again.
+    ///
+    /// # Errors
+    /// `Locked` when it is being removed.
+    pub fn hold(&self) -> Result<Held> {
+        match lock::folder(&self.dir, Kind::Shared, Duration::ZERO) {
+            Ok(Some(guard)) => Ok(Held {
+                _guard: Some(guard),
+            }),
+            Ok(None) => Err(StoreError::Locked {
+                path: self.dir.clone(),
+                by: "it is being removed",
+            }),
+            // Some file systems lock no folders.
+            Err(_) => Ok(Held { _guard: None }),
+        }
+    }
+
     /// The image's folder, absolute.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -92,6 +120,41 @@ impl Image {
     /// Folder of the store the image was written to.
     pub fn store(&self) -> &Path {
         Path::new(&self.manifest.store)
+    }
+
+    /// The store with this image's chunks: the one that it was written to; or, where the image has moved, the one beside
+    /// it, or the first of `others` that has them. A store may be where the image was written that is another's.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none; what [`Store::open`] says of the first.
+    pub fn find_store(&self, others: &[PathBuf]) -> Result<Store> {
+        let beside = self.dir.parent().map(|folder| folder.join(BESIDE));
+        let places = std::iter::once(self.store().to_owned()).chain(beside);
+        let (mut stores, mut failed) = (Vec::<Store>::new(), None);
+        for place in places.chain(others.iter().cloned()) {
+            match Store::open(&place, false) {
+                Ok(store) if stores.iter().any(|it| it.dir() == store.dir()) => {}
+                Ok(store) => stores.push(store),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        // One that lacks chunks says so when they are read.
+        let table = (stores.len() > 1).then(|| self.chunk_table().ok());
+        if let Some(table) = table.flatten() {
+            for (at, store) in stores.iter().enumerate() {
+                if store.has_all(&table)? {
+                    return Ok(stores.swap_remove(at));
+                }
+            }
+        }
+        match (stores.into_iter().next(), failed) {
+            (Some(store), _) => Ok(store),
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(StoreError::NotFound {
+                what: "store",
+                path: self.store().into(),
+            }),
+        }
     }
 
     /// Which chunk fills which part of which buffer; empty for an image without device data.

@@ -244,7 +244,8 @@ fn check_chunks(
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(16));
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(work);
+            // Whoever there is does the whole.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });

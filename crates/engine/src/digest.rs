@@ -12,7 +12,7 @@ use fermata_device::{ContextHandle, Driver, DriverError, PinnedBuffer, StreamHan
 use fermata_store::ChunkId;
 use parking_lot::Mutex;
 
-use crate::pipeline::{Next, Queue, STEP_LIMIT, helpers};
+use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Piece, Source};
 use crate::{EngineError, Live};
 
@@ -110,18 +110,21 @@ pub(crate) fn by_copy(live: &mut Live, plan: &[Piece]) -> Result<Vec<Digest>, En
     let digests = Mutex::new(vec![Digest::Unknown; plan.len()]);
     live.prepare_staging().map_err(failed())?;
     let queue: Queue<(usize, PinnedBuffer)> = Queue::new(usize::MAX, 1);
+    let hash = || {
+        while let Next::Item((index, buffer)) = queue.next() {
+            let bytes = &buffer[..plan[index].len];
+            let digest = match is_zero(bytes) {
+                true => Digest::Zero,
+                false => Digest::Id(ChunkId::of(bytes)),
+            };
+            digests.lock()[index] = digest;
+        }
+    };
     std::thread::scope(|scope| {
-        for _ in 0..helpers() {
-            scope.spawn(|| {
-                while let Next::Item((index, buffer)) = queue.next() {
-                    let bytes = &buffer[..plan[index].len];
-                    let digest = match is_zero(bytes) {
-                        true => Digest::Zero,
-                        false => Digest::Id(ChunkId::of(bytes)),
-                    };
-                    digests.lock()[index] = digest;
-                }
-            });
+        help(scope, hash).unwrap_or_else(|error| queue.fail(error));
+        for _ in 1..helpers() {
+            // One is enough.
+            let _ = help(scope, hash);
         }
         for (index, piece) in plan.iter().enumerate() {
             let Source::Device { device, address } = piece.source else {

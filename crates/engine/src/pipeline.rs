@@ -3,6 +3,7 @@
 //! The first failure anywhere ends everything: whoever notices stops at its next step.
 
 use std::collections::VecDeque;
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -155,6 +156,21 @@ fn fail_in<T>(state: &mut State<T>, error: EngineError) {
     state.failed = true;
     state.items.clear();
     state.failure.get_or_insert(error);
+}
+
+/// Starts a helper in `scope`. A process that may have no more threads must not die of it: the program that it serves
+/// would be lost, where a checkpoint that is refused costs nothing.
+///
+/// # Errors
+/// The system has no thread left; what work was for is done by the others, or not at all.
+pub(crate) fn help<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() + Send + 'scope,
+) -> Result<(), EngineError> {
+    std::thread::Builder::new()
+        .spawn_scoped(scope, work)
+        .map(drop)
+        .map_err(|error| EngineError::Internal(format!("cannot start a thread: {error}")))
 }
 
 /// Threads that hash and write: all cores but one, 1 to 8.

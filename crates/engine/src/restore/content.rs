@@ -17,7 +17,7 @@ use fermata_store::{ChunkId, ChunkReader, Store};
 
 use super::blocks::Blocks;
 use crate::digest::{self, Digest};
-use crate::pipeline::{Next, Queue, STEP_LIMIT, helpers};
+use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Engines, Piece, Source, pieces};
 use crate::{CHUNK, EngineError, Live, Progress, Site};
 
@@ -194,23 +194,27 @@ fn read_all(
     let live = &*live;
     let (next, helpers) = (AtomicUsize::new(0), helpers());
     let queue = Queue::new(crate::STAGING_BUFFERS, helpers);
+    let work = || {
+        let read = Reading {
+            live,
+            reader,
+            pool: pool.as_ref(),
+            queue: &queue,
+        };
+        while let Some((piece, id)) = stored.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if queue.failed() || !read.piece(piece, id) {
+                break;
+            }
+            count(piece.len as u64);
+        }
+        queue.end();
+    };
     std::thread::scope(|scope| {
         for _ in 0..helpers {
-            scope.spawn(|| {
-                let read = Reading {
-                    live,
-                    reader,
-                    pool: pool.as_ref(),
-                    queue: &queue,
-                };
-                while let Some((piece, id)) = stored.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if queue.failed() || !read.piece(piece, id) {
-                        break;
-                    }
-                    count(piece.len as u64);
-                }
+            if let Err(error) = help(scope, work) {
+                queue.fail(error);
                 queue.end();
-            });
+            }
         }
         if let Err(error) = upload(engines, &queue) {
             queue.fail(error);

@@ -31,7 +31,7 @@ use super::background::{Background, Times};
 use super::blocks::{Block, Blocks, address_of};
 use super::lessons::Lessons;
 use super::schedule::{Job, Next, Ready, Run, Schedule, Stand};
-use crate::pipeline::{STEP_LIMIT, helpers};
+use crate::pipeline::{STEP_LIMIT, help, helpers};
 use crate::tier::Quiet;
 use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Tier};
 
@@ -127,11 +127,14 @@ impl Loader {
             blocks.iter().map(|it| it.at).collect()
         };
         std::thread::scope(|scope| {
-            for _ in 0..helpers() {
-                scope.spawn(|| self.end_on_error(self.read()));
+            let read = || self.end_on_error(self.read());
+            // Without one of these three nothing would come.
+            self.end_on_error(help(scope, read));
+            self.end_on_error(help(scope, || self.arrived.load()));
+            self.end_on_error(help(scope, || self.end_on_error(self.upload(&window))));
+            for _ in 1..helpers() {
+                let _ = help(scope, read);
             }
-            scope.spawn(|| self.arrived.load());
-            scope.spawn(|| self.end_on_error(self.upload(&window)));
             self.end_on_error(self.map(&window));
         });
         match self.schedule.stand() {

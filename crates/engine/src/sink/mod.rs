@@ -42,7 +42,7 @@ use work::{Content, Flow, Job, Team};
 
 use crate::digest::Digest;
 use crate::live::Reach;
-use crate::pipeline::{STEP_LIMIT, cores, helpers};
+use crate::pipeline::{STEP_LIMIT, cores, help, helpers};
 use crate::protocol::{Engines, Piece, Source};
 use crate::tier::Quiet;
 use crate::{EngineError, Live, Tier};
@@ -243,7 +243,8 @@ impl Sink {
         };
         std::thread::scope(|scope| {
             for _ in 1..HOST_READERS.min(pieces.len()) {
-                scope.spawn(take);
+                // This one is enough.
+                let _ = help(scope, take);
             }
             take();
         });

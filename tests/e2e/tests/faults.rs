@@ -23,8 +23,8 @@ fn check_all_images(fermata: &Fermata) -> Result<()> {
     }
     ensure!(whole > 0, "the image from before is gone");
     let listed = fermata
-        .call(&["images", "list"])?
-        .success("fermata images list")?
+        .call(&["images", "ls"])?
+        .success("fermata images ls")?
         .stdout;
     ensure!(!listed.contains(".draft"), "a draft is listed: {listed}");
     Ok(())

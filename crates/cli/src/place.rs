@@ -3,32 +3,32 @@
 use std::path::{Path, PathBuf};
 
 use fermata_control::Paths;
-use fermata_store::image::Image;
-use fermata_store::{Store, StoreError};
+use fermata_store::Store;
+use fermata_store::image::{Image, check_name};
 
 use crate::failure::Failure;
 
 /// The image folder the user means: a path if it contains a slash, else a name in the folder of
-/// images.
-pub fn image(text: &Path) -> PathBuf {
-    if text.as_os_str().as_encoded_bytes().contains(&b'/') {
-        return text.into();
+/// images. What is being written there, or removed, has names that no image has.
+pub fn image(text: &Path) -> Result<PathBuf, Failure> {
+    let path = match text.as_os_str().as_encoded_bytes().contains(&b'/') {
+        true => text.into(),
+        false => Paths::find().images.join(text),
+    };
+    if let Some(name) = path.file_name() {
+        check_name(&name.to_string_lossy())?;
     }
-    Paths::find().images.join(text)
+    Ok(path)
 }
 
 /// Opens the image the user means.
 pub fn open(text: &Path) -> Result<Image, Failure> {
-    Ok(Image::open(&image(text))?)
+    Ok(Image::open(&image(text)?)?)
 }
 
-/// The store of an image: the one it was written to, or, when the image has moved, the one of this
-/// user.
+/// The store with the chunks of an image.
 pub fn store_of(image: &Image) -> Result<Store, Failure> {
-    match Store::open(image.store(), false) {
-        Err(StoreError::NotFound { .. }) => Ok(Store::open(&Paths::find().store(), false)?),
-        other => Ok(other?),
-    }
+    Ok(image.find_store(&[Paths::find().store()])?)
 }
 
 /// A path as the daemon can resolve it, from another working folder.

@@ -185,6 +185,8 @@ fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlE
     let order = answer.and_then(|()| await_order(control));
     match order {
         Ok(ToAgent::Detach) => {
+            // From here on only a summons brings it back: the next daemon must know, should this one die.
+            wake::wait();
             detach();
             // The daemon takes a closed connection for the same answer.
             let _ = control.send(&FromAgent::Detached, &[]);
@@ -234,6 +236,7 @@ fn detach() {
 fn reattach() -> Option<(Control, Summons)> {
     loop {
         let Some(summons) = wake::summons() else {
+            wake::wait();
             std::thread::sleep(WAKE_POLL);
             continue;
         };

@@ -4,7 +4,9 @@
 
 use std::cell::UnsafeCell;
 
-use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, wake_block};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block};
 
 #[repr(C, align(64))]
 struct Block(UnsafeCell<[u8; wake_block::BYTES]>);
@@ -28,7 +30,19 @@ pub fn prepare() {
     for (at, byte) in wake_block::MAGIC.iter().enumerate() {
         put(at, *byte);
     }
+    for (n, byte) in WAKE_SAYS.to_le_bytes().into_iter().enumerate() {
+        put(wake_block::SAYS as usize + n, byte);
+    }
     reset();
+}
+
+/// Says that the agent waits for a summons, unless one has come.
+pub fn wait() {
+    let state = BLOCK.0.get().cast::<u8>();
+    // SAFETY: the word lies in the block, at a multiple of its size, and lives for ever; the daemon writes it whole.
+    let state = unsafe { AtomicU32::from_ptr(state.add(wake_block::STATE as usize).cast()) };
+    let (idle, waiting) = (WAKE_IDLE.to_le(), WAKE_WAITING.to_le());
+    let _ = state.compare_exchange(idle, waiting, Ordering::AcqRel, Ordering::Acquire);
 }
 
 /// Address of the block.

@@ -97,6 +97,10 @@ pub enum ToAgent {
 pub const WAKE_IDLE: u32 = 0;
 /// `WakeBlock::state`: connect to `socket` and say Hello with `token`.
 pub const WAKE_REATTACH: u32 = 1;
+/// `WakeBlock::state`: the agent has been told to detach, and waits for [`WAKE_REATTACH`].
+pub const WAKE_WAITING: u32 = 2;
+/// `WakeBlock::says`: the agent says [`WAKE_WAITING`]; 0 in programs of earlier releases.
+pub const WAKE_SAYS: u32 = 1;
 
 /// A static in the program through which the daemon reaches a detached agent: it writes `socket`
 /// and `token`, then `state`, through `/proc/PID/mem`; the agent polls `state` once a millisecond.
@@ -105,7 +109,7 @@ pub const WAKE_REATTACH: u32 = 1;
 /// | --- | --- | --- |
 /// | 0 | 8 | magic `FERMATAW` |
 /// | 8 | 4 | state |
-/// | 12 | 4 | reserved |
+/// | 12 | 4 | says |
 /// | 16 | 108 | socket path, NUL-terminated |
 /// | 124 | 68 | token, NUL-terminated |
 pub mod wake_block {
@@ -113,6 +117,8 @@ pub mod wake_block {
     pub const MAGIC: &[u8; 8] = b"FERMATAW";
     /// Offset of the state word.
     pub const STATE: u64 = 8;
+    /// Offset of the word that tells what the agent says by itself.
+    pub const SAYS: u64 = 12;
     /// Offset of the socket path.
     pub const SOCKET: u64 = 16;
     /// Room for the socket path, its NUL included.

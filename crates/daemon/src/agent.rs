@@ -116,6 +116,15 @@ impl Agent {
         }
     }
 
+    /// Lets a stopped program go on that was not detached.
+    ///
+    /// # Errors
+    /// As [`Agent::resumed`].
+    pub fn resume(&self, limit: Duration) -> Result<()> {
+        self.send(&ToAgent::Resume)?;
+        self.resumed(limit)
+    }
+
     /// Waits until the program's threads run again.
     ///
     /// # Errors

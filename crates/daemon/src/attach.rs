@@ -30,7 +30,7 @@ use crate::proc::{ProcessId, name_of};
 use crate::returning;
 use crate::session::Session;
 use crate::wake;
-use crate::worker::{STEP_TIME, Worker, unexpected};
+use crate::worker::{Worker, unexpected};
 
 /// `CUresult`s for programs that cannot be served.
 mod status {
@@ -44,8 +44,13 @@ mod status {
 const HELLO_TIME: Duration = Duration::from_secs(10);
 /// How long the end of a program may take to be noticed.
 const GONE_TIME: Duration = Duration::from_secs(10);
-/// How long a woken agent may take to come.
-const REATTACH_TIME: Duration = Duration::from_secs(30);
+/// How long whoever is to bring a parked program back may take: the session is lost with the wait, so it is as long as
+/// a machine may stand still that swaps, is paused, or waits for a disk.
+const BACK_TIME: Duration = Duration::from_secs(600);
+/// After this time an agent that has not come is woken again: its first attempt may have failed.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long a program that is told that it is lost may take to come for that.
+const REJECT_TIME: Duration = Duration::from_secs(30);
 
 /// Why an agent comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,7 +241,7 @@ pub fn offer(session: &Session, worker: &Worker) -> Result<Ends> {
 }
 
 /// Wakes a detached program and connects it with `worker`; it then runs. `offered` are the ends of a worker
-/// that serves already.
+/// that serves already; any other is first waited for, until it has done what it was asked for before.
 ///
 /// # Errors
 /// The program or the worker does not answer; the program stays parked and can be woken again.
@@ -247,33 +252,14 @@ pub fn reattach(
     detached: Detached,
     offered: Option<Ends>,
 ) -> Result<()> {
-    let (sender, arrivals) = sync_channel(1);
-    let token = {
-        let mut inner = session.lock();
-        inner.expected = Some(sender);
-        inner.token.clone()
-    };
-    wake::wake(
-        detached.process.pid,
-        detached.wake_block,
-        &daemon.agent_socket(),
-        &token,
-    )?;
-    let come = loop {
-        match arrivals.recv_timeout(REATTACH_TIME) {
-            // It comes when whoever has stopped it lets it go on.
-            Err(RecvTimeoutError::Timeout) if detached.process.is_stopped() => {}
-            other => break other,
+    if offered.is_none() {
+        // One that still writes, or has not noticed that its program is gone, could not attach.
+        match worker.request(&ToWorker::Detach, &[], BACK_TIME, &mut |_, _| {})? {
+            FromWorker::Detached => {}
+            other => return Err(unexpected(&other)),
         }
-    };
-    session.lock().expected = None;
-    let arrival = come.map_err(|_| {
-        let message = format!(
-            "process {} does not come back after the stop",
-            detached.process.pid
-        );
-        fail(FailureKind::Internal, message)
-    })?;
+    }
+    let arrival = summon(daemon, session, detached, AGAIN)?;
     match offered {
         Some(ends) => welcome(&arrival.link, true, &ends)?,
         None => {
@@ -283,9 +269,74 @@ pub fn reattach(
         }
     }
     let agent = adopt(session, arrival, worker)?;
-    agent.resumed(STEP_TIME)?;
+    agent.resumed(BACK_TIME)?;
     session.set_state(SessionState::Running);
     Ok(())
+}
+
+/// As [`reattach`], once more where that fails although program and worker live: what has failed may have been the
+/// machine's fault, and the program is lost with the second time.
+///
+/// # Errors
+/// As there.
+pub fn rejoin(
+    daemon: &Daemon,
+    session: &Arc<Session>,
+    worker: &Arc<Worker>,
+    detached: Detached,
+) -> Result<()> {
+    reattach(daemon, session, worker, detached, None).or_else(|failure| {
+        if !detached.process.alive() || worker.lost().is_some() {
+            return Err(failure);
+        }
+        let text = format!("`{}` is woken once more: {}", session.name, failure.message);
+        daemon.log.line(&text);
+        reattach(daemon, session, worker, detached, None)
+    })
+}
+
+/// Wakes a parked program, every `again` anew, until its agent comes.
+fn summon(
+    daemon: &Daemon,
+    session: &Session,
+    detached: Detached,
+    again: Duration,
+) -> Result<Arrival> {
+    let (sender, arrivals) = sync_channel(1);
+    let token = {
+        let mut inner = session.lock();
+        inner.expected = Some(sender);
+        inner.token.clone()
+    };
+    let Detached {
+        process,
+        wake_block,
+    } = detached;
+    let call = || wake::wake(process.pid, wake_block, &daemon.agent_socket(), &token);
+    call()?;
+    let begun = Instant::now();
+    let mut called_again = false;
+    let come = loop {
+        match arrivals.recv_timeout(again) {
+            // It comes when whoever has stopped it lets it go on.
+            Err(RecvTimeoutError::Timeout) if process.is_stopped() => {}
+            Err(RecvTimeoutError::Timeout) if process.alive() && begun.elapsed() < BACK_TIME => {
+                // Fails where it has just ended, or the machine has too little left of something for now.
+                called_again |= call().is_ok();
+            }
+            other => break other,
+        }
+    };
+    session.lock().expected = None;
+    let arrival = come.map_err(|_| {
+        let message = format!("process {} does not come back after the stop", process.pid);
+        fail(FailureKind::Internal, message)
+    })?;
+    if called_again {
+        // It would follow it at its next stop, when nobody has called it.
+        wake::calm(process.pid, wake_block)?;
+    }
+    Ok(arrival)
 }
 
 /// Tells a parked program that there is nothing for it any more: its CUDA calls fail, it runs.
@@ -303,7 +354,7 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
         &token,
     );
     if woken.is_ok()
-        && let Ok(arrival) = arrivals.recv_timeout(REATTACH_TIME)
+        && let Ok(arrival) = arrivals.recv_timeout(REJECT_TIME)
     {
         let status = status::INITIALIZATION_ERROR;
         // The program may be gone, which is as good.
@@ -366,7 +417,7 @@ fn welcome(link: &Link, resume: bool, ends: &Ends) -> Result<()> {
 
 fn serve(worker: &Worker, ends: &Ends) -> Result<()> {
     let fds = ends.worker_fds();
-    match worker.request(&ToWorker::Attach, &fds, STEP_TIME, &mut |_, _| {})? {
+    match worker.request(&ToWorker::Attach, &fds, BACK_TIME, &mut |_, _| {})? {
         FromWorker::Attached => Ok(()),
         other => Err(unexpected(&other)),
     }
@@ -391,4 +442,83 @@ pub fn adopt(session: &Arc<Session>, arrival: Arrival, worker: &Arc<Worker>) -> 
         }
     });
     Ok(agent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use fermata_control::Connection;
+    use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block};
+
+    use super::*;
+    use crate::daemon::scene;
+
+    const WORDS: usize = wake_block::BYTES / 4;
+    static BLOCK: [AtomicU32; WORDS] = [const { AtomicU32::new(0) }; WORDS];
+
+    fn word(at: u64) -> &'static AtomicU32 {
+        &BLOCK[at as usize / 4]
+    }
+
+    fn say_magic() {
+        let (words, _) = wake_block::MAGIC.as_chunks::<4>();
+        for (word, bytes) in BLOCK.iter().zip(words) {
+            word.store(u32::from_le_bytes(*bytes), Ordering::SeqCst);
+        }
+    }
+
+    /// Returns when the program whose part the test plays has been woken, and has seen it.
+    fn woken() {
+        let state = word(wake_block::STATE);
+        let exchange =
+            |from, to| state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+        while exchange(WAKE_REATTACH, WAKE_IDLE).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_parked_program_is_woken_until_it_comes() {
+        say_magic();
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let session = daemon.add(Some("x"), "", scene::plan).expect("added");
+        let detached = Detached {
+            process: ProcessId::of(std::process::id()).expect("it runs"),
+            wake_block: BLOCK.as_ptr() as u64,
+        };
+        let (pid, at) = (detached.process.pid, detached.wake_block);
+        assert_eq!(wake::waits(pid, at), None, "an older program does not say");
+        word(wake_block::SAYS).store(WAKE_SAYS, Ordering::SeqCst);
+        assert_eq!(wake::waits(pid, at), Some(false));
+        word(wake_block::STATE).store(WAKE_WAITING, Ordering::SeqCst);
+        assert_eq!(wake::waits(pid, at), Some(true));
+        let come = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Its first attempts fail.
+                woken();
+                woken();
+                let (_other, link) = UnixStream::pair().expect("sockets");
+                let arrival = Arrival {
+                    link: Connection::new(link.into(), "the program"),
+                    process: detached.process,
+                    inner_pid: 1,
+                    wake_block: at,
+                };
+                let expected = session.lock().expected.take();
+                expected
+                    .expect("it is waited for")
+                    .send(arrival)
+                    .expect("taken");
+            });
+            summon(&daemon, &session, detached, Duration::from_millis(10))
+        });
+        assert_eq!(come.expect("it has come").process, detached.process);
+        // Nobody is called at the next stop.
+        let state = word(wake_block::STATE).load(Ordering::SeqCst);
+        assert_eq!(state, WAKE_IDLE);
+        session.ended(None);
+    }
 }

@@ -92,6 +92,17 @@ pub fn changed(host: &Path, except: &Path) -> io::Result<Vec<ChangedFile>> {
     Ok(changed)
 }
 
+/// Bytes that the file at `path` had when the program was dumped to `host`; none if no process had it open.
+///
+/// # Errors
+/// CRIU's list cannot be read.
+pub fn length_of(host: &Path, path: &Path) -> io::Result<Option<u64>> {
+    let entries = decode(&fs::read(host.join(FILE))?)?;
+    let regular = entries.into_iter().filter_map(|entry| entry.regular);
+    let its = |file: &RegularFile| file.name.as_deref().map(Path::new) == Some(path);
+    Ok(regular.filter(its).filter_map(|file| file.size).max())
+}
+
 /// Where the dump in `host` has sockets: the absolute paths, each once.
 ///
 /// # Errors
@@ -187,6 +198,9 @@ mod tests {
         let gone = dir.path().join("gone");
         let bytes = list(&[(&same, 5), (&other, 4), (&log, 1), (&gone, 1)]);
         fs::write(dir.path().join(FILE), bytes).expect("written");
+        let length = |path| length_of(dir.path(), path).expect("read");
+        assert_eq!((length(&log), length(&other)), (Some(1), Some(4)));
+        assert_eq!(length(dir.path()), None);
         let found = changed(dir.path(), &log).expect("read");
         let expected = ChangedFile {
             path: other,

@@ -192,9 +192,12 @@ impl Daemon {
         plan: impl FnOnce(String, PathBuf) -> Plan,
     ) -> Result<Arc<Session>> {
         let mut sessions = self.sessions.lock();
+        let folder = session::folder(&self.paths.runtime);
         let name = match name {
             Some(name) => name.to_owned(),
-            None => free_name(base, |n| sessions.contains_key(n)),
+            None => free_name(base, |n| {
+                sessions.contains_key(n) || session::has_printed(&folder.join(n))
+            }),
         };
         if check_name(&name).is_err() {
             return Err(fail(
@@ -210,10 +213,21 @@ impl Daemon {
                     "choose another name, or end it with `fermata kill {name}`"
                 )));
             }
+            if !old.is_over() {
+                let message = format!("an image of session `{name}`, which has ended, is written");
+                return Err(fail(FailureKind::Locked, message)
+                    .hint("choose another name, or try again when the image is complete"));
+            }
+            old.retire();
             remove_folder(&old.dir)?;
             sessions.remove(&name);
         }
-        let dir = session::folder(&self.paths.runtime).join(&name);
+        let dir = folder.join(&name);
+        if session::has_printed(&dir) {
+            let message = format!("`{}` is of no session that is known", dir.display());
+            return Err(fail(FailureKind::User, message)
+                .hint("choose another name, or remove the folder if nobody needs what is in it"));
+        }
         if dir.exists() {
             remove_folder(&dir)?;
         }
@@ -225,7 +239,14 @@ impl Daemon {
 
     /// Forgets a session and removes its folder.
     pub fn remove(&self, session: &Arc<Session>) {
-        self.sessions.lock().remove(&session.name);
+        let mut sessions = self.sessions.lock();
+        let its = |it: &Arc<Session>| Arc::ptr_eq(it, session);
+        if !sessions.get(&session.name).is_some_and(its) {
+            // It had ended, and its name and folder are another's.
+            return;
+        }
+        sessions.remove(&session.name);
+        session.retire();
         if let Err(failure) = remove_folder(&session.dir) {
             self.log.line(&failure.message);
         }
@@ -239,7 +260,13 @@ impl Daemon {
         for entry in entries.flatten() {
             let dir = entry.path();
             let Some(meta) = SessionMeta::load(&dir) else {
-                let _ = fs::remove_dir_all(&dir);
+                if session::has_printed(&dir) {
+                    // Of a release that this one does not understand, or what a crash has left: only the user knows.
+                    let text = format!("`{}` is of no session that is known", dir.display());
+                    self.log.line(&text);
+                } else {
+                    let _ = fs::remove_dir_all(&dir);
+                }
                 continue;
             };
             let over = meta.state == SessionState::Exited;
@@ -399,10 +426,12 @@ pub fn remove_folder(dir: &Path) -> Result<()> {
 
 /// Forgets the oldest ended sessions beyond the limit.
 fn prune(sessions: &mut BTreeMap<String, Arc<Session>>) {
-    let mut ended: Vec<_> = sessions.values().filter(|s| !s.live()).cloned().collect();
+    let ended = sessions.values().filter(|s| s.is_over());
+    let mut ended: Vec<_> = ended.cloned().collect();
     ended.sort_by_key(|s| s.started());
     let extra = ended.len().saturating_sub(ENDED_SESSIONS);
     for session in ended.into_iter().take(extra) {
+        session.retire();
         if remove_folder(&session.dir).is_ok() {
             sessions.remove(&session.name);
         }
@@ -443,9 +472,70 @@ pub fn check_running(session: &Session) -> Result<()> {
     }
 }
 
+/// What tests of this crate share.
+#[cfg(test)]
+pub(crate) mod scene {
+    use super::*;
+
+    /// A daemon that serves nobody, in a folder of its own.
+    pub(crate) fn daemon(folder: &Path) -> Arc<Daemon> {
+        let paths = Paths {
+            runtime: folder.join("run"),
+            images: folder.join("images"),
+            home: folder.join("home"),
+        };
+        fs::create_dir(&paths.runtime).expect("made");
+        let log = Arc::new(Log::open(folder.join("run/log")).expect("a log"));
+        Daemon::new(paths, folder.join("fermatad"), log)
+    }
+
+    pub(crate) fn plan(name: String, dir: PathBuf) -> Plan {
+        Plan {
+            name,
+            dir,
+            argv: Vec::new(),
+            cwd: String::new(),
+            device: DeviceChoice::Soft,
+            variables: worker::Variables::new(),
+            image: None,
+            state: SessionState::Running,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::scene::plan;
     use super::*;
+
+    #[test]
+    fn what_ends_late_of_a_session_does_not_touch_the_next_of_its_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let daemon = scene::daemon(folder.path());
+        let first = daemon.add(Some("x"), "", plan).expect("added");
+        first.ended(None);
+        let second = daemon.add(Some("x"), "", plan).expect("the name is free");
+        second.note_down().expect("noted down");
+        // As the thread does that has waited for the first one's worker to end.
+        first.save();
+        daemon.remove(&first);
+        let noted = SessionMeta::load(&second.dir).expect("the second one's");
+        assert_eq!(noted.token, second.lock().token);
+        let found = daemon.session("x").expect("the second");
+        assert!(Arc::ptr_eq(&found, &second));
+        second.ended(None);
+        second
+            .checkpointing
+            .store(true, std::sync::atomic::Ordering::Release);
+        let refused = daemon
+            .add(Some("x"), "", plan)
+            .err()
+            .expect("an image is written");
+        assert_eq!(refused.kind, FailureKind::Locked);
+        second.checkpoint_is_over();
+        daemon.remove(&second);
+        assert!(daemon.session("x").is_err() && !second.dir.exists());
+    }
 
     #[test]
     fn names_are_made_from_the_program() {

@@ -78,12 +78,14 @@ fn hash(path: &Path, part: u64) -> io::Result<String> {
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..cores.clamp(1, THREADS))
-            .map(|_| scope.spawn(work))
+            .map(|_| std::thread::Builder::new().spawn_scoped(scope, work))
             .collect();
         let crashed = || Err(io::Error::other("a thread has failed"));
-        threads
-            .into_iter()
-            .try_for_each(|it| it.join().unwrap_or_else(|_| crashed()))
+        threads.into_iter().try_for_each(|it| match it {
+            Ok(thread) => thread.join().unwrap_or_else(|_| crashed()),
+            // Whoever there is does the whole.
+            Err(_) => work(),
+        })
     })?;
     let parts = parts.into_inner();
     let (left, right) = parts.split_at(left_of(count));

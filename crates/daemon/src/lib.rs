@@ -26,6 +26,7 @@ mod folders;
 mod init;
 mod integrity;
 mod kerndat;
+mod leave;
 mod log;
 pub mod namespace;
 mod persist;
@@ -46,4 +47,5 @@ mod wake;
 mod worker;
 
 pub use init::helper;
+pub use leave::leave_session;
 pub use server::{Taken, serve};

@@ -20,6 +20,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
+    if let Err(error) = fermata_daemon::leave_session() {
+        eprintln!("fermatad: cannot begin anew outside of the session it was started in: {error}");
+        return ExitCode::FAILURE;
+    }
     match fermata_daemon::serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

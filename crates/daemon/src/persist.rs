@@ -78,6 +78,11 @@ impl SessionMeta {
         fs::rename(&temporary, dir.join(FILE))
     }
 
+    /// Whether there is one in a session's folder, of whatever release.
+    pub fn is_in(dir: &Path) -> bool {
+        dir.join(FILE).exists()
+    }
+
     /// Reads it from a session's folder; none if there is none that this release understands.
     pub fn load(dir: &Path) -> Option<Self> {
         let meta: Self = serde_json::from_slice(&fs::read(dir.join(FILE)).ok()?).ok()?;

@@ -10,15 +10,16 @@
 //! does not runs at once, so its files are checked before. A restore that fails leaves nothing.
 
 use std::fs;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Instant;
 
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
 use fermata_control::worker::{FailureKind, FromWorker, Pace, ToWorker};
-use fermata_store::Store;
-use fermata_store::image::Image;
+use fermata_store::image::{Held, Image, check_name};
 use parking_lot::Mutex;
 
 use crate::attach::{Detached, offer, reattach};
@@ -84,7 +85,7 @@ pub fn restore(
     let results: Vec<Result<(Arc<Session>, Phases)>> = std::thread::scope(|scope| {
         let threads: Vec<_> = names
             .iter()
-            .map(|name| scope.spawn(|| source.start(name.as_deref(), how, &report)))
+            .map(|name| beside(scope, || source.start(name.as_deref(), how, &report)))
             .collect();
         threads.into_iter().map(joined).collect()
     });
@@ -131,6 +132,8 @@ pub(crate) struct How {
 pub(crate) struct Source {
     pub daemon: Arc<Daemon>,
     image: Image,
+    /// Until all data is there the program may have to start again from it.
+    _held: Held,
     pub record: Record,
     store: PathBuf,
     driver: Option<Driver>,
@@ -142,6 +145,7 @@ impl Source {
     fn open(daemon: &Arc<Daemon>, request: &Restore) -> Result<Self> {
         let path = resolve(daemon, &request.image)?;
         let image = Image::open(&path).map_err(|e| from_store(&e))?;
+        let held = image.hold().map_err(|e| from_store(&e))?;
         let record = Record::load(image.manifest())?;
         daemon.criu()?.check_permitted()?;
         let device = match (request.device, record.soft) {
@@ -158,7 +162,8 @@ impl Source {
             let message = format!("the program's working folder `{}` is gone", cwd.display());
             return Err(fail(FailureKind::Host, message).hint("make it again, with its files"));
         }
-        let store = store_of(daemon, &image)?;
+        let store = image.find_store(&[daemon.paths.store()]);
+        let store = store.map_err(|e| from_store(&e))?.dir().to_owned();
         if record.agent.is_none() {
             integrity::check_files(&image)?;
         }
@@ -172,6 +177,7 @@ impl Source {
         Ok(Self {
             daemon: Arc::clone(daemon),
             image,
+            _held: held,
             record,
             store,
             driver,
@@ -257,12 +263,16 @@ impl Source {
             })?;
         let folders = Made::again(&self.image.host()).map_err(no_folder)?;
         let (device, settled) = std::thread::scope(|scope| {
-            let host = scope.spawn(|| phases.time("host", || self.host(session, how.lazy)));
+            let host = beside(scope, || {
+                phases.time("host", || self.host(session, how.lazy))
+            });
             let sound = self.record.agent.map(|_| {
-                scope.spawn(|| phases.time("verify", || integrity::check_files(&self.image)))
+                beside(scope, || {
+                    phases.time("verify", || integrity::check_files(&self.image))
+                })
             });
             let device = self.driver.as_ref().map(|driver| {
-                scope.spawn(move || {
+                beside(scope, move || {
                     let load = || self.device(session, driver, how.pace, phases, report);
                     let worker = phases.time("device", load)?;
                     session.expect(worker.process);
@@ -418,12 +428,28 @@ impl Source {
     }
 }
 
+/// A thread of the restore, or why there is none.
+type Beside<'scope, T> = io::Result<ScopedJoinHandle<'scope, Result<T>>>;
+
+/// Starts a thread of the restore. One that cannot be started must not end the others in the middle.
+fn beside<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> Result<T> + Send + 'scope,
+) -> Beside<'scope, T> {
+    std::thread::Builder::new()
+        .name("restore".into())
+        .spawn_scoped(scope, work)
+}
+
 /// What a thread of the restore has come to.
-fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+fn joined<T>(thread: Beside<'_, T>) -> Result<T> {
     let crashed = |_| {
         let message = "a thread of the restore has failed";
         Err(fail(FailureKind::Internal, message))
     };
+    let thread = thread.or_fail(FailureKind::Host, || {
+        "cannot start a thread for the restore".into()
+    })?;
     thread.join().unwrap_or_else(crashed)
 }
 
@@ -491,36 +517,16 @@ fn explain(failure: Failure) -> Failure {
 /// The folder of the image that the user means.
 fn resolve(daemon: &Daemon, text: &Text) -> Result<PathBuf> {
     let path = text.to_path();
-    if path.is_absolute() {
-        return Ok(path);
+    if let Some(name) = path.file_name() {
+        // Not what is being written, or removed.
+        check_name(&name.to_string_lossy()).map_err(|e| from_store(&e))?;
     }
     if path.components().count() == 1 {
         return Ok(daemon.paths.images.join(path));
     }
-    Err(fail(
-        FailureKind::User,
-        format!("`{}` is not an absolute path", path.display()),
-    ))
-}
-
-/// The store of an image: that which it was written to, or, when the image has moved, that beside it or
-/// the daemon's.
-fn store_of(daemon: &Daemon, image: &Image) -> Result<PathBuf> {
-    let beside = image.dir().parent().map(|folder| folder.join(".store"));
-    let places = [
-        Some(image.store().to_owned()),
-        beside,
-        Some(daemon.paths.store()),
-    ];
-    let mut first = None;
-    for place in places.into_iter().flatten() {
-        match Store::open(&place, false) {
-            Ok(_) => return Ok(place),
-            Err(e) => first = first.or(Some(e)),
-        }
+    if path.is_absolute() {
+        return Ok(path);
     }
-    match first {
-        Some(e) => Err(from_store(&e)),
-        None => Err(fail(FailureKind::NotFound, "the image has no store")),
-    }
+    let message = format!("`{}` is not an absolute path", path.display());
+    Err(fail(FailureKind::User, message))
 }

@@ -23,6 +23,7 @@ use crate::daemon::Daemon;
 use crate::proc::{self, ProcessId};
 use crate::restore::Source;
 use crate::session::Session;
+use crate::wake as block;
 use crate::worker::{STEP_TIME, Wire, Worker};
 
 /// How long a worker or an agent may take to introduce itself.
@@ -147,7 +148,10 @@ fn is_free(session: &Session, detached: Detached) -> bool {
     while root.is_some_and(|root| proc::is_traced(root.pid)) && Instant::now() < until {
         std::thread::sleep(TURN);
     }
-    // An agent that was not detached any more says Back; one that was waits for ever.
+    if let Some(waits) = block::waits(detached.process.pid, detached.wake_block) {
+        return waits && detached.process.alive();
+    }
+    // A program of an earlier release: one that was not detached any more says Back; one that was waits for ever.
     std::thread::sleep(Duration::from_millis(500));
     session.lock().returned.agent.is_none() && detached.process.alive()
 }
@@ -167,7 +171,7 @@ fn attach_again(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worke
 fn wake(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>, detached: Detached) {
     session.lock().returned.worker = None;
     let _ = worker.request(&ToWorker::Abandon, &[], STEP_TIME, &mut |_, _| {});
-    match attach::reattach(daemon, session, worker, detached, None) {
+    match attach::rejoin(daemon, session, worker, detached) {
         Ok(()) => running(daemon, session, worker),
         Err(failure) => {
             daemon.log.line(&failure.message);

@@ -27,7 +27,7 @@ use crate::sys::{self, Extra};
 use crate::worker;
 
 /// Environment variable: the file to which the library in the program appends messages for the user.
-const ENV_NOTICES: &str = "FERMATA_NOTICE_FILE";
+pub const ENV_NOTICES: &str = "FERMATA_NOTICE_FILE";
 
 /// Starts the program.
 ///
@@ -139,9 +139,14 @@ fn start(
         })
 }
 
+/// The folders of our libraries for programs.
+pub fn libraries(home: &Path) -> [PathBuf; 2] {
+    ["lib/client", "lib/cudart"].map(|folder| home.join(folder))
+}
+
 /// The environment of a program: its own, with our libraries first.
 fn injected(mut env: Vec<(OsString, OsString)>, home: &Path) -> Vec<(OsString, OsString)> {
-    let (client, cudart) = (home.join("lib/client"), home.join("lib/cudart"));
+    let [client, cudart] = libraries(home);
     let mut preload = vec![client.join("libcuda.so.1")];
     preload.extend(Some(cudart.join("libcudart.so.13")).filter(|p| p.is_file()));
     prepend(&mut env, "LD_PRELOAD", preload);

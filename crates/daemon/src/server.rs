@@ -34,6 +34,7 @@ pub fn serve() -> anyhow::Result<()> {
     sys::block_end_signals();
     let paths = Paths::find();
     let executable = std::env::current_exe().context("cannot find the daemon's own executable")?;
+    sys::raise_file_limit();
     private_folder(&paths.runtime)?;
     let _alone = lock(&paths.runtime)?;
     let log =
@@ -52,6 +53,7 @@ pub fn serve() -> anyhow::Result<()> {
     let uid = rustix::process::getuid().as_raw();
     // Who comes before the sessions are known waits in a socket's queue, and is not told that there is none.
     daemon.adopt();
+    sweep(&daemon);
     accept(agents, "agents", {
         let daemon = daemon.clone();
         move |socket| {
@@ -85,6 +87,18 @@ pub fn serve() -> anyhow::Result<()> {
     sys::wait_for_end();
     end(&daemon);
     Ok(())
+}
+
+/// Gives the space back, in the background, that images take which a killed daemon has not finished.
+fn sweep(daemon: &Arc<Daemon>) {
+    let daemon = Arc::clone(daemon);
+    let work = move || {
+        // What is in use is left alone; a checkpoint says what stands in its way.
+        let _ = fermata_store::image::sweep_drafts(&daemon.paths.images);
+        let _ = fermata_store::Store::open(&daemon.paths.store(), false);
+    };
+    // Without a thread the next checkpoint does it.
+    let _ = std::thread::Builder::new().name("sweep".into()).spawn(work);
 }
 
 /// Ends everything the daemon has started, and its sockets.

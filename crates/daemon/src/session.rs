@@ -116,6 +116,8 @@ pub struct Inner {
     killed: bool,
     /// Its end has begun.
     ending: bool,
+    /// Its folder is gone, or another session's.
+    retired: bool,
     exit_status: Option<i32>,
     soft: Option<bool>,
     devices: Vec<user::Device>,
@@ -263,6 +265,21 @@ impl Session {
         drop(inner);
         self.save();
         self.changed.notify_all();
+    }
+
+    /// The program is parked, and will have no connection. Notes down how it can be reached.
+    ///
+    /// # Errors
+    /// As [`Session::note_down`].
+    pub fn park(&self, detached: Detached) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.detached = Some(detached);
+        if inner.state != SessionState::Exited {
+            inner.state = SessionState::Stopped;
+        }
+        drop(inner);
+        self.changed.notify_all();
+        self.note_down()
     }
 
     /// Notes down the worker that the program is about to get.
@@ -545,6 +562,16 @@ impl Session {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
+    /// Its folder is about to be removed: nothing is noted down any more, whoever is still about to.
+    pub fn retire(&self) {
+        self.lock().retired = true;
+    }
+
+    /// Whether its name and its folder may go to another session: it has ended, and no image of it is being written.
+    pub fn is_over(&self) -> bool {
+        !self.live() && !self.checkpointing.load(Ordering::Acquire)
+    }
+
     /// When it was started, in seconds since 1970.
     pub fn started(&self) -> u64 {
         self.started
@@ -561,6 +588,9 @@ impl Session {
     /// The folder is gone or full.
     pub fn note_down(&self) -> io::Result<()> {
         let inner = self.lock();
+        if inner.retired {
+            return Ok(());
+        }
         let meta = SessionMeta {
             version: 0,
             name: self.name.clone(),
@@ -660,6 +690,7 @@ impl Inner {
             leftover: None,
             killed: false,
             ending: false,
+            retired: false,
             exit_status: None,
             soft: None,
             devices: Vec::new(),
@@ -697,6 +728,11 @@ pub fn same_token(a: &str, b: &str) -> bool {
             .zip(b.bytes())
             .fold(0, |all, (x, y)| all | (x ^ y))
             == 0
+}
+
+/// Whether there is output of a program in a session's folder that was noted down.
+pub fn has_printed(dir: &Path) -> bool {
+    SessionMeta::is_in(dir) && fs::metadata(dir.join(LOG)).is_ok_and(|log| log.len() > 0)
 }
 
 /// The folder in which sessions have theirs.

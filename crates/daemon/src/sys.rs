@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::kerndat;
 
@@ -34,6 +34,29 @@ impl Extra {
             fds,
             ..Self::default()
         }
+    }
+}
+
+/// How many files this process might have open before [`raise_file_limit`].
+static FILES: OnceLock<libc::rlimit> = OnceLock::new();
+
+/// Lets this process have as many files open as it may: a session takes half a dozen, and a shell often allows 1024.
+/// What it starts by [`prepare`] gets the former limit: programs exist that go wrong with a large one.
+pub fn raise_file_limit() {
+    const MOST: libc::rlim_t = 1 << 20;
+    // SAFETY: plain data, which the call fills; both pointers are to live variables.
+    unsafe {
+        let mut former: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut former) != 0 {
+            return;
+        }
+        let former = *FILES.get_or_init(|| former);
+        let raised = libc::rlimit {
+            rlim_cur: former.rlim_max.min(MOST).max(former.rlim_cur),
+            ..former
+        };
+        // One that cannot be raised is named when it is reached.
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raised);
     }
 }
 
@@ -71,6 +94,9 @@ pub fn prepare(command: &mut Command, extra: Extra) {
             place(&extra.fds)?;
             if let Some(kernel) = kernel {
                 check(libc::dup2(kernel, kerndat::DESCRIPTOR))?;
+            }
+            if let Some(former) = FILES.get() {
+                check(libc::setrlimit(libc::RLIMIT_NOFILE, former))?;
             }
             Ok(())
         }

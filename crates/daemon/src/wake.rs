@@ -1,13 +1,13 @@
 //! Reaching a detached agent through the memory of its program (see [`wake_block`]).
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fermata_control::agent::{WAKE_REATTACH, wake_block};
+use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block};
 use fermata_control::worker::FailureKind;
 
 use crate::failure::{OrFail, Result};
@@ -37,16 +37,43 @@ pub fn wake(pid: u32, address: u64, socket: &Path, token: &str) -> Result<()> {
     })
 }
 
+/// Takes a summons back that an agent has not followed because it had come already.
+///
+/// # Errors
+/// `Internal` when the memory cannot be written.
+pub fn calm(pid: u32, address: u64) -> Result<()> {
+    let calm = || open(pid)?.write_all_at(&WAKE_IDLE.to_le_bytes(), address + wake_block::STATE);
+    calm().or_fail(FailureKind::Internal, || {
+        format!("cannot write to the program, process {pid}")
+    })
+}
+
+/// Whether the agent has been told to detach and waits for a summons; `None` if it does not say.
+pub fn waits(pid: u32, address: u64) -> Option<bool> {
+    let memory = open(pid).ok()?;
+    let word = |at: u64| {
+        let mut bytes = [0; 4];
+        let read = memory.read_exact_at(&mut bytes, address + at);
+        read.ok().map(|()| u32::from_le_bytes(bytes))
+    };
+    let mut magic = [0; wake_block::MAGIC.len()];
+    memory.read_exact_at(&mut magic, address).ok()?;
+    let says = magic == *wake_block::MAGIC && word(wake_block::SAYS)? == WAKE_SAYS;
+    says.then_some(word(wake_block::STATE)? == WAKE_WAITING)
+}
+
+fn open(pid: u32) -> io::Result<File> {
+    let path = format!("/proc/{pid}/mem");
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
 /// Whether a page of the program is not there: reading it from outside does not bring it.
 fn is_missing(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 fn write(pid: u32, address: u64, socket: &[u8], token: &[u8]) -> io::Result<()> {
-    let memory = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(format!("/proc/{pid}/mem"))?;
+    let memory = open(pid)?;
     let mut magic = [0; wake_block::MAGIC.len()];
     memory.read_exact_at(&mut magic, address)?;
     if magic != *wake_block::MAGIC {

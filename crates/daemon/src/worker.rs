@@ -69,7 +69,7 @@ pub struct Worker {
     /// `cuDriverGetVersion`.
     pub driver_version: i32,
     connection: Arc<Wire>,
-    answers: Mutex<Receiver<FromWorker>>,
+    answers: Mutex<Answers>,
     /// None if another daemon has started it.
     child: Mutex<Option<Child>>,
     fate: Arc<Mutex<Fate>>,
@@ -85,6 +85,13 @@ struct Known {
     kernels_first: bool,
     devices: Vec<Device>,
     driver_version: i32,
+}
+
+/// What a worker says. It answers each request once, in their order, however late.
+struct Answers {
+    from: Receiver<FromWorker>,
+    /// Answers that nobody waits for any more.
+    owed: u64,
 }
 
 #[derive(Default)]
@@ -189,7 +196,10 @@ impl Worker {
             devices,
             driver_version,
             connection,
-            answers: Mutex::new(answers),
+            answers: Mutex::new(Answers {
+                from: answers,
+                owed: 0,
+            }),
             child: Mutex::new(child),
             fate,
             ring: Mutex::default(),
@@ -275,12 +285,10 @@ impl Worker {
 
     fn begin_with<'a>(
         &'a self,
-        answers: MutexGuard<'a, Receiver<FromWorker>>,
+        answers: MutexGuard<'a, Answers>,
         message: &ToWorker,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Pending<'a>> {
-        // What an abandoned request left.
-        while answers.try_recv().is_ok() {}
         self.connection
             .send(message, fds)
             .map_err(|e| self.gone(&from_control(&e).message))?;
@@ -288,6 +296,7 @@ impl Worker {
             worker: self,
             answers,
             name: name(message),
+            answered: false,
         })
     }
 
@@ -336,8 +345,9 @@ impl Drop for Worker {
 /// A request under way.
 pub struct Pending<'a> {
     worker: &'a Worker,
-    answers: MutexGuard<'a, Receiver<FromWorker>>,
+    answers: MutexGuard<'a, Answers>,
     name: &'static str,
+    answered: bool,
 }
 
 impl Pending<'_> {
@@ -345,12 +355,24 @@ impl Pending<'_> {
     ///
     /// # Errors
     /// As there.
-    pub fn finish(self, stall: Duration, progress: &mut dyn FnMut(u64, u64)) -> Result<FromWorker> {
+    pub fn finish(
+        mut self,
+        stall: Duration,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<FromWorker> {
         loop {
-            match self.answers.recv_timeout(stall) {
+            match self.answers.from.recv_timeout(stall) {
+                // It is still at what was asked before.
+                Ok(FromWorker::Progress { .. }) if self.answers.owed > 0 => {}
                 Ok(FromWorker::Progress { done, total }) => progress(done, total),
-                Ok(FromWorker::Failed(failure)) => return Err(failure),
-                Ok(answer) => return Ok(answer),
+                Ok(_) if self.answers.owed > 0 => self.answers.owed -= 1,
+                Ok(answer) => {
+                    self.answered = true;
+                    return match answer {
+                        FromWorker::Failed(failure) => Err(failure),
+                        answer => Ok(answer),
+                    };
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     let message =
                         format!("the worker does not answer {} within {stall:?}", self.name);
@@ -361,6 +383,13 @@ impl Pending<'_> {
                 }
             }
         }
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        // An answer that comes late must not be taken for that to the next request.
+        self.answers.owed += u64::from(!self.answered);
     }
 }
 
@@ -543,6 +572,56 @@ pub fn program(home: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A worker whose part the test plays, at the other end of the connection.
+    fn played() -> (Arc<Worker>, Connection<ToWorker, FromWorker>) {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        // Nobody's process: ending the worker ends nothing.
+        let process = ProcessId {
+            pid: std::process::id(),
+            start: 0,
+        };
+        let back = Back {
+            protocol: PROTOCOL,
+            driver: "none".to_owned(),
+            soft: true,
+            kernels_first: false,
+            devices: Vec::new(),
+            driver_version: 0,
+            serving: false,
+        };
+        let link = Connection::new(OwnedFd::from(ours), "worker");
+        let worker = Worker::returned(link, process, back, &Variables::new()).expect("listens");
+        (worker, Connection::new(OwnedFd::from(theirs), "daemon"))
+    }
+
+    #[test]
+    fn a_late_answer_is_not_taken_for_that_to_the_next_request() {
+        let (worker, other) = played();
+        let patience = Duration::from_secs(60);
+        let ask = |message: &ToWorker, stall| worker.request(message, &[], stall, &mut |_, _| {});
+        ask(&ToWorker::Finish, Duration::ZERO).expect_err("nobody answers");
+        ask(&ToWorker::Look, Duration::ZERO).expect_err("nobody answers");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    let (message, _) = other.recv(patience).expect("asked");
+                    let answer = match message {
+                        ToWorker::Detach => FromWorker::Detached,
+                        ToWorker::Finish => {
+                            FromWorker::Failed(fail(FailureKind::Internal, "too late"))
+                        }
+                        _ => FromWorker::Capturing { done: 1, total: 2 },
+                    };
+                    let progress = FromWorker::Progress { done: 1, total: 2 };
+                    other.send(&progress, &[]).expect("sent");
+                    other.send(&answer, &[]).expect("sent");
+                }
+            });
+            let answer = ask(&ToWorker::Detach, patience);
+            assert_eq!(answer.expect("answered"), FromWorker::Detached);
+        });
+    }
 
     #[test]
     fn a_worker_gets_the_variables_meant_for_it() {

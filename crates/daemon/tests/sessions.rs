@@ -38,7 +38,12 @@ impl Daemon {
     }
 
     fn spawn(folder: &Path) -> Child {
-        let mut child = Self::command(folder).spawn().expect("started");
+        Self::listening(&mut Self::command(folder), folder)
+    }
+
+    /// Starts a daemon, and waits until it listens.
+    fn listening(command: &mut Command, folder: &Path) -> Child {
+        let mut child = command.spawn().expect("started");
         let until = Instant::now() + LIMIT;
         while UnixStream::connect(folder.join("run").join(SOCKET)).is_err() {
             assert!(
@@ -282,6 +287,64 @@ fn a_program_is_found_whose_daemon_died_when_it_had_just_started_it() {
     };
     assert_eq!(daemon.ask(kill), FromDaemon::Done);
     assert!(!alive(stays.pid.expect("it ran")));
+    daemon.end();
+}
+
+#[test]
+fn a_daemon_that_is_started_inside_a_session_does_not_end_with_it() {
+    let mut daemon = Daemon::start();
+    let inner = session(daemon.run("inner", "sleep 1000"));
+    let environ = fs::read(format!("/proc/{}/environ", inner.pid.expect("it runs")));
+    let environ = String::from_utf8(environ.expect("read")).expect("text");
+    let variables = environ.split('\0').filter_map(|it| it.split_once('='));
+    daemon.process.kill().expect("killed");
+    daemon.process.wait().expect("waited");
+    // As a script of the session does whose command finds no daemon.
+    let mut command = Daemon::command(daemon.path());
+    command.envs(variables.filter(|(name, _)| name.starts_with("FERMATA_")));
+    daemon.process = Daemon::listening(&mut command, daemon.path());
+    let other = session(daemon.run("other", "sleep 1000"));
+    let kill = |name: &str| Verb::Kill {
+        name: name.into(),
+        signal: 9,
+    };
+    assert_eq!(daemon.ask(kill("inner")), FromDaemon::Done);
+    assert!(alive(other.pid.expect("it runs")));
+    assert_eq!(daemon.ask(kill("other")), FromDaemon::Done);
+    daemon.end();
+}
+
+#[test]
+fn what_an_unknown_session_has_printed_is_kept() {
+    let mut daemon = Daemon::start();
+    session(daemon.run("known", "echo kept"));
+    let ended = daemon.wait("known");
+    daemon.process.kill().expect("killed");
+    daemon.process.wait().expect("waited");
+    let meta = ended.log.with_file_name("meta.json");
+    let whole = fs::read(&meta).expect("read");
+    fs::write(&meta, &whole[..whole.len() / 2]).expect("cut");
+    daemon.process = Daemon::spawn(daemon.path());
+    let (kind, message) = failure(daemon.run("known", "true"));
+    assert!(
+        kind == FailureKind::User && message.contains("no session that is known"),
+        "{message}"
+    );
+    assert!(printed(&ended.log).contains("kept"));
+    session(daemon.run("other", "true"));
+    daemon.wait("other");
+    daemon.end();
+}
+
+#[test]
+fn programs_get_the_limit_of_files_that_the_daemon_was_started_with() {
+    let daemon = Daemon::start();
+    session(daemon.run("asks", "ulimit -n"));
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let expected = limit
+        .current
+        .map_or("unlimited".to_owned(), |it| it.to_string());
+    assert_eq!(printed(&daemon.wait("asks").log).trim(), expected);
     daemon.end();
 }
 

@@ -20,14 +20,15 @@ use std::time::{Duration, Instant};
 
 use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Then, Totals};
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker, Way};
-use fermata_store::image::Draft;
+use fermata_store::image::{Draft, sweep_drafts};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
 use self::image::{copy_prefix, describe, folder_bytes, needed_bytes, target};
-use crate::attach::{Detached, reattach, reject};
+use crate::attach::{Detached, reject, rejoin};
 use crate::criu::{Criu, DUMP_LOG};
 use crate::criu_core::clear_registrations;
+use crate::criu_files;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::folders;
@@ -150,11 +151,13 @@ impl<'a> Taking<'a> {
             })?;
         preflight::check_tree(root.pid)?;
         let (folder, name) = target(daemon, session, request.output.as_ref())?;
+        // What a killed checkpoint has left takes space, too: opening the store and this remove it.
+        let store = daemon.store()?;
+        sweep_drafts(&folder).map_err(|e| from_store(&e))?;
         let ready = daemon.tier.as_ref().map_or(0, |tier| tier.ready_bytes());
         let needed = needed_bytes(session, root)?;
         preflight::check_space(&folder, needed.saturating_sub(ready))?;
         wait_for_pages(session)?;
-        let store = daemon.store()?;
         let draft = Draft::create(&store, &folder, &name).map_err(|e| from_store(&e))?;
         Ok(Self {
             daemon,
@@ -176,8 +179,8 @@ impl<'a> Taking<'a> {
                 .flatten()
         };
         let Some(worker) = attached else {
-            let record = self.record(None);
-            self.phases.time("host", || self.host(&record))?;
+            let mut record = self.record(None);
+            record.log_length = self.phases.time("host", || self.host(&record))?;
             let parts = Parts {
                 record,
                 device: Totals::default(),
@@ -245,7 +248,7 @@ impl<'a> Taking<'a> {
         report("quiesce", 0, 0);
         self.phases
             .time("quiesce", || agent.quiesce(QUIESCE_TIME))?;
-        let record = self.record(Some(AgentRecord {
+        let mut record = self.record(Some(AgentRecord {
             pid: agent.inner_pid,
             wake_block: agent.wake_block,
         }));
@@ -253,14 +256,22 @@ impl<'a> Taking<'a> {
             process: agent.process,
             wake_block: agent.wake_block,
         };
-        self.session.lock().detached = Some(detached);
-        self.session.set_state(SessionState::Stopped);
+        // Once it is detached, a later daemon can reach it only if it knows where.
+        if let Err(error) = self.session.park(detached) {
+            let what = || format!("cannot note down session `{}`", self.session.name);
+            self.session.lock().detached = None;
+            let resumed = agent.resume(STEP_TIME);
+            self.session.set_state(SessionState::Running);
+            resumed?;
+            return Err(error).or_fail(FailureKind::User, what);
+        }
         let taken = self
             .phases
             .time("detach", || agent.detach())
             .and_then(|()| self.both(&record, worker, report, device));
         match taken {
-            Ok(taken) => {
+            Ok((taken, log_length)) => {
+                record.log_length = log_length;
                 let stop = Stop {
                     record,
                     detached,
@@ -281,7 +292,7 @@ impl<'a> Taking<'a> {
         worker: &Worker,
         report: &mut Report<'_>,
         device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
-    ) -> Result<T> {
+    ) -> Result<(T, u64)> {
         match self.phases.time("release", || {
             worker.request(&ToWorker::Detach, &[], STEP_TIME, &mut |_, _| {})
         })? {
@@ -289,19 +300,23 @@ impl<'a> Taking<'a> {
             other => return Err(unexpected(&other)),
         }
         let report = Mutex::new(report);
+        let host = || self.phases.time("host", || self.host(record));
         let (device, host) = std::thread::scope(|scope| {
-            let host = scope.spawn(|| self.phases.time("host", || self.host(record)));
+            let thread = std::thread::Builder::new().name("host".into());
+            let beside = thread.spawn_scoped(scope, host);
             let device = self.phases.time("device", || device(&report));
-            let host = host.join().unwrap_or_else(|_| {
-                Err(fail(
-                    FailureKind::Internal,
-                    "the thread that runs CRIU has failed",
-                ))
-            });
+            let host = match beside {
+                Ok(thread) => thread.join().unwrap_or_else(|_| {
+                    let message = "the thread that runs CRIU has failed";
+                    Err(fail(FailureKind::Internal, message))
+                }),
+                // Without a thread one after the other: a panic here would leave the program parked.
+                Err(_) => host(),
+            };
             (device, host)
         });
-        host?;
-        device
+        let log_length = host?;
+        Ok((device?, log_length))
     }
 
     fn device(&self, worker: &Worker, report: &Mutex<&mut Report<'_>>) -> Result<Totals> {
@@ -316,7 +331,9 @@ impl<'a> Taking<'a> {
         }
     }
 
-    fn host(&self, record: &Record) -> Result<()> {
+    /// Has CRIU dump the program; the answer is how long its log was then. Processes of it that do not use CUDA run
+    /// until CRIU stops them, so that the log may have grown since the record was made.
+    fn host(&self, record: &Record) -> Result<u64> {
         if let Err(failure) = self.criu.dump(self.root.pid, &self.draft.host()) {
             self.keep_log();
             return Err(keep_hint(failure, &self.session.dir.join(DUMP_LOG)));
@@ -331,12 +348,15 @@ impl<'a> Taking<'a> {
         self.keep_log();
         fs::remove_file(self.draft.host().join(DUMP_LOG))
             .or_fail(FailureKind::Internal, || "cannot remove CRIU's log".into())?;
-        copy_prefix(
-            &self.session.log(),
-            &self.draft.path().join(record::LOG),
-            record.log_length,
-        )
-        .or_fail(FailureKind::User, || "cannot copy the session's log".into())
+        let dumped = criu_files::length_of(&self.draft.host(), &record.log);
+        let dumped = dumped.or_fail(FailureKind::Internal, || {
+            format!("cannot read `{}`", self.draft.host().display())
+        })?;
+        let length = dumped.unwrap_or(record.log_length);
+        let copy = self.draft.path().join(record::LOG);
+        copy_prefix(&self.session.log(), &copy, length)
+            .or_fail(FailureKind::User, || "cannot copy the session's log".into())?;
+        Ok(length)
     }
 
     /// The draft disappears after a failure, and CRIU's log with it.
@@ -513,7 +533,7 @@ fn bring_back(
     worker: &Arc<Worker>,
     detached: Detached,
 ) -> Result<()> {
-    let failure = match reattach(daemon, session, worker, detached, None) {
+    let failure = match rejoin(daemon, session, worker, detached) {
         Ok(()) => return Ok(()),
         Err(failure) => failure,
     };

@@ -40,7 +40,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
 }
 
 fn remove(text: &std::path::Path) -> Result<(), Failure> {
-    let dir = place::image(text);
+    let dir = place::image(text)?;
     let written_to = Image::open(&dir).ok().map(|i| i.store().to_owned());
     let store = match Store::open(&written_to.unwrap_or_else(|| Paths::find().store()), false) {
         Err(StoreError::NotFound { .. }) => None,

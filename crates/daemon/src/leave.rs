@@ -1,0 +1,58 @@
+//! A daemon that is started inside a session must not belong to it: when the session's program ends, everything that
+//! carries the session's token ends with it, and the workers of all other sessions would carry it too.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use fermata_control::Paths;
+use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN};
+
+use crate::run::{ENV_NOTICES, libraries};
+
+/// Begins anew without what a session's environment has beyond the user's, where this process has any of it; then it
+/// does not return.
+///
+/// # Errors
+/// This process cannot execute itself.
+pub fn leave_session() -> io::Result<()> {
+    if std::env::var_os(ENV_TOKEN).is_none() {
+        return Ok(());
+    }
+    let ours = libraries(&Paths::find().home);
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(std::env::args_os().skip(1));
+    for name in [ENV_TOKEN, ENV_SOCKET, ENV_NOTICES] {
+        command.env_remove(name);
+    }
+    for name in ["LD_PRELOAD", "LD_LIBRARY_PATH"] {
+        match std::env::var_os(name).and_then(|list| without(&list, &ours)) {
+            Some(list) => command.env(name, list),
+            None => command.env_remove(name),
+        };
+    }
+    Err(command.exec())
+}
+
+/// A list of paths without those in `folders`; none if nothing is left.
+fn without(list: &OsStr, folders: &[impl AsRef<Path>]) -> Option<OsString> {
+    let foreign = |path: &std::path::PathBuf| !folders.iter().any(|it| path.starts_with(it));
+    let left = std::env::split_paths(list).filter(foreign);
+    std::env::join_paths(left).ok().filter(|it| !it.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_libraries_are_taken_out() {
+        let ours = ["/opt/lib/client", "/opt/lib/cudart"];
+        let left = |list: &str| without(OsStr::new(list), &ours);
+        let list = "/opt/lib/client:/a:/opt/lib/cudart/libcudart.so.13:/opt/lib/clients";
+        assert_eq!(left(list), Some("/a:/opt/lib/clients".into()));
+        assert_eq!(left("/opt/lib/client/libcuda.so.1"), None);
+    }
+}

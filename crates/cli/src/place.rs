@@ -38,3 +38,18 @@ pub fn absolute(text: &Path) -> PathBuf {
     }
     text.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_being_written_is_no_image() {
+        for text in [".draft-x", "/data/.removed-1", "a/.draft-heat-2"] {
+            let failure = image(Path::new(text)).expect_err(text);
+            assert!(failure.message.contains("dot"), "{}", failure.message);
+        }
+        assert_eq!(image(Path::new("/a/heat-1")).ok(), Some("/a/heat-1".into()));
+        assert!(image(Path::new("heat-1")).is_ok_and(|it| it.ends_with("heat-1")));
+    }
+}

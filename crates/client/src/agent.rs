@@ -31,8 +31,9 @@ use crate::{callback, gate, host, link, notice, quiesce, signal, wake};
 const WAKE_POLL: Duration = Duration::from_millis(1);
 /// How often a daemon is looked for.
 const RETURN_POLL: Duration = Duration::from_millis(200);
-/// How long the worker may take to send the regions after a reattachment.
-const REGIONS: Duration = Duration::from_secs(60);
+/// How long the worker may take to send the regions after a reattachment: as long as the daemon waits. It registers each
+/// with the driver, and a worker that is gone is noticed at once.
+const REGIONS: Duration = Duration::from_secs(600);
 
 /// The control socket's number, for the forked child to close.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);

@@ -33,8 +33,9 @@ use crate::sys::{self, Extra};
 pub const DUMP_LOG: &str = "dump.log";
 /// Name of the log of a restore.
 pub const RESTORE_LOG: &str = "restore.log";
-/// How long a dump or an eager restore may take.
+/// How long a restore may take, and the bytes of memory that it reads in each second beyond.
 const WORK_TIME: Duration = Duration::from_secs(600);
+const LEAST_RATE: u64 = 4 << 20;
 /// How often CRIU's target is looked at while CRIU works.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long CRIU may take to notice that its target has ended.
@@ -145,7 +146,7 @@ impl Criu {
                 kind: kind::VERSION,
                 options: None,
             },
-            Duration::from_secs(10),
+            Some(Duration::from_secs(10)),
             &|| true,
         );
         end(&mut child);
@@ -157,7 +158,8 @@ impl Criu {
         Ok(format!("{}.{}.{sublevel}", version.major, version.minor))
     }
 
-    /// Dumps the tree whose root is process `pid` into `dir`, and lets it run on.
+    /// Dumps the tree whose root is process `pid` into `dir`, and lets it run on. That takes as long as it takes: a
+    /// CRIU that is killed leaves its code in the program, which does not survive that.
     ///
     /// # Errors
     /// `NotCheckpointable` with CRIU's reason, `Host` when CRIU cannot run here.
@@ -185,7 +187,7 @@ impl Criu {
                 kind: kind::DUMP,
                 options: Some(options),
             },
-            WORK_TIME,
+            None,
             &|| target.alive(),
         );
         end(&mut child);
@@ -222,7 +224,9 @@ impl Criu {
             kind: kind::RESTORE,
             options: Some(options),
         };
-        let answer = call(channel, &request, WORK_TIME, &|| true);
+        let seconds = memory_bytes(dir) / LEAST_RATE;
+        let limit = WORK_TIME + Duration::from_secs(seconds);
+        let answer = call(channel, &request, Some(limit), &|| true);
         let pid = answer
             .as_ref()
             .ok()
@@ -338,18 +342,18 @@ fn options(dir: &Path) -> Options {
 fn call(
     socket: &OwnedFd,
     request: &Request,
-    limit: Duration,
+    limit: Option<Duration>,
     hope: &dyn Fn() -> bool,
 ) -> io::Result<Answer> {
     rustix::net::send(socket, &request.encode_to_vec(), SendFlags::NOSIGNAL)?;
-    let mut until = Instant::now() + limit;
+    let mut until = limit.map(|limit| Instant::now() + limit);
     let mut hopeless = false;
     loop {
         if !hopeless && !hope() {
             // It may just be saying so.
-            (hopeless, until) = (true, Instant::now() + LAST_WORDS);
+            (hopeless, until) = (true, Some(Instant::now() + LAST_WORDS));
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.map_or(LOOK, |it| it.saturating_duration_since(Instant::now()));
         if left.is_zero() {
             return Err(io::Error::from(io::ErrorKind::TimedOut));
         }
@@ -381,7 +385,7 @@ fn check(answer: io::Result<Answer>, what: &str, log: &Path, kind: FailureKind) 
                 None => "it gives no reason".into(),
             }
         }),
-        Err(e) if e.kind() == io::ErrorKind::TimedOut => format!("no answer within {WORK_TIME:?}"),
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => "it does not answer".to_owned(),
         Err(e) => first_error(log).unwrap_or_else(|| format!("it ended unexpectedly ({e})")),
     };
     // On a full disk CRIU cannot even write its log, and names whatever came before.
@@ -395,6 +399,14 @@ fn check(answer: io::Result<Answer>, what: &str, log: &Path, kind: FailureKind) 
     }
     Err(fail(kind, format!("CRIU cannot {what}: {reason}"))
         .hint(format!("CRIU's log is `{}`", log.display())))
+}
+
+/// Bytes of processes' memory in a folder of CRIU's files, or of links to them.
+fn memory_bytes(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let pages = entries.filter(|it| it.file_name().as_encoded_bytes().starts_with(b"pages-"));
+    let bytes = pages.filter_map(|it| fs::metadata(it.path()).ok());
+    bytes.map(|it| it.len()).sum()
 }
 
 /// A disk with less than this is full.

@@ -38,6 +38,28 @@ fn a_full_disk_fails_the_checkpoint_and_nothing_else() -> Result<()> {
 }
 
 #[test]
+fn what_a_killed_checkpoint_has_left_takes_no_space_from_the_next() -> Result<()> {
+    let root = rustix::process::geteuid().is_root();
+    ensure!(root, "mounting a small file system needs root");
+    let scene = Scene::new()?;
+    let disk = SmallDisk::mount(scene.sandbox().images(), "400m")?;
+    scene.start_slow("heat")?;
+    // As after a daemon and a worker that were killed: a draft that nobody holds, and a pack that nobody has finished.
+    scene.fermata().checkpoint("heat", "first", Mode::Stop)?;
+    let draft = scene.fermata().image(".draft-second-0");
+    fs::create_dir(&draft)?;
+    let pack = scene.fermata().image(".store").join("tmp/dead.pack");
+    fs::write(pack, vec![1; 64 << 20])?;
+    fs::rename(disk.fill()?, draft.join("pages"))?;
+    scene.fermata().checkpoint("heat", "second", Mode::Stop)?;
+    ensure!(!draft.exists(), "the dead draft is still there");
+    scene.fermata().kill("heat")?;
+    scene.check_restorable("second")?;
+    drop(disk);
+    scene.close()
+}
+
+#[test]
 fn an_image_of_a_later_release_is_named_as_such() -> Result<()> {
     let scene = Scene::new()?;
     scene.make_image("image")?;

@@ -1,7 +1,7 @@
 //! The agent inside a program, as the daemon sees it: one connection, from Hello to its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -41,7 +41,14 @@ pub struct Agent {
     link: Arc<Link>,
     messages: Mutex<Receiver<FromAgent>>,
     leaving: Arc<AtomicBool>,
+    /// Stops that were given up and whose end has not been told yet: Refused, or Quiesced and then Resumed.
+    given_up: AtomicU32,
 }
+
+/// What an agent gets beyond its own limit to stop its program, for a machine under load.
+const MARGIN: Duration = Duration::from_secs(10);
+/// How long letting go of everything shared may take: hundreds of gigabytes may have to be unmapped.
+const DETACH_TIME: Duration = Duration::from_secs(120);
 
 impl Agent {
     /// Starts to listen to an agent. `gone` is called when its connection ends, unless it was told to
@@ -87,6 +94,7 @@ impl Agent {
             link,
             messages: Mutex::new(messages),
             leaving,
+            given_up: AtomicU32::new(0),
         }))
     }
 
@@ -95,24 +103,34 @@ impl Agent {
     /// # Errors
     /// `NotCheckpointable` with the agent's reason; the program then goes on.
     pub fn quiesce(&self, limit: Duration) -> Result<()> {
+        self.quiesce_within(limit, limit + MARGIN)
+    }
+
+    /// As [`Agent::quiesce`], with so much time for each of its answers.
+    fn quiesce_within(&self, limit: Duration, patience: Duration) -> Result<()> {
         let deadline_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        // What an agent said after it was given up.
-        while self.messages.lock().try_recv().is_ok() {}
         self.send(&ToAgent::Quiesce { deadline_ms })?;
-        // The agent gives up by itself; the margin is for a machine under load.
-        let answer = self
-            .receive(limit + Duration::from_secs(10), "stop")
-            .inspect_err(|_| {
+        loop {
+            let answer = self.receive(patience, "stop").inspect_err(|_| {
                 // Should it stop after all, it goes on at once.
+                self.given_up.fetch_add(1, Ordering::Relaxed);
                 let _ = self.send(&ToAgent::Resume);
             })?;
-        match answer {
-            FromAgent::Quiesced { .. } => Ok(()),
-            FromAgent::Refused { reason, hint } => {
-                let message = format!("the program cannot be stopped now: {reason}");
-                Err(fail(FailureKind::NotCheckpointable, message).hint(hint))
+            let late = self.given_up.load(Ordering::Relaxed) > 0;
+            match answer {
+                // It has gone on from that one, or is about to.
+                FromAgent::Quiesced { .. } if late => {}
+                FromAgent::Refused { .. } | FromAgent::Resumed if late => {
+                    self.given_up.fetch_sub(1, Ordering::Relaxed);
+                }
+                FromAgent::Resumed => {}
+                FromAgent::Quiesced { .. } => return Ok(()),
+                FromAgent::Refused { reason, hint } => {
+                    let message = format!("the program cannot be stopped now: {reason}");
+                    return Err(fail(FailureKind::NotCheckpointable, message).hint(hint));
+                }
+                other => return Err(self.unexpected(&other)),
             }
-            other => Err(self.unexpected(&other)),
         }
     }
 
@@ -139,11 +157,11 @@ impl Agent {
     /// Makes a stopped program let go of everything shared, this connection too.
     ///
     /// # Errors
-    /// It does not within ten seconds.
+    /// It does not in time.
     pub fn detach(&self) -> Result<()> {
         self.leaving.store(true, Ordering::Release);
         self.send(&ToAgent::Detach)?;
-        let until = std::time::Instant::now() + Duration::from_secs(10);
+        let until = std::time::Instant::now() + DETACH_TIME;
         // Detached, then the end of the connection: CRIU must not meet a connected socket.
         loop {
             let left = until.saturating_duration_since(std::time::Instant::now());
@@ -185,5 +203,62 @@ impl Agent {
             self.process.pid
         );
         fail(FailureKind::Internal, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A program that is stopped by a debugger while it is to be checkpointed, and goes on during the next attempt.
+    #[test]
+    fn a_stop_that_was_given_up_is_not_taken_for_the_next() {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let arrival = Arrival {
+            link: Connection::new(ours.into(), "the program"),
+            process: ProcessId::of(std::process::id()).expect("it runs"),
+            inner_pid: 1,
+            wake_block: 0,
+        };
+        let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
+        let agent = Agent::start(arrival, |_| {}).expect("listens");
+        let silent = agent.quiesce_within(PATIENCE, Duration::ZERO);
+        assert!(
+            silent
+                .expect_err("nobody answers")
+                .message
+                .contains("in time")
+        );
+        let quiesced = FromAgent::Quiesced {
+            threads: 1,
+            nanoseconds: 1,
+        };
+        let refused = FromAgent::Refused {
+            reason: "the second".to_owned(),
+            hint: String::new(),
+        };
+        // Quiesce, Resume, and Quiesce again; what it says to each.
+        let answers: [&[FromAgent]; 3] = [&[quiesced], &[FromAgent::Resumed], &[refused]];
+        let second = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for answer in answers.into_iter() {
+                    program.recv(PATIENCE).expect("asked");
+                    for message in answer {
+                        program.send(message, &[]).expect("sent");
+                    }
+                }
+            });
+            agent.quiesce_within(PATIENCE, PATIENCE)
+        });
+        let failure = second.expect_err("it was refused");
+        assert!(
+            failure.message.contains("the second"),
+            "{}",
+            failure.message
+        );
     }
 }

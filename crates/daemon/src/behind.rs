@@ -191,7 +191,8 @@ fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
     let phases = Phases::start();
     let mut silent = |_: &str, _, _| {};
     let again = clean(source, session)
-        .and_then(|()| source.fill(session, how, &phases, &Mutex::new(&mut silent)));
+        .and_then(|()| source.fill(session, how, &phases, &Mutex::new(&mut silent)))
+        .and_then(|()| session.check_wanted());
     match again {
         Ok(()) => {
             let seconds = phases.seconds();

@@ -232,7 +232,8 @@ impl Source {
             state: SessionState::Restoring,
         })?;
         let _busy = session.busy.lock();
-        match self.fill(&session, how, &phases, report) {
+        let filled = self.fill(&session, how, &phases, report);
+        match filled.and_then(|()| session.check_wanted()) {
             Ok(()) => {
                 drop(_busy);
                 behind::follow(self, &session);

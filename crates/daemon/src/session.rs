@@ -450,9 +450,15 @@ impl Session {
     /// `NotFound` when it has ended.
     pub fn signal(&self, number: i32) -> Result<()> {
         let until = Instant::now() + ROLLBACK_TIME;
+        let kills = number == Signal::KILL.as_raw();
         let (root, init) = loop {
-            let inner = self.lock();
+            let mut inner = self.lock();
             let comes = inner.rolls_back() || inner.again.is_some();
+            if inner.root.is_none() && kills && inner.state == SessionState::Restoring {
+                // Whoever restores it ends it, as soon as there is something to end.
+                inner.killed = true;
+                return Ok(());
+            }
             if inner.root.is_some() || !comes || Instant::now() > until {
                 break (inner.root, inner.init);
             }
@@ -467,7 +473,7 @@ impl Session {
         })?;
         let signal = Signal::from_named_raw(number)
             .ok_or_else(|| fail(FailureKind::User, format!("there is no signal {number}")))?;
-        if signal != Signal::KILL {
+        if !kills {
             let group = i32::try_from(root.pid).ok().and_then(Pid::from_raw);
             if let Some(group) = group {
                 // The program leads its own group; it fails only when it has just ended.
@@ -481,6 +487,18 @@ impl Session {
             None => kill_tree(root.pid),
         }
         Ok(())
+    }
+
+    /// Refuses to go on with a program that was killed before it was there.
+    ///
+    /// # Errors
+    /// `NotFound`, when it was.
+    pub fn check_wanted(&self) -> Result<()> {
+        if !self.lock().killed {
+            return Ok(());
+        }
+        let message = format!("session `{}` was killed while it was restored", self.name);
+        Err(fail(FailureKind::NotFound, message))
     }
 
     /// Waits until the program has ended; false at the deadline.
@@ -743,6 +761,27 @@ pub fn folder(runtime: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_session_can_be_killed_while_it_is_restored() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let plan = Plan {
+            state: SessionState::Restoring,
+            ..crate::daemon::scene::plan("x".to_owned(), folder.path().join("x"))
+        };
+        let session = Session::new(plan).expect("made");
+        session.check_wanted().expect("nobody has killed it");
+        let term = session.signal(Signal::TERM.as_raw());
+        assert_eq!(
+            term.expect_err("no process yet").kind,
+            FailureKind::NotFound
+        );
+        session.signal(Signal::KILL.as_raw()).expect("noted");
+        assert_eq!(
+            session.check_wanted().expect_err("killed").kind,
+            FailureKind::NotFound
+        );
+    }
 
     #[test]
     fn tokens_differ_and_are_compared_whole() {

@@ -47,6 +47,8 @@ const GONE_TIME: Duration = Duration::from_secs(10);
 /// How long whoever is to bring a parked program back may take: the session is lost with the wait, so it is as long as
 /// a machine may stand still that swaps, is paused, or waits for a disk.
 const BACK_TIME: Duration = Duration::from_secs(600);
+/// How long a worker may take to be done with what it was asked for before: a file server may be away meanwhile.
+const DONE_TIME: Duration = Duration::from_secs(3600);
 /// After this time an agent that has not come is woken again: its first attempt may have failed.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long a program that is told that it is lost may take to come for that.
@@ -254,7 +256,7 @@ pub fn reattach(
 ) -> Result<()> {
     if offered.is_none() {
         // One that still writes, or has not noticed that its program is gone, could not attach.
-        match worker.request(&ToWorker::Detach, &[], BACK_TIME, &mut |_, _| {})? {
+        match worker.request(&ToWorker::Detach, &[], DONE_TIME, &mut |_, _| {})? {
             FromWorker::Detached => {}
             other => return Err(unexpected(&other)),
         }

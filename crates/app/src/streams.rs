@@ -12,11 +12,19 @@ const NON_BLOCKING: u32 = 1;
 /// A copy that may still grow.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
-    /// Which of the two streams.
-    stream: usize,
+    /// The GPU whose room it goes to.
+    gpu: usize,
     from: u64,
     to: u64,
     bytes: u64,
+}
+
+impl Pending {
+    /// Whether what is copied from `from` to `to` in the room of `gpu` goes on where this ends. Rooms of two GPUs may
+    /// lie side by side, and one copy over both takes a slow path of the driver's.
+    fn goes_on(&self, gpu: usize, from: u64, to: u64) -> bool {
+        self.gpu == gpu && self.from + self.bytes == from && self.to + self.bytes == to
+    }
 }
 
 /// See the top of this file. Streams belong to the context that was current when they were made.
@@ -48,18 +56,15 @@ impl Streams {
 
     /// Copies `bytes` to the room of GPU `to` at `target`, now or with the next ones.
     pub(crate) fn copy(&mut self, to: usize, from: u64, target: u64, bytes: u64) -> Result<()> {
-        let stream = usize::from(to != self.own);
         if let Some(p) = &mut self.pending
-            && p.stream == stream
-            && p.from + p.bytes == from
-            && p.to + p.bytes == target
+            && p.goes_on(to, from, target)
         {
             p.bytes += bytes;
             return Ok(());
         }
         self.flush()?;
         self.pending = Some(Pending {
-            stream,
+            gpu: to,
             from,
             to: target,
             bytes,
@@ -72,8 +77,9 @@ impl Streams {
         let Some(p) = self.pending.take() else {
             return Ok(());
         };
+        let stream = self.streams[usize::from(p.gpu != self.own)];
         self.driver
-            .copy(p.to, p.from, p.bytes, self.streams[p.stream])
+            .copy(p.to, p.from, p.bytes, stream)
             .map_err(AppError::device("copy on the device"))
     }
 
@@ -87,5 +93,24 @@ impl Streams {
             .into_iter()
             .collect::<std::result::Result<(), _>>()
             .map_err(AppError::device("copy on the device"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_joined_within_one_room_only() {
+        let pending = Pending {
+            gpu: 1,
+            from: 0x1000,
+            to: 0x9000,
+            bytes: 0x200,
+        };
+        assert!(pending.goes_on(1, 0x1200, 0x9200));
+        assert!(!pending.goes_on(2, 0x1200, 0x9200), "another GPU's room");
+        assert!(!pending.goes_on(1, 0x1200, 0x9400));
+        assert!(!pending.goes_on(1, 0x1400, 0x9200));
     }
 }

@@ -135,16 +135,16 @@ def protocols(folder):
         yield f"{name}: stalled by the GPU's state", case["first_gpu_stall_s"]["all"] * 1e3, "<=", limit, "ms"
         speed = seen["usual_step_us"] / seen["median_step_during_us"]
         yield f"{name}: the program's speed meanwhile", speed, ">=", 0.95, "of its own"
-        phases = {it["name"]: it["seconds"] for it in told["phases"]}
-        behind = phases["ahead" if name == "recopy" else "capture"]
-        yield f"{name}: rate behind the program", told["device"]["written_bytes"] / behind / GB, ">=", 45, "GB/s"
+        device = told["device"]
+        copied = device["stall"]["copying_seconds"]
+        yield f"{name}: copied behind the program", device["written_bytes"] / copied / GB, ">=", 45, "GB/s"
 
 
 def order(folder):
     rows = {row["order"]: row for row in rows_of(folder, "order", "restore.csv")}
     size = 40 * (1 << 30) / GB
     yield "first kernel after the command", float(rows["profile"]["first_step_ms"]), "<=", 100, "ms"
-    yield "data behind the restored program", float(rows["profile"]["late_gb_s"]), ">=", 50, "GB/s"
+    yield "data behind the restored program", float(rows["profile"]["data_gb_s"]), ">=", 50, "GB/s"
     yield "restore of 40 GiB, all data first", size / float(rows["eager"]["command_ms"]) * 1e3, ">=", 50, "GB/s"
 
 

@@ -3,10 +3,11 @@
 //
 // A piece is cut into leaves of 1 KiB; 128 neighbouring leaves are a tile, which one block of 128
 // threads hashes: a leaf a thread, message blocks staged through shared memory so that global loads
-// are wide and coalesced, then the tile's own tree in shared memory. Pieces of more than one tile
-// are finished by the second kernel. (BLAKE3 specification, sections 2.1 to 2.5: leaf chaining
-// values, parent nodes, the left-complete tree, which pairing level by level with the odd node
-// promoted also gives.)
+// are wide, the next ones under way while the present ones are hashed; then the first levels of the
+// tile's own tree, in which most threads have work. The groups of 8 leaves that come of it are joined
+// by the second kernel, where the threads left idle by the upper levels are few beside all pieces'
+// leaves. (BLAKE3 specification, sections 2.1 to 2.5: leaf chaining values, parent nodes, the
+// left-complete tree, which pairing level by level with the odd node promoted also gives.)
 //
 // Every kernel's last parameter is 1.
 //
@@ -23,8 +24,12 @@ struct Job {
 namespace {
 constexpr uint32_t CHUNK_START = 1, CHUNK_END = 2, PARENT = 4, ROOT = 8;
 constexpr int LEAVES = 128;           // per tile
-constexpr int STEP = 128;             // bytes of each leaf staged at a time
-constexpr int ROW = STEP + 16;        // padded so that 16-byte reads of 8 neighbours hit all banks
+constexpr int LEVELS = 3;             // of the tree that a tile does itself
+constexpr uint32_t GROUP = 1024u << LEVELS;     // bytes of what a tile leaves to be joined
+constexpr int GROUPS = LEAVES >> LEVELS;        // of them in a tile, at most
+constexpr int BLOCKS = 16;            // of 64 bytes in a leaf, staged one at a time
+constexpr int PARTS = 4;              // of 16 bytes in a block
+constexpr int ROW = PARTS + 1;        // padded so that 16-byte reads of 8 neighbours hit all banks
 
 __device__ __constant__ const uint32_t IV[8] = {0x6A09E667u, 0xBB67AE85u, 0x3C6EF372u, 0xA54FF53Au,
                                                 0x510E527Fu, 0x9B05688Cu, 0x1F83D9ABu, 0x5BE0CD19u};
@@ -91,10 +96,10 @@ __device__ __forceinline__ void parent(uint32_t out[8], const uint32_t *left, co
     compress(out, m, 0, 64, PARENT | flags, one);
 }
 
-// Reduces `n` chaining values in shared memory to one, in place, pairing neighbours level by level.
+// Joins `n` chaining values by `levels` levels, in place, pairing neighbours; how many are left.
 // `root` says whether the last pairing is the root of the whole piece.
-__device__ void reduce(uint32_t (*cv)[8], uint32_t n, bool root, uint32_t one) {
-    while (n > 1) {
+__device__ uint32_t reduce(uint32_t (*cv)[8], uint32_t n, int levels, bool root, uint32_t one) {
+    for (; n > 1 && levels > 0; levels--) {
         uint32_t pairs = n / 2;
         uint32_t flags = root && n == 2 ? ROOT : 0;
         for (uint32_t base = 0; base < pairs; base += blockDim.x) {
@@ -110,14 +115,49 @@ __device__ void reduce(uint32_t (*cv)[8], uint32_t n, bool root, uint32_t one) {
         __syncthreads();
         n = pairs + (n & 1);
     }
+    return n;
 }
+
+// What lies where of a tile: its 16 bytes by leaf, block and part.
+struct Tile {
+    const uint8_t *data;
+    uint32_t bytes;
+    uint32_t leaf;      // the first of this thread's, the others 32 further on each
+    uint32_t part;
+
+    // This thread's share of every leaf's block number `block`; zeros beyond the tile's end.
+    __device__ __forceinline__ void fetch(uint4 words[PARTS], uint32_t block) const {
+        if (bytes == LEAVES * 1024u) {
+            const uint4 *from = reinterpret_cast<const uint4 *>(data + leaf * 1024u + block * 64 + part * 16);
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) words[p] = from[p * (32 * 1024 / 16)];
+            return;
+        }
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            uint32_t at = (p * 32 + leaf) * 1024u + block * 64 + part * 16;
+            uint4 word = make_uint4(0, 0, 0, 0);
+            if (at < bytes) {
+                word = *reinterpret_cast<const uint4 *>(data + at);
+                uint32_t left = bytes - at;
+                if (left < 16) word = first_bytes(word, left);
+            }
+            words[p] = word;
+        }
+    }
+
+    __device__ __forceinline__ void put(uint4 *stage, const uint4 words[PARTS]) const {
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) stage[(p * 32 + leaf) * ROW + part] = words[p];
+    }
+};
 } // namespace
 
-// Grid: one block of 128 threads per tile. Writes the chaining value of tile t to tiles[8t..8t+8];
-// for a piece of one tile that is its digest.
+// Grid: one block of 128 threads per tile. Writes the chaining values of the groups of tile t to
+// groups[128t..]; for a piece of one group that is its digest.
 extern "C" __global__ void __launch_bounds__(LEAVES)
-fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *tiles, uint32_t one) {
-    __shared__ alignas(16) uint8_t stage[LEAVES * ROW];
+fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *groups, uint32_t one) {
+    __shared__ uint4 stage[2][LEAVES * ROW];
     __shared__ uint32_t cvs[LEAVES][8];
     const uint32_t tile = blockIdx.x, lane = threadIdx.x;
 
@@ -132,9 +172,9 @@ fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *tiles, uint3
     const uint32_t tile_start = tile_in_job * (LEAVES * 1024u);
     const uint32_t in_tile = min(job.bytes - tile_start, LEAVES * 1024u);
     const uint32_t leaves = in_tile == 0 ? 1 : (in_tile + 1023) / 1024;
-    const uint8_t *data = reinterpret_cast<const uint8_t *>(job.address) + tile_start;
+    const Tile source = {reinterpret_cast<const uint8_t *>(job.address) + tile_start, in_tile, lane / PARTS,
+                         lane % PARTS};
     const bool single_leaf = job.bytes <= 1024;
-    const bool root = job.bytes <= LEAVES * 1024u;
 
     const uint32_t mine = lane < leaves ? min(in_tile - lane * 1024u, 1024u) : 0;
     const uint32_t blocks = mine == 0 ? 1 : (mine + 63) / 64;
@@ -143,59 +183,50 @@ fermata_blake3_tiles(const Job *jobs, uint32_t job_count, uint32_t *tiles, uint3
 #pragma unroll
     for (int i = 0; i < 8; i++) cv[i] = IV[i];
 
-    for (uint32_t step = 0; step < 1024; step += STEP) {
-        // Eight threads fetch the 128 bytes of one leaf; sixteen leaves a pass.
+    uint4 words[PARTS];
+    source.fetch(words, 0);
+    source.put(stage[0], words);
+    __syncthreads();
+    // Not unrolled: one round of it is as much code as the instruction caches hold.
+#pragma unroll 1
+    for (uint32_t block = 0; block < BLOCKS; block++) {
+        if (block + 1 < BLOCKS) source.fetch(words, block + 1);
+        const uint4 *row = stage[block & 1] + lane * ROW;
+        uint32_t m[16];
 #pragma unroll
-        for (uint32_t pass = 0; pass < LEAVES / 16; pass++) {
-            uint32_t leaf = pass * 16 + lane / 8, part = (lane % 8) * 16;
-            uint32_t at = leaf * 1024u + step + part;
-            uint4 word = make_uint4(0, 0, 0, 0);
-            if (at < in_tile) {
-                word = *reinterpret_cast<const uint4 *>(data + at);
-                uint32_t left = in_tile - at;
-                if (left < 16) word = first_bytes(word, left);
-            }
-            *reinterpret_cast<uint4 *>(stage + leaf * ROW + part) = word;
+        for (int k = 0; k < PARTS; k++) {
+            uint4 w = row[k];
+            m[4 * k] = w.x;
+            m[4 * k + 1] = w.y;
+            m[4 * k + 2] = w.z;
+            m[4 * k + 3] = w.w;
         }
-        __syncthreads();
-#pragma unroll
-        for (uint32_t half = 0; half < STEP; half += 64) {
-            uint32_t block = (step + half) / 64;
-            uint32_t m[16];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                uint4 w = *reinterpret_cast<const uint4 *>(stage + lane * ROW + half + 16 * k);
-                m[4 * k] = w.x;
-                m[4 * k + 1] = w.y;
-                m[4 * k + 2] = w.z;
-                m[4 * k + 3] = w.w;
-            }
-            if (lane < leaves && block < blocks) {
-                bool last = block + 1 == blocks;
-                uint32_t len = last ? mine - block * 64 : 64;
-                uint32_t flags = (block == 0 ? CHUNK_START : 0) | (last ? CHUNK_END : 0) |
-                                 (last && single_leaf ? ROOT : 0);
-                compress(cv, m, counter, len, flags, one);
-            }
+        if (lane < leaves && block < blocks) {
+            bool last = block + 1 == blocks;
+            uint32_t len = last ? mine - block * 64 : 64;
+            uint32_t flags = (block == 0 ? CHUNK_START : 0) | (last ? CHUNK_END : 0) |
+                             (last && single_leaf ? ROOT : 0);
+            compress(cv, m, counter, len, flags, one);
         }
+        // The other half was last read before the last barrier.
+        if (block + 1 < BLOCKS) source.put(stage[(block + 1) & 1], words);
         __syncthreads();
     }
 #pragma unroll
     for (int k = 0; k < 8; k++) cvs[lane][k] = cv[k];
     __syncthreads();
-    reduce(cvs, leaves, root, one);
-    if (lane < 8) tiles[size_t(tile) * 8 + lane] = cvs[0][lane];
+    const uint32_t left = reduce(cvs, leaves, LEVELS, job.bytes <= GROUP, one);
+    for (uint32_t i = lane; i < left * 8; i += LEAVES) groups[size_t(tile) * (GROUPS * 8) + i] = cvs[i / 8][i % 8];
 }
 
-// Grid: one block of 128 threads per job. Joins a piece's tiles (at most 2^15) into its digest:
-// digests[8i..8i+8]. Works in place on the tiles' own memory.
+// Grid: one block of 128 threads per job. Joins a piece's groups (at most 2^19) into its digest:
+// digests[8i..8i+8]. Works in place on the groups' own memory.
 extern "C" __global__ void __launch_bounds__(LEAVES)
-fermata_blake3_roots(const Job *jobs, uint32_t job_count, uint32_t *tiles, uint32_t *digests,
+fermata_blake3_roots(const Job *jobs, uint32_t job_count, uint32_t *groups, uint32_t *digests,
                      uint32_t one) {
     const Job job = jobs[blockIdx.x];
-    const uint32_t count = job.bytes == 0 ? 1 : (job.bytes + LEAVES * 1024u - 1) / (LEAVES * 1024u);
-    uint32_t(*cv)[8] = reinterpret_cast<uint32_t(*)[8]>(tiles + size_t(job.first_tile) * 8);
-    if (count > 1) reduce(cv, count, true, one);
-    __syncthreads();
+    const uint32_t count = job.bytes == 0 ? 1 : (job.bytes - 1) / GROUP + 1;
+    uint32_t(*cv)[8] = reinterpret_cast<uint32_t(*)[8]>(groups + size_t(job.first_tile) * (GROUPS * 8));
+    reduce(cv, count, 32, true, one);
     if (threadIdx.x < 8) digests[size_t(blockIdx.x) * 8 + threadIdx.x] = cv[0][threadIdx.x];
 }

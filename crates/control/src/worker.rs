@@ -459,6 +459,9 @@ pub struct Stall {
     pub pool_bytes: u64,
     /// Operations that may touch more than could be foreseen.
     pub incomplete: u64,
+    /// Seconds until everything had been copied.
+    #[serde(default)]
+    pub copying_seconds: f64,
 }
 
 /// A failed request.

@@ -210,6 +210,7 @@ impl Account {
                 isolated_bytes: stall.isolated_bytes,
                 pool_bytes: stall.pool_bytes,
                 incomplete: stall.incomplete,
+                copying_seconds: stall.copying.as_secs_f64(),
             },
             validation: control::Validation {
                 by: match vouched.by {

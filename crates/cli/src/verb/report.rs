@@ -269,6 +269,7 @@ fn facts(m: &Manifest) -> Vec<(&'static str, String)> {
                 units::bytes(t.host_bytes)
             ),
         ),
+        ("copied behind it in", units::seconds(s.copying_seconds)),
         (
             "copied aside",
             format!(

@@ -121,6 +121,7 @@ pub(super) fn describe(
             isolated_bytes: device.stall.isolated_bytes,
             pool_bytes: device.stall.pool_bytes,
             incomplete: device.stall.incomplete,
+            copying_seconds: device.stall.copying_seconds,
             overtaken: parts.overtaken,
         },
         validation: ValidationRecord {

@@ -6,6 +6,7 @@
 
 mod scratch;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +25,11 @@ pub const LONGEST_PIECE: u64 = 1 << 31;
 
 const BLAKE3: &[u8] = include_bytes!("../../../../kernels/blake3.ptx");
 const CHANGE: &[u8] = include_bytes!("../../../../kernels/change.ptx");
-/// Bytes of a tile of the BLAKE3 kernel.
+/// Bytes of a tile of the BLAKE3 kernel, and of what it leaves to be joined: 16 values of 32 bytes.
 const TILE: u64 = 128 * 1024;
+const TILE_RESULT: usize = 512;
+/// Tiles that are hashed with one launch, 8 GiB: 32 MiB of scratch memory, whatever the pieces are.
+const BATCH: u64 = if cfg!(test) { 4 } else { 1 << 16 };
 const THREADS: u32 = 128;
 const CHANGE_THREADS: u32 = 256;
 /// A job as the kernels read it: BLAKE3's is 16 bytes, the change hash's 24.
@@ -90,37 +94,40 @@ impl Hasher {
         if pieces.is_empty() {
             return Ok(Vec::new());
         }
+        let batches = batches(pieces)?;
         let mut jobs = Vec::with_capacity(pieces.len() * BLAKE3_JOB);
-        let mut tiles = 0u64;
-        for &(address, bytes) in pieces {
-            if bytes > LONGEST_PIECE {
-                return Err(invalid("a piece is longer than 2 GiB"));
+        for batch in &batches {
+            let mut tile = 0u32;
+            for (address, bytes) in &pieces[batch.pieces.clone()] {
+                jobs.extend_from_slice(&address.to_le_bytes());
+                jobs.extend_from_slice(&(*bytes as u32).to_le_bytes());
+                jobs.extend_from_slice(&tile.to_le_bytes());
+                tile += tiles(*bytes) as u32;
             }
-            jobs.extend_from_slice(&address.to_le_bytes());
-            jobs.extend_from_slice(&(bytes as u32).to_le_bytes());
-            jobs.extend_from_slice(&(tiles as u32).to_le_bytes());
-            tiles += bytes.div_ceil(TILE).max(1);
         }
-        let grid = u32::try_from(tiles).map_err(|_| invalid("the pieces are too many"))?;
-        let count = pieces.len() as u32;
+        let most = batches.iter().map(|it| it.tiles as usize).max();
+        let groups = most.unwrap_or(0) * TILE_RESULT;
         let digest_bytes = pieces.len() * 32;
-        let [job_at, tiles_at, digests_at] =
-            self.scratch
-                .place([jobs.len(), tiles as usize * 32, digest_bytes])?;
-        self.driver.copy_from_slice(job_at, &jobs, self.stream)?;
-        let params = Params::new()
-            .address(job_at)
-            .word(count)
-            .address(tiles_at)
-            .word(1);
-        self.launch(self.tiles, grid, THREADS, 0, &params)?;
-        let params = Params::new()
-            .address(job_at)
-            .word(count)
-            .address(tiles_at)
-            .address(digests_at)
-            .word(1);
-        self.launch(self.roots, count, THREADS, 0, &params)?;
+        let [jobs_at, groups_at, digests_at] =
+            self.scratch.place([jobs.len(), groups, digest_bytes])?;
+        self.driver.copy_from_slice(jobs_at, &jobs, self.stream)?;
+        for batch in &batches {
+            let (first, count) = (batch.pieces.start as u64, batch.pieces.len() as u32);
+            let job_at = jobs_at + first * BLAKE3_JOB as u64;
+            let params = Params::new()
+                .address(job_at)
+                .word(count)
+                .address(groups_at)
+                .word(1);
+            self.launch(self.tiles, batch.tiles, THREADS, 0, &params)?;
+            let params = Params::new()
+                .address(job_at)
+                .word(count)
+                .address(groups_at)
+                .address(digests_at + first * 32)
+                .word(1);
+            self.launch(self.roots, count, THREADS, 0, &params)?;
+        }
         self.fetch(digests_at, pieces.len())
     }
 
@@ -229,6 +236,39 @@ impl Hasher {
     }
 }
 
+/// Neighbouring pieces that one launch hashes.
+#[derive(Debug, PartialEq, Eq)]
+struct Batch {
+    pieces: Range<usize>,
+    tiles: u32,
+}
+
+fn tiles(bytes: u64) -> u64 {
+    bytes.div_ceil(TILE).max(1)
+}
+
+/// All pieces, in batches of [`BATCH`] tiles, or of one piece that has more.
+fn batches(pieces: &[Piece]) -> Result<Vec<Batch>> {
+    let mut all: Vec<Batch> = Vec::new();
+    for (index, (_, bytes)) in pieces.iter().enumerate() {
+        if *bytes > LONGEST_PIECE {
+            return Err(invalid("a piece is longer than 2 GiB"));
+        }
+        let more = tiles(*bytes);
+        match all.last_mut() {
+            Some(last) if u64::from(last.tiles) + more <= BATCH => {
+                last.pieces.end = index + 1;
+                last.tiles += more as u32;
+            }
+            _ => all.push(Batch {
+                pieces: index..index + 1,
+                tiles: more as u32,
+            }),
+        }
+    }
+    Ok(all)
+}
+
 fn invalid(what: &str) -> DriverError {
     let code = fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
     DriverError {
@@ -287,6 +327,22 @@ pub fn change_hash(block: &[u8], key: &[u8; CHANGE_KEY_BYTES]) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_hashed_in_batches_of_bounded_size() {
+        let of = |lengths: &[u64]| {
+            let pieces: Vec<Piece> = lengths.iter().map(|bytes| (0, *bytes)).collect();
+            batches(&pieces).map(|all| {
+                let all = all.into_iter();
+                all.map(|it| (it.pieces, it.tiles)).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(of(&[]), Ok(vec![]));
+        let lengths = [0, TILE, 2 * TILE, 1, 9 * TILE, TILE + 1];
+        let found = [(0..3, 4), (3..4, 1), (4..5, 9), (5..6, 2)];
+        assert_eq!(of(&lengths), Ok(found.to_vec()));
+        assert!(of(&[1, LONGEST_PIECE + 1]).is_err());
+    }
 
     #[test]
     fn one_changed_bit_anywhere_changes_the_hash() {

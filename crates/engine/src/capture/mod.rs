@@ -88,6 +88,8 @@ pub struct Stall {
     pub pool_bytes: u64,
     /// Operations that may touch more than could be foreseen.
     pub incomplete: u64,
+    /// How long the copying took; what has been copied is hashed and checked behind it.
+    pub copying: Duration,
 }
 
 /// What an image is made of.
@@ -403,7 +405,12 @@ fn launch(
     let own = Arc::clone(&shared);
     let thread = std::thread::Builder::new()
         .name("capture".to_owned())
-        .spawn(move || end(&own, conductor.run(), finish));
+        .spawn(move || {
+            let begun = Instant::now();
+            let sink = conductor.run();
+            own.inner.lock().stall.copying = begun.elapsed();
+            end(&own, sink, finish)
+        });
     match thread {
         Ok(thread) => {
             let capture = Capture {

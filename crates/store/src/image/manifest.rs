@@ -160,6 +160,8 @@ pub struct StallRecord {
     pub pool_bytes: u64,
     /// Operations that may have touched more than could be foreseen.
     pub incomplete: u64,
+    /// Seconds until everything had been copied.
+    pub copying_seconds: f64,
     /// Buffers written before their copy though nobody had foreseen it; a stop has taken them.
     pub overtaken: u64,
 }

@@ -49,7 +49,7 @@ thread_local! {
 }
 
 /// Calls `act` with the context that is current to the thread.
-#[inline]
+#[inline(always)]
 pub fn with_current<T>(act: impl FnOnce(&Arc<Context>) -> Result<T>) -> Result<T> {
     STACK.with_borrow(|stack| {
         let context = stack.last().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
@@ -108,6 +108,7 @@ impl Context {
     }
 
     /// Whether it has not been destroyed.
+    #[inline]
     pub fn check(&self) -> Result {
         if self.alive.load(Ordering::Acquire) {
             Ok(())

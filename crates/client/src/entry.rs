@@ -14,6 +14,7 @@ pub type Result<T = ()> = core::result::Result<T, CUresult>;
 
 /// Runs the body of an exported function. Nothing unwinds out of it, and the thread does not leave or
 /// enter it while the session is stopped.
+#[inline]
 pub fn call(body: impl FnOnce() -> Result) -> CUresult {
     if fork::is_orphan() {
         return CUDA_ERROR_NOT_INITIALIZED;

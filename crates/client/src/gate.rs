@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fenc
 
 use rustix::thread::futex;
 
-use crate::{alloc, exact};
+use crate::{alloc, exact, recent};
 
 /// `GATE`: threads pass.
 const OPEN: u32 = 0;
@@ -51,6 +51,7 @@ struct Own(&'static Record);
 impl Drop for Own {
     fn drop(&mut self) {
         KNOWN.set(None);
+        recent::let_go();
         self.0.tid.store(0, Ordering::Release);
     }
 }

@@ -3,18 +3,21 @@
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
-use fermata_abi::op::{Launch, LaunchAttribute, StreamRef};
+use fermata_abi::op::{Handle, Launch, LaunchAttribute, Op, StreamRef};
 use fermata_abi::sys::driver::{
     CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT, CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT,
     CU_LAUNCH_PARAM_END_AS_INT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
 };
 
+use fermata_wire::BareLaunch;
+
 use crate::entry::Result;
 use crate::link;
 use crate::module::Function;
 
-/// Parameter blocks up to this size are packed on the stack.
-const SMALL: usize = 256;
+/// Parameter blocks up to this size are packed on the stack, most of them into few bytes that are zeroed first.
+const SMALL: usize = 512;
+const TINY: usize = 64;
 /// The largest parameter block of any device.
 const LARGEST: usize = 32764;
 
@@ -43,38 +46,44 @@ pub struct Shape {
 /// # Safety
 /// `params` is null or an array of one pointer per parameter, each to as many bytes as the parameter
 /// has; `extra` is null or a list as `cuLaunchKernel` describes it.
+#[inline(always)]
 pub unsafe fn with_params<T>(
     function: &Function,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
     act: impl FnOnce(&[u8]) -> Result<T>,
 ) -> Result<T> {
-    if !params.is_null() {
-        if function.params_size <= SMALL {
-            let mut block = [0; SMALL];
-            // SAFETY: the caller's promise is handed on.
-            unsafe { pack(function, params, &mut block[..function.params_size]) }?;
-            return act(&block[..function.params_size]);
-        }
-        let mut block = vec![0; function.params_size];
+    let (mut tiny, mut small, mut large);
+    let block = if !params.is_null() {
+        let size = function.params_size;
+        let block: &mut [u8] = if size <= TINY {
+            tiny = [0; TINY];
+            &mut tiny[..size]
+        } else if size <= SMALL {
+            small = [0; SMALL];
+            &mut small[..size]
+        } else {
+            large = vec![0; size];
+            &mut large
+        };
+        // SAFETY: the caller's promise is handed on.
+        unsafe { pack(function, params, block) }?;
+        block
+    } else if !extra.is_null() {
         // SAFETY: as above.
-        unsafe { pack(function, params, &mut block) }?;
-        return act(&block);
-    }
-    if !extra.is_null() {
-        // SAFETY: as above.
-        return act(unsafe { buffer(extra) }?);
-    }
-    if function.params.is_empty() {
-        act(&[])
+        unsafe { buffer(extra) }?
+    } else if function.params.is_empty() {
+        &[]
     } else {
-        Err(CUDA_ERROR_INVALID_VALUE)
-    }
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    };
+    // In one place: what follows is to become part of the caller.
+    act(block)
 }
 
 /// # Safety
 /// As [`with_params`], `params` not null.
-#[inline]
+#[inline(always)]
 unsafe fn pack(function: &Function, params: *mut *mut c_void, block: &mut [u8]) -> Result {
     for (n, &(offset, size)) in function.params.iter().enumerate() {
         // SAFETY: the array has a pointer for each parameter.
@@ -140,7 +149,7 @@ unsafe fn buffer<'a>(extra: *mut *mut c_void) -> Result<&'a [u8]> {
 ///
 /// # Errors
 /// As the driver's: a dimension or the shared memory out of range, or too many threads for the registers.
-#[inline]
+#[inline(always)]
 pub fn check(function: &Function, shape: &Shape) -> Result {
     let within =
         |sizes: [u32; 3], most: [u32; 3]| (0..3).all(|n| sizes[n].wrapping_sub(1) < most[n]);
@@ -164,12 +173,12 @@ pub fn check(function: &Function, shape: &Shape) -> Result {
 }
 
 /// Issues a launch.
-#[inline]
+#[inline(always)]
 pub fn launch(
     function: &Function,
     shape: Shape,
     params: &[u8],
-    attributes: Vec<LaunchAttribute<'_>>,
+    attributes: &[LaunchAttribute<'_>],
     stream: StreamRef,
 ) -> Result {
     let Shape {
@@ -178,15 +187,38 @@ pub fn launch(
         shared,
         cooperative,
     } = shape;
-    let function = function.handle;
-    let launch = Launch {
-        function,
+    let bare = BareLaunch {
+        function: function.handle,
         grid,
         block,
         shared,
         cooperative,
         params,
-        attributes,
+        stream,
     };
-    link::post_launch(launch, stream)
+    if attributes.is_empty() && link::try_launch(&bare)? {
+        return Ok(());
+    }
+    launch_any(function.handle, shape, params, attributes, stream)
+}
+
+/// The ordinary way of a launch.
+#[cold]
+fn launch_any(
+    function: Handle,
+    shape: Shape,
+    params: &[u8],
+    attributes: &[LaunchAttribute<'_>],
+    stream: StreamRef,
+) -> Result {
+    let launch = Launch {
+        function,
+        grid: shape.grid,
+        block: shape.block,
+        shared: shape.shared,
+        cooperative: shape.cooperative,
+        params,
+        attributes: attributes.to_vec(),
+    };
+    link::post(&Op::Launch { launch, stream })
 }

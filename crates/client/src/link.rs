@@ -6,12 +6,12 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 
-use fermata_abi::op::{Handle, Launch, Op, Reply, ReplyBody, StreamRef};
+use fermata_abi::op::{Handle, Op, Reply, ReplyBody};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
     CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS,
 };
-use fermata_wire::{Producer, Side, Staged, WireError};
+use fermata_wire::{BareLaunch, Producer, Side, Staged, WireError};
 
 use crate::entry::Result;
 use crate::{fault, notice};
@@ -21,6 +21,9 @@ static FAILED: AtomicU32 = AtomicU32::new(CUDA_SUCCESS);
 
 /// Results after which a context is of no more use: the first one is explained.
 const FAULTS: std::ops::RangeInclusive<u32> = CUDA_ERROR_ILLEGAL_ADDRESS..=CUDA_ERROR_LAUNCH_FAILED;
+
+/// Bytes of most answers.
+const SHORT: usize = 64;
 
 /// Ring and side socket.
 #[derive(Debug)]
@@ -83,18 +86,16 @@ pub fn post(op: &Op<'_>) -> Result {
     current()?.producer.post(op).map_err(|error| lost(&error))
 }
 
-/// Sends a launch.
-#[inline]
-pub fn post_launch(launch: Launch<'_>, stream: StreamRef) -> Result {
-    current()?
-        .producer
-        .post_launch(launch, stream)
-        .map_err(|error| lost(&error))
+/// Sends a launch the short way; false if it has to be posted as any operation.
+#[inline(always)]
+pub fn try_launch(launch: &BareLaunch<'_>) -> Result<bool> {
+    Ok(current()?.producer.try_launch(launch))
 }
 
 /// Sends an operation and waits for its answer; a status other than success is the error.
 pub fn ask<T>(op: &Op<'_>, take: impl FnOnce(ReplyBody<'_>) -> Result<T>) -> Result<T> {
-    let mut buffer = Vec::new();
+    // Made while the worker is at work anyway: the answer is then read without delay.
+    let mut buffer = Vec::with_capacity(SHORT);
     let reply = current()?
         .producer
         .ask(op, &mut buffer)

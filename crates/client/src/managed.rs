@@ -119,11 +119,17 @@ impl Managed {
 }
 
 /// Before work that may use the variables goes into a stream.
-#[inline]
+#[inline(always)]
 pub fn before_work(session: &Session, stream: StreamRef) -> Result {
-    if !ANY.load(Ordering::Acquire) {
-        return Ok(());
+    if ANY.load(Ordering::Acquire) {
+        push_all(session, stream)
+    } else {
+        Ok(())
     }
+}
+
+#[cold]
+fn push_all(session: &Session, stream: StreamRef) -> Result {
     let mut variables = session.managed.0.lock();
     let mut here = variables
         .iter_mut()
@@ -134,9 +140,15 @@ pub fn before_work(session: &Session, stream: StreamRef) -> Result {
 /// After the program has waited for work.
 #[inline]
 pub fn after_wait(session: &Session) -> Result {
-    if !ANY.load(Ordering::Acquire) {
-        return Ok(());
+    if ANY.load(Ordering::Acquire) {
+        fetch_all(session)
+    } else {
+        Ok(())
     }
+}
+
+#[cold]
+fn fetch_all(session: &Session) -> Result {
     session
         .managed
         .0

@@ -222,11 +222,11 @@ impl Modules {
 
     /// Calls `act` with the current context and, in it, the function behind a `CUfunction`, which may also
     /// be a `CUkernel`.
-    #[inline]
+    #[inline(always)]
     pub fn with_launchable<T>(
         &self,
         handle: Handle,
-        act: impl Fn(&Arc<Context>, &Function) -> Result<T>,
+        act: impl FnOnce(&Arc<Context>, &Function) -> Result<T>,
     ) -> Result<T> {
         with_current(|context| {
             let found = |function: &Function| act(context, function);

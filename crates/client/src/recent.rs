@@ -7,10 +7,12 @@
 //! Whatever takes a function, a kernel or a stream away moves the epoch, and so empties every table.
 
 use std::cell::{Cell, RefCell};
+use std::mem::{ManuallyDrop, replace};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fermata_abi::op::{Handle, StreamRef};
+use fermata_abi::sys::driver::CUDA_ERROR_UNKNOWN;
 
 use crate::context::Context;
 use crate::entry::Result;
@@ -35,11 +37,14 @@ const NOBODY: Key = Key {
     context: 0,
 };
 
-struct Functions([(Key, Option<Arc<Function>>); PLACES]);
+type Functions = [(Key, Option<Arc<Function>>); PLACES];
+
+const NO_FUNCTIONS: Functions = [const { (NOBODY, None) }; PLACES];
 
 thread_local! {
-    static FUNCTIONS: RefCell<Functions> =
-        const { RefCell::new(Functions([const { (NOBODY, None) }; PLACES])) };
+    /// Without a destructor, so that it is there as long as the thread; see [`let_go`].
+    static FUNCTIONS: ManuallyDrop<RefCell<Functions>> =
+        const { ManuallyDrop::new(RefCell::new(NO_FUNCTIONS)) };
     static STREAMS: [Cell<(Key, StreamRef)>; PLACES] =
         const { [const { Cell::new((NOBODY, StreamRef { context: 0, stream: 0 })) }; PLACES] };
 }
@@ -63,35 +68,35 @@ fn place(handle: Handle) -> usize {
     (handle >> 4) as usize % PLACES
 }
 
+/// The thread ends: what it has launched need not stay for it.
+pub fn let_go() {
+    let known = FUNCTIONS.with(|table| {
+        table
+            .try_borrow_mut()
+            .map(|mut it| replace(&mut *it, NO_FUNCTIONS))
+    });
+    drop(known);
+}
+
 /// Calls `act` with the function behind a handle, which `find` looks up if the thread does not know it.
-#[inline]
+#[inline(always)]
 pub fn with_function<T>(
     handle: Handle,
     context: &Arc<Context>,
-    find: impl Fn() -> Result<Arc<Function>>,
-    act: impl Fn(&Function) -> Result<T>,
+    find: impl FnOnce() -> Result<Arc<Function>>,
+    act: impl FnOnce(&Function) -> Result<T>,
 ) -> Result<T> {
     let key = key(handle, context.handle);
-    let known = FUNCTIONS.try_with(|table| {
-        let Ok(table) = table.try_borrow() else {
-            return None;
-        };
-        match &table.0[place(handle)] {
-            (found, Some(function)) if *found == key => Some(act(function)),
-            _ => None,
+    FUNCTIONS.with(|table| {
+        if table.borrow()[place(handle)].0 != key {
+            let function = find()?;
+            table.borrow_mut()[place(handle)] = (key, Some(function));
         }
-    });
-    if let Ok(Some(result)) = known {
-        return result;
-    }
-    let function = find()?;
-    // A thread at its end has no table any more.
-    let _ = FUNCTIONS.try_with(|table| {
-        if let Ok(mut table) = table.try_borrow_mut() {
-            table.0[place(handle)] = (key, Some(function.clone()));
+        match &table.borrow()[place(handle)].1 {
+            Some(function) => act(function),
+            None => Err(CUDA_ERROR_UNKNOWN),
         }
-    });
-    act(&function)
+    })
 }
 
 /// What operations call the stream behind a handle.

@@ -115,7 +115,7 @@ impl Streams {
     }
 
     /// As [`Streams::resolve`], for a caller who has looked up the current context already.
-    #[inline]
+    #[inline(always)]
     pub fn resolve_in(&self, context: &Arc<Context>, stream: CUstream) -> Result<StreamRef> {
         match handles::of(stream) {
             0 | STREAM_LEGACY => Ok(legacy(context)),
@@ -181,6 +181,7 @@ impl Stream {
 }
 
 /// The legacy default stream of a context.
+#[inline]
 pub fn legacy(context: &Context) -> StreamRef {
     StreamRef {
         context: context.handle,

@@ -56,15 +56,16 @@ pub fn ready() -> Result<&'static Calls> {
 ///
 /// # Errors
 /// Those of [`ready`] and of `act`.
-#[inline]
+#[inline(always)]
 pub fn with_ready(act: impl Fn(&'static Calls) -> Result) -> Result {
-    if READY_AT.get() == u64::from(RESETS.load(Ordering::Acquire)) + 1 {
-        match act(driver::get()?) {
-            Err(Error::INVALID_CONTEXT) => {}
+    let mut lately = READY_AT.get() == u64::from(RESETS.load(Ordering::Acquire)) + 1;
+    loop {
+        // Called in one place: what it does is to become part of the caller.
+        match act(if lately { driver::get()? } else { ready()? }) {
+            Err(Error::INVALID_CONTEXT) if lately => lately = false,
             other => return other,
         }
     }
-    act(ready()?)
 }
 
 /// Makes `ordinal` the calling thread's device and its primary context current.

@@ -29,11 +29,20 @@ impl Error {
     /// The driver's answer as a runtime result.
     ///
     /// Both APIs number their errors alike; what the runtime has no name for becomes "unknown".
+    #[inline]
     pub fn check(result: CUresult) -> Result {
-        match result {
-            0 => Ok(()),
-            code if crate::api::error::name(code).is_some() => Err(Error(code)),
-            _ => Err(Error(sys::cudaErrorUnknown)),
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(Self::of(result))
+        }
+    }
+
+    #[cold]
+    fn of(code: CUresult) -> Self {
+        match crate::api::error::name(code) {
+            Some(_) => Self(code),
+            None => Self(sys::cudaErrorUnknown),
         }
     }
 }
@@ -46,6 +55,7 @@ thread_local! {
 }
 
 /// Runs an export's body, keeps panics inside, and records what went wrong.
+#[inline]
 pub fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => sys::cudaSuccess,
@@ -55,6 +65,7 @@ pub fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
 }
 
 /// Makes `error` the thread's last one.
+#[cold]
 pub fn record(error: Error) -> cudaError_t {
     LAST.set(error.0);
     error.0

@@ -36,7 +36,7 @@ fn layout_error(error: LayoutError) -> MemoryError {
         LayoutError::Full(size) => MemoryError::Driver(DriverError {
             call: "cuMemAlloc",
             code: cu::CUDA_ERROR_OUT_OF_MEMORY,
-            name: format!("no room for {size} bytes in the device's address range"),
+            name: format!("no room for {size} bytes in the device's address range").into(),
         }),
         LayoutError::Unknown(address) => MemoryError::Invalid {
             address,

@@ -1,5 +1,6 @@
 //! What can go wrong between us and the driver.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use fermata_abi::sys::driver::CUresult;
@@ -13,7 +14,7 @@ pub struct DriverError {
     /// The `CUresult` it returned.
     pub code: CUresult,
     /// The result's name, as the driver gives it.
-    pub name: String,
+    pub name: Cow<'static, str>,
 }
 
 /// Why a driver library cannot be used.

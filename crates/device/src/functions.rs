@@ -104,7 +104,7 @@ macro_rules! functions {
                         return Err(DriverError {
                             call: stringify!($optional),
                             code: CUDA_ERROR_NOT_SUPPORTED,
-                            name: "this driver has no such function".to_owned(),
+                            name: "this driver has no such function".into(),
                         });
                     };
                     // SAFETY: the caller vouches for the pointers.
@@ -117,17 +117,21 @@ macro_rules! functions {
 }
 
 impl Functions {
+    #[inline]
     fn check(&self, call: &'static str, code: CUresult) -> Result<(), DriverError> {
         if code == CUDA_SUCCESS {
             return Ok(());
         }
-        Err(DriverError {
-            call,
-            code,
-            name: self.error_name(code),
-        })
+        // While the device works this is asked again and again: who asks later learns later that it is done.
+        let name = if code == CUDA_ERROR_NOT_READY {
+            "CUDA_ERROR_NOT_READY".into()
+        } else {
+            self.error_name(code).into()
+        };
+        Err(DriverError { call, code, name })
     }
 
+    #[cold]
     fn error_name(&self, code: CUresult) -> String {
         let mut text: *const c_char = std::ptr::null();
         // SAFETY: the driver writes the address of a string of its own, which lives as long as it does.

@@ -99,7 +99,8 @@ impl HostMapping {
                 name: format!(
                     "the device sees host memory {:#x} at {device:#x}",
                     self.address
-                ),
+                )
+                .into(),
             });
         }
         Ok(())

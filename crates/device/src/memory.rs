@@ -33,7 +33,7 @@ impl Driver {
             return Err(crate::DriverError {
                 call: "cuMemAddressReserve",
                 code: cu::CUDA_ERROR_OUT_OF_MEMORY,
-                name: format!("{fixed:#x} is not free"),
+                name: format!("{fixed:#x} is not free").into(),
             });
         }
         Ok(address)

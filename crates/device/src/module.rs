@@ -23,7 +23,7 @@ fn name_of(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| DriverError {
         call: "cuModuleGetFunction",
         code: cu::CUDA_ERROR_NOT_FOUND,
-        name: "a name with a NUL byte".to_owned(),
+        name: "a name with a NUL byte".into(),
     })
 }
 

@@ -79,7 +79,7 @@ impl PinnedPool {
                 Errno::EXIST => cu::CUDA_ERROR_ALREADY_MAPPED,
                 _ => cu::CUDA_ERROR_OUT_OF_MEMORY,
             },
-            name: error.to_string(),
+            name: error.to_string().into(),
         })?;
         let start = start.cast::<u8>();
         // SAFETY: the mapping has `all` bytes, nobody else knows of them yet, and it stays if it is registered.

@@ -35,7 +35,7 @@ impl PinnedWords {
         let start = start.map_err(|error| DriverError {
             call: "cuMemHostRegister",
             code: cu::CUDA_ERROR_OUT_OF_MEMORY,
-            name: format!("no memory for {bytes} bytes: {error}"),
+            name: format!("no memory for {bytes} bytes: {error}").into(),
         })?;
         // SAFETY: the mapping has `bytes` bytes and is never unmapped.
         unsafe {

@@ -21,6 +21,9 @@ use crate::side::Side;
 use crate::wait::{Spin, futex_wake, program_alive, wait_with};
 use crate::{StagedArea, Ticket, WireError};
 
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+
 /// What [`Consumer::next`] found.
 #[derive(Debug)]
 pub enum Event<'a> {
@@ -48,6 +51,8 @@ pub struct Consumer {
     side: Arc<Side>,
     kicked: Arc<AtomicBool>,
     tail: u64,
+    /// The write position as it was seen last: while there is more up to it, its line is left to the producer.
+    seen: u64,
     number: u64,
     buffer: Vec<u8>,
     spin: Spin,
@@ -85,6 +90,7 @@ impl Consumer {
             side,
             kicked: Arc::default(),
             tail: 0,
+            seen: 0,
             number: 0,
             buffer: Vec::new(),
             spin: Spin::new(),
@@ -121,21 +127,28 @@ impl Consumer {
     /// [`WireError::Decode`] if it wrote nonsense. Either way the ring is of no more use.
     pub fn next(&mut self, timeout: Duration) -> Result<Event<'_>, WireError> {
         loop {
-            let head = self.head();
-            if head == self.tail {
-                if !self.sleep(timeout)? {
-                    return Ok(Event::Idle);
+            if self.seen == self.tail {
+                let head = self.head();
+                if head == self.tail {
+                    if !self.sleep(timeout)? {
+                        return Ok(Event::Idle);
+                    }
+                    if self.head() == self.tail {
+                        return Ok(self.nothing_left());
+                    }
+                    continue;
                 }
-                if self.head() == self.tail {
-                    return Ok(self.nothing_left());
-                }
-                continue;
+                self.check_head(head)?;
+                self.seen = head;
             }
-            self.check_head(head)?;
             let at = self.tail & (self.map.layout().ring_bytes - 1);
+            if self.seen.wrapping_sub(self.tail) > LINE - at % LINE {
+                // What reaches into a second line comes together with the first.
+                self.map.prefetch(self.map.layout().ring + at + LINE);
+            }
             let to_end = self.map.layout().ring_bytes - at;
             if to_end < MESSAGE_HEADER {
-                self.advance(to_end, head)?;
+                self.advance(to_end)?;
                 continue;
             }
             let header = self.header(at)?;
@@ -144,7 +157,7 @@ impl Consumer {
                 if span != to_end {
                     return Err(self.malformed("its padding does not end with the ring"));
                 }
-                self.advance(span, head)?;
+                self.advance(span)?;
                 continue;
             }
             if span > to_end {
@@ -155,7 +168,7 @@ impl Consumer {
                 self.map.layout().ring + at + MESSAGE_HEADER,
                 &mut self.buffer,
             );
-            self.advance(span, head)?;
+            self.advance(span)?;
             self.number += 1;
             let decode = |source| WireError::Decode {
                 what: "message",
@@ -253,8 +266,8 @@ impl Consumer {
     }
 
     /// Gives `bytes` of the ring back to the producers.
-    fn advance(&mut self, bytes: u64, head: u64) -> Result<(), WireError> {
-        if bytes > head.wrapping_sub(self.tail) {
+    fn advance(&mut self, bytes: u64) -> Result<(), WireError> {
+        if bytes > self.seen.wrapping_sub(self.tail) {
             return Err(self.malformed("it is longer than what has been written"));
         }
         self.tail += bytes;

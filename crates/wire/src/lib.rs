@@ -26,6 +26,7 @@ mod consumer;
 mod error;
 #[cfg(not(loom))]
 mod launch;
+#[cfg(not(loom))]
 mod layout;
 #[cfg(not(loom))]
 mod message;
@@ -52,6 +53,8 @@ pub use callbacks::CallbackCount;
 pub use consumer::{Consumer, Event, Kicker, Message};
 #[cfg(not(loom))]
 pub use error::WireError;
+#[cfg(not(loom))]
+pub use launch::BareLaunch;
 #[cfg(not(loom))]
 pub use layout::{Config, VERSION};
 #[cfg(not(loom))]

@@ -34,6 +34,7 @@ pub(crate) struct Header {
 
 impl Header {
     /// The header of operation `number`.
+    #[inline]
     pub fn operation(len: u32, ticket: Option<Ticket>, number: u64) -> Self {
         let none = Ticket {
             slot: NO_SLOT,
@@ -130,6 +131,7 @@ impl Header {
 }
 
 /// Bytes a message with a body of `len` takes in the ring.
+#[inline]
 pub(crate) fn span(len: u64) -> u64 {
     (MESSAGE_HEADER + len).next_multiple_of(ALIGN)
 }

@@ -4,15 +4,16 @@
 //! operation is encoded where it will be read, under the lock; a large one before it, and copied in.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::Duration;
 
-use fermata_abi::op::{Launch, Op, Reply, StreamRef};
+use fermata_abi::op::{Op, Reply};
+use parking_lot::Mutex;
 
 use crate::barrier::Light;
 use crate::callbacks;
-use crate::launch;
+use crate::launch::{self, BareLaunch};
 use crate::layout::{
     BARRIER_AT, DOORBELL_AT, HEAD_AT, MESSAGE_HEADER, PEER_ATTACHED, PEER_CLOSED, PROGRAM_AT,
     SPACE_AT, TAIL_AT,
@@ -42,7 +43,6 @@ pub struct Producer {
     slots: Mutex<Slots>,
     staging: StagingPool,
     spin: Spin,
-    sent: AtomicU64,
     barrier: Light,
 }
 
@@ -103,7 +103,6 @@ impl Producer {
                 abandoned: Vec::new(),
             }),
             spin: Spin::new(),
-            sent: AtomicU64::new(0),
             barrier: Light::default(),
         })
     }
@@ -123,16 +122,22 @@ impl Producer {
         self.send(op, None)
     }
 
-    /// Sends a launch, as [`Producer::post`] does, at less cost.
-    ///
-    /// # Errors
-    /// As [`Producer::post`].
-    #[inline]
-    pub fn post_launch(&self, launch: Launch<'_>, stream: StreamRef) -> Result<(), WireError> {
-        if launch.attributes.is_empty() && self.put_launch(&launch, stream) {
-            return Ok(());
+    /// Sends a launch, as [`Producer::post`] does, at less cost; false if it has to go that way, which may wait.
+    #[inline(always)]
+    pub fn try_launch(&self, launch: &BareLaunch<'_>) -> bool {
+        let layout = self.map.layout();
+        let mut ring = self.ring.lock();
+        let Some(at) = self.small_place(&mut ring) else {
+            return false;
+        };
+        let mut room = self.map.window(layout.ring + at + MESSAGE_HEADER, SMALL);
+        if !launch::encode(&mut room, launch) {
+            return false;
         }
-        self.post(&Op::Launch { launch, stream })
+        let header = Header::operation(room.written() as u32, None, ring.number);
+        self.map.write(layout.ring + at, &header.encode());
+        self.publish(&mut ring, span(room.written() as u64));
+        true
     }
 
     /// Sends an operation that is answered, and hands out the waiting for it.
@@ -155,7 +160,7 @@ impl Producer {
         }
         if let Err(error) = self.send(op, Some(ticket)) {
             // Nothing was sent, so nobody will answer.
-            self.slots().free.push(ticket.spare());
+            self.slots.lock().free.push(ticket.spare());
             return Err(error);
         }
         Ok(Pending {
@@ -202,11 +207,6 @@ impl Producer {
         self.staging.bytes()
     }
 
-    /// Operations sent so far.
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-
     /// Whether the worker is still there.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl Producer {
 
     /// Whether a small operation could be sent without waiting for the worker.
     pub fn has_room(&self) -> bool {
-        let Ok(mut ring) = self.ring.try_lock() else {
+        let Some(mut ring) = self.ring.try_lock() else {
             return false;
         };
         let bytes = self.map.layout().ring_bytes;
@@ -255,42 +255,26 @@ impl Producer {
         self.put(&postcard::to_stdvec(op).map_err(encode)?, ticket)
     }
 
-    /// As [`Producer::put_small`], for a launch without attributes.
-    #[inline]
-    fn put_launch(&self, launch: &Launch<'_>, stream: StreamRef) -> bool {
-        let layout = self.map.layout();
+    /// Where in the ring an operation of at most [`SMALL`] bytes goes, if there certainly is room for it.
+    #[inline(always)]
+    fn small_place(&self, ring: &mut Ring) -> Option<u64> {
+        let bytes = self.map.layout().ring_bytes;
         let most = MESSAGE_HEADER + SMALL as u64;
-        let mut ring = self.lock();
         if ring.head >= ring.rewind_at {
-            self.rewind(&mut ring);
+            self.rewind(ring);
         }
-        let at = ring.head & (layout.ring_bytes - 1);
-        if at + most > layout.ring_bytes || ring.head - ring.tail + most > layout.ring_bytes {
-            return false;
-        }
-        let mut room = self.map.window(layout.ring + at + MESSAGE_HEADER, SMALL);
-        if !launch::encode(&mut room, launch, stream) {
-            return false;
-        }
-        let header = Header::operation(room.written() as u32, None, ring.number);
-        self.map.write(layout.ring + at, &header.encode());
-        self.publish(&mut ring, span(room.written() as u64));
-        true
+        let at = ring.head & (bytes - 1);
+        (at + most <= bytes && ring.head - ring.tail + most <= bytes).then_some(at)
     }
 
     /// Encodes straight into the ring, if there certainly is room; else nothing has happened.
     #[inline]
     fn put_small(&self, op: &Op<'_>, ticket: Option<Ticket>) -> Result<bool, WireError> {
         let layout = self.map.layout();
-        let most = MESSAGE_HEADER + SMALL as u64;
-        let mut ring = self.lock();
-        if ring.head >= ring.rewind_at {
-            self.rewind(&mut ring);
-        }
-        let at = ring.head & (layout.ring_bytes - 1);
-        if at + most > layout.ring_bytes || ring.head - ring.tail + most > layout.ring_bytes {
+        let mut ring = self.ring.lock();
+        let Some(at) = self.small_place(&mut ring) else {
             return Ok(false);
-        }
+        };
         let room = self.map.window(layout.ring + at + MESSAGE_HEADER, SMALL);
         let Some(len) = encode(op, room)? else {
             return Ok(false);
@@ -302,34 +286,28 @@ impl Producer {
     }
 
     /// `bytes` more have been written.
-    #[inline]
+    #[inline(always)]
     fn publish(&self, ring: &mut Ring, bytes: u64) {
         ring.head += bytes;
         ring.number += 1;
-        self.map.word64(HEAD_AT).store(ring.head, Ordering::Release);
-        self.sent.store(ring.number, Ordering::Relaxed);
-        let doorbell = self.map.word32(DOORBELL_AT);
-        if self.barrier.is_relieved(self.map.word32(BARRIER_AT)) {
+        self.map
+            .fixed64::<HEAD_AT>()
+            .store(ring.head, Ordering::Release);
+        let doorbell = self.map.fixed32::<DOORBELL_AT>();
+        if self.barrier.is_relieved(self.map.fixed32::<BARRIER_AT>()) {
             // The consumer's barrier orders what this thread has done, not what a compiler has it do later.
             compiler_fence(Ordering::SeqCst);
             wake_fenced(doorbell, futex_wake);
         } else {
             wake_sleeper(doorbell, futex_wake);
         }
-        self.fetch_ahead(ring, bytes);
-    }
-
-    /// Brings as many lines here, somewhat further on, as have been written.
-    #[inline]
-    fn fetch_ahead(&self, ring: &Ring, bytes: u64) {
+        // As many lines are brought here, somewhat further on, as have been written.
         let layout = self.map.layout();
-        if bytes > AHEAD {
-            return;
-        }
-        let at = (ring.head & (layout.ring_bytes - 1)) + AHEAD - bytes;
-        let lines = bytes.div_ceil(64);
-        if at + lines * 64 <= layout.ring_bytes {
-            self.map.prefetch(layout.ring + at, lines as usize);
+        let at = layout.ring + (ring.head & (layout.ring_bytes - 1)) + AHEAD;
+        self.map.prefetch_to_write(at);
+        if bytes > 64 {
+            (1..bytes.div_ceil(64).min(8))
+                .for_each(|line| self.map.prefetch_to_write(at - line * 64));
         }
     }
 
@@ -367,7 +345,7 @@ impl Producer {
                 limit,
             });
         }
-        let mut ring = self.lock();
+        let mut ring = self.ring.lock();
         let mut at = ring.head & (layout.ring_bytes - 1);
         let to_end = layout.ring_bytes - at;
         let padding = if to_end < needed { to_end } else { 0 };
@@ -428,19 +406,11 @@ impl Producer {
     }
 
     fn free_slot(&self) -> Option<Ticket> {
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         let Slots { free, abandoned } = &mut *slots;
         let answered = abandoned.extract_if(.., |ticket| is_done(&self.map, *ticket));
         free.extend(answered.map(Ticket::spare));
         free.pop()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -526,7 +496,7 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        let mut slots = self.producer.slots();
+        let mut slots = self.producer.slots.lock();
         if self.is_done() {
             slots.free.push(self.ticket.spare());
         } else {

@@ -14,7 +14,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::WireError;
-use crate::layout::{Config, FIXED_BYTES, Layout};
+use crate::layout::{Config, FIXED_BYTES, HEADER_BYTES, Layout};
 
 /// A new memory file for one session, of sealed size, with its header written.
 ///
@@ -152,11 +152,13 @@ impl Mapping {
         rustix::fs::fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.file)
     }
 
+    #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
     /// The word at `offset`, which the caller has derived from the checked layout.
+    #[inline]
     pub fn word32(&self, offset: usize) -> &AtomicU32 {
         assert!(
             offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.bytes)
@@ -167,12 +169,29 @@ impl Mapping {
     }
 
     /// As [`Mapping::word32`], for eight bytes.
+    #[inline]
     pub fn word64(&self, offset: usize) -> &AtomicU64 {
         assert!(
             offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.bytes)
         );
         // SAFETY: as in `word32`.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// As [`Mapping::word32`], of a word of the header page, which every mapping has.
+    #[inline(always)]
+    pub fn fixed32<const AT: usize>(&self) -> &AtomicU32 {
+        const { assert!(AT.is_multiple_of(4) && AT + 4 <= HEADER_BYTES as usize) }
+        // SAFETY: as in `word32`: a checked layout has at least the header page.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(AT).cast()) }
+    }
+
+    /// As [`Mapping::fixed32`], for eight bytes.
+    #[inline(always)]
+    pub fn fixed64<const AT: usize>(&self) -> &AtomicU64 {
+        const { assert!(AT.is_multiple_of(8) && AT + 8 <= HEADER_BYTES as usize) }
+        // SAFETY: as in `fixed32`.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(AT).cast()) }
     }
 
     /// Copies `from` into the memory at `offset`.
@@ -218,19 +237,30 @@ impl Mapping {
         }
     }
 
-    /// Brings `lines` cache lines from `offset` on here, to be written soon.
+    /// Brings the cache line at `offset` here, to be read soon; outside the mapping it does nothing.
     #[inline]
-    pub fn prefetch(&self, offset: u64, lines: usize) {
-        let start = self.range(offset, lines * 64);
+    pub fn prefetch(&self, offset: u64) {
+        let line = self.base.as_ptr().wrapping_add(offset as usize);
         #[cfg(target_arch = "x86_64")]
-        for line in 0..lines {
-            // SAFETY: a hint: it changes nothing, and could not fault even outside the mapping.
-            unsafe {
-                std::arch::asm!("prefetchw [{}]", in(reg) start.add(line * 64), options(nostack, preserves_flags));
-            }
+        // SAFETY: a hint: it changes nothing, and does not fault, wherever it points.
+        unsafe {
+            std::arch::asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags));
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = start;
+        let _ = line;
+    }
+
+    /// As [`Mapping::prefetch`], of a line that will be written.
+    #[inline]
+    pub fn prefetch_to_write(&self, offset: u64) {
+        let line = self.base.as_ptr().wrapping_add(offset as usize);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as in `prefetch`.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
     }
 
     /// Address of a range that lies in the mapping.
@@ -290,6 +320,24 @@ impl Window<'_> {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(self.at), bytes.len());
         }
         self.at += bytes.len();
+        true
+    }
+
+    /// Appends the `len` lowest bytes of `word`, at most 8; false if there is no room for a whole word. Those above
+    /// are written too, and overwritten by what follows.
+    #[inline]
+    pub fn append(&mut self, word: u64, len: usize) -> bool {
+        if self.len - self.at < 8 {
+            return false;
+        }
+        // SAFETY: eight bytes from `at` are within the window; see `extend`.
+        unsafe {
+            self.start
+                .add(self.at)
+                .cast::<u64>()
+                .write_unaligned(word.to_le());
+        }
+        self.at += len.min(8);
         true
     }
 

@@ -70,13 +70,14 @@ impl Spin {
 
     /// A wait that began then has ended as it should.
     fn ended(&self, begun: Instant) {
-        self.learn(begun);
-        self.rhythm.learn(begun.elapsed());
+        let waited = begun.elapsed();
+        self.learn(waited);
+        self.rhythm.learn(waited);
     }
 
-    /// A wait that began then is over.
-    fn learn(&self, begun: Instant) {
-        let waited = begun.elapsed().as_micros();
+    /// A wait of this length is over.
+    fn learn(&self, waited: Duration) {
+        let waited = waited.as_micros();
         let budget = self.budget.load(Ordering::Relaxed);
         let next = if waited <= SPIN_PAYS {
             self.most
@@ -143,7 +144,7 @@ pub(crate) fn wait_with(
     loop {
         let left = end.map_or(SLICE, |end| end.saturating_duration_since(Instant::now()));
         if left.is_zero() {
-            spin.learn(begun);
+            spin.learn(begun.elapsed());
             return Ok(ready());
         }
         let longest = match spin.rhythm.advice(begun.elapsed()) {

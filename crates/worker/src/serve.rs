@@ -293,7 +293,6 @@ impl Server {
         }
         *naps += 1;
         if *naps < 16 {
-            std::hint::spin_loop();
             return None;
         }
         let quiet = quiet_since.elapsed();

@@ -36,7 +36,7 @@ driver_api! {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = Shape { grid, block, shared, cooperative: false };
         session.modules.with_launchable(of(function), |context, function| {
-            with_params(function, params, extra, |params| issue(session, (context, function), shape, params, Vec::new(), stream))
+            with_params(function, params, extra, |params| issue(session, (context, function), shape, params, &[], stream))
         })
     }
 
@@ -57,7 +57,7 @@ driver_api! {
         let shape = Shape { grid, block, shared, cooperative: true };
         let none = core::ptr::null_mut();
         session.modules.with_launchable(of(function), |context, function| {
-            with_params(function, params, none, |params| issue(session, (context, function), shape, params, Vec::new(), stream))
+            with_params(function, params, none, |params| issue(session, (context, function), shape, params, &[], stream))
         })
     }
 
@@ -84,8 +84,8 @@ driver_api! {
         };
         let stream = config.hStream;
         session.modules.with_launchable(of(function), |context, function| {
-            let attributes = || attributes.iter().filter(kept).map(encode).collect();
-            with_params(function, params, extra, |params| issue(session, (context, function), shape, params, attributes(), stream))
+            let attributes: Vec<_> = attributes.iter().filter(kept).map(encode).collect();
+            with_params(function, params, extra, |params| issue(session, (context, function), shape, params, &attributes, stream))
         })
     }
 
@@ -120,19 +120,19 @@ driver_api! {
 }
 
 /// Issues a launch, or captures it.
-#[inline]
+#[inline(always)]
 fn issue(
     session: &Session,
     (context, function): (&Arc<Context>, &Function),
     shape: Shape,
     params: &[u8],
-    attributes: Vec<LaunchAttribute<'_>>,
+    attributes: &[LaunchAttribute<'_>],
     stream: sys::CUstream,
 ) -> Result {
     fault::check(context.handle)?;
     check(function, &shape)?;
-    if capture::add(session, stream, || {
-        Ok(NodeKind::Kernel(node(function, shape, params, &attributes)))
+    if capture::add(session, stream, move || {
+        Ok(NodeKind::Kernel(node(function, shape, params, attributes)))
     })? {
         return Ok(());
     }

@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use fermata_abi::sys::driver::{self as drv, CUlaunchConfig, CUstream};
 use fermata_abi::sys::runtime::{
-    cudaHostFn_t, cudaKernel_t, cudaLaunchConfig_t, cudaStream_t, cudaSuccess, dim3,
+    cudaError_t, cudaErrorMissingConfiguration, cudaHostFn_t, cudaKernel_t, cudaLaunchConfig_t,
+    cudaStream_t, cudaSuccess, dim3,
 };
 
 use crate::context;
@@ -72,26 +73,40 @@ pub extern "C" fn __cudaPushCallConfiguration(
     })
 }
 
-export! {
-    /// Hands the configuration pushed last to the stub.
-    fn __cudaPopCallConfiguration(
-        grid: *mut dim3,
-        block: *mut dim3,
-        shared: *mut usize,
-        stream: *mut c_void,
-    ) {
-        let top = PUSHED.with(|pushed| {
-            let depth = pushed.depth.get().checked_sub(1)?;
-            pushed.depth.set(depth);
-            Some(pushed.stack.get(depth)?.get())
-        });
-        let top = top.ok_or(Error(fermata_abi::sys::runtime::cudaErrorMissingConfiguration))?;
-        put(grid, top.grid)?;
-        put(block, top.block)?;
-        put(shared, top.shared)?;
-        put(stream.cast::<usize>(), top.stream)
-    }
+/// Hands the configuration pushed last to the stub.
+///
+/// # Safety
+/// The pointers are null or places for what was pushed.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn __cudaPopCallConfiguration(
+    grid: *mut dim3,
+    block: *mut dim3,
+    shared: *mut usize,
+    stream: *mut c_void,
+) -> cudaError_t {
+    PUSHED.with(|pushed| {
+        let top = pushed.depth.get().wrapping_sub(1);
+        let Some(slot) = pushed.stack.get(top) else {
+            return record(Error(cudaErrorMissingConfiguration));
+        };
+        pushed.depth.set(top);
+        if grid.is_null() || block.is_null() || shared.is_null() || stream.is_null() {
+            return record(Error::INVALID_VALUE);
+        }
+        let top = slot.get();
+        // SAFETY: not null, and so places for these by the caller's promise.
+        unsafe {
+            grid.write(top.grid);
+            block.write(top.block);
+            shared.write(top.shared);
+            stream.cast::<usize>().write(top.stream);
+        }
+        cudaSuccess
+    })
+}
 
+export! {
     /// A handle of the kernel behind a host stub that stays valid for the process.
     fn __cudaGetKernel(handle: *mut cudaKernel_t, stub: *const c_void) {
         let function = core::ptr::from_ref(registry::function(stub)?);

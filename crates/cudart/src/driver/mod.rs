@@ -48,13 +48,19 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// `cudaErrorInsufficientDriver` without a usable `libcuda.so.1`, what `cuInit` says (such as
 /// `cudaErrorNoDevice`), and `cudaErrorInitializationError` in the child of a process that used CUDA.
+#[inline]
 pub fn get() -> Result<&'static Calls> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(Error::FORKED);
     }
-    if let Some(calls) = CALLS.get() {
-        return Ok(calls);
+    match CALLS.get() {
+        Some(calls) => Ok(calls),
+        None => start(),
     }
+}
+
+#[cold]
+fn start() -> Result<&'static Calls> {
     let Some(_only_one) = LOADING.try_lock_for(LOADING_LIMIT) else {
         return Err(Error::FORKED);
     };

@@ -66,7 +66,7 @@ impl Hasher {
     pub fn new(driver: &Arc<Driver>, index: u32) -> Result<Self> {
         let load = |image| {
             driver.load_module(image).map_err(|refused| DriverError {
-                name: format!("{}: {}", refused.error.name, refused.log),
+                name: format!("{}: {}", refused.error.name, refused.log).into(),
                 ..refused.error
             })
         };
@@ -274,7 +274,7 @@ fn invalid(what: &str) -> DriverError {
     DriverError {
         call: "hashing device memory",
         code,
-        name: what.to_owned(),
+        name: what.to_owned().into(),
     }
 }
 

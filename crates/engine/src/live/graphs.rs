@@ -29,7 +29,7 @@ fn refuse(code: cu::CUresult, why: impl Into<String>) -> DriverError {
     DriverError {
         call: "cuGraphInstantiate",
         code,
-        name: why.into(),
+        name: why.into().into(),
     }
 }
 

@@ -131,7 +131,7 @@ fn invalid(call: &'static str, code: cu::CUresult, what: &str, handle: Handle) -
     DriverError {
         call,
         code,
-        name: format!("there is no {what} {handle:#x}"),
+        name: format!("there is no {what} {handle:#x}").into(),
     }
 }
 

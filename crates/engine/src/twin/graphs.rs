@@ -285,7 +285,7 @@ fn launch(site: &mut Site, exec: Handle, stream: StreamRef) -> Result<(), Driver
     let (handle, _) = found.ok_or_else(|| DriverError {
         call: "cuGraphLaunch",
         code: cu::CUDA_ERROR_INVALID_VALUE,
-        name: format!("there is no graph {exec:#x}"),
+        name: format!("there is no graph {exec:#x}").into(),
     })?;
     let on = site.live.stream(stream)?;
     site.live.driver.launch_exec(handle, on)

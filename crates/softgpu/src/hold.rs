@@ -110,6 +110,8 @@ mod tests {
     #[test]
     fn so_much_passes_as_the_file_says() {
         let folder = std::env::temp_dir().join(format!("fermata-hold-{}", std::process::id()));
+        // One that was killed may have had this number.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let say = |text: &str| {
             std::fs::write(folder.join("new"), text).unwrap();

@@ -6,14 +6,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Answer, CONTEXT, PTX, Program, STREAM, Worker, started, words};
+use common::{Answer, CONTEXT, PATIENCE, PTX, Program, STREAM, Worker, started, words};
 use fermata_abi::op::{Blob, DEVICE_BASE, Op, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 
 const OTHER: u64 = 0x110;
 const OTHER_FUNCTION: u64 = 0x112;
 const OTHER_EVENT: u64 = 0x114;
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// A stream of [`OTHER`].
 const OWN: StreamRef = StreamRef {
@@ -129,7 +128,7 @@ fn memory_stays_until_its_own_context_has_done_with_it_although_another_dies() {
     assert!(is_dead(&program, OTHER));
     assert!(!pending.wait_for(Duration::from_millis(50)).unwrap());
     program.producer.callback_done();
-    assert!(pending.wait_for(LIMIT).unwrap());
+    assert!(pending.wait_for(PATIENCE).unwrap());
     let status = pending.wait(&mut Vec::new()).unwrap().status;
     assert_eq!(status, cu::CUDA_SUCCESS);
     assert!(!is_dead(&program, CONTEXT));

@@ -5,15 +5,18 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::scene::{BUFFERS, CHUNK, LINK, Scene};
-use common::{Answer, CONTEXT, Program, Worker, words};
+use common::hold::COPIES;
+use common::scene::{BUFFERS, CHUNK, Scene};
+use common::{Answer, CONTEXT, PATIENCE, Program, Worker, words};
 use fermata_abi::op::{Op, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FromWorker, Validate};
 
 const PINNED: u64 = 0x2000_0000_0000;
+/// Longer than a program waits for anything else.
+const LONGER: Duration = Duration::from_secs(7);
 
 fn stream(program: &Program, handle: u64) -> StreamRef {
     program.post(&Op::StreamCreate {
@@ -28,19 +31,19 @@ fn stream(program: &Program, handle: u64) -> StreamRef {
     }
 }
 
-/// Whether the program is told within this time that all work of a stream has ended.
-fn ends_within(program: &Program, stream: StreamRef, time: Duration) -> bool {
+/// Whether the program is told that all work of a stream has ended.
+fn ends(program: &Program, stream: StreamRef) -> bool {
     let room = program.producer.stage(4096).unwrap();
     let sync = Op::StreamSync { stream };
     let pending = program.producer.request(&sync, Some(&room)).unwrap();
-    pending.wait_for(time).unwrap()
+    pending.wait_for(PATIENCE).unwrap()
 }
 
 /// Two streams write parts of one chunk, the first when the host says so, and the host says so when the second has
 /// ended. What is copied aside for the first must not come after what that stream waits for.
 #[test]
 fn a_stream_that_waits_for_the_host_holds_up_no_other() {
-    let (mut scene, program) = Scene::of(BUFFERS, LINK);
+    let (mut scene, program) = Scene::new();
     scene.fill(&program, 1);
     let flag = program.host_alloc(PINNED, 4096);
     let [waits, goes] = [0x401, 0x402].map(|handle| stream(&program, handle));
@@ -56,16 +59,16 @@ fn a_stream_that_waits_for_the_host_holds_up_no_other() {
     let other = scene.last() + CHUNK / 2;
     program.launch_add(other, 1000, 1, goes);
     assert!(
-        ends_within(&program, goes, Duration::from_secs(5)),
+        ends(&program, goes),
         "the program hangs: its host waits for the second stream"
     );
     // The image does not wait for the program either.
-    let FromWorker::Saved(totals) = scene.look(u64::MAX) else {
+    let FromWorker::Saved(totals) = scene.end() else {
         panic!("there is an image")
     };
     assert!(totals.stall.isolated_bytes >= CHUNK, "{:?}", totals.stall);
     flag.write(0, &1u32.to_le_bytes());
-    assert!(ends_within(&program, waits, Duration::from_secs(5)));
+    assert!(ends(&program, waits));
     let number = BUFFERS as u32;
     for address in [scene.last(), other] {
         assert_eq!(words(&program.read(address, 4)), [number + 1000]);
@@ -79,9 +82,9 @@ fn a_stream_that_waits_for_the_host_holds_up_no_other() {
 #[test]
 fn memory_is_not_unmapped_under_a_copy() {
     const MEMORY: u64 = 0x700;
-    // A chunk takes 6.4 seconds.
-    let link = ("FERMATA_SOFTGPU_HOST_LINK", "640K");
-    let (mut scene, program) = Scene::over(Worker::start_with(false, &[link]), 0);
+    let hold = common::hold();
+    let worker = Worker::start_with(false, &[hold.variable()]);
+    let (mut scene, program) = Scene::over(worker, hold, 0);
     let address = program.ask_u64(&Op::AddressReserve {
         size: CHUNK,
         align: 0,
@@ -111,20 +114,20 @@ fn memory_is_not_unmapped_under_a_copy() {
         assert_eq!(program.ask(op), Answer::None, "{op:?}");
     }
     program.launch_add(address, 7, (CHUNK / 4) as u32, common::LEGACY);
-    let program = scene.begin(program, "image", Validate::Content);
+    // The copy begins, and does not end.
+    scene.hold.only(COPIES, 0);
+    let program = scene.begin_with(program, "image", Validate::Content, 64 << 20);
     let unmap = Op::MemUnmap {
         address,
         size: CHUNK,
     };
-    assert_eq!(program.ask(&unmap), Answer::None);
-    let unmapped = Instant::now();
-    let ended = scene.look(u64::MAX);
+    let unmapped = program.producer.request(&unmap, None).unwrap();
+    let early = unmapped.wait_for(LONGER).unwrap();
+    assert!(!early, "it is unmapped, and its bytes have not been read");
+    let ended = scene.end();
     assert_eq!(ended, FromWorker::Overtaken { buffers: 0 });
-    let later = unmapped.elapsed();
-    assert!(
-        later < Duration::from_millis(700),
-        "read for {later:?} more"
-    );
+    assert!(unmapped.wait_for(PATIENCE).unwrap());
+    assert_eq!(unmapped.wait(&mut Vec::new()).unwrap().status, 0);
     // The context lives, and the memory holds what it held.
     for op in &ops[1..] {
         assert_eq!(program.ask(op), Answer::None, "{op:?}");

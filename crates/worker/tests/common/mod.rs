@@ -23,6 +23,8 @@ use fermata_wire::{Config, FromProgram, Producer, Side, create, renew};
 
 /// Until a test gives up: whatever it waits for comes, however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(300);
+/// How often a test tries what a machine that stands still for seconds can spoil; never so often in a row.
+pub const TRIES: usize = 6;
 
 pub const CONTEXT: u64 = 0x100;
 pub const MODULE: u64 = 0x101;

@@ -1,4 +1,7 @@
-//! A session of chunks over a slow link, captured with `cow`, and a kernel that stores where no argument points.
+//! A session of chunks, captured with `cow`, and a kernel that stores where no argument points.
+//!
+//! The first chunks are copied, the rest when the test says so: what it does meanwhile is done in the middle of the
+//! copying, however fast or busy the machine is.
 
 use std::time::{Duration, Instant};
 
@@ -6,13 +9,14 @@ use fermata_abi::op::{Blob, Launch, Op, StreamRef};
 use fermata_control::worker::{FromWorker, Pace, ToWorker, Totals, Validate, Way};
 use fermata_graph::{Graph, KernelNode, NodeKind};
 
-use super::{Answer, CONTEXT, LEGACY, Program, Worker, words};
+use super::hold::COPIES;
+use super::{Answer, CONTEXT, Hold, LEGACY, PATIENCE, Program, Worker, words};
 
 pub const CHUNK: u64 = 4 << 20;
 /// So many that the last is not on its way when the first ones are there.
 pub const BUFFERS: u64 = 24;
-/// Bytes a second: a chunk takes an eighth of a second.
-pub const LINK: (&str, &str) = ("FERMATA_SOFTGPU_HOST_LINK", "32M");
+/// Chunks that are copied before the rest is let go.
+pub const FIRST: u64 = 4;
 pub const MODULE: u64 = 0x301;
 pub const STRAY: u64 = 0x302;
 pub const EXEC: u64 = 0x600;
@@ -36,6 +40,8 @@ pub const PTX: &[u8] = b".version 7.0
 
 /// A session of [`BUFFERS`] chunks, and a table with the address of the last.
 pub struct Scene {
+    /// Holds what the worker copies; gone before that is to end.
+    pub hold: Hold,
     pub worker: Worker,
     pub folder: tempfile::TempDir,
     pub buffers: Vec<u64>,
@@ -44,16 +50,13 @@ pub struct Scene {
 
 impl Scene {
     pub fn new() -> (Self, Program) {
-        Self::of(BUFFERS, LINK)
+        let hold = super::hold();
+        let worker = Worker::start_with(true, &[hold.variable()]);
+        Self::over(worker, hold, BUFFERS)
     }
 
-    /// A session of `count` chunks.
-    pub fn of(count: u64, link: (&str, &str)) -> (Self, Program) {
-        Self::over(Worker::start_with(true, &[link]), count)
-    }
-
-    /// The same in this worker.
-    pub fn over(mut worker: Worker, count: u64) -> (Self, Program) {
+    /// A session of `count` chunks in this worker.
+    pub fn over(mut worker: Worker, hold: Hold, count: u64) -> (Self, Program) {
         let program = worker.attach();
         program.set_up();
         let load = Op::ModuleLoad {
@@ -79,6 +82,7 @@ impl Scene {
             folder: tempfile::tempdir().unwrap(),
             buffers,
             table,
+            hold,
         };
         (scene, program)
     }
@@ -108,12 +112,19 @@ impl Scene {
         self.folder.path().join(name).to_string_lossy().into_owned()
     }
 
-    /// Begins a capture with `cow`; the program runs on.
+    /// Begins a capture with `cow`, of which no more than [`FIRST`] chunks are copied until [`Self::end`]; the program
+    /// runs on.
     pub fn begin(&mut self, program: Program, image: &str, validate: Validate) -> Program {
+        // A processor takes its digests from copies, which go over the link too.
+        let digests = match validate {
+            Validate::Content | Validate::Both => self.buffers.len() as u64,
+            Validate::Ptx | Validate::Off => 0,
+        };
+        self.hold.only(COPIES, (digests + FIRST) * CHUNK);
         self.begin_with(program, image, validate, 64 << 20)
     }
 
-    /// The same with a pool of so many bytes.
+    /// Begins one with a pool of so many bytes, which copies as much as the test's hold allows.
     pub fn begin_with(
         &mut self,
         program: Program,
@@ -137,9 +148,24 @@ impl Scene {
         self.worker.attach()
     }
 
+    /// Waits until the first chunks are copied, and the next ones stand still.
+    pub fn wait_first(&mut self) {
+        let looked = self.look(FIRST * CHUNK);
+        let FromWorker::Capturing { done, .. } = looked else {
+            panic!("{looked:?}")
+        };
+        assert_eq!(done / CHUNK, FIRST);
+    }
+
+    /// Lets everything be copied; how the capture ends.
+    pub fn end(&mut self) -> FromWorker {
+        self.hold.release(COPIES);
+        self.look(u64::MAX)
+    }
+
     /// Looks until `enough` bytes are copied, or the end.
     pub fn look(&mut self, enough: u64) -> FromWorker {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + PATIENCE;
         loop {
             assert!(Instant::now() < until, "the capture does not end");
             match self.worker.ask(ToWorker::Look) {
@@ -151,11 +177,11 @@ impl Scene {
         }
     }
 
-    /// Chunks that a capture under way has copied.
-    pub fn copied(&mut self) -> u64 {
+    /// Chunks that a capture under way has copied, or how it has ended.
+    pub fn copied(&mut self) -> Result<u64, FromWorker> {
         match self.look(0) {
-            FromWorker::Capturing { done, .. } => done / CHUNK,
-            other => panic!("{other:?}"),
+            FromWorker::Capturing { done, .. } => Ok(done / CHUNK),
+            ended => Err(ended),
         }
     }
 

@@ -54,21 +54,25 @@ apt() {
         -o APT::Architecture=amd64 -o APT::Architectures=amd64 \
         -o APT::Install-Recommends=false -o APT::Sandbox::User=root \
         -o APT::Update::Post-Invoke::= -o APT::Update::Post-Invoke-Success::= \
-        -o Debug::NoLocking=true "$@"
+        -o Debug::NoLocking=true -o Acquire::Retries=3 "$@"
 }
 
-apt -o Acquire::Retries=3 update >"$state/update.log" 2>&1 || {
-    cat "$state/update.log" >&2
-    exit 1
-}
 # Names of packages have no spaces.
 # shellcheck disable=SC2086
-{
-    apt -o Acquire::Retries=3 install --yes --download-only $whole &&
+fetch() {
+    apt update && apt install --yes --download-only $whole &&
         { [ -z "$alone" ] || (cd "$state/archives" && apt download $alone); }
-} >"$state/install.log" 2>&1 || {
-    cat "$state/install.log" >&2
-    exit 1
 }
+
+# A mirror that is just being renewed names packages that it does not have.
+tries=1
+until fetch >"$state/fetch.log" 2>&1; do
+    if [ $tries -eq 4 ]; then
+        cat "$state/fetch.log" >&2
+        exit 1
+    fi
+    sleep $((tries * 5))
+    tries=$((tries + 1))
+done
 mv "$state"/archives/*.deb "$out/"
 rm -rf "$state"

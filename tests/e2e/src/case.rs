@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::command;
@@ -299,7 +298,7 @@ impl Case {
             Err(_) if ended(fermata, "first") => return Ok(Outcome::TooLate),
             Err(error) => return Err(error),
         };
-        kill_nine(&before);
+        before.iter().for_each(processes::end);
         fermata
             .call(&["images", "verify", "image"])?
             .success("fermata images verify")?;
@@ -404,10 +403,4 @@ fn live(session: &Session) -> Result<Vec<Process>> {
         .flatten()
         .map(|pid| processes::look_up(pid).with_context(|| format!("process {pid} is gone")))
         .collect()
-}
-
-fn kill_nine(processes: &[Process]) {
-    for pid in processes.iter().filter_map(|p| Pid::from_raw(p.pid)) {
-        kill_process(pid, Signal::KILL).ok();
-    }
 }

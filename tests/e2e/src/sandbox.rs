@@ -21,8 +21,10 @@ use tempfile::TempDir;
 use crate::processes::{self, MARK, Process};
 
 const DAEMON: &str = "fermatad";
-/// How long a daemon may take to end what it has started.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+/// How long a daemon may take to end what it has started, on however busy a machine.
+const STOP_LIMIT: Duration = Duration::from_secs(300);
+/// Between two looks at what is left. A process that executes another program just then is not seen by one of them.
+const TURN: Duration = Duration::from_millis(10);
 /// Where shared memory with a name is.
 const SHARED_MEMORY: &str = "/dev/shm";
 /// Groups from here on are nobody's.
@@ -106,17 +108,11 @@ impl Sandbox {
     /// Stops the daemon, then names all that is left: processes, shared memory,
     /// and sockets in the runtime folder. Everything left is ended.
     pub fn close(self) -> Vec<String> {
-        if let Some(pid) = self.daemon().and_then(|d| Pid::from_raw(d.pid)) {
-            kill_process(pid, Signal::TERM).ok();
-        }
-        let begun = Instant::now();
-        while !self.processes().is_empty() && begun.elapsed() < STOP_LIMIT {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let mut left = Vec::new();
-        for process in self.processes() {
-            left.push(format!("process {} `{}`", process.pid, process.name));
-        }
+        let mut left: Vec<String> = self
+            .stop_daemon()
+            .iter()
+            .map(|process| format!("process {} `{}`", process.pid, process.name))
+            .collect();
         self.end_all();
         for path in self.group.map(made_by).unwrap_or_default() {
             left.push(format!("shared memory `{}`", path.display()));
@@ -127,6 +123,27 @@ impl Sandbox {
         }
         left.extend(mounts_below(self.folder.path()));
         left
+    }
+
+    /// Tells the daemon to end, and waits until nothing runs; what does all the same.
+    fn stop_daemon(&self) -> Vec<Process> {
+        let begun = Instant::now();
+        let mut told = None;
+        let mut empty = 0;
+        loop {
+            let left = self.processes();
+            empty = if left.is_empty() { empty + 1 } else { 0 };
+            if empty == 2 || begun.elapsed() > STOP_LIMIT {
+                return left;
+            }
+            // One that found another in its place ends by itself, and the other is to be told.
+            let daemon = self.daemon().filter(|it| told.as_ref() != Some(it));
+            if let Some(pid) = daemon.as_ref().and_then(|it| Pid::from_raw(it.pid)) {
+                kill_process(pid, Signal::TERM).ok();
+                told = daemon;
+            }
+            std::thread::sleep(TURN);
+        }
     }
 
     fn end_all(&self) {

@@ -1,17 +1,22 @@
 //! Restores behind a running program: what goes wrong while data is still coming ends in the right bytes
 //! or in a clear refusal, and what a restore has learnt helps the next.
 
-use std::fs;
+#[path = "../../../crates/softgpu/tests/common/hold.rs"]
+mod hold;
 
-use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::command;
 use fermata_e2e::held::HeldCriu;
 use fermata_e2e::output::Output;
-use fermata_e2e::scene::{Scene, TRIES, Which, kill_nine, wait_gone};
+use fermata_e2e::scene::{Scene, TRIES, Which, kill_nine, wait_gone, wait_until};
+use hold::{COPIES, Hold};
 
 /// A program with its options, and how many bytes a second go between host and device: its data takes seconds to
-/// come.
+/// come when it is let go.
 struct Kind {
     program: &'static str,
     options: &'static [&'static str],
@@ -24,6 +29,7 @@ const STRAYING: Kind = Kind {
     options: &["--size", "1000000", "--steps", "200"],
     link: "8M",
 };
+const STRAYING_BUFFER: u64 = 4_000_000;
 /// Names what it touches: one buffer of 8 MB, and small ones.
 const TAME: Kind = Kind {
     program: "jacobi",
@@ -37,6 +43,8 @@ const LOCKED: i32 = 11;
 
 struct Late {
     scene: Scene,
+    /// Holds the data of restored sessions.
+    hold: Hold<tempfile::TempDir>,
     /// What the program prints when nothing happens to it.
     digest: Option<String>,
 }
@@ -54,33 +62,37 @@ impl Late {
         let straight = command::run(straight, PROGRAM_LIMIT)?.success(name)?;
         let digest = Output::parse(&straight.stdout)?.digest;
         ensure!(digest.is_some(), "`{name}` printed no digest");
-        let link = [("FERMATA_SOFTGPU_HOST_LINK", kind.link.to_owned())];
-        let variables = [&link[..], &scene.hold(HELD_AT)?].concat();
+        let hold = Hold::at(tempfile::tempdir()?);
+        let (setting, folder) = hold.variable();
+        let link = ("FERMATA_SOFTGPU_HOST_LINK", kind.link.to_owned());
+        let device = [link, (setting, folder.to_owned())];
+        let variables = [&device[..], &scene.hold(HELD_AT)?].concat();
         scene
             .fermata()
             .run_with(&variables, "source", Device::Soft, &path, options)?;
         scene.wait_steps("source", HELD_AT as usize / 10)?;
         scene.fermata().checkpoint("source", "image", Mode::Stop)?;
         scene.fermata().kill("source")?;
-        Ok(Self { scene, digest })
+        Ok(Self {
+            scene,
+            hold,
+            digest,
+        })
     }
 
-    /// Restores the image as session `name`, which must run before its data is there. On a machine that stands still
-    /// for seconds that takes more than one try.
+    /// Restores the image as session `name`, which must run before its data is there: that comes after [`Self::come`].
     fn restore(&self, name: &str) -> Result<()> {
+        self.hold.only(COPIES, 0);
         let fermata = self.scene.fermata();
-        let mut stand = String::new();
-        for _ in 0..TRIES {
-            fermata.restore("image", name, Device::Soft)?;
-            stand = self.stand(name)?;
-            if stand == "coming" {
-                return Ok(());
-            }
-            // It may have ended.
-            fermata.call(&["kill", name])?;
-            fermata.wait_exit(name, PROGRAM_LIMIT)?;
-        }
-        bail!("data of `{name}`: {stand}")
+        fermata.restore("image", name, Device::Soft)?;
+        let stand = self.stand(name)?;
+        ensure!(stand == "coming", "data of `{name}`: {stand}");
+        Ok(())
+    }
+
+    /// Lets the data come.
+    fn come(&self) {
+        self.hold.release(COPIES);
     }
 
     fn stand(&self, name: &str) -> Result<String> {
@@ -116,9 +128,13 @@ impl Late {
 fn a_kernel_that_strays_is_caught_rolled_back_and_remembered() -> Result<()> {
     let late = Late::new(&STRAYING)?;
     late.scene.let_go()?;
+    // What the kernel names, and one buffer more.
+    late.hold.only(COPIES, 2 * STRAYING_BUFFER);
     late.scene
         .fermata()
         .restore("image", "first", Device::Soft)?;
+    wait_until("it is caught", || Ok(late.stand("first")? != "coming"))?;
+    late.come();
     late.check_digest("first")?;
     ensure!(late.stand("first")? == "rolled-back", "it was not caught");
     let note = late.scene.fermata().session("first")?.note;
@@ -127,6 +143,7 @@ fn a_kernel_that_strays_is_caught_rolled_back_and_remembered() -> Result<()> {
         "the user is not told"
     );
     late.restore("second")?;
+    late.come();
     late.check_digest("second")?;
     let stand = late.stand("second")?;
     ensure!(stand == "complete", "it was not remembered: {stand}");
@@ -155,6 +172,7 @@ fn a_worker_killed_while_data_comes_costs_a_rollback() -> Result<()> {
     let late = Late::new(&TAME)?;
     late.restore("again")?;
     kill_nine(&late.scene.process("again", Which::Worker)?)?;
+    late.come();
     late.scene.let_go()?;
     late.check_digest("again")?;
     ensure!(late.stand("again")? == "rolled-back", "no rollback");
@@ -171,6 +189,7 @@ fn a_rollback_is_carried_on_by_the_next_daemon() -> Result<()> {
     kill_nine(&worker)?;
     criu.wait()?;
     late.scene.kill_daemon()?;
+    late.come();
     criu.release()?;
     late.scene.let_go()?;
     late.check_digest("again")?;
@@ -188,10 +207,12 @@ fn a_program_killed_while_data_comes_stays_dead() -> Result<()> {
     late.restore("again")?;
     let worker = late.scene.process("again", Which::Worker)?;
     kill_nine(&late.scene.process("again", Which::Program)?)?;
+    late.come();
     let status = late.scene.fermata().wait_exit("again", PROGRAM_LIMIT)?;
     ensure!(status == 137, "status {status}");
     wait_gone(&worker)?;
     late.restore("third")?;
+    late.come();
     late.scene.let_go()?;
     late.check_digest("third")?;
     late.close()
@@ -230,6 +251,7 @@ fn damage_found_while_the_program_runs_ends_it_with_the_reason() -> Result<()> {
     ensure!(!log.contains("digest"), "it went on: {log}");
     fs::write(&packs[0], whole)?;
     late.restore("whole")?;
+    late.come();
     late.scene.let_go()?;
     late.check_digest("whole")?;
     late.close()
@@ -239,9 +261,16 @@ fn damage_found_while_the_program_runs_ends_it_with_the_reason() -> Result<()> {
 fn a_checkpoint_waits_until_the_data_of_a_restore_is_there() -> Result<()> {
     let late = Late::new(&TAME)?;
     late.restore("again")?;
-    late.scene
-        .fermata()
-        .checkpoint("again", "newer", Mode::Stop)?;
+    std::thread::scope(|scope| {
+        let fermata = late.scene.fermata();
+        let newer = scope.spawn(move || fermata.checkpoint("again", "newer", Mode::Stop));
+        std::thread::sleep(Duration::from_millis(300));
+        let waits = !newer.is_finished();
+        late.come();
+        let newer = newer.join().map_err(|_| anyhow!("checkpoint thread"))?;
+        ensure!(waits, "it has not waited: {newer:?}");
+        newer
+    })?;
     late.scene.let_go()?;
     late.check_digest("again")?;
     late.scene

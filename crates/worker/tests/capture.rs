@@ -270,7 +270,7 @@ fn copied_before(pool: u64) -> u64 {
     let (mut scene, program) = Scene::over(worker, common::hold(), COUNT);
     scene.fill(&program, 1);
     let program = scene.begin_with(program, "image", Validate::Content, pool * CHUNK);
-    let Ok(begun) = scene.copied() else {
+    let Some(begun) = scene.copied() else {
         return COUNT;
     };
     for address in &scene.buffers[COUNT as usize - HOT..] {
@@ -278,7 +278,7 @@ fn copied_before(pool: u64) -> u64 {
     }
     let synced = program.ask(&Op::StreamSync { stream: LEGACY });
     assert_eq!(synced, Answer::None);
-    let Ok(copied) = scene.copied() else {
+    let Some(copied) = scene.copied() else {
         return COUNT;
     };
     if pool == 0 {

@@ -5,16 +5,13 @@
 
 mod common;
 
-use common::hold::COPIES;
-use common::scene::{CHUNK, Scene};
+use common::scene::Scene;
 use common::{Answer, LEGACY, Worker, hold};
 use fermata_abi::op::Op;
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker, Validate};
 
 /// So many that the last is not on its way when the copying is held.
 const BUFFERS: u64 = 16;
-/// Of them so many are copied before the loss.
-const COPIED: u64 = 3;
 
 #[test]
 fn a_device_lost_during_cow_gives_no_image_and_the_program_is_told() {
@@ -22,22 +19,15 @@ fn a_device_lost_during_cow_gives_no_image_and_the_program_is_told() {
     // The program's first kernel is its last.
     let lose = ("FERMATA_SOFTGPU_LOSE_DEVICE", "1");
     let worker = Worker::start_with(true, &[hold.variable(), lose]);
-    let (mut scene, program) = Scene::over(worker, BUFFERS);
+    let (mut scene, program) = Scene::over(worker, hold, BUFFERS);
     scene.fill(&program, 1);
-    // A software GPU's digests are found in copies, too.
-    hold.only(COPIES, (BUFFERS + COPIED) * CHUNK);
     let program = scene.begin(program, "image", Validate::Content);
-    let under_way = scene.look(COPIED * CHUNK);
-    assert!(
-        matches!(under_way, FromWorker::Capturing { .. }),
-        "{under_way:?}"
-    );
+    scene.wait_first();
     // What it would write is put aside on the device, so that it begins at once.
     program.launch_add(scene.last(), 1, 1, LEGACY);
     let synced = program.ask(&Op::StreamSync { stream: LEGACY });
     assert!(matches!(synced, Answer::Error(..)), "{synced:?}");
-    hold.release(COPIES);
-    let FromWorker::Failed(failure) = scene.look(u64::MAX) else {
+    let FromWorker::Failed(failure) = scene.end() else {
         panic!("an image was made of a lost device")
     };
     assert!(failure.message.contains("UNAVAILABLE"), "{failure:?}");

@@ -20,7 +20,7 @@ use fermata_control::{Connection, PROTOCOL};
 use fermata_wire::{Config, Consumer, Event, FromProgram, Side, StagedArea, create};
 
 /// Until a test gives up: what it waits for comes, however busy the machine is.
-pub const WAIT: Duration = Duration::from_secs(60);
+pub const WAIT: Duration = Duration::from_secs(300);
 const TOKEN: &str = "a-token";
 
 type Agent = Connection<FromAgent, ToAgent>;
@@ -197,9 +197,23 @@ impl Stage {
         std::fs::read_to_string(format!("/proc/{}/maps", self.program.id())).unwrap()
     }
 
-    /// How often the program's threads have slept and been made to, by their ids; all of them asleep. Ours are left
-    /// out.
-    pub fn sleepers(&self) -> BTreeMap<String, Vec<String>> {
+    /// How often the program's threads have slept and been made to, by their ids, once that does not change any more:
+    /// it must not for longer than any of them sleeps by itself. Ours are left out.
+    pub fn settled(&self) -> BTreeMap<String, Vec<String>> {
+        let (end, mut last) = (Instant::now() + WAIT, self.sleepers());
+        loop {
+            std::thread::sleep(Duration::from_millis(400));
+            let now = self.sleepers();
+            if now == last {
+                return now;
+            }
+            assert!(Instant::now() < end, "threads run: {last:?}, then {now:?}");
+            last = now;
+        }
+    }
+
+    /// The same of all threads asleep at one moment.
+    fn sleepers(&self) -> BTreeMap<String, Vec<String>> {
         let end = Instant::now() + WAIT;
         loop {
             let folder = std::fs::read_dir(format!("/proc/{}/task", self.program.id())).unwrap();

@@ -177,11 +177,11 @@ impl Scene {
         }
     }
 
-    /// Chunks that a capture under way has copied, or how it has ended.
-    pub fn copied(&mut self) -> Result<u64, FromWorker> {
+    /// Chunks that a capture under way has copied; none if it has ended.
+    pub fn copied(&mut self) -> Option<u64> {
         match self.look(0) {
-            FromWorker::Capturing { done, .. } => Ok(done / CHUNK),
-            ended => Err(ended),
+            FromWorker::Capturing { done, .. } => Some(done / CHUNK),
+            _ => None,
         }
     }
 

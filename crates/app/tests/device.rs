@@ -30,7 +30,7 @@ fn host_device_and_managed_memory_come_back() {
     };
     protect(&mut s, &mut plain);
     s.checkpoint(1, Level::Local).unwrap();
-    s.wait(Duration::from_secs(120)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     let bytes: usize = sizes.iter().sum();
     assert_eq!(s.status().last.unwrap().written_bytes, bytes as u64);
 
@@ -39,7 +39,7 @@ fn host_device_and_managed_memory_come_back() {
     changed[3 << 20] ^= 0x40;
     cuda.write(device, &changed);
     s.checkpoint(2, Level::Local).unwrap();
-    s.wait(Duration::from_secs(120)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     assert_eq!(s.status().last.unwrap().written_bytes, 65_536);
     drop(s);
 
@@ -69,7 +69,7 @@ fn an_address_inside_an_allocation_will_do_even_unaligned() {
         cuda.write(device + shift, &data);
         s.protect(0, at(device + shift, bytes), BYTE).unwrap();
         s.checkpoint(1, Level::Local).unwrap();
-        s.wait(Duration::from_secs(120)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
         cuda.write(device, &vec![1; bytes + 100]);
         assert_eq!(s.recover().unwrap(), 1);
         assert!(cuda.read(device + shift, bytes) == data, "{shift}");
@@ -90,13 +90,13 @@ fn device_memory_that_is_freed_or_too_short_is_refused() {
     s.protect(4, at(device, 1 << 20), BYTE).unwrap();
     s.checkpoint(1, Level::Local).unwrap();
     cuda.free(device);
-    s.wait(Duration::from_secs(120)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     let e = s.checkpoint(2, Level::Local).unwrap_err();
     assert!(matches!(e, AppError::Variable { id: 4, .. }), "{e}");
     let again = cuda.device(1 << 20);
     s.protect(4, at(again, 1 << 20), BYTE).unwrap();
     s.checkpoint(3, Level::Local).unwrap();
-    s.wait(Duration::from_secs(120)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     cuda.free(again);
 }
 
@@ -112,7 +112,7 @@ fn what_has_not_changed_needs_no_buffers() {
         let mut s = session(dir.path(), |c| c.staging_bytes = staging);
         s.protect(1, at(device, 1 << 20), BYTE).unwrap();
         s.checkpoint(id, Level::Local).unwrap();
-        s.wait(Duration::from_secs(60)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
         assert_eq!(s.status().last.unwrap().written_bytes, written);
     }
     cuda.free(device);
@@ -145,7 +145,7 @@ fn the_programs_current_context_is_left_alone() {
     s.recover().unwrap();
     s.checkpoint(2, Level::Local).unwrap();
     assert_eq!(current(), before);
-    s.wait(Duration::from_secs(120)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     cuda.free(device);
 }
 
@@ -190,7 +190,7 @@ fn on_some_devices() {
         cuda.write(*address, &content(id, run));
     }
     s.checkpoint(run as i64, Level::Local).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
 }
 
 /// Three devices with 40 MiB and a slow link to the host: what does not fit one GPU's room waits with its peers.
@@ -259,7 +259,7 @@ fn with_room_on_devices() {
         for (id, address) in variables.iter().enumerate() {
             cuda.write(*address, &vec![0xaa; sizes[id]]);
         }
-        s.wait(Duration::from_secs(120)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
         let last = s.status().last.unwrap();
         held.push(last.blocked_seconds);
         behind.push(last.total_seconds - last.blocked_seconds);
@@ -343,12 +343,12 @@ fn with_a_peer_that_wants_its_memory() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(refused > 0, "nothing waited on the peer");
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     assert!(last(&s).predicted_seconds > 0.0);
     // The peer has next to no room now: all that does not fit goes to the host.
     cuda.write(address, &noise(BYTES, 2));
     s.checkpoint(2, Level::Local).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     drop(s);
     let mut back = vec![0; BYTES];
     let mut s = session(&folder, |_| ());
@@ -407,7 +407,7 @@ fn with_one_failure() {
     for id in 1..3 {
         let done = s
             .checkpoint(id, Level::Local)
-            .and_then(|()| s.wait(Duration::from_secs(60)));
+            .and_then(|()| s.wait(Duration::from_secs(300)));
         match done {
             Ok(()) => made = Some(id),
             // A failing copy breaks the context, as on a GPU: then nothing works any more there.

@@ -58,7 +58,7 @@ fn on_small_disks() {
         let first = data.clone();
         s.protect(1, host(&mut data), BYTE).unwrap();
         s.checkpoint(1, Level::Shared).unwrap();
-        s.wait(Duration::from_secs(60)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
 
         // Too much for the shared folder, then for the local one.
         for (id, level, bytes) in [(2, Level::Shared, 3 << 20), (3, Level::Local, 7 << 20)] {
@@ -66,7 +66,7 @@ fn on_small_disks() {
             s.protect(1, host(&mut more), BYTE).unwrap();
             let failed = s
                 .checkpoint(id, level)
-                .and_then(|()| s.wait(Duration::from_secs(60)))
+                .and_then(|()| s.wait(Duration::from_secs(300)))
                 .unwrap_err();
             assert_eq!(failed.code(), 8, "{}", failed.text());
             assert!(failed.text().contains("no space left"), "{}", failed.text());
@@ -81,7 +81,7 @@ fn on_small_disks() {
         data[5] ^= 1;
         s.protect(1, host(&mut data), BYTE).unwrap();
         s.checkpoint(4, Level::Shared).unwrap();
-        s.wait(Duration::from_secs(60)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
         drop(s);
         // A disk without room for a single byte is no reason not to begin and to recover.
         let filler = fill(&local);
@@ -91,7 +91,7 @@ fn on_small_disks() {
         assert_eq!(s.recover().unwrap(), 4);
         let e = s
             .checkpoint(5, Level::Local)
-            .and_then(|()| s.wait(Duration::from_secs(60)));
+            .and_then(|()| s.wait(Duration::from_secs(300)));
         assert_eq!(e.unwrap_err().code(), 8);
         nothing_unfinished(&local.join("test"));
         std::fs::remove_file(filler).unwrap();
@@ -128,7 +128,7 @@ fn with_a_limit_of_file_sizes() {
     s.protect(1, host(&mut data), BYTE).unwrap();
     limit(1 << 20);
     s.checkpoint(1, Level::Local).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     data.fill(0);
     assert_eq!(s.recover().unwrap(), 1);
     assert!(data == noise(5 << 20, 1));
@@ -136,7 +136,7 @@ fn with_a_limit_of_file_sizes() {
     data.copy_from_slice(&noise(5 << 20, 2));
     let e = s
         .checkpoint(2, Level::Local)
-        .and_then(|()| s.wait(Duration::from_secs(60)))
+        .and_then(|()| s.wait(Duration::from_secs(300)))
         .unwrap_err();
     assert!(e.text().contains("File too large"), "{}", e.text());
     nothing_unfinished(&folder.join("test"));
@@ -193,7 +193,7 @@ fn full_for_another_rank(dir: &std::path::Path, level: Level) {
         s.checkpoint(1, Level::Local).unwrap();
         data.copy_from_slice(&noise(BYTES, 10 + u64::from(rank)));
         s.checkpoint(2, level).unwrap();
-        let failed = s.wait(Duration::from_secs(60)).unwrap_err();
+        let failed = s.wait(Duration::from_secs(300)).unwrap_err();
         assert!(failed.text().contains("no space left"), "{}", failed.text());
         drop(s);
         failed.code()
@@ -217,7 +217,7 @@ fn full_for_another_rank(dir: &std::path::Path, level: Level) {
         let mut short = noise(100_000, u64::from(rank));
         s.protect(1, host(&mut short), BYTE).unwrap();
         s.checkpoint(3, level).unwrap();
-        s.wait(Duration::from_secs(60)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
         s.finalize(true).unwrap();
     });
 }

@@ -92,7 +92,7 @@ fn a_checkpoint_that_failed_somewhere_pushes_none_out() {
             }
             let made = s.checkpoint(step as i64, Level::Local);
             assert_eq!(made.is_err(), fails, "rank {rank} step {step}");
-            s.wait(Duration::from_secs(60)).unwrap();
+            s.wait(Duration::from_secs(300)).unwrap();
             if fails {
                 s.unprotect(2).unwrap();
             }
@@ -121,7 +121,7 @@ fn numbers_go_on_behind_what_only_partners_have() {
         let mut next = data(rank, 4);
         s.protect(1, host(&mut next), BYTE).unwrap();
         s.checkpoint(4, Level::Local).unwrap();
-        s.wait(Duration::from_secs(60)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
     });
     assert_eq!(read(dir.path(), 2, &|_| ()).0, 4);
     // The same where a job begins afresh.
@@ -199,7 +199,7 @@ fn an_emptied_checkpoint_does_not_keep_others_from_going() {
         let mut data = noise(1 << 20, id);
         s.protect(1, host(&mut data), BYTE).unwrap();
         s.checkpoint(id as i64, Level::Local).unwrap();
-        s.wait(Duration::from_secs(60)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
         if id == 2 {
             let folder = dir.path().join("test/rank-00000/c000000000002");
             std::fs::remove_dir_all(&folder).unwrap();

@@ -58,7 +58,7 @@ fn checkpoints_come_back_from_the_bucket_alone() {
     s.checkpoint(2, Level::Object).unwrap();
     let more = stored(&server) - full;
     assert!((1 << 20..2 << 20).contains(&more), "{more}");
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     drop(s);
 
     // Another machine.
@@ -74,7 +74,7 @@ fn checkpoints_come_back_from_the_bucket_alone() {
         data.copy_from_slice(&noise(20 << 20, id as u64));
         s.checkpoint(id, Level::Object).unwrap();
     }
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     let kept = stored(&server);
     assert!(kept < 43 << 20, "{kept}");
     s.finalize(true).unwrap();
@@ -142,7 +142,7 @@ fn numbers_go_on_behind_a_bucket_that_could_not_be_seen() {
     let mut s = job(&dir.path().join("a"), objects.clone());
     s.protect(1, host(&mut data), BYTE).unwrap();
     (1..4).for_each(|id| s.checkpoint(id, Level::Object).unwrap());
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     drop((s, server));
     let mut s = session(&dir.path().join("b"), |c| {
         set(c, &hasty);
@@ -158,7 +158,7 @@ fn numbers_go_on_behind_a_bucket_that_could_not_be_seen() {
         "{hint}"
     );
     s.checkpoint(11, Level::Object).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     drop(s);
     data.fill(0);
     let mut s = job(&dir.path().join("c"), objects);
@@ -222,7 +222,7 @@ fn a_server_that_is_down_costs_its_level_only() {
     let mut s = job(&local, there);
     s.protect(1, host(&mut data), BYTE).unwrap();
     s.checkpoint(3, Level::Object).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     let names = server.objects();
     assert!(
         names

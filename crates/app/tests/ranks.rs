@@ -176,7 +176,7 @@ fn replicas_are_stored_once_where_all_ranks_write() {
                 s.protect(2, host(&mut own), BYTE).unwrap();
                 s.checkpoint(step as i64, Level::Shared).unwrap();
             }
-            s.wait(std::time::Duration::from_secs(60)).unwrap();
+            s.wait(std::time::Duration::from_secs(300)).unwrap();
         });
     }
     let (one, four) = (stored(alone.path()), stored(dir.path()));

@@ -102,7 +102,7 @@ fn one_rank() {
         s.checkpoint(i64::from(run), Level::Local).unwrap();
         // Nothing of it is needed any more.
         data.set(&vec![0xaa; SIZES[rank]]);
-        s.wait(Duration::from_secs(60)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
         let last = s.status().last.unwrap();
         moved.push((last.moved_seconds, last.predicted_seconds));
         drop(s);
@@ -135,7 +135,7 @@ fn one_rank() {
         assert!(refused.contains("cannot be read"), "{refused}");
     } else {
         s.checkpoint(4, Level::Local).unwrap();
-        s.wait(Duration::from_secs(60)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
     }
     drop(s);
     let mut s = join(&folder, rank, 101, Optimum, &mut data);

@@ -41,7 +41,7 @@ fn what_is_stored_comes_back_in_another_session() {
         s.checkpoint(42, Level::Local).unwrap();
         big.fill(0xEE);
         small = [0.0; 2];
-        s.wait(Duration::from_secs(60)).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
         let last = s.status().last.unwrap();
         assert_eq!(
             (last.id, last.level, last.bytes),
@@ -77,13 +77,13 @@ fn only_changed_blocks_are_written_and_one_variable_can_be_recovered() {
     s.protect(1, host(&mut data), BYTE).unwrap();
     s.protect(2, host(&mut other), BYTE).unwrap();
     s.checkpoint(1, Level::Local).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     assert_eq!(s.status().last.unwrap().written_bytes, 64 * 65_536 + 100);
     for block in [0, 7, 63] {
         data[block * 65_536 + 11] ^= 1;
     }
     s.checkpoint(2, Level::Local).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     assert_eq!(s.status().last.unwrap().written_bytes, 3 * 65_536);
     let (want, kept) = (data.clone(), noise(100, 4));
     data.fill(0);
@@ -102,7 +102,7 @@ fn old_checkpoints_go_and_their_space_with_them() {
         data.copy_from_slice(&noise(1 << 20, 100 + id as u64));
         s.checkpoint(id, Level::Local).unwrap();
     }
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     assert_eq!(s.status().failed, 0, "{:?}", s.status().last_failure);
     let count = std::fs::read_dir(rank_folder(dir.path())).unwrap().count();
     assert_eq!(count, 3, "two checkpoints and the lock");
@@ -122,7 +122,7 @@ fn damage_is_found_before_memory_is_touched_and_the_older_one_serves() {
     let mut s = session(dir.path(), |_| ());
     s.protect(1, host(&mut data), BYTE).unwrap();
     s.checkpoint(1, Level::Local).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     let before: Vec<_> = packs(dir.path());
     data.copy_from_slice(&noise(3 << 20, 7));
     s.checkpoint(2, Level::Local).unwrap();
@@ -230,7 +230,7 @@ fn memory_that_is_gone_is_an_error_and_the_program_lives() {
     let mapped = common::Mapping::new(1 << 20);
     s.protect(5, mapped.memory(), BYTE).unwrap();
     s.checkpoint(1, Level::Local).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     drop(mapped);
     let e = s.checkpoint(2, Level::Local).unwrap_err();
     assert!(matches!(e, AppError::Variable { id: 5, .. }), "{e}");
@@ -290,7 +290,7 @@ fn the_shared_folder_serves_when_the_node_is_lost() {
     s.protect(1, host(&mut data), BYTE).unwrap();
     s.checkpoint(1, Level::Shared).unwrap();
     let want = data.clone();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     data[77] ^= 1;
     s.checkpoint(2, Level::Local).unwrap();
     drop(s);
@@ -303,7 +303,7 @@ fn the_shared_folder_serves_when_the_node_is_lost() {
     assert!(data == want);
     // The numbers go on behind those of the shared folder.
     s.checkpoint(3, Level::Shared).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     drop(s);
     assert_eq!(session(dir.path(), set).status().recoverable, Some(3));
 }

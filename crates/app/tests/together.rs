@@ -277,7 +277,7 @@ fn a_forked_child_is_not_the_session_and_keeps_nobody_out() {
         // SAFETY: ends the process without running what belongs to the parent.
         unsafe { libc::_exit(code) };
     }
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     s.checkpoint(3, Level::Local).unwrap();
     drop(s);
     let mut s = session(dir.path(), |c| c.keep_last = 1);
@@ -288,7 +288,7 @@ fn a_forked_child_is_not_the_session_and_keeps_nobody_out() {
     // Nor does it keep garbage from being collected.
     own.copy_from_slice(&noise(100_000, 2));
     s.checkpoint(4, Level::Local).unwrap();
-    s.wait(Duration::from_secs(60)).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
     assert_eq!(s.status().last_failure, None);
     let mut status = 0;
     // SAFETY: waits for the child made above.
@@ -343,7 +343,8 @@ fn a_rank_that_never_answers_holds_nobody_for_ever() {
     let ends = Threads::run(2, |comm| {
         let rank = comm.rank();
         let config = config(&node(dir.path(), rank), |c| {
-            c.deadline = 0.5;
+            // Enough for what works, on a busy machine too.
+            c.deadline = 3.0;
             c.node = Some(rank.to_string());
         });
         let mut s = Session::init(config, Box::new(Mute(comm, false))).unwrap();
@@ -358,7 +359,7 @@ fn a_rank_that_never_answers_holds_nobody_for_ever() {
         began.elapsed()
     });
     assert!(
-        ends.iter().all(|t| *t < Duration::from_secs(60)),
+        ends.iter().all(|t| *t < Duration::from_secs(300)),
         "{ends:?}"
     );
     // The threads may go on, so this process keeps the folders.

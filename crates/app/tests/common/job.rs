@@ -74,7 +74,7 @@ fn write_rank(
         s.protect(1, host(&mut data), BYTE).unwrap();
         s.checkpoint(*step as i64, *level).unwrap();
     }
-    s.wait(std::time::Duration::from_secs(60)).unwrap();
+    s.wait(std::time::Duration::from_secs(300)).unwrap();
 }
 
 /// Recovers on all ranks; the step, and the level at each rank.

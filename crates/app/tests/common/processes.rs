@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fermata_app::{Comm, Result};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One process's end of the sockets to all the others.
 pub struct Processes {

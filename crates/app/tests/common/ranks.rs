@@ -102,7 +102,7 @@ impl Comm for Threads {
 
     fn receive(&self, bytes: &mut [u8], from: u32) -> Result<()> {
         let channel = self.from[from as usize].lock().unwrap();
-        let message = channel.recv_timeout(Duration::from_secs(60)).unwrap();
+        let message = channel.recv_timeout(Duration::from_secs(300)).unwrap();
         bytes.copy_from_slice(&message);
         Ok(())
     }

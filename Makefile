@@ -47,6 +47,7 @@ check: deps
 test: check build
 	sh tools/setup.sh mpi s3
 	$(CARGO) test --workspace --locked
+	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom
 	build/test/e2e quick
 
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.

@@ -79,6 +79,9 @@ static void set_global(CUmodule module, const char *name, unsigned value) {
     CHECK(cuModuleGetGlobal(&address, &size, module, name));
     require(size == sizeof value, "size of a device variable");
     CHECK(cuMemcpyHtoD(address, &value, sizeof value));
+    // The value has left our memory, but need not have arrived (CUDA Driver API, "API synchronization behavior"), and
+    // a stream that does not wait for the default one would not wait for it.
+    CHECK(cuStreamSynchronize(CU_STREAM_LEGACY));
 }
 
 int main(int argc, char **argv) {

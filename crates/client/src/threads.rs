@@ -4,11 +4,38 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-/// Thread ids of the process.
+/// How often threads are listed until two lists are the same.
+const TRIES: usize = 64;
+
+/// Thread ids of the process; of threads that come and go meanwhile, some that have ended may be among them.
+///
+/// The kernel goes from thread to thread, and a list ends where the thread at hand has just ended; what goes on from
+/// there counts, and so may leave out a thread that lives. Such a list names a thread that the next one does not.
 ///
 /// # Errors
 /// `/proc` is not there or not readable.
 pub fn list() -> Result<Vec<i32>, Errno> {
+    settled(once)
+}
+
+/// What `list` says twice in turn; if it always says something else, all that it has ever said.
+fn settled(mut list: impl FnMut() -> Result<Vec<i32>, Errno>) -> Result<Vec<i32>, Errno> {
+    let mut last = list()?;
+    let mut all = last.clone();
+    for _ in 0..TRIES {
+        let now = list()?;
+        if now == last {
+            return Ok(now);
+        }
+        all.extend(&now);
+        last = now;
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
+}
+
+fn once() -> Result<Vec<i32>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::openat(CWD, c"/proc/self/task", flags, Mode::empty())?;
     let mut buffer = Vec::with_capacity(8192);
@@ -85,6 +112,22 @@ pub fn read(path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_that_leaves_out_a_thread_is_not_believed() {
+        // Thread 2 ends while it is listed, and 3 is left out.
+        let mut said = vec![vec![1, 2, 4], vec![1, 3, 4], vec![1, 3, 4]].into_iter();
+        assert_eq!(settled(|| said.next().ok_or(Errno::IO)), Ok(vec![1, 3, 4]));
+        let mut next = 10;
+        let churn = || {
+            next += 1;
+            Ok(vec![1, next])
+        };
+        let all = settled(churn).unwrap();
+        assert_eq!(all.first(), Some(&1));
+        assert_eq!(all.len(), TRIES + 2);
+        assert_eq!(settled(|| Err(Errno::NOENT)), Err(Errno::NOENT));
+    }
 
     #[test]
     fn the_own_thread_is_listed_and_runs() {

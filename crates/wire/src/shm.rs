@@ -368,11 +368,9 @@ impl StagedArea {
         // Bit by bit: other threads' mappings, even new stacks, wait for as long as one call takes.
         const STEP: u64 = 1 << 20;
         let layout = self.0.layout();
-        let mut from = 0;
-        while from < layout.staging_bytes {
+        for from in (0..layout.staging_bytes).step_by(STEP as usize) {
             let len = STEP.min(layout.staging_bytes - from);
             self.0.populate(layout.staging + from, len);
-            from += len;
         }
     }
 

@@ -1,5 +1,6 @@
 //! Executable graphs: from data to the driver's objects.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -25,11 +26,11 @@ pub(crate) type Dress<'a> = &'a dyn Fn(&KernelNode) -> Option<Instead>;
 
 const PLAIN: Dress<'static> = &|_: &KernelNode| None;
 
-fn refuse(code: cu::CUresult, why: impl Into<String>) -> DriverError {
+fn refuse(code: cu::CUresult, why: impl Into<Cow<'static, str>>) -> DriverError {
     DriverError {
         call: "cuGraphInstantiate",
         code,
-        name: why.into().into(),
+        name: why.into(),
     }
 }
 

@@ -106,13 +106,11 @@ pub fn load(
             background.schedule.await_all_made();
         }
         made(&site.live);
-    }
-    if pace == Pace::Eager
-        && let Some((background, mut gate)) = behind.take()
-    {
-        background.complete(progress, &mut steps)?;
-        gate.close(&mut site);
-        site.live.forget_current();
+        if let Some((background, mut gate)) = behind.take() {
+            background.complete(progress, &mut steps)?;
+            gate.close(&mut site);
+            site.live.forget_current();
+        }
     }
     drop(quiet);
     let summary = Summary {

@@ -161,6 +161,7 @@ struct State {
 
 /// See the module.
 pub(super) struct Schedule {
+    /// How many pieces may be on their way.
     pub flow: Flow,
     state: Mutex<State>,
     changed: Condvar,

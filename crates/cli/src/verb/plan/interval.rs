@@ -1,6 +1,7 @@
 //! `fermata plan interval`.
 
-use fermata_planner::interval::{Costs, best, waste};
+use clap::ValueEnum;
+use fermata_planner::interval::{Costs, best, best_with_restart, waste, waste_with_restart};
 use serde_json::json;
 
 use crate::failure::{Failure, USER};
@@ -10,8 +11,9 @@ use crate::units;
 /// The checkpoint interval that wastes least.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
-  fermata plan interval --checkpoint 0.05 --restart 2 --failures-every 86400 --duration 8")]
+Examples:
+  fermata plan interval --checkpoint 0.05 --restart 2 --failures-every 86400 --duration 8
+  fermata plan interval --model fti --checkpoint 0.5 --duration 4 --restart 62 --failures-every 3600")]
 pub struct Args {
     /// Seconds of the program's time that one checkpoint costs (the stop, not what runs behind it).
     #[arg(long, value_name = "SECONDS")]
@@ -25,6 +27,18 @@ pub struct Args {
     /// Seconds until a checkpoint is complete; intervals are not shorter.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     duration: f64,
+    /// Which costs count.
+    #[arg(long, value_enum, default_value = "stop")]
+    model: Model,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Model {
+    /// Only the stop: what runs behind the program costs it nothing (PhoenixOS, appendix A.1).
+    Stop,
+    /// The interval by the time until a checkpoint is complete and by restarts, the waste by the stop (FTI on GPUs,
+    /// equations 1 and 2; `interval = "auto"` of the library).
+    Fti,
 }
 
 pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
@@ -34,13 +48,24 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
         between_failures: args.failures_every,
         shortest_interval: args.duration,
     };
-    let interval = best(&costs).ok_or_else(|| {
-        Failure::new(
-            USER,
-            "costs must not be negative, and there must be time between failures",
-        )
+    let interval = match args.model {
+        Model::Stop => best(&costs),
+        // One that is not written behind the program is complete when the program goes on.
+        Model::Fti => best(&costs).and_then(|_| {
+            best_with_restart(&Costs {
+                checkpoint: args.duration.max(args.checkpoint),
+                ..costs
+            })
+        }),
+    };
+    let interval = interval.ok_or_else(|| {
+        let message = "costs must not be negative, and there must be time between failures";
+        Failure::new(USER, message)
     })?;
-    let share = waste(&costs, interval);
+    let share = match args.model {
+        Model::Stop => waste(&costs, interval),
+        Model::Fti => waste_with_restart(&costs, interval),
+    };
     if printer.is_json() {
         printer.document(&json!({ "interval_seconds": interval, "waste": share }))?;
     } else {

@@ -1,13 +1,15 @@
 //! `fermata plan`: when to checkpoint, and where to send what does not fit.
 
+mod figures;
 mod interval;
+mod machine;
 mod schedule;
 mod simulate;
+mod topology;
 
 use std::path::Path;
 
-use clap::ValueEnum;
-use fermata_planner::{Problem, Topology, topology};
+use fermata_planner::Problem;
 
 use crate::failure::{Failure, USER};
 use crate::printer::Printer;
@@ -27,6 +29,8 @@ enum What {
     Schedule(schedule::Args),
     /// Blocking times of every scheduler over a trace.
     Simulate(simulate::Args),
+    /// How a machine's GPUs are linked.
+    Topology(topology::Args),
 }
 
 /// Does it.
@@ -35,28 +39,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         What::Interval(args) => interval::call(&args, printer),
         What::Schedule(args) => schedule::call(&args, printer),
         What::Simulate(args) => simulate::call(&args, printer),
-    }
-}
-
-/// Machines that need no file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Machine {
-    /// Eight GPUs in a hybrid cube mesh: 24 GB/s a link, 12 GB/s to the host.
-    Dgx1,
-    /// GPUs behind a switch with 48 GB/s between every pair, 12 GB/s to the host.
-    Switch,
-    /// Four H200 as measured: 397 GB/s a port, 55.5 GB/s to the host, 167 GB/s together.
-    H200x4,
-}
-
-impl Machine {
-    /// The topology; `gpus` counts for machines of any size.
-    fn topology(self, gpus: usize) -> Topology {
-        match self {
-            Machine::Dgx1 => topology::dgx1(),
-            Machine::Switch => topology::all_to_all(gpus, 48e9, 12e9),
-            Machine::H200x4 => topology::h200x4(),
-        }
+        What::Topology(args) => topology::call(&args, printer),
     }
 }
 

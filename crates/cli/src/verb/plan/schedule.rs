@@ -8,7 +8,8 @@ use fermata_planner::{
 };
 use serde_json::json;
 
-use super::{Machine, checked, read};
+use super::machine::{self, Machine};
+use super::{checked, read};
 use crate::failure::{Failure, USER};
 use crate::printer::Printer;
 use crate::table::Table;
@@ -18,18 +19,24 @@ use crate::units;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  fermata plan schedule --machine here --sizes 100,20
   fermata plan schedule --machine h200x4 --sizes 40,10,5,5 --free 16,16,16,16
+  fermata plan schedule --topology machine.json --sizes 40,10,5,5 --free 16,16,16,16
   fermata plan schedule --problem problem.json --algorithm greedy
 
-A problem file holds an object with `topology` (`links`, `host`, and optionally `port_out`, `port_in`,
-`host_total`, all in bytes per second), `remainder` and `spare` (bytes per GPU).")]
+A topology file holds an object with `links`, `host`, and optionally `port_out`, `port_in`, `host_total`, all in bytes
+per second; `fermata plan topology --json` writes one. A problem file holds an object with `topology`, `remainder` and
+`spare` (bytes per GPU).")]
 pub struct Args {
     /// A problem in a file.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "sizes", "free"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "topology", "sizes", "free"])]
     problem: Option<PathBuf>,
-    /// A known machine.
-    #[arg(long, value_enum, required_unless_present = "problem")]
+    /// This machine, or a known one.
+    #[arg(long, value_enum, required_unless_present_any = ["problem", "topology"])]
     machine: Option<Machine>,
+    /// A machine in a file.
+    #[arg(long, value_name = "FILE", conflicts_with = "machine")]
+    topology: Option<PathBuf>,
     /// Checkpoint size of each GPU, GiB.
     #[arg(
         long,
@@ -38,13 +45,8 @@ pub struct Args {
         required_unless_present = "problem"
     )]
     sizes: Vec<f64>,
-    /// Free memory of each GPU, GiB.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "GIB,...",
-        required_unless_present = "problem"
-    )]
+    /// Memory of each GPU that may be used, GiB; of this machine what is free now, but for a thirty-second of all.
+    #[arg(long, value_delimiter = ',', value_name = "GIB,...")]
     free: Vec<f64>,
     /// Which scheduler.
     #[arg(long, value_enum, default_value = "optimum")]
@@ -88,21 +90,32 @@ fn problem(args: &Args) -> Result<Problem, Failure> {
     if let Some(path) = &args.problem {
         return checked(read(path)?);
     }
-    if args.sizes.len() != args.free.len() {
+    let (topology, room) = match (&args.topology, args.machine) {
+        (Some(path), _) => (read(path)?, None),
+        (None, Some(Machine::Here)) => {
+            let gpus = machine::here()?;
+            (machine::topology_of(&gpus), Some(machine::room(&gpus)))
+        }
+        (None, known) => {
+            let known = known.unwrap_or(Machine::H200x4);
+            (known.topology(args.sizes.len())?, None)
+        }
+    };
+    let free = match room.filter(|_| args.free.is_empty()) {
+        Some(room) => room,
+        None => bytes(&args.free)?,
+    };
+    if args.sizes.len() != free.len() {
         let message = format!(
-            "`--sizes` has {} entries and `--free` has {}",
+            "`--sizes` has {} entries for {} GPUs' free memory",
             args.sizes.len(),
-            args.free.len()
+            free.len()
         );
-        return Err(Failure::new(USER, message).hint("give one of each per GPU"));
+        return Err(
+            Failure::new(USER, message).hint("give a `--sizes` and a `--free` for each GPU")
+        );
     }
-    let machine = args.machine.unwrap_or(Machine::H200x4);
-    let topology = machine.topology(args.sizes.len());
-    checked(Problem::from_sizes(
-        topology,
-        &bytes(&args.sizes)?,
-        &bytes(&args.free)?,
-    ))
+    checked(Problem::from_sizes(topology, &bytes(&args.sizes)?, &free))
 }
 
 pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {

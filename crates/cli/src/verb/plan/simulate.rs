@@ -1,17 +1,15 @@
-//! `fermata plan simulate`: the evaluation of collaborative multi-level checkpoints (figures 6, 7 and
-//! 10 of the paper) as CSV and SVG.
+//! `fermata plan simulate`: blocking times of every scheduler over a trace, or all figures of the paper's evaluation.
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::PathBuf;
 
 use clap::ValueEnum;
-use fermata_planner::{Problem, baseline, greedy, min_time, optimum, simulate, trace};
+use fermata_planner::{Problem, simulate, trace};
 use serde_json::json;
 
-use super::Machine;
+use super::figures::{self, Figure, Folder};
+use super::machine::Machine;
 use crate::failure::{Failure, USER};
 use crate::printer::Printer;
-use crate::svg::{Plot, Series};
 use crate::table::Table;
 
 /// Blocking times of every scheduler over a trace.
@@ -19,7 +17,8 @@ use crate::table::Table;
 #[command(after_help = "\
 Examples:
   fermata plan simulate --trace application --free-mb 80
-  fermata plan simulate --trace synthetic --machine switch --gpus 16 --out figures")]
+  fermata plan simulate --trace synthetic --machine switch --gpus 16 --out plots
+  fermata plan simulate --figures figures")]
 pub struct Args {
     /// Checkpoint sizes: growing as in the paper's application, or drawn at random from them.
     #[arg(long, value_enum, default_value = "application")]
@@ -39,6 +38,9 @@ pub struct Args {
     /// Folder for the CSV and the plots.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// Folder for figures 3 to 10 of *Collaborative Multi-Level Checkpointing*, as CSV and plots.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["out", "trace", "machine", "gpus", "free_mb"])]
+    figures: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -53,64 +55,41 @@ fn ratio(seconds: f64, best: f64) -> f64 {
 }
 
 pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
-    let topology = args.machine.topology(args.gpus);
+    if let Some(folder) = &args.figures {
+        figures::write(folder, args.seed)?;
+        printer.note(&format!("wrote figures 3 to 10 in `{}`", folder.display()));
+        return Ok(0);
+    }
+    let topology = args.machine.topology(args.gpus)?;
     let gpus = topology.host.len();
     let sizes = match args.trace {
         Trace::Application => trace::application(gpus, args.seed),
         Trace::Synthetic => trace::synthetic(gpus, trace::SNAPSHOTS, args.seed),
     };
-    let free = args.free_mb * 1_000_000;
+    let free = args.free_mb.saturating_mul(1_000_000);
     let rows =
         simulate::run(&sizes, &topology, free).map_err(|e| Failure::new(USER, e.to_string()))?;
     let problem = Problem::from_sizes(topology, &sizes[sizes.len() / 2], &vec![free; gpus]);
-    let times = [
-        ("local_only", time(|| baseline::local_only(&problem))),
-        ("greedy", time(|| greedy::greedy(&problem))),
-        (
-            "min_time",
-            time(|| min_time::min_time(&problem, simulate::PAPER_UNIT)),
-        ),
-        ("optimum", time(|| optimum::optimum(&problem))),
-    ];
-    let of = |name: &str| -> Vec<f64> {
-        let pick = |r: &simulate::Row| match name {
-            "local_only" => r.local_only,
-            "greedy" => r.greedy,
-            "min_time" => r.min_time,
-            _ => r.optimum,
-        };
-        rows.iter().map(|r| ratio(pick(r), r.optimum)).collect()
-    };
     if let Some(folder) = &args.out {
-        write(
-            folder,
-            &rows,
-            &[
-                ("local only", of("local_only")),
-                ("greedy", of("greedy")),
-                ("min-time", of("min_time")),
-            ],
-        )?;
+        Folder::open(folder)?.save(&blocking(&rows))?;
         printer.note(&format!(
             "wrote `{}`",
             folder.join("blocking.csv").display()
         ));
     }
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let summary = times.map(|(name, seconds)| {
-        let ratios = of(name);
-        (
-            name,
-            mean(&ratios),
-            ratios.iter().copied().fold(1.0, f64::max),
-            seconds,
-        )
+    let names = ["local_only", "greedy", "min_time", "optimum"];
+    let computed = figures::microseconds(&problem);
+    let summary = names.into_iter().zip(computed).enumerate();
+    let summary = summary.map(|(i, (name, microseconds))| {
+        let ratios = || rows.iter().map(|r| ratio(seconds(r)[i], r.optimum));
+        let mean = ratios().sum::<f64>() / rows.len() as f64;
+        (name, mean, ratios().fold(1.0, f64::max), microseconds)
     });
     if printer.is_json() {
         let schedulers: Vec<_> = summary
-            .iter()
-            .map(|(name, mean, worst, seconds)| {
-                json!({ "scheduler": name, "mean_ratio": mean, "worst_ratio": worst, "compute_seconds": seconds })
+            .map(|(name, mean, worst, microseconds)| {
+                json!({ "scheduler": name, "mean_ratio": mean, "worst_ratio": worst,
+                    "compute_seconds": microseconds / 1e6 })
             })
             .collect();
         printer.document(
@@ -119,68 +98,45 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
         return Ok(0);
     }
     let mut table = Table::new(&["SCHEDULER", "MEAN", "WORST", "TO COMPUTE"]);
-    for (name, mean, worst, seconds) in summary {
+    for (name, mean, worst, microseconds) in summary {
         table.row([
             name.to_owned(),
             format!("{mean:.2}x"),
             format!("{worst:.2}x"),
-            format!("{:.1} us", seconds * 1e6),
+            format!("{microseconds:.1} us"),
         ]);
     }
     printer.data(&table.render())?;
     Ok(0)
 }
 
-/// Median seconds of a few runs.
-fn time<T>(mut run: impl FnMut() -> T) -> f64 {
-    let mut once = |_| {
-        let start = Instant::now();
-        std::hint::black_box(run());
-        start.elapsed().as_secs_f64()
-    };
-    let mut times: Vec<f64> = (0..9).map(&mut once).collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+/// Of local-only, greedy, min-time and the optimum.
+fn seconds(row: &simulate::Row) -> [f64; 4] {
+    [row.local_only, row.greedy, row.min_time, row.optimum]
 }
 
-fn write(
-    folder: &Path,
-    rows: &[simulate::Row],
-    series: &[(&str, Vec<f64>)],
-) -> Result<(), Failure> {
-    let save = |name: &str, text: String| {
-        let path = folder.join(name);
-        std::fs::write(&path, text)
-            .map_err(|e| Failure::io(&format!("write `{}`", path.display()), &e))
+fn blocking(rows: &[simulate::Row]) -> Figure<'static> {
+    let row = |r: &simulate::Row| {
+        let times = seconds(r);
+        let ratios = times.map(|s| ratio(s, r.optimum));
+        let numbers = times.into_iter().chain(ratios.into_iter().take(3));
+        std::iter::once(r.snapshot as f64).chain(numbers).collect()
     };
-    std::fs::create_dir_all(folder)
-        .map_err(|e| Failure::io(&format!("make `{}`", folder.display()), &e))?;
-    let mut csv = String::from("snapshot,local_only_s,greedy_s,min_time_s,optimum_s\n");
-    for r in rows {
-        csv += &format!(
-            "{},{:.9},{:.9},{:.9},{:.9}\n",
-            r.snapshot, r.local_only, r.greedy, r.min_time, r.optimum
-        );
-    }
-    save("blocking.csv", csv)?;
-    let points = |values: &[f64]| {
-        values
-            .iter()
-            .enumerate()
-            .map(|(i, v)| (i as f64, *v))
-            .collect()
-    };
-    let plot = Plot {
-        title: "Blocking time against the optimum",
-        x: "snapshot",
+    Figure {
+        name: "blocking".into(),
+        title: "Blocking time against the optimum".into(),
+        columns: &[
+            "snapshot",
+            "local_only_s",
+            "greedy_s",
+            "min_time_s",
+            "optimum_s",
+            "local_only",
+            "greedy",
+            "min_time",
+        ],
+        rows: rows.iter().map(row).collect(),
+        plotted: 5..8,
         y: "times the optimum",
-        series: series
-            .iter()
-            .map(|(name, values)| Series {
-                name,
-                points: points(values),
-            })
-            .collect(),
-    };
-    save("blocking.svg", plot.render())
+    }
 }

@@ -1,0 +1,105 @@
+//! The machine's GPUs and how they are linked, as NVIDIA's management library (NVML) tells it: what planning needs to
+//! know of a machine whose GPUs nobody has to use for it. No context is made, and no setting is touched.
+//!
+//! ```text
+//!  libnvidia-ml.so.1 ─► library ─► [Gpu { memory, PCI Express, NVLinks to GPUs and to switches }]
+//! ```
+
+mod library;
+
+use std::path::{Path, PathBuf};
+
+use library::Library;
+
+/// What NVML is called on every machine that has it.
+pub const LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// Why NVML says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum NvmlError {
+    /// It is not on this machine.
+    #[error("cannot load `{path}`: {source}")]
+    Load {
+        /// What was to be loaded.
+        path: PathBuf,
+        /// Why it could not be.
+        #[source]
+        source: libloading::Error,
+    },
+    /// A call failed.
+    #[error("`{call}` answered {code}{text}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// An `nvmlReturn_t`.
+        code: i32,
+        /// What the library calls it, with a separator before it; or nothing.
+        text: String,
+    },
+}
+
+/// Where a GPU is on the PCI bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bus {
+    /// Domain.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u32,
+    /// Device.
+    pub device: u32,
+}
+
+/// A GPU and its links.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpu {
+    /// Name of the model.
+    pub name: String,
+    /// Where it is.
+    pub bus: Bus,
+    /// Bytes of its memory that nobody uses at this moment.
+    pub free: u64,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// The newest generation of PCI Express that it and its slot can have; an idle link may be slower just now. 0 if
+    /// nobody knows.
+    pub pcie_generation: u32,
+    /// Lanes of that link.
+    pub pcie_lanes: u32,
+    /// Bytes per second of one NVLink in one direction; 0 where there is none.
+    pub link_rate: f64,
+    /// For each working NVLink the GPU at its other end, by its place in the list; `None` where a switch is there.
+    pub links: Vec<Option<usize>>,
+}
+
+/// All GPUs of this machine, by NVML in `library`, or where the machine has it.
+///
+/// # Errors
+/// There is no NVML, or it says no. What it does not know about a GPU's links is no error: then there are none.
+pub fn gpus(library: Option<&Path>) -> Result<Vec<Gpu>, NvmlError> {
+    let nvml = Library::open(library.unwrap_or(Path::new(LIBRARY)))?;
+    let devices = nvml.devices()?;
+    let buses = devices.iter().map(|device| nvml.bus(*device));
+    let buses = buses.collect::<Result<Vec<_>, _>>()?;
+    let one = |(device, bus): (&library::Device, &Bus)| {
+        let (memory, free) = nvml.memory(*device)?;
+        let (pcie_generation, pcie_lanes) = nvml.pcie(*device);
+        let ends = nvml.link_ends(*device);
+        let at = |end: Option<Bus>| buses.iter().position(|bus| Some(*bus) == end);
+        let links: Vec<_> = ends.into_iter().map(at).collect();
+        let link_rate = match links.is_empty() {
+            true => 0.0,
+            false => nvml.link_rate(*device),
+        };
+        Ok(Gpu {
+            name: nvml.name(*device)?,
+            bus: *bus,
+            free,
+            memory,
+            pcie_generation,
+            pcie_lanes,
+            link_rate,
+            links,
+        })
+    };
+    devices.iter().zip(&buses).map(one).collect()
+}

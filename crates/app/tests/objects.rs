@@ -272,6 +272,114 @@ fn pass_on(mut client: TcpStream, to: u16) {
     });
 }
 
+/// Passes connections on whose bytes stand still while it is `shut`.
+fn gate(to: u16, shut: std::sync::Arc<AtomicBool>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let one_way = move |mut from: TcpStream, mut to: TcpStream, shut: &AtomicBool| {
+        let mut bytes = [0; 1 << 16];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            while shut.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Write);
+    };
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(client) = client else { return };
+            let server = TcpStream::connect(("127.0.0.1", to)).unwrap();
+            let (client_too, server_too) =
+                (client.try_clone().unwrap(), server.try_clone().unwrap());
+            let (up, down) = (shut.clone(), shut.clone());
+            std::thread::spawn(move || one_way(client, server, &up));
+            std::thread::spawn(move || one_way(server_too, client_too, &down));
+        }
+    });
+    port
+}
+
+/// The program goes on while a service takes its time, and is told later when it is gone.
+#[test]
+fn a_slow_server_holds_up_no_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let shut = std::sync::Arc::new(AtomicBool::new(false));
+    let objects = ObjectConfig {
+        deadline: 600.0,
+        ..config(gate(server.port, shut.clone()))
+    };
+    let behind = |c: &mut Config| {
+        set(c, &objects);
+        c.background = true;
+    };
+    let mut data = noise(300_000, 1);
+    let mut s = session(&dir.path().join("a"), behind);
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    shut.store(true, Ordering::Release);
+    // No byte reaches the service, and none comes back.
+    s.checkpoint(1, Level::Object).unwrap();
+    data.copy_from_slice(&noise(300_000, 2));
+    assert!(s.status().busy);
+    assert!(server.objects().is_empty());
+    shut.store(false, Ordering::Release);
+    s.wait(Duration::from_secs(300)).unwrap();
+    // What is in the bucket is what the program had then.
+    let mut back = vec![0; 300_000];
+    let mut other = session(&dir.path().join("b"), behind);
+    other.protect(1, host(&mut back), BYTE).unwrap();
+    assert_eq!(other.recover().unwrap(), 1);
+    assert!(back == noise(300_000, 1));
+    drop((other, s));
+
+    // One that has gone meanwhile costs its level, which is said when the checkpoint is waited for.
+    let hasty = hasty(&server);
+    let mut s = session(&dir.path().join("a"), |c| {
+        set(c, &hasty);
+        c.background = true;
+    });
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    drop(server);
+    s.checkpoint(2, Level::Object).unwrap();
+    let e = s.wait(Duration::from_secs(300)).unwrap_err();
+    assert_eq!(e.code(), 17, "{}", e.text());
+    assert_eq!(s.status().failed, 1);
+    s.checkpoint(3, Level::Local).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
+    data.fill(0);
+    assert_eq!(s.recover().unwrap(), 3);
+    assert!(data == noise(300_000, 2));
+}
+
+/// A rank's part of the newest checkpoint is not in the bucket: all take the one before.
+#[test]
+fn all_ranks_take_the_newest_that_the_bucket_has_of_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let objects = server.config();
+    let with = |c: &mut Config| c.object = Some(objects.clone());
+    write(
+        dir.path(),
+        3,
+        &[(1, Level::Object), (2, Level::Object)],
+        &with,
+    );
+    (0..3).for_each(|rank| std::fs::remove_dir_all(node(dir.path(), rank)).unwrap());
+    let mut gone = 0;
+    for (path, _) in server.objects() {
+        let text = path.to_string_lossy().into_owned();
+        if text.contains("rank-00002") && text.contains("c000000000002") {
+            std::fs::remove_file(path).unwrap();
+            gone += 1;
+        }
+    }
+    assert!(gone > 0, "{:?}", server.objects());
+    assert_eq!(read(dir.path(), 3, &with), (1, vec![5, 5, 5]));
+}
+
 /// Passes connections on, but every third one is cut at once and every fifth is answered with 503.
 fn flaky(to: u16) -> (u16, std::sync::Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::job::{BYTE, bytes, node, read, start, write};
 use common::ranks::Threads;
 use common::{host, noise};
@@ -71,18 +73,43 @@ fn a_torn_file_on_one_rank_comes_back_from_its_partner() {
     assert!(packs.exists());
 }
 
+/// One rank's part of the newest checkpoint is nowhere any more, whichever level it was made for.
 #[test]
 fn all_ranks_take_the_newest_that_all_have() {
-    let dir = tempfile::tempdir().unwrap();
-    write(
-        dir.path(),
-        3,
-        &[(1, Level::Local), (2, Level::Local)],
-        &|_| (),
-    );
-    let newest = node(dir.path(), 2).join("test/rank-00002/c000000000002");
-    std::fs::remove_dir_all(newest).unwrap();
-    assert_eq!(read(dir.path(), 3, &|_| ()), (1, vec![1, 1, 1]));
+    for level in [Level::Local, Level::Partner, Level::Erasure, Level::Shared] {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = dir.path().join("shared");
+        let set = |c: &mut Config| c.shared = Some(shared.clone());
+        write(dir.path(), 3, &[(1, level), (2, level)], &set);
+        let gone = remove(dir.path(), &|path| {
+            let own = path.ends_with("rank-00002/c000000000002");
+            // Nor can it be computed again.
+            own || (path.components().any(|c| c.as_os_str() == "erasure")
+                && path.ends_with("c000000000002"))
+        });
+        let copies = match level {
+            Level::Local => 1,
+            Level::Erasure => 4,
+            _ => 2,
+        };
+        assert_eq!(gone, copies, "{level:?}");
+        assert_eq!(read(dir.path(), 3, &set), (1, vec![1; 3]), "{level:?}");
+    }
+}
+
+/// Removes those folders; how many there were.
+fn remove(folder: &Path, which: &dyn Fn(&Path) -> bool) -> usize {
+    let folders = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().path());
+    let one = |path: std::path::PathBuf| {
+        if which(&path) {
+            std::fs::remove_dir_all(path).unwrap();
+            return 1;
+        }
+        remove(&path, which)
+    };
+    folders.filter(|path| path.is_dir()).map(one).sum()
 }
 
 #[test]

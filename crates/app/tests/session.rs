@@ -94,24 +94,33 @@ fn only_changed_blocks_are_written_and_one_variable_can_be_recovered() {
 
 #[test]
 fn old_checkpoints_go_and_their_space_with_them() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut data = noise(1 << 20, 5);
-    let mut s = session(dir.path(), |c| c.keep_last = 2);
-    s.protect(1, host(&mut data), BYTE).unwrap();
-    for id in 1..=6 {
-        data.copy_from_slice(&noise(1 << 20, 100 + id as u64));
-        s.checkpoint(id, Level::Local).unwrap();
+    for (keep, level) in [(2, Level::Local), (3, Level::Local), (2, Level::Shared)] {
+        let (dir, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut data = noise(1 << 20, 5);
+        let mut s = session(dir.path(), |c| {
+            c.keep_last = keep;
+            c.shared = Some(shared.path().into());
+        });
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        for id in 1..=6 {
+            data.copy_from_slice(&noise(1 << 20, 100 + id as u64));
+            s.checkpoint(id, level).unwrap();
+        }
+        s.wait(Duration::from_secs(300)).unwrap();
+        assert_eq!(s.status().failed, 0, "{:?}", s.status().last_failure);
+        let there = match level {
+            Level::Shared => shared.path(),
+            _ => dir.path(),
+        };
+        let count = std::fs::read_dir(rank_folder(there)).unwrap().count() as u32;
+        assert_eq!(count, keep + 1, "checkpoints and the lock, {level:?}");
+        let packs = std::fs::read_dir(there.join("test/store/packs")).unwrap();
+        let bytes: u64 = packs.map(|p| p.unwrap().metadata().unwrap().len()).sum();
+        assert!(
+            bytes < u64::from(keep + 1) << 20,
+            "{bytes} bytes for {keep} checkpoints of 1 MiB"
+        );
     }
-    s.wait(Duration::from_secs(300)).unwrap();
-    assert_eq!(s.status().failed, 0, "{:?}", s.status().last_failure);
-    let count = std::fs::read_dir(rank_folder(dir.path())).unwrap().count();
-    assert_eq!(count, 3, "two checkpoints and the lock");
-    let packs = std::fs::read_dir(dir.path().join("test/store/packs")).unwrap();
-    let bytes: u64 = packs.map(|p| p.unwrap().metadata().unwrap().len()).sum();
-    assert!(
-        bytes < 3 << 20,
-        "{bytes} bytes for two checkpoints of 1 MiB"
-    );
 }
 
 #[test]

@@ -302,6 +302,31 @@ mod tests {
         );
         let m = message("[loacl]\nfolders = [\"/a\"]\n");
         assert!(m.contains("`loacl`") && m.contains("`local`"), "{m}");
+        for (text, key, near) in [
+            (
+                "[shared]\nfoldr = \"/a\"\n",
+                "shared.foldr",
+                "shared.folder",
+            ),
+            (
+                "[stage]\nshedule = \"greedy\"\n",
+                "stage.shedule",
+                "stage.schedule",
+            ),
+            ("[object]\nbuckt = \"b\"\n", "object.buckt", "object.bucket"),
+            ("[erasure]\nloses = 1\n", "erasure.loses", "erasure.losses"),
+            // Written below a table's name, it is that table's.
+            ("[local]\nkeep_last = 3\n", "local.keep_last", "keep_last"),
+            (
+                "[partner]\nlosses = 1\n",
+                "partner.losses",
+                "erasure.losses",
+            ),
+        ] {
+            let m = message(text);
+            let both = m.contains(&format!("`{key}`")) && m.contains(&format!("`{near}`"));
+            assert!(both, "{m}");
+        }
         let m = message("[basic]\nckpt_dirr = /a\n");
         assert!(m.contains("`ckpt_dirr`") && m.contains("`ckpt_dir`"), "{m}");
     }

@@ -114,7 +114,7 @@ pub(super) fn parse(text: &str, from: &str) -> Result<Config> {
         if let (Some((_, keys)), Some(inner)) = (known, value.as_table()) {
             for name in inner.keys().map(|inner| format!("{key}.{inner}")) {
                 if !keys.contains(&name.as_str()) {
-                    return Err(unknown(from, &name, keys));
+                    return Err(unknown_within(from, name, keys));
                 }
             }
         }
@@ -167,5 +167,21 @@ fn unknown(from: &str, key: &str, known: &[&'static str]) -> AppError {
         from: from.into(),
         key: key.into(),
         near: nearest(key, known),
+    }
+}
+
+/// A key of a table. What follows a table's name in the file belongs to it, so one of no table or of another may be
+/// meant.
+fn unknown_within(from: &str, name: String, keys: &[&'static str]) -> AppError {
+    let last = name.rsplit('.').next().unwrap_or(&name);
+    let elsewhere = || {
+        let all = TABLES.iter().flat_map(|(_, keys)| keys.iter().copied());
+        let same = |key: &&str| key.rsplit('.').next() == Some(last);
+        nearest(last, &TOP).or_else(|| all.into_iter().find(same))
+    };
+    AppError::UnknownKey {
+        near: nearest(&name, keys).or_else(elsewhere),
+        from: from.into(),
+        key: name,
     }
 }

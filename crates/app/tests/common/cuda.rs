@@ -103,6 +103,14 @@ impl Cuda {
         call!(self, "cuMemcpyHtoD_v2", Copy, to, data.as_ptr(), data.len());
     }
 
+    /// Writes over it without the link to the host.
+    pub fn wipe(&self, at: u64, bytes: usize) {
+        type Set = unsafe extern "C" fn(u64, u8, usize) -> i32;
+        call!(self, "cuMemsetD8_v2", Set, at, 0xaa, bytes);
+        type Wait = unsafe extern "C" fn(*mut c_void) -> i32;
+        call!(self, "cuStreamSynchronize", Wait, std::ptr::null_mut());
+    }
+
     pub fn read(&self, from: u64, bytes: usize) -> Vec<u8> {
         type Copy = unsafe extern "C" fn(*mut u8, u64, usize) -> i32;
         let mut data = vec![0; bytes];

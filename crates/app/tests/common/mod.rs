@@ -3,6 +3,7 @@
 
 pub mod cuda;
 pub mod job;
+pub mod link;
 pub mod processes;
 pub mod ranks;
 pub mod server;
@@ -46,15 +47,20 @@ pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Runs an ignored test of the same file in a process of its own, with settings that count from its start and
-/// `FERMATA_TEST_FOLDER`; what it has printed.
-pub fn alone(test: &str, folder: &Path, settings: &[(&str, String)]) -> String {
-    let run = std::process::Command::new(std::env::current_exe().unwrap())
+/// An ignored test of the same file in a process of its own, with settings that count from its start and
+/// `FERMATA_TEST_FOLDER`.
+pub fn inner(test: &str, folder: &Path, settings: &[(&str, String)]) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", test, "--ignored", "--nocapture"])
         .envs(settings.iter().map(|(name, value)| (name, value)))
-        .env("FERMATA_TEST_FOLDER", folder)
-        .output()
-        .unwrap();
+        .env("FERMATA_TEST_FOLDER", folder);
+    command
+}
+
+/// Runs one to its end; what it has printed.
+pub fn alone(test: &str, folder: &Path, settings: &[(&str, String)]) -> String {
+    let run = inner(test, folder, settings).output().unwrap();
     let text = String::from_utf8_lossy(&run.stdout).into_owned();
     let errors = String::from_utf8_lossy(&run.stderr);
     let passed = run.status.success() && text.contains("1 passed");

@@ -53,7 +53,7 @@ test: check build
 # Ranks over MPICH and Open MPI, which are fetched into .deps/mpi.
 mpi-test: deps
 	sh tools/setup.sh mpi s3
-	$(CARGO) test -p fermata-c --test mpi --locked
+	$(CARGO) test -p fermata-c --test mpi --test between --locked
 
 e2e: build
 	build/test/e2e quick

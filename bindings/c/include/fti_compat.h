@@ -2,16 +2,26 @@
  * this header instead of fti.h and is linked with -lfermata.
  *
  * There are: FTI_Init, FTI_Status, FTI_InitType, FTI_Protect, FTI_Checkpoint,
- * FTI_Snapshot, FTI_Recover, FTI_RecoverVar, FTI_GetStoredSize, FTI_Finalize, the
- * types FTI_CHAR to FTI_LDBE, and FTI_COMM_WORLD.
+ * FTI_Snapshot, FTI_Recover, FTI_RecoverVarInit, FTI_RecoverVar,
+ * FTI_RecoverVarFinalize, FTI_GetStoredSize, FTI_Finalize, the types FTI_CHAR to
+ * FTI_LDBE, the levels FTI_L1 to FTI_L4 and FTI_L1_DCP to FTI_L4_DCP, and
+ * FTI_COMM_WORLD.
  *
- * There are not: dedicated FTI processes (head = 1; FTI_COMM_WORLD is always the
- * communicator given to FTI_Init), complex types with named fields and HDF5,
- * FTI_Realloc, FTI_BitFlip, FTI_RecoverVarInit and the rest of the incremental
- * calls (FTI_InitICP, FTI_AddVarICP, FTI_FinalizeICP), staging (FTI_SendFile),
- * and reading of files that FTI has written.
+ * There are not:
+ *   - dedicated FTI processes (head = 1; FTI_COMM_WORLD is always the communicator
+ *     given to FTI_Init);
+ *   - composite types and HDF5: FTI_InitCompositeType (FTI_InitComplexType),
+ *     FTI_AddScalarField, FTI_AddVectorField, FTI_InitGroup, FTI_RenameGroup,
+ *     FTI_DefineDataset, FTI_DefineGlobalDataset, FTI_AddSubset,
+ *     FTI_UpdateGlobalDataset, FTI_UpdateSubset, FTI_RecoverDatasetDimension,
+ *     FTI_GetDatasetSpan, FTI_GetDatasetRank, FTI_L4_H5_SINGLE;
+ *   - incremental checkpoints: FTI_InitICP, FTI_AddVarICP, FTI_FinalizeICP;
+ *   - staging: FTI_SendFile, FTI_GetStageDir, FTI_GetStageStatus;
+ *   - FTI_Realloc, FTI_BitFlip, FTI_setIDFromString, FTI_getIDFromString,
+ *     FTI_GetConfig, FTI_Print, the calls for Fortran, and reading of files that FTI
+ *     has written.
  *
- * Differences: a protected host pointer must be valid when it is protected, and
+ * Differences: all checkpoints are differential, so FTI_L4_DCP is FTI_L4; a protected host pointer must be valid when it is protected, and
  * recovery refuses variables of another type or size. A message goes to stderr when
  * a call fails, as FTI does.
  *
@@ -37,6 +47,18 @@ extern "C" {
 #define FTI_DONE 1
 #define FTI_NSCS (-1)
 #define FTI_NREC (-2)
+
+/* FTI's levels. Ours of an object store is not among them. */
+enum {
+    FTI_L1 = 1,
+    FTI_L2,
+    FTI_L3,
+    FTI_L4,
+    FTI_L1_DCP,
+    FTI_L2_DCP,
+    FTI_L3_DCP,
+    FTI_L4_DCP
+};
 
 /* An element type: what it is for the library, and its bytes. */
 typedef struct FTIT_type {
@@ -129,8 +151,9 @@ static inline int FTI_Protect(int id, void *data, int64_t count, FTIT_type type)
 
 static inline int FTI_Checkpoint(int id, int level) {
     fermata_error *error = NULL;
+    int plain = level > FTI_L4 && level <= FTI_L4_DCP ? level - FTI_L4 : level;
     fermata_status status =
-        fermata_checkpoint(fermata_fti_state.session, id, level, &error);
+        fermata_checkpoint(fermata_fti_state.session, id, plain, &error);
     return fermata_fti_done(status, error, FTI_DONE);
 }
 
@@ -150,6 +173,15 @@ static inline int FTI_Recover(void) {
     fermata_status status = fermata_recover(fermata_fti_state.session, NULL, &error);
     int code = fermata_fti_done(status, error, FTI_SCES);
     return code == FTI_SCES ? FTI_SCES : FTI_NREC;
+}
+
+/* One variable needs no more than its own call. */
+static inline int FTI_RecoverVarInit(void) {
+    return FTI_SCES;
+}
+
+static inline int FTI_RecoverVarFinalize(void) {
+    return FTI_SCES;
 }
 
 static inline int FTI_RecoverVar(int id) {

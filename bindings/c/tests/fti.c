@@ -15,7 +15,7 @@ typedef struct {
 int main(int argc, char **argv) {
     progress p = {0, 0.0};
     double *values = (double *)malloc(10000 * sizeof(double));
-    int i, stop;
+    int i, stop, good = 1;
     FTIT_type progress_type;
     if (argc != 3 || !values) {
         return 2;
@@ -31,7 +31,17 @@ int main(int argc, char **argv) {
     FTI_Protect(0, &p, 1, progress_type);
     FTI_Protect(1, values, 10000, FTI_DBLE);
     if (FTI_Status() != 0) {
-        if (FTI_GetStoredSize(1) != 10000 * (long)sizeof(double) || FTI_Recover() != FTI_SCES) {
+        if (FTI_GetStoredSize(1) != 10000 * (long)sizeof(double)) {
+            return 4;
+        }
+        /* One way to recover, or the other. */
+        if (stop % 2) {
+            good = FTI_Recover() == FTI_SCES;
+        } else {
+            good = FTI_RecoverVarInit() == FTI_SCES && FTI_RecoverVar(1) == FTI_SCES &&
+                   FTI_RecoverVar(0) == FTI_SCES && FTI_RecoverVarFinalize() == FTI_SCES;
+        }
+        if (!good) {
             return 4;
         }
         printf("restart at %d\n", p.step);
@@ -42,7 +52,7 @@ int main(int argc, char **argv) {
         }
         p.sum += values[p.step];
         p.step++;
-        if (p.step % 10 == 0 && FTI_Checkpoint(p.step, 1) != FTI_DONE) {
+        if (p.step % 10 == 0 && FTI_Checkpoint(p.step, p.step % 20 ? FTI_L1 : FTI_L4_DCP) != FTI_DONE) {
             return 5;
         }
         if (p.step == stop) {

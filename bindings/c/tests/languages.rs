@@ -71,7 +71,9 @@ fn a_program_written_for_fti_restarts_where_it_was() {
         let want = until("0");
         assert!(want.starts_with("sum "), "{want}");
         assert_eq!(until("37"), "");
-        assert_eq!(until("58"), "restart at 30\n");
+        assert_eq!(until("57"), "restart at 30\n");
+        // Every second one went to the fourth level.
+        assert!(Path::new(&folder).join("global/job").exists());
         assert_eq!(until("0"), format!("restart at 50\n{want}"));
         // It was done, so that nothing is left to restart from.
         assert_eq!(until("0"), want);
@@ -112,6 +114,52 @@ fn python(program: &str) -> Command {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("FERMATA_LIBRARY", tree().join("libfermata.so.0"));
     command
+}
+
+/// The pkg-config file in a tree as users get it: what it says compiles and links.
+#[test]
+fn pkg_config_says_how_to_build() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, tree_lib) = (root().join("bindings/c"), tree());
+    for folder in ["lib/pkgconfig", "include"] {
+        std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+    }
+    for (from, to) in [
+        (here.join("fermata.pc"), "lib/pkgconfig/fermata.pc"),
+        (here.join("include/fermata.h"), "include/fermata.h"),
+        (tree_lib.join("libfermata.so.0"), "lib/libfermata.so"),
+    ] {
+        std::fs::copy(from, dir.path().join(to)).unwrap();
+    }
+    // As pkg-config reads it, which not every machine has.
+    let text = std::fs::read_to_string(dir.path().join("lib/pkgconfig/fermata.pc")).unwrap();
+    let mut variables = vec![(
+        "pcfiledir".to_owned(),
+        dir.path().join("lib/pkgconfig").display().to_string(),
+    )];
+    let mut fields = std::collections::BTreeMap::new();
+    for line in text.lines() {
+        let mut line = line.to_owned();
+        for (name, value) in &variables {
+            line = line.replace(&format!("${{{name}}}"), value);
+        }
+        if let Some((name, value)) = line.split_once(": ") {
+            fields.insert(name.to_owned(), value.to_owned());
+        } else if let Some((name, value)) = line.split_once('=') {
+            variables.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    assert_eq!(fields["Version"], env!("CARGO_PKG_VERSION"));
+    let program = dir.path().join("api");
+    run(Command::new("gcc")
+        .args(fields["Cflags"].split(' '))
+        .arg(here.join("tests/api.c"))
+        .arg("-o")
+        .arg(&program)
+        .args(fields["Libs"].split(' ')));
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    assert_eq!(run(command(&program).arg(&data)), "fine\n");
 }
 
 #[test]

@@ -4,113 +4,19 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "common/mpi.rs"]
+mod launch;
 #[allow(dead_code)]
 #[path = "../../../crates/app/tests/common/server.rs"]
 mod server;
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
-use common::{root, run, tree, wait_until_nobody_runs};
+use common::{root, tree};
+use launch::{ARCH, Job, Mpi, sum};
 use server::Server;
 
 const RANKS: u32 = 4;
-
-/// An MPI in a private folder.
-struct Mpi {
-    prefix: PathBuf,
-    include: &'static str,
-    launcher: &'static str,
-    library: &'static str,
-    folders: &'static [&'static str],
-    options: &'static [&'static str],
-}
-
-const ARCH: &str = "usr/lib/x86_64-linux-gnu";
-
-impl Mpi {
-    fn mpich() -> Self {
-        Self::at(
-            "mpich",
-            Self {
-                prefix: PathBuf::new(),
-                include: "usr/include/x86_64-linux-gnu/mpich",
-                launcher: "usr/bin/mpiexec.hydra",
-                library: "-lmpich",
-                folders: &[ARCH, "lib/x86_64-linux-gnu"],
-                options: &[],
-            },
-        )
-    }
-
-    fn open_mpi() -> Self {
-        Self::at(
-            "openmpi",
-            Self {
-                prefix: PathBuf::new(),
-                include: "usr/lib/x86_64-linux-gnu/openmpi/include",
-                launcher: "usr/bin/orterun",
-                library: "-lmpi",
-                folders: &[
-                    "usr/lib/x86_64-linux-gnu/openmpi/lib",
-                    ARCH,
-                    "lib/x86_64-linux-gnu",
-                ],
-                options: &["--oversubscribe"],
-            },
-        )
-    }
-
-    fn at(name: &str, mut mpi: Self) -> Self {
-        mpi.prefix = root().join(".deps/mpi");
-        let there = mpi.prefix.join("done").exists();
-        assert!(there, "no {name} in .deps/mpi: run `tools/setup.sh mpi`");
-        mpi
-    }
-
-    fn compile(&self, out: &Path) {
-        let here = root().join("bindings/c");
-        let mut compiler = Command::new("gcc");
-        compiler
-            .arg(format!("-I{}", here.join("include").display()))
-            .arg(format!("-I{}", self.prefix.join(self.include).display()))
-            .arg("-o")
-            .arg(out)
-            .arg(here.join("tests/ranks.c"))
-            .arg(format!("-L{}", tree().display()));
-        for folder in self.folders {
-            compiler.arg(format!("-L{}", self.prefix.join(folder).display()));
-        }
-        run(compiler.args([self.library, "-lfermata", "-Wl,--allow-shlib-undefined"]));
-    }
-
-    fn start(&self, program: &Path, ranks: u32, args: &[&str]) -> Output {
-        let prefix = |folder: &str| self.prefix.join(folder);
-        let mut path: Vec<_> = self.folders.iter().map(|f| prefix(f)).collect();
-        path.push(tree().into());
-        Command::new("timeout")
-            .args(["-s", "KILL", "600"])
-            .arg(prefix(self.launcher))
-            .args(self.options)
-            .args(["-n", &ranks.to_string()])
-            .arg(program)
-            .args(args)
-            .env("LD_LIBRARY_PATH", std::env::join_paths(path).unwrap())
-            // Open MPI looks for its parts where it was built to be.
-            .env("OPAL_PREFIX", prefix("usr"))
-            .env("OPAL_LIBDIR", prefix(ARCH))
-            .env("OPAL_PKGLIBDIR", prefix(ARCH).join("openmpi/lib/openmpi3"))
-            .env("OPAL_DATADIR", prefix("usr/share"))
-            .envs([
-                ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-                ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-            ])
-            .envs([("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_pml", "ob1")])
-            .output()
-            .unwrap()
-    }
-}
 
 /// What happens to a job: it runs at a level until its step `stop`, in which a rank is killed.
 struct Blow {
@@ -196,58 +102,15 @@ const BLOWS: &[Blow] = &[
     },
 ];
 
-struct Job<'a> {
-    mpi: &'a Mpi,
-    dir: &'a Path,
-    program: PathBuf,
-}
-
-impl Job<'_> {
-    fn node(&self, rank: u32) -> PathBuf {
-        self.dir.join(format!("node-{rank}"))
-    }
-
-    fn start(&self, ranks: u32, args: [&str; 5]) -> (bool, String, String) {
-        let config = self.dir.join("job.toml");
-        let said = self.dir.join("job.toml.said");
-        let _ = std::fs::remove_file(&said);
-        let mut all = vec![config.to_str().unwrap()];
-        all.extend(args);
-        let done = self.mpi.start(&self.program, ranks, &all);
-        // The others may outlive the launcher of a job that was killed, and write.
-        wait_until_nobody_runs(&self.program);
-        (
-            done.status.success(),
-            String::from_utf8_lossy(&done.stdout).into_owned(),
-            // What the launcher may have lost is there.
-            std::fs::read_to_string(&said).unwrap_or_default()
-                + &String::from_utf8_lossy(&done.stderr),
-        )
-    }
-
-    fn cut(&self, rank: u32) {
-        for pack in std::fs::read_dir(self.node(rank).join("job/store/packs")).unwrap() {
-            let path = pack.unwrap().path();
-            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-            file.set_len(file.metadata().unwrap().len() / 2).unwrap();
-        }
-    }
-}
-
-fn sum(text: &str) -> String {
-    let line = text.lines().find(|l| l.starts_with("sum "));
-    line.unwrap_or_else(|| panic!("no sum in:\n{text}"))
-        .to_owned()
-}
-
 fn survives(mpi: &Mpi) {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("ranks");
     mpi.compile(&program);
-    let job = Job {
+    let mut job = Job {
         mpi,
         dir: dir.path(),
         program,
+        driver: None,
     };
     let folders: Vec<_> = (0..RANKS).map(|r| format!("{:?}", job.node(r))).collect();
     let shared = dir.path().join("shared");
@@ -269,14 +132,15 @@ fn survives(mpi: &Mpi) {
         std::fs::write(dir.path().join("job.toml"), text).unwrap();
     };
     write(false);
-    let (fine, text, errors) = job.start(RANKS, ["1", "0", "0", "never", "single"]);
+    let (fine, text, errors) = job.start(RANKS, &["1", "0", "0", "never", "single"]);
     assert!(fine, "{text}{errors}");
     let want = sum(&text);
     for blow in BLOWS {
+        job.driver = blow.threads.then(|| tree().join("libcuda.so.1"));
         write(blow.threads);
         let threads = if blow.threads { "multiple" } else { "single" };
         let (stop, victim) = (blow.stop.to_string(), blow.victim.to_string());
-        let (fine, text, _) = job.start(RANKS, [blow.level, &stop, &victim, blow.moment, threads]);
+        let (fine, text, _) = job.start(RANKS, &[blow.level, &stop, &victim, blow.moment, threads]);
         assert!(!fine, "it was to be killed: {text}");
         for rank in blow.lost {
             std::fs::remove_dir_all(job.node(*rank)).unwrap();
@@ -285,7 +149,7 @@ fn survives(mpi: &Mpi) {
         if blow.level == "1" {
             another_number_of_ranks_is_refused(&job);
         }
-        let (fine, text, errors) = job.start(RANKS, [blow.level, "0", "0", "never", threads]);
+        let (fine, text, errors) = job.start(RANKS, &[blow.level, "0", "0", "never", threads]);
         assert!(fine, "{text}{errors}");
         assert_eq!(sum(&text), want);
         let resumed: Vec<_> = text.lines().filter(|l| l.contains("resumed at")).collect();
@@ -306,7 +170,7 @@ fn survives(mpi: &Mpi) {
 /// More ranks than before, and fewer; nothing is lost by it.
 fn another_number_of_ranks_is_refused(job: &Job<'_>) {
     for ranks in [RANKS - 1, RANKS + 1] {
-        let (fine, _, errors) = job.start(ranks, ["1", "0", "0", "never", "single"]);
+        let (fine, _, errors) = job.start(ranks, &["1", "0", "0", "never", "single"]);
         assert!(!fine);
         // Whichever rank said it first has ended the job.
         let said = (0..ranks).any(|r| errors.contains(&format!("this is rank {r} of {ranks}")));
@@ -333,7 +197,7 @@ fn ranks_in_python_over_mpich() {
     );
     std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-    let done = mpi.start(&script, 3, &[&dir.path().display().to_string(), "mpi"]);
+    let done = mpi.start(&script, 3, &[&dir.path().display().to_string(), "mpi"], &[]);
     let errors = String::from_utf8_lossy(&done.stderr);
     // What ranks print is mixed on its way.
     let said = String::from_utf8_lossy(&done.stdout);

@@ -3,7 +3,7 @@
 //! ```text
 //!  device  hash on the GPU ─► changed blocks only ─► pinned buffer ─┐
 //!                                                                   ├─► queue ─► writers ─► packs
-//!  host    copy a piece ─► hash ─► changed blocks only ─────────────┘
+//!  host    copy a piece ─► hash, maybe over the GPU ─► changed ──────┘
 //!                                  captured ▲                          written ▲
 //! ```
 //! At "captured" nothing looks at the program's memory any more. What is written is what was hashed:
@@ -48,6 +48,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) targets: &'a [Target],
     /// Bytes of a block.
     pub(crate) block: u64,
+    /// Whether a GPU of the program's hashes host data.
+    pub(crate) host_on_gpu: bool,
     /// Whether GPU digests are checked by the CPU.
     pub(crate) verify: bool,
     /// Longest wait for a buffer or a piece.
@@ -93,6 +95,8 @@ pub(crate) struct Run<'a> {
     pub(crate) plan: &'a Plan<'a>,
     writer: &'a PackWriter,
     pub(crate) queue: Queue<Piece>,
+    /// What hashes host data, if the CPU does not.
+    over: Option<(&'a Gpu, (ContextHandle, u32))>,
     ids: Mutex<Vec<Vec<ChunkId>>>,
 }
 
@@ -105,11 +109,16 @@ pub(crate) fn capture(
     plain: &PlainPool,
     captured: impl FnOnce(),
 ) -> Result<Captured> {
+    let over = match gpu.filter(|_| plan.host_on_gpu) {
+        Some(gpu) => gpu.any()?.map(|context| (gpu, context)),
+        None => None,
+    };
     let blank = |t: &Target| vec![ChunkId([0; 32]); t.blocks(plan.block).count()];
     let run = Run {
         plan,
         writer,
         queue: Queue::new(plan.limit),
+        over,
         ids: Mutex::new(plan.targets.iter().map(blank).collect()),
     };
     let pieces = host_pieces(plan.targets);
@@ -185,7 +194,10 @@ impl Run<'_> {
         memory.read(offset, &mut buffer[..bytes]);
         let block = self.plan.block as usize;
         let first = offset as usize / block;
-        let names: Vec<_> = buffer[..bytes].chunks(block).map(ChunkId::of).collect();
+        let names: Vec<_> = match self.over {
+            Some((gpu, context)) => gpu.names_of_host(context, &buffer[..bytes], block)?,
+            None => buffer[..bytes].chunks(block).map(ChunkId::of).collect(),
+        };
         self.ids.lock()[target][first..first + names.len()].copy_from_slice(&names);
         let parts: Vec<_> = names
             .into_iter()
@@ -203,7 +215,7 @@ impl Run<'_> {
                 target,
                 buffer: Buffer::Plain(buffer),
                 parts,
-                checked: true,
+                checked: self.over.is_none(),
             });
         }
         Ok(())

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use fermata_device::hash::Hasher;
 use fermata_device::{ContextHandle, DeviceFacts, Driver, MemoryKind, PinnedPool, Resident};
+use fermata_store::ChunkId;
 use parking_lot::Mutex;
 
 use crate::maps::Maps;
@@ -127,6 +128,32 @@ impl Gpu {
             self.driver.release_primary(device).map_err(&retain)?;
         }
         Ok(context)
+    }
+
+    /// A context that the program has, and its device; the first one's if it has several.
+    pub(crate) fn any(&self) -> Result<Option<(ContextHandle, u32)>> {
+        let op = AppError::device("look at the program's devices");
+        for device in 0..self.driver.device_count() {
+            if self.driver.primary_is_active(device).map_err(&op)? {
+                return Ok(Some((self.primary(device)?, device)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The names of every `block` bytes of host memory, which are hashed in a context of the program's.
+    pub(crate) fn names_of_host(
+        &self,
+        (context, device): (ContextHandle, u32),
+        bytes: &[u8],
+        block: usize,
+    ) -> Result<Vec<ChunkId>> {
+        let op = AppError::device("hash host memory on the device");
+        self.driver.set_current(context).map_err(&op)?;
+        let digests = self.with_hasher(context, device, |hasher| {
+            hasher.blake3_of_host(bytes, block).map_err(&op)
+        })?;
+        Ok(digests.into_iter().map(ChunkId).collect())
     }
 
     fn place(&self, memory: &Memory) -> Result<(Option<Place>, u64)> {

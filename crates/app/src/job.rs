@@ -166,6 +166,7 @@ impl Job {
         let plan = Plan {
             targets: &self.targets,
             block: u64::from(self.config.block_bytes),
+            host_on_gpu: self.config.hash_host_on_gpu,
             verify: self.config.verify_blocks,
             limit: self.limit(),
             // Room on devices only helps a program that goes on before everything is written.

@@ -58,6 +58,48 @@ fn host_device_and_managed_memory_come_back() {
     cuda.free(managed);
 }
 
+/// Every byte of host data goes over the link to be hashed, where that is asked for; the names are the CPU's.
+#[test]
+fn host_data_is_hashed_on_the_device_too() {
+    let dir = tempfile::tempdir().unwrap();
+    alone("with_host_data_alone", dir.path(), &[held(dir.path())]);
+}
+
+#[test]
+#[ignore = "is started by the test above"]
+fn with_host_data_alone() {
+    let folder = std::path::PathBuf::from(std::env::var_os("FERMATA_TEST_FOLDER").unwrap());
+    Cuda::get();
+    let mut link = Link::of_process();
+    let mut data = noise((9 << 20) + 777, 1);
+    let on = |on: bool| {
+        move |c: &mut fermata_app::Config| {
+            c.hash_host_on_gpu = on;
+            c.block_bytes = 65_536;
+        }
+    };
+    let written = |s: &mut fermata_app::Session, id| {
+        s.checkpoint(id, Level::Local).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
+        s.status().last.unwrap().written_bytes
+    };
+    let mut s = session(&folder, on(true));
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    let (bytes, passed) = link.little_by_little(|| written(&mut s, 1));
+    assert_eq!(bytes, (9 << 20) + 777);
+    assert!(passed >= 9 << 20, "{passed}");
+    data[5 << 20] ^= 1;
+    assert_eq!(written(&mut s, 2), 65_536);
+    drop(s);
+    let want = data.clone();
+    let mut s = session(&folder, on(false));
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(link.only(0, || written(&mut s, 3)), 0);
+    data.fill(0);
+    assert_eq!(s.recover().unwrap(), 3);
+    assert!(data == want);
+}
+
 #[test]
 fn an_address_inside_an_allocation_will_do_even_unaligned() {
     let cuda = Cuda::get();

@@ -76,6 +76,8 @@ pub struct Config {
     pub keep_at_end: bool,
     /// Whether to look for checkpoints to recover from.
     pub recover: bool,
+    /// Whether a GPU hashes host data too, which is streamed over it; else the CPU does.
+    pub hash_host_on_gpu: bool,
     /// Whether what a GPU has hashed is hashed once more by the CPU when it is written.
     pub verify_blocks: bool,
     /// Longest wait for a step of a checkpoint, in seconds.
@@ -112,6 +114,7 @@ impl Default for Config {
             stage_schedule: StageSchedule::Optimum,
             keep_at_end: false,
             recover: true,
+            hash_host_on_gpu: false,
             verify_blocks: true,
             deadline: 600.0,
             local: Vec::new(),
@@ -264,7 +267,7 @@ mod tests {
         let c = parse(
             "name = \"heat\"\ninterval = 30\nbetween_failures = 3600\ndowntime = 5\nkeep_last = 3\n\
              block_bytes = 65536\nbackground = false\nstaging_bytes = 16777216\nkeep_at_end = true\nrecover = false\n\
-             verify_blocks = false\ndeadline = 10.5\n[local]\nfolders = [\"/a\", \"/b\"]\n\
+             hash_host_on_gpu = true\nverify_blocks = false\ndeadline = 10.5\n[local]\nfolders = [\"/a\", \"/b\"]\n\
              [shared]\nfolder = \"/s\"\nevery = 4\n[erasure]\ngroup = 8\nlosses = 2\nevery = 5\n\
              [object]\nbucket = \"b\"\nendpoint = \"http://x:1\"\nregion = \"r\"\nprefix = \"p/\"\n\
              path_style = false\naccess_key = \"k\"\nsecret_key = \"s\"\ndeadline = 9\nevery = 6\n",
@@ -274,7 +277,9 @@ mod tests {
         assert_eq!(c.interval, Interval::Seconds(30.0));
         assert_eq!(c.local, [PathBuf::from("/a"), "/b".into()]);
         assert_eq!((c.shared.clone().unwrap(), c.every[4]), ("/s".into(), 4));
-        assert!(!c.background && !c.recover && !c.verify_blocks && c.keep_at_end);
+        assert!(
+            !c.background && !c.recover && !c.verify_blocks && c.keep_at_end && c.hash_host_on_gpu
+        );
         assert_eq!((c.deadline, c.keep_last, c.block_bytes), (10.5, 3, 65536));
         assert_eq!((c.erasure_group, c.erasure_losses, c.every[3]), (8, 2, 5));
         let want = ObjectConfig {

@@ -7,7 +7,7 @@ use super::object::{KEYS, RawObject};
 use super::{Config, Interval, StageSchedule};
 use crate::{AppError, Result};
 
-const TOP: [&str; 18] = [
+const TOP: [&str; 19] = [
     "name",
     "interval",
     "between_failures",
@@ -18,6 +18,7 @@ const TOP: [&str; 18] = [
     "staging_bytes",
     "keep_at_end",
     "recover",
+    "hash_host_on_gpu",
     "verify_blocks",
     "deadline",
     "local",
@@ -53,6 +54,7 @@ struct Raw {
     staging_bytes: Option<u64>,
     keep_at_end: Option<bool>,
     recover: Option<bool>,
+    hash_host_on_gpu: Option<bool>,
     verify_blocks: Option<bool>,
     deadline: Option<f64>,
     local: RawLocal,
@@ -145,6 +147,7 @@ pub(super) fn parse(text: &str, from: &str) -> Result<Config> {
         staging_bytes,
         keep_at_end,
         recover,
+        hash_host_on_gpu,
         verify_blocks,
         deadline
     );

@@ -53,6 +53,8 @@ pub struct Hasher {
     change: FunctionHandle,
     multiprocessors: u32,
     scratch: Scratch,
+    /// Host data while it is hashed.
+    passing: Scratch,
     bounce: PinnedPool,
     /// Where the change hash's kernel leaves its hashes: 10 MB for 40 GiB.
     results: Option<PinnedBuffer>,
@@ -81,6 +83,7 @@ impl Hasher {
             change,
             multiprocessors: driver.multiprocessors(index)?.max(1),
             scratch: Scratch::new(driver, index),
+            passing: Scratch::new(driver, index),
             bounce: PinnedPool::new(driver, 1, BOUNCE)?,
             results: None,
         })
@@ -129,6 +132,28 @@ impl Hasher {
             self.launch(self.roots, count, THREADS, 0, &params)?;
         }
         self.fetch(digests_at, pieces.len())
+    }
+
+    /// The BLAKE3 digest of every `block` bytes of host memory, which is streamed over the device; the last block may be
+    /// shorter. `block` is a multiple of 16.
+    ///
+    /// # Errors
+    /// As [`Hasher::blake3`].
+    pub fn blake3_of_host(&mut self, bytes: &[u8], block: usize) -> Result<Vec<[u8; 32]>> {
+        if bytes.is_empty() || block == 0 || !block.is_multiple_of(16) {
+            return match bytes.is_empty() {
+                true => Ok(Vec::new()),
+                false => Err(invalid("a block that is no multiple of 16")),
+            };
+        }
+        let [at, ..] = self.passing.place([bytes.len(), 0, 0])?;
+        self.driver.copy_from_slice(at, bytes, self.stream)?;
+        let starts = (0..bytes.len()).step_by(block);
+        let pieces: Vec<Piece> = starts
+            .map(|start| (at + start as u64, block.min(bytes.len() - start) as u64))
+            .collect();
+        // Its result is waited for, so nothing reads `bytes` or what is placed when it returns.
+        self.blake3(&pieces)
     }
 
     /// The keyed hash of every [`CHANGE_BLOCK`] of every piece, in order, 16 bytes each. They lie in pinned memory, to

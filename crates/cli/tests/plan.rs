@@ -35,6 +35,17 @@ fn beside(place: &Place, machine: &str, args: &[&str]) -> (i32, String, String) 
 }
 
 #[test]
+fn every_plan_has_help_with_examples() {
+    let place = Place::new();
+    for what in ["interval", "schedule", "simulate", "topology"] {
+        let done = place.call(&["plan", what, "--help"]);
+        assert_eq!(done.status, 0, "{what}: {}", done.stderr);
+        let example = format!("Examples:\n  fermata plan {what}");
+        assert!(done.stdout.contains(&example), "{what}: {}", done.stdout);
+    }
+}
+
+#[test]
 fn this_machine_is_planned_for_as_nvml_describes_it() {
     let place = Place::new();
     let schedule = [

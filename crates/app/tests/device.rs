@@ -43,6 +43,19 @@ fn host_device_and_managed_memory_come_back() {
     s.wait(Duration::from_secs(300)).unwrap();
     assert_eq!(s.status().last.unwrap().written_bytes, 65_536);
     drop(s);
+    // It is what a full checkpoint of the same data is.
+    let full = tempfile::tempdir().unwrap();
+    let mut s = session(full.path(), |c| c.block_bytes = 65_536);
+    protect(&mut s, &mut plain);
+    s.checkpoint(2, Level::Local).unwrap();
+    s.wait(Duration::from_secs(300)).unwrap();
+    assert_eq!(s.status().last.unwrap().written_bytes, bytes as u64);
+    drop(s);
+    let chunks = |dir: &std::path::Path, number: u32| {
+        let newest = format!("test/rank-00000/c{number:012}/chunks");
+        std::fs::read(dir.join(newest)).unwrap()
+    };
+    assert!(chunks(dir.path(), 2) == chunks(full.path(), 1));
 
     cuda.write(device, &vec![0; sizes[0]]);
     cuda.write(managed, &vec![0; sizes[1]]);

@@ -85,6 +85,16 @@ fn only_changed_blocks_are_written_and_one_variable_can_be_recovered() {
     s.checkpoint(2, Level::Local).unwrap();
     s.wait(Duration::from_secs(300)).unwrap();
     assert_eq!(s.status().last.unwrap().written_bytes, 3 * 65_536);
+    // It is what a full checkpoint of the same data is.
+    let full = tempfile::tempdir().unwrap();
+    let mut t = session(full.path(), |c| c.block_bytes = 65_536);
+    t.protect(1, host(&mut data), BYTE).unwrap();
+    t.protect(2, host(&mut other), BYTE).unwrap();
+    t.checkpoint(2, Level::Local).unwrap();
+    t.wait(Duration::from_secs(300)).unwrap();
+    assert_eq!(t.status().last.unwrap().written_bytes, 64 * 65_536 + 100);
+    let chunks = |dir: &Path| std::fs::read(newest(dir).join("chunks")).unwrap();
+    assert!(chunks(dir.path()) == chunks(full.path()));
     let (want, kept) = (data.clone(), noise(100, 4));
     data.fill(0);
     other.copy_from_slice(&kept);

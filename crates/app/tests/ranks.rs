@@ -81,12 +81,17 @@ fn all_ranks_take_the_newest_that_all_have() {
         let shared = dir.path().join("shared");
         let set = |c: &mut Config| c.shared = Some(shared.clone());
         write(dir.path(), 3, &[(1, level), (2, level)], &set);
-        let gone = remove(dir.path(), &|path| {
+        let mut gone = 0;
+        for path in folders(dir.path()) {
             let own = path.ends_with("rank-00002/c000000000002");
             // Nor can it be computed again.
-            own || (path.components().any(|c| c.as_os_str() == "erasure")
-                && path.ends_with("c000000000002"))
-        });
+            let parity = path.components().any(|c| c.as_os_str() == "erasure")
+                && path.ends_with("c000000000002");
+            if own || parity {
+                std::fs::remove_dir_all(path).unwrap();
+                gone += 1;
+            }
+        }
         let copies = match level {
             Level::Local => 1,
             Level::Erasure => 4,
@@ -97,19 +102,34 @@ fn all_ranks_take_the_newest_that_all_have() {
     }
 }
 
-/// Removes those folders; how many there were.
-fn remove(folder: &Path, which: &dyn Fn(&Path) -> bool) -> usize {
-    let folders = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|e| e.unwrap().path());
-    let one = |path: std::path::PathBuf| {
-        if which(&path) {
-            std::fs::remove_dir_all(path).unwrap();
-            return 1;
+/// All folders below this one.
+fn folders(below: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(below).unwrap();
+    let own: Vec<_> = entries.map(|e| e.unwrap().path()).collect();
+    let own = own.into_iter().filter(|path| path.is_dir());
+    own.flat_map(|path| [folders(&path), vec![path]].concat())
+        .collect()
+}
+
+/// A copy that is torn where the original is lost: at a partner's, and in the shared folder.
+#[test]
+fn a_torn_copy_counts_as_lost() {
+    for (level, read_from) in [(Level::Partner, 2), (Level::Shared, 4)] {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = dir.path().join("shared");
+        let set = |c: &mut Config| c.shared = Some(shared.clone());
+        write(dir.path(), 3, &[(1, level), (2, level)], &set);
+        std::fs::remove_dir_all(node(dir.path(), 1)).unwrap();
+        for path in folders(dir.path()) {
+            if path.ends_with("rank-00001/c000000000002") {
+                let chunks = path.join("chunks");
+                let bytes = std::fs::read(&chunks).unwrap();
+                std::fs::write(&chunks, &bytes[..bytes.len() / 2]).unwrap();
+            }
         }
-        remove(&path, which)
-    };
-    folders.filter(|path| path.is_dir()).map(one).sum()
+        let levels = vec![1, read_from, 1];
+        assert_eq!(read(dir.path(), 3, &set), (1, levels), "{level:?}");
+    }
 }
 
 #[test]

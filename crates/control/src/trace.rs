@@ -28,7 +28,7 @@ pub struct Trace {
     pub transfers: u64,
     /// Launches of graphs.
     pub graph_launches: u64,
-    /// Those with a kernel whose set is open; their kernels are not checked by twins.
+    /// Those with a kernel whose set is open.
     pub open_graph_launches: u64,
 }
 
@@ -52,7 +52,7 @@ pub struct Buffer {
 pub struct Kernel {
     /// Name as the module has it.
     pub name: String,
-    /// Launches outside graphs.
+    /// Launches, those of replayed graphs included.
     pub launches: u64,
     /// Launches whose set was said to be complete.
     pub complete: u64,

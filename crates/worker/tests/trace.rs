@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{LEGACY, Worker, words};
+use common::{FUNCTION, LEGACY, Worker, scene, words};
 use fermata_control::trace::{ENV_FILE, ENV_TEST_TWINS, Trace};
 
 /// Runs ten launches; the first word of the result and the record.
@@ -54,5 +54,35 @@ fn twins_that_may_touch_everything_find_nothing() {
     assert_eq!(
         (trace.kernels[0].checked, trace.kernels[0].mispredicted),
         (10, 0)
+    );
+}
+
+/// The kernels of a replayed graph are in the table as others are, checked for stores and for loads in turn.
+#[test]
+fn a_replayed_graphs_kernels_are_checked_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.json");
+    let soft = std::env::var_os("FERMATA_TEST_DRIVER").is_none();
+    let mut worker = Worker::start_with(soft, &[(ENV_FILE, file.to_str().unwrap())]);
+    let program = worker.attach();
+    program.set_up();
+    let buffer = program.alloc(4096);
+    program.write(buffer, &[0; 4096]);
+    let mut params = buffer.to_le_bytes().to_vec();
+    params.extend(3u32.to_le_bytes());
+    params.extend(1024u32.to_le_bytes());
+    scene::instantiate(&program, &scene::kernel_graph(FUNCTION, [16, 64], params));
+    for _ in 0..10 {
+        scene::replay(&program, LEGACY);
+    }
+    assert_eq!(words(&program.read(buffer, 4)), [30]);
+    worker.detach(program);
+    let trace: Trace = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!((trace.graph_launches, trace.open_graph_launches), (10, 0));
+    let kernel = &trace.kernels[0];
+    assert_eq!((kernel.name.as_str(), kernel.launches), ("add", 10));
+    assert_eq!(
+        (kernel.complete, kernel.checked, kernel.mispredicted),
+        (10, 10, 0)
     );
 }

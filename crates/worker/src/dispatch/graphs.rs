@@ -65,9 +65,15 @@ impl Server {
                 format!("there is no graph {exec:#x}"),
             )
         })?;
-        let launched = match &mut self.gate {
-            Some(gate) => gate.launch_graph(&mut self.site, exec, stream)?,
-            None => false,
+        let launched = match (&mut self.gate, &mut self.recorder) {
+            (Some(gate), recorder) => {
+                if let Some(recorder) = recorder {
+                    recorder.undress(&mut self.site, exec);
+                }
+                gate.launch_graph(&mut self.site, exec, stream)?
+            }
+            (None, Some(recorder)) => recorder.launch_graph(&mut self.site, exec, stream)?,
+            (None, None) => false,
         };
         if !launched {
             let live = &mut self.site.live;

@@ -9,13 +9,14 @@ use crate::serve::Server;
 
 impl Server {
     pub(super) fn launch(&mut self, launch: &Launch<'_>, stream: StreamRef) -> Step {
-        if let Some(recorder) = &mut self.recorder
-            && recorder.launch(&mut self.site, launch, stream)?
+        // What vouches for an image goes before what is only looked at.
+        if let Some(gate) = &mut self.gate
+            && gate.launch(&mut self.site, launch, stream)?
         {
             return self.issued(stream, false, None);
         }
-        if let Some(gate) = &mut self.gate
-            && gate.launch(&mut self.site, launch, stream)?
+        if let Some(recorder) = &mut self.recorder
+            && recorder.launch(&mut self.site, launch, stream)?
         {
             return self.issued(stream, false, None);
         }

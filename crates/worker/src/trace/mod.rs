@@ -6,6 +6,7 @@
 
 mod heat;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,37 @@ pub(crate) struct Recorder {
     trace: Trace,
 }
 
+/// The kernels of an executable graph, each with how often a launch of the graph launches it.
+fn kernels_of(site: &Site, exec: Handle) -> BTreeMap<Handle, u64> {
+    let mut launches: BTreeMap<Handle, u64> = BTreeMap::new();
+    if let Ok(executable) = site.session.executables.get(exec) {
+        executable
+            .graph
+            .kernels(&mut |node| *launches.entry(node.function).or_default() += 1);
+    }
+    launches
+}
+
+/// What a twin may touch: what is foreseen, or everything.
+fn allowed(
+    what: Guard,
+    foreseen: Option<&AccessSet>,
+    places: &mut Places,
+    site: &Site,
+) -> Vec<Range> {
+    let Some(set) = foreseen else {
+        return vec![EVERYTHING];
+    };
+    let targets = match what {
+        Guard::Writes => &set.writes,
+        Guard::Reads => &set.reads,
+    };
+    let targets = targets.iter();
+    targets
+        .filter_map(|target| places.range(&site.session, target))
+        .collect()
+}
+
 impl Recorder {
     /// The recorder of this session, if it is to be traced: the one of an earlier attachment, or what the
     /// environment asks for.
@@ -103,7 +135,12 @@ impl Recorder {
     pub fn before(&mut self, site: &mut Site, op: &Op<'_>) {
         match op {
             Op::Launch { launch, .. } => self.prepare(site, launch.function),
-            Op::GraphLaunch { .. } => self.trace.graph_launches += 1,
+            Op::GraphLaunch { exec, .. } => {
+                self.trace.graph_launches += 1;
+                for function in kernels_of(site, *exec).into_keys() {
+                    self.prepare(site, function);
+                }
+            }
             Op::ModuleUnload { .. } | Op::ContextDestroy { .. } => {
                 self.look(site);
                 self.part_with_kernels(site);
@@ -181,24 +218,50 @@ impl Recorder {
         let Some(twins) = self.twins.get_mut(turn) else {
             return Ok(false);
         };
-        let mut allowed = Vec::new();
-        if self.all_allowed {
-            allowed.push(EVERYTHING);
-        } else {
-            let targets = match twins.what() {
-                Guard::Writes => &self.set.writes,
-                Guard::Reads => &self.set.reads,
-            };
-            let places = &mut self.places;
-            allowed.extend(
-                targets
-                    .iter()
-                    .filter_map(|target| places.range(&site.session, target)),
-            );
-        }
+        let foreseen = (!self.all_allowed).then_some(&self.set);
+        let allowed = allowed(twins.what(), foreseen, &mut self.places, site);
         let checked = twins.launch(site, launch, stream, &allowed)?;
         kernel.checked += u64::from(checked);
         Ok(checked)
+    }
+
+    /// Launches an executable graph, whose set has just been predicted, with twins in its kernels' place; false if it
+    /// has no kernels.
+    pub fn launch_graph(
+        &mut self,
+        site: &mut Site,
+        exec: Handle,
+        stream: StreamRef,
+    ) -> Result<bool, DriverError> {
+        let launches = kernels_of(site, exec);
+        let turn = (self.trace.graph_launches % self.twins.len() as u64) as usize;
+        self.undress_but(site, exec, Some(turn));
+        let Some(twins) = self.twins.get_mut(turn).filter(|_| !launches.is_empty()) else {
+            return Ok(false);
+        };
+        let foreseen = (!self.all_allowed).then_some(&self.set);
+        let allowed = allowed(twins.what(), foreseen, &mut self.places, site);
+        let without = twins.launch_graph(site, exec, stream, &allowed)?;
+        for (function, times) in launches {
+            if let Some(kernel) = self.kernels.get_mut(&function) {
+                kernel.launches += times;
+                kernel.complete += if self.set.complete { times } else { 0 };
+                kernel.checked += if without.is_empty() { times } else { 0 };
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives an executable graph its own kernels back, for launches by others.
+    pub fn undress(&mut self, site: &mut Site, exec: Handle) {
+        self.undress_but(site, exec, None);
+    }
+
+    fn undress_but(&mut self, site: &mut Site, exec: Handle, turn: Option<usize>) {
+        let others = self.twins.iter_mut().enumerate();
+        for (_, twins) in others.filter(|(index, _)| Some(*index) != turn) {
+            twins.undress(site, exec);
+        }
     }
 
     /// Takes what twins have found.

@@ -23,7 +23,10 @@ fn measure(name: &str, folder: &Path) -> Result<(Vec<String>, Vec<Vec<String>>)>
     bench.args([
         "bench", name, "--device", "soft", "--bytes", "16MiB", "--runs", "1",
     ]);
-    bench.arg("--out").arg(folder).arg("--images").arg(&images);
+    // From where it is called: relative folders work too.
+    bench
+        .current_dir(folder)
+        .args(["--out", ".", "--images", "images"]);
     bench.env("TMPDIR", folder);
     command::run(bench, LIMIT)?.success(name)?;
     ensure!(fs::read_dir(&images)?.next().is_none(), "images are left");
@@ -77,6 +80,41 @@ fn checkpoints_are_measured_with_every_pool() -> Result<()> {
     for row in &rows {
         let stopped: f64 = row[at("stopped_ms")?].parse()?;
         ensure!(stopped > 0.0 && !row[at("limit")?].is_empty(), "{row:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn checkpoints_are_measured_at_every_moment_of_an_iteration() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (header, rows) = measure("moment", folder.path())?;
+    ensure!(header[0] == "asked_at", "{header:?}");
+    let moments: BTreeSet<_> = rows.iter().map(|row| row[0].clone()).collect();
+    ensure!(rows.len() == 8 && moments.len() == 8, "{rows:?}");
+    let at = |name: &str| header.iter().position(|it| it == name).context("a column");
+    for row in &rows {
+        let (stopped_at, stopped): (f64, f64) = (
+            row[at("stopped_at")?].parse()?,
+            row[at("stopped_ms")?].parse()?,
+        );
+        ensure!(
+            (0.0..=1.0).contains(&stopped_at) && stopped > 0.0,
+            "{row:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn steps_are_measured_with_every_validator() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (header, rows) = measure("validator", folder.path())?;
+    let validators: Vec<_> = rows.iter().map(|row| row[0].as_str()).collect();
+    ensure!(validators == ["content", "ptx", "both", "off"], "{rows:?}");
+    let at = |name: &str| header.iter().position(|it| it == name).context("a column");
+    for row in &rows {
+        let step: f64 = row[at("step_ms")?].parse()?;
+        ensure!(step > 0.0, "{row:?}");
     }
     Ok(())
 }

@@ -52,9 +52,15 @@ impl Place {
                 .map_err(|e| Failure::io("catch signals", &e))?;
         }
         let name = format!("fermata-bench-{}", std::process::id());
+        // The daemon works in another folder.
+        let absolute = |folder: &Path| {
+            std::path::absolute(folder)
+                .map(|folder| folder.join(&name))
+                .map_err(|e| Failure::io(&format!("find `{}`", folder.display()), &e))
+        };
         let place = Self {
-            work: std::env::temp_dir().join(&name),
-            images: common.images.join(&name),
+            work: absolute(&std::env::temp_dir())?,
+            images: absolute(&common.images)?,
             room: Cell::new(0),
             device: if common.is_soft() { "soft" } else { "gpu" },
             interrupted,

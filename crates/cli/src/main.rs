@@ -3,6 +3,7 @@
 
 mod args;
 mod attend;
+mod breakdown;
 mod daemon;
 mod doctor;
 mod failure;

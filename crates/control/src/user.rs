@@ -15,7 +15,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use crate::text::Text;
-pub use crate::worker::{Device, Failure, FailureKind, Order, Totals, Validate, Validation};
+pub use crate::worker::{
+    Device, Failure, FailureKind, Order, Stall, Timeline, Totals, Validate, Validation,
+};
 
 /// Name of the daemon's socket for users in its runtime folder.
 pub const SOCKET: &str = "fermatad.sock";
@@ -291,6 +293,9 @@ pub struct Session {
     pub image: Option<PathBuf>,
     /// Why it is lost, or what else a user should know.
     pub note: Option<String>,
+    /// Steps of its restore; none if it was not restored, or by a daemon that has ended since.
+    #[serde(default)]
+    pub phases: Vec<Phase>,
     /// How its data has come, if it came while the program ran.
     #[serde(default)]
     pub arrival: Option<Arrival>,
@@ -308,6 +313,9 @@ pub struct Arrival {
     pub done: u64,
     /// Bytes in all.
     pub total: u64,
+    /// Seconds after the restore's begin at which the first were asked for.
+    #[serde(default)]
+    pub start: f64,
     /// Seconds since the first were asked for, until the last were there.
     pub seconds: f64,
     /// What they were spent on; steps overlap.

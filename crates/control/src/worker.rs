@@ -156,6 +156,9 @@ pub enum FromWorker {
     Begun {
         /// How: a snapshot that does not fit any more goes as [`Way::Cow`].
         way: Way,
+        /// What the stop was spent on.
+        #[serde(default)]
+        steps: Vec<Step>,
     },
     /// Copying goes on.
     Capturing {
@@ -374,6 +377,9 @@ pub struct Totals {
     /// Why an image of the session may be refused where it is restored.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// What the stop was spent on, in an answer to Save.
+    #[serde(default)]
+    pub steps: Vec<Step>,
 }
 
 /// Ways to take an image behind the running program.
@@ -445,7 +451,7 @@ pub struct Miss {
 }
 
 /// What a capture behind the program has cost it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stall {
     /// Operations that had to wait for a copy.
     pub waits: u64,
@@ -462,6 +468,24 @@ pub struct Stall {
     /// Seconds until everything had been copied.
     #[serde(default)]
     pub copying_seconds: f64,
+    /// When what was done.
+    #[serde(default)]
+    pub timeline: Timeline,
+}
+
+/// When a capture behind the program did what: sums over spans of equal length.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Seconds after the checkpoint's begin at which the first span began; the daemon knows.
+    pub start: f64,
+    /// Seconds of each span.
+    pub span: f64,
+    /// Bytes copied to the host, or found to be in the store.
+    pub copied: Vec<u64>,
+    /// Bytes copied aside on devices.
+    pub aside: Vec<u64>,
+    /// Seconds that an operation of the program waited for a copy.
+    pub waited: Vec<f64>,
 }
 
 /// A failed request.

@@ -40,11 +40,12 @@ fn ask(worker: &Worker) -> Result<Restoring> {
     }
 }
 
-fn arrival(restoring: &Restoring, stand: ArrivalStand) -> Arrival {
+fn arrival(restoring: &Restoring, stand: ArrivalStand, start: f64) -> Arrival {
     Arrival {
         stand,
         done: restoring.done,
         total: restoring.total,
+        start,
         seconds: restoring.seconds,
         steps: restoring
             .steps
@@ -54,16 +55,18 @@ fn arrival(restoring: &Restoring, stand: ArrivalStand) -> Arrival {
     }
 }
 
-/// Notes that data of `session` is coming, if it is. From here on a failure leads to a rollback.
+/// Notes that data of `session` is coming, if it is, so many seconds after its restore began. From here on a failure
+/// leads to a rollback.
 ///
 /// # Errors
 /// The worker does not answer.
-pub(crate) fn begin(session: &Session, worker: &Arc<Worker>) -> Result<()> {
+pub(crate) fn begin(session: &Session, worker: &Arc<Worker>, seconds: f64) -> Result<()> {
     let restoring = ask(worker)?;
+    let start = seconds - restoring.seconds;
     if restoring.total > 0 {
         session.lock().behind = Some(Behind {
             worker: Arc::clone(worker),
-            arrival: arrival(&restoring, ArrivalStand::Coming),
+            arrival: arrival(&restoring, ArrivalStand::Coming, start.max(0.0)),
         });
     }
     Ok(())
@@ -116,7 +119,7 @@ fn watch(session: &Session, worker: &Worker) -> std::result::Result<(), String> 
             Stand::Complete => ArrivalStand::Complete,
         };
         if let Some(behind) = &mut session.lock().behind {
-            behind.arrival = arrival(&restoring, stand);
+            behind.arrival = arrival(&restoring, stand, behind.arrival.start);
         }
         if stand == ArrivalStand::Complete {
             return Ok(());
@@ -199,6 +202,7 @@ fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
             let text = format!("rolled back to its image, in {seconds:.1} s: {reason}");
             log.line(&format!("`{}` {text}", session.name));
             let mut inner = session.lock();
+            inner.phases = phases.list();
             inner.note = Some(text);
             (inner.again, inner.former) = (None, None);
             if let Some(behind) = &mut inner.behind {

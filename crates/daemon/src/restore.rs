@@ -236,6 +236,7 @@ impl Source {
         match filled.and_then(|()| session.check_wanted()) {
             Ok(()) => {
                 drop(_busy);
+                session.lock().phases = phases.list();
                 behind::follow(self, &session);
                 Ok((session, phases))
             }
@@ -313,7 +314,7 @@ impl Source {
                 session.lock().detached = Some(detached);
                 session.save();
                 phases.time("reattach", || {
-                    behind::begin(session, &worker)?;
+                    behind::begin(session, &worker, phases.seconds())?;
                     reattach(&self.daemon, session, &worker, detached, Some(ends))
                 })
             });

@@ -189,7 +189,7 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>) {
         .line(&format!("session `{}` has come back", session.name));
     let Some(image) = &session.image else { return };
     // Its data may still be coming.
-    let followed = behind::begin(session, worker).and_then(|()| {
+    let followed = behind::begin(session, worker, 0.0).and_then(|()| {
         if session.lock().rolls_back() {
             let source = Arc::new(Source::of_session(daemon, session, image)?);
             behind::follow(&source, session);

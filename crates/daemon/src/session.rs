@@ -101,6 +101,8 @@ pub struct Inner {
     pub expected: Option<SyncSender<Arrival>>,
     /// Who has come back after another daemon's end.
     pub returned: Returned,
+    /// Steps of its restore.
+    pub phases: Vec<user::Phase>,
     /// Data that comes, or has come, while the program runs.
     pub behind: Option<Behind>,
     /// Why the program is being started again from its image, and process 1 of the namespace that ends for it.
@@ -553,6 +555,7 @@ impl Session {
             devices: inner.devices.clone(),
             image: self.image.clone(),
             note: self.note(&inner),
+            phases: inner.phases.clone(),
             arrival: inner.behind.as_ref().map(|it| it.arrival.clone()),
             failure: inner.failure.clone(),
         }
@@ -701,6 +704,7 @@ impl Inner {
             detached: None,
             expected: None,
             returned: Returned::default(),
+            phases: Vec::new(),
             behind: None,
             again: None,
             former: None,

@@ -13,6 +13,7 @@ use fermata_store::Store;
 
 use crate::conversation::Serving;
 use crate::failure::{failure, from_engine};
+use crate::loading::steps;
 use crate::serve::Server;
 
 /// The longest wait for the server to run an errand.
@@ -103,7 +104,8 @@ impl Capturing {
         let capture = begun.map_err(|error| from_engine(&error))?;
         let way = from_way(capture.way());
         self.capture = Some(capture);
-        Ok(FromWorker::Begun { way })
+        let steps = Vec::new();
+        Ok(FromWorker::Begun { way, steps })
     }
 
     /// Takes the session as it is; the answer is the gate that its operations have to pass from now on.
@@ -111,14 +113,15 @@ impl Capturing {
         &mut self,
         site: &mut Site,
         image: &Path,
-    ) -> Result<(Box<dyn Gate>, control::Way), Failure> {
+    ) -> Result<(Box<dyn Gate>, FromWorker), Failure> {
         let prepared = self.prepared.take().ok_or_else(|| order("Begin"))?;
         let check = std::env::var_os(CHECK).is_some();
         let begun = capture::begin(site, prepared, image, check);
         let (capture, gate) = begun.map_err(|error| from_engine(&error))?;
         let way = from_way(capture.way());
+        let steps = steps(capture.steps());
         self.capture = Some(capture);
-        Ok((gate, way))
+        Ok((gate, FromWorker::Begun { way, steps }))
     }
 
     /// How far it is; totals by `totals` when it has ended with an image.
@@ -171,6 +174,17 @@ impl Capturing {
     }
 }
 
+fn timeline(line: &capture::Timeline) -> control::Timeline {
+    let spans = line.spans();
+    control::Timeline {
+        start: 0.0,
+        span: line.span().as_secs_f64(),
+        copied: spans.iter().map(|it| it.copied).collect(),
+        aside: spans.iter().map(|it| it.aside).collect(),
+        waited: spans.iter().map(|it| it.waited.as_secs_f64()).collect(),
+    }
+}
+
 fn to_engine(way: control::Way) -> Way {
     match way {
         control::Way::Snapshot => Way::Snapshot,
@@ -211,6 +225,7 @@ impl Account {
                 pool_bytes: stall.pool_bytes,
                 incomplete: stall.incomplete,
                 copying_seconds: stall.copying.as_secs_f64(),
+                timeline: timeline(&stall.timeline),
             },
             validation: control::Validation {
                 by: match vouched.by {

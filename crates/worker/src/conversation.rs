@@ -38,6 +38,7 @@ use crate::errors::Faults;
 use crate::failure::{failure, from_engine, full_text};
 use crate::keeper::Keeper;
 use crate::layout::RingPlace;
+use crate::loading::steps;
 use crate::next_daemon::Starter;
 use crate::output;
 use crate::scratch::{Scratch, Staging};
@@ -598,9 +599,9 @@ impl Worker {
         let begun = self.capturing.begin(&mut site, image);
         site.live.forget_current();
         self.site = Some(site);
-        let (gate, way) = begun?;
+        let (gate, answer) = begun?;
         self.gate = Some(gate);
-        Ok(FromWorker::Begun { way })
+        Ok(answer)
     }
 
     /// Closes a gate that no attachment has taken over.
@@ -667,6 +668,7 @@ impl Worker {
         let summary = Summary::of(&site.session);
         self.site = Some(site);
         let captured = captured.map_err(|error| from_engine(&error))?;
+        let steps = steps(captured.steps());
         let thread = std::thread::Builder::new()
             .name("finish".to_owned())
             .spawn(move || captured.finish());
@@ -676,11 +678,10 @@ impl Worker {
         };
         self.behind = Some(thread.map_err(failed)?);
         self.account = account;
-        Ok(FromWorker::Captured(totals(
-            self.names.clone(),
-            summary,
-            &self.account,
-        )))
+        Ok(FromWorker::Captured(Totals {
+            steps,
+            ..totals(self.names.clone(), summary, &self.account)
+        }))
     }
 
     fn finish(&mut self) -> Result<FromWorker, Failure> {
@@ -740,9 +741,10 @@ fn totals(devices: Vec<String>, summary: Summary, account: &Account) -> Totals {
         written_bytes: summary.written_bytes,
         seconds: summary.seconds,
         devices,
-        stall: account.stall,
+        stall: account.stall.clone(),
         validation: account.validation.clone(),
         warnings: summary.warnings,
+        steps: Vec::new(),
     }
 }
 

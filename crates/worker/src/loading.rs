@@ -127,7 +127,7 @@ impl Worker {
         self.site = Some(site);
         Ok(FromWorker::Loaded {
             totals: self.totals(summary),
-            steps: steps(taken),
+            steps: steps(&taken),
         })
     }
 
@@ -154,20 +154,20 @@ impl Worker {
             done: standing.done,
             total: standing.total,
             seconds: standing.seconds,
-            steps: steps(standing.steps),
+            steps: steps(&standing.steps),
             stand,
         })
     }
 }
 
-fn steps(steps: Vec<fermata_engine::Step>) -> Vec<control::Step> {
-    let step = |it: fermata_engine::Step| control::Step {
+pub(crate) fn steps(steps: &[fermata_engine::Step]) -> Vec<control::Step> {
+    let step = |it: &fermata_engine::Step| control::Step {
         name: it.name.to_owned(),
         start: it.start,
         seconds: it.seconds,
         bytes: it.bytes,
     };
-    steps.into_iter().map(step).collect()
+    steps.iter().map(step).collect()
 }
 
 fn engine_pace(pace: Pace) -> restore::Pace {

@@ -250,7 +250,8 @@ fn a_snapshot_that_has_outgrown_its_pool_is_named_for_what_it_is() {
     // Once for its digests, and the first chunks again.
     scene.hold.only(COPIES, (BUFFERS + 2 + FIRST) * CHUNK);
     let begun = scene.worker.ask(ToWorker::Begin { image });
-    assert_eq!(begun, FromWorker::Begun { way: Way::Cow });
+    let is_cow = matches!(begun, FromWorker::Begun { way: Way::Cow, .. });
+    assert!(is_cow, "{begun:?}");
     let program = scene.worker.attach();
     program.launch_add(scene.last(), 5, 1, LEGACY);
     let FromWorker::Saved(totals) = scene.end() else {
@@ -314,6 +315,41 @@ fn a_small_pool_holds_a_program_no_longer_than_none() {
     }
 }
 
+/// Chunks that staging buffers hold.
+const STAGED: u64 = 32;
+
+/// Nothing is written, every staging buffer is in use, and no memory beside them is granted: what a program is about to
+/// write is copied all the same, and it goes on.
+#[test]
+fn a_program_does_not_wait_for_storage() {
+    // A byte a second.
+    let settings = [("FERMATA_WRITE_RATE", "1"), ("FERMATA_HOST_BUFFER", "0")];
+    let mut seen = Vec::new();
+    // A machine that stands still for five seconds lets it go in another way.
+    while seen.len() < TRIES {
+        let worker = Worker::start_with(true, &settings);
+        let (mut scene, program) = Scene::over(worker, common::hold(), COUNT);
+        scene.fill(&program, 1);
+        let program = scene.begin_with(program, "image", Validate::Content, 0);
+        // Some hold what is no whole chunk.
+        let full = scene.look((STAGED - 4) * CHUNK);
+        assert!(matches!(full, FromWorker::Capturing { .. }), "{full:?}");
+        for address in &scene.buffers[COUNT as usize - HOT..] {
+            program.launch_add(*address, 5, 1, LEGACY);
+        }
+        let synced = program.ask(&Op::StreamSync { stream: LEGACY });
+        assert_eq!(synced, Answer::None);
+        let looked = scene.look(0);
+        assert_eq!(scene.worker.ask(ToWorker::Abandon), FromWorker::Abandoned);
+        scene.worker.detach(program);
+        if matches!(looked, FromWorker::Capturing { done, .. } if done > STAGED * CHUNK) {
+            return;
+        }
+        seen.push(looked);
+    }
+    panic!("it has waited: {seen:?}");
+}
+
 /// What was put aside is named where it lies, some pieces at a time, and what the store has does not go over the
 /// link again.
 #[test]
@@ -353,7 +389,14 @@ fn a_snapshot_copies_what_the_store_does_not_have() {
             .hold
             .only(COPIES, if image == first { half } else { 0 });
         let begun = scene.worker.ask(ToWorker::Begin { image: path });
-        assert_eq!(begun, FromWorker::Begun { way });
+        let is_snapshot = matches!(
+            begun,
+            FromWorker::Begun {
+                way: Way::Snapshot,
+                ..
+            }
+        );
+        assert!(is_snapshot, "{begun:?}");
         program = scene.worker.attach();
         let saved = if image == first {
             let looked = scene.look(half);
@@ -369,6 +412,72 @@ fn a_snapshot_copies_what_the_store_does_not_have() {
         assert_eq!(totals.chunks, MANY);
     }
     scene.worker.detach(program);
+}
+
+/// `auto` copies on the device where there is room for that, else what is about to be written.
+#[test]
+fn auto_is_a_snapshot_if_it_fits_and_cow_if_not() {
+    for (memory, way) in [("1G", Way::Snapshot), ("160M", Way::Cow)] {
+        let worker = Worker::start_with(true, &[("FERMATA_SOFTGPU_MEMORY", memory)]);
+        let (mut scene, program) = Scene::over(worker, common::hold(), BUFFERS);
+        let prepare = ToWorker::Prepare {
+            store: scene.path("store"),
+            way: None,
+            pool_bytes: 2 * CHUNK,
+            validate: Validate::Content,
+        };
+        assert_eq!(scene.worker.ask(prepare), FromWorker::Prepared { way });
+        assert_eq!(scene.worker.ask(ToWorker::Abandon), FromWorker::Abandoned);
+        scene.worker.detach(program);
+    }
+}
+
+/// What is written while everything is copied ahead is copied again ahead; the stop copies the chunks that were written
+/// since then, and no others.
+#[test]
+fn recopy_takes_written_chunks_again_and_no_others() {
+    let (mut scene, program) = Scene::new();
+    scene.fill(&program, 1);
+    let prepare = ToWorker::Prepare {
+        store: scene.path("store"),
+        way: Some(Way::Recopy),
+        pool_bytes: 0,
+        validate: Validate::Content,
+    };
+    let way = Way::Recopy;
+    assert_eq!(scene.worker.ask(prepare), FromWorker::Prepared { way });
+    scene.hold.only(COPIES, FIRST * CHUNK);
+    let begun = scene.worker.ask(ToWorker::Ahead);
+    assert!(matches!(begun, FromWorker::Begun { .. }), "{begun:?}");
+    scene.wait_first();
+    // One that has been copied, and one that is to be; both once more ahead.
+    for address in [scene.buffers[0], scene.last()] {
+        program.launch_add(address, 5, 1, LEGACY);
+    }
+    let synced = program.ask(&Op::StreamSync { stream: LEGACY });
+    assert_eq!(synced, Answer::None);
+    assert_eq!(scene.end(), FromWorker::Ahead);
+    program.launch_add(scene.buffers[1], 5, 1, LEGACY);
+    let synced = program.ask(&Op::StreamSync { stream: LEGACY });
+    assert_eq!(synced, Answer::None);
+    scene.worker.detach(program);
+    let (store, image) = (scene.path("store"), scene.path("image"));
+    std::fs::create_dir(&image).unwrap();
+    let FromWorker::Captured(totals) = scene.worker.ask(ToWorker::Save { store, image }) else {
+        panic!("there is an image")
+    };
+    let copied = totals
+        .steps
+        .iter()
+        .find(|step| step.name == "copy")
+        .unwrap();
+    // The kernel's variable, too.
+    assert!((CHUNK..2 * CHUNK).contains(&copied.bytes), "{copied:?}");
+    let saved = scene.worker.ask(ToWorker::Finish);
+    assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
+    let (first, second, last) = (scene.buffers[0], scene.buffers[1], scene.last());
+    let found = scene.first_words_in("image", &[first, second, last]);
+    assert_eq!(found, [1 + 5, 2 + 5, BUFFERS as u32 + 5]);
 }
 
 /// After two captures that were overtaken `auto` takes the image of the end, which nothing can overtake.

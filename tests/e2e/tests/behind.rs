@@ -4,14 +4,12 @@
 #[path = "../../../crates/softgpu/tests/common/hold.rs"]
 mod hold;
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::command::Finished;
 use fermata_e2e::disk::SmallDisk;
 use fermata_e2e::output::Output;
-use fermata_e2e::scene::{Scene, TRIES, Which, kill_nine};
+use fermata_e2e::scene::{Scene, TRIES};
 use hold::{COPIES, Hold};
 
 /// Two fields of 8 MiB take most of a second to copy.
@@ -43,6 +41,42 @@ fn verify(scene: &Scene, image: &str) -> Result<()> {
     Ok(())
 }
 
+/// What reports of an image say: what its time went into, and for what was copied behind the program, when. Its mode.
+fn check_report(scene: &Scene, image: &str) -> Result<String> {
+    let fermata = scene.fermata();
+    let json = |words: &[&str]| -> Result<serde_json::Value> {
+        let told = fermata.call(words)?.success("fermata report")?;
+        Ok(serde_json::from_str(&told.stdout)?)
+    };
+    let inspected = json(&["images", "inspect", image, "--json"])?;
+    let mode = inspected["manifest"]["mode"].as_str().context("a mode")?;
+    let table = json(&["report", image, "--table", "--json"])?;
+    let rows = table["rows"].as_array().context("rows")?;
+    let own: &[&str] = match mode {
+        "snapshot" => &["copy on the device", "copied, checked and written"],
+        "cow" => &["hash", "copied, checked and written"],
+        "recopy" => &["hash", "recopy", "copied ahead"],
+        _ => &["copy", "hashed and written"],
+    };
+    for what in ["quiesce", "host state"].iter().chain(own) {
+        let row = rows.iter().find(|row| row["what"] == **what);
+        let seconds = row.and_then(|row| row["seconds"].as_f64());
+        ensure!(seconds > Some(0.0), "{mode}: no `{what}` in {rows:?}");
+    }
+    let file = scene.fermata().image("").join(format!("{image}.trace"));
+    let path = file.to_str().context("path")?;
+    json(&["report", image, "--trace", path, "--json"])?;
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+    std::fs::remove_file(&file)?;
+    let events = trace["traceEvents"].as_array().context("events")?;
+    let has = |name: &str| events.iter().any(|event| event["name"] == name);
+    ensure!(has("the program stands still") && has("device"), "{trace}");
+    // What the store has already is not copied; variables are in the stop.
+    let new = inspected["manifest"]["totals"]["written_bytes"].as_u64() > Some(1 << 20);
+    ensure!(!new || has("copy") == (mode != "stop"), "{mode}: {trace}");
+    Ok(mode.to_owned())
+}
+
 #[test]
 fn every_protocol_after_the_other_gives_images_that_restore() -> Result<()> {
     let scene = Scene::new()?;
@@ -52,6 +86,13 @@ fn every_protocol_after_the_other_gives_images_that_restore() -> Result<()> {
         scene.fermata().checkpoint("heat", &image, *mode)?;
         scene.check_goes_on("heat")?;
         verify(&scene, &image)?;
+        let taken = check_report(&scene, &image)?;
+        // There is room for a copy of everything on the device.
+        let wanted = match mode {
+            Mode::Auto => Mode::Snapshot,
+            mode => *mode,
+        };
+        ensure!(taken == wanted.name(), "{mode:?} went as {taken}");
     }
     scene.fermata().kill("heat")?;
     for nth in 0..5 {
@@ -107,7 +148,7 @@ fn a_second_checkpoint_during_one_is_refused_and_disturbs_nothing() -> Result<()
 #[test]
 fn a_program_that_ends_with_its_checkpoint_is_in_the_image() -> Result<()> {
     let scene = Scene::new()?;
-    for mode in BEHIND {
+    for mode in BEHIND.into_iter().chain([Mode::Auto]) {
         let (name, image) = (
             format!("heat-{}", mode.name()),
             format!("{}-end", mode.name()),
@@ -118,45 +159,16 @@ fn a_program_that_ends_with_its_checkpoint_is_in_the_image() -> Result<()> {
             .checkpoint_with(&name, &image, mode, &["--then", "stop"])?;
         let status = scene.fermata().wait_exit(&name, PROGRAM_LIMIT)?;
         ensure!(status == 137, "`{name}` ended with {status}");
+        let taken = check_report(&scene, &image)?;
+        // Nobody has to be kept from writing.
+        let wanted = match mode {
+            Mode::Auto => Mode::Recopy,
+            mode => mode,
+        };
+        ensure!(taken == wanted.name(), "{mode:?} went as {taken}");
         scene.check_restorable(&image)?;
     }
     scene.close()
-}
-
-#[test]
-fn whoever_is_killed_during_a_capture_leaves_older_images_and_nothing_else() -> Result<()> {
-    for mode in BEHIND {
-        for (victim, delay_ms) in [
-            (Which::Program, 250),
-            (Which::Program, 600),
-            (Which::Worker, 250),
-            (Which::Worker, 600),
-        ] {
-            let scene = Scene::new()?;
-            start_wide(&scene, "heat")?;
-            scene.fermata().checkpoint("heat", "older", Mode::Stop)?;
-            let victim = scene.process("heat", victim)?;
-            std::thread::scope(|scope| -> Result<()> {
-                let attempt = scope.spawn(|| scene.fermata().checkpoint("heat", "newer", mode));
-                std::thread::sleep(Duration::from_millis(delay_ms));
-                kill_nine(&victim)?;
-                // It may have been quick enough; a refusal must come in time.
-                attempt
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("checkpoint thread"))?
-                    .ok();
-                Ok(())
-            })?;
-            if scene.fermata().image("newer").exists() {
-                verify(&scene, "newer")?;
-            }
-            scene.check_restorable("older")?;
-            // Without a GPU the program cannot go on; whether it has noticed is its own affair.
-            scene.fermata().call(&["kill", "heat"]).ok();
-            scene.close()?;
-        }
-    }
-    Ok(())
 }
 
 #[test]

@@ -147,6 +147,16 @@ fn a_kernel_that_strays_is_caught_rolled_back_and_remembered() -> Result<()> {
     late.check_digest("second")?;
     let stand = late.stand("second")?;
     ensure!(stand == "complete", "it was not remembered: {stand}");
+    // Everything was there before that kernel ran.
+    let words = ["report", "--session", "second", "--table", "--json"];
+    let told = late.scene.fermata().call(&words)?.success("report")?;
+    let told: serde_json::Value = serde_json::from_str(&told.stdout)?;
+    let rows = told["rows"].as_array().context("rows")?;
+    for what in ["objects", "host process", "for data that is coming", "data"] {
+        let row = rows.iter().find(|row| row["what"] == what);
+        let seconds = row.and_then(|row| row["seconds"].as_f64());
+        ensure!(seconds > Some(0.0), "no `{what}` in {rows:?}");
+    }
     late.close()
 }
 

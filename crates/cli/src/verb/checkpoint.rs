@@ -9,7 +9,7 @@ use crate::daemon::{Daemon, unexpected};
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::{place, units};
+use crate::{breakdown, place, units};
 
 /// `--mode`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -64,7 +64,7 @@ Examples:
   fermata checkpoint heat                       heat-1, heat-2, ... in the folder of images
   fermata checkpoint heat -o before-change      a name in the folder of images
   fermata checkpoint heat -o /data/heat-1       a path
-  fermata checkpoint heat --mode cow --pool 6GiB
+  fermata checkpoint heat --mode cow --pool 6GiB --times
   fermata checkpoint heat --mode cow --validate ptx
   fermata checkpoint 4711 --then stop           by process id; the program ends")]
 pub struct Args {
@@ -86,6 +86,9 @@ pub struct Args {
     /// What finds writes that nobody has foreseen, while the program is copied behind its back.
     #[arg(long, value_enum, default_value_t)]
     validate: Validate,
+    /// Say what the time went into.
+    #[arg(long)]
+    times: bool,
 }
 
 /// Does it.
@@ -138,6 +141,12 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         printer.document(&done)?;
     } else {
         printer.note(&summary(&done));
+        if args.times {
+            let felt = breakdown::felt(&done.device.stall, done.overtaken);
+            let phases = breakdown::recorded(&done.phases);
+            let rows = breakdown::of_checkpoint(done.mode.name(), &phases, &felt);
+            printer.note(&breakdown::table(&rows));
+        }
         printer.data(&format!("{}\n", done.image.display()))?;
     }
     Ok(0)

@@ -9,7 +9,7 @@ use crate::daemon::{Daemon, unexpected};
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::{attend, place, units};
+use crate::{attend, breakdown, place, units};
 
 /// Start sessions from an image.
 ///
@@ -45,6 +45,9 @@ pub struct Args {
     /// Return as soon as the program runs, and print the session's name.
     #[arg(long, short)]
     detach: bool,
+    /// Say what the time went into until the program ran; `fermata report --session NAME` has the rest.
+    #[arg(long)]
+    times: bool,
 }
 
 /// See [`user::Order`].
@@ -89,6 +92,10 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     };
     for note in &restored.notes {
         printer.warn(note);
+    }
+    if args.times {
+        let rows = breakdown::of_restore(&breakdown::recorded(&restored.phases), None);
+        printer.note(&breakdown::table(&rows));
     }
     if let ([session], false) = (restored.sessions.as_slice(), args.detach) {
         let ended = attend::attend(session, signals, printer)?;

@@ -116,6 +116,7 @@ impl Place {
             devices: Vec::new(),
             image: None,
             note: None,
+            phases: Vec::new(),
             arrival: None,
             failure: None,
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{Checkpoint, Mode, Then, Totals};
-use fermata_control::worker::{FailureKind, FromWorker, ToWorker, Way};
+use fermata_control::worker::{FailureKind, FromWorker, Step, ToWorker, Way};
 
 use super::{Parts, Report, Taking, bring_back};
 use crate::failure::{OrFail, Result, fail};
@@ -62,10 +62,12 @@ impl Taking<'_> {
     }
 
     /// Copies what can be copied before the stop.
-    pub(super) fn copy_ahead(&self, worker: &Worker, report: &mut Report<'_>) -> Result<()> {
+    /// The answer is when that began, in seconds.
+    pub(super) fn copy_ahead(&self, worker: &Worker, report: &mut Report<'_>) -> Result<f64> {
         begun(ask(worker, &ToWorker::Ahead)?)?;
+        let began = self.phases.seconds();
         match self.follow("ahead", worker, report)? {
-            Followed::Ahead => Ok(()),
+            Followed::Ahead => Ok(began),
             Followed::Saved(_) | Followed::Overtaken(_) => Err(fail(
                 FailureKind::Internal,
                 "the worker has made an image that nobody has asked for",
@@ -84,10 +86,13 @@ impl Taking<'_> {
             image: self.draft.path().to_string_lossy().into_owned(),
         };
         // What did not fit any more in the stop goes another way than was planned.
-        let (stop, way) = self.stop(worker, report, |_| {
-            worker
+        let (stop, (way, began)) = self.stop(worker, report, |_| {
+            let asked = Instant::now();
+            let (way, steps) = worker
                 .request(&begin, &[], STALL_TIME, &mut |_, _| {})
-                .and_then(begun)
+                .and_then(begun)?;
+            self.phases.parts("device", asked, &steps);
+            Ok((way, self.phases.seconds()))
         })?;
         let mut parts = Parts {
             record: stop.record,
@@ -95,6 +100,7 @@ impl Taking<'_> {
             worker: Some((Arc::clone(worker), stop.detached)),
             mode: mode(way),
             overtaken: 0,
+            began,
             stopped_seconds: 0.0,
             since: Some(stop.since),
             resumed: false,
@@ -120,6 +126,7 @@ impl Taking<'_> {
                 let again = self.stopped(worker, parts.mode, report)?;
                 Ok(Parts {
                     overtaken: buffers,
+                    began,
                     stopped_seconds: parts.stopped_seconds,
                     ..again
                 })
@@ -190,9 +197,9 @@ fn ask(worker: &Worker, request: &ToWorker) -> Result<FromWorker> {
     worker.request(request, &[], STEP_TIME, &mut |_, _| {})
 }
 
-fn begun(answer: FromWorker) -> Result<Way> {
+fn begun(answer: FromWorker) -> Result<(Way, Vec<Step>)> {
     match answer {
-        FromWorker::Begun { way } => Ok(way),
+        FromWorker::Begun { way, steps } => Ok((way, steps)),
         other => Err(unexpected(&other)),
     }
 }

@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use fermata_control::user::Text;
-use fermata_control::worker::{FailureKind, FromWorker, Miss, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, Miss, Timeline, ToWorker};
 use fermata_store::image::{
     DeviceRecord, HostRecord, Manifest, MissRecord, Program, SessionTotals, StallRecord,
-    ValidationRecord, next_name,
+    TimelineRecord, ValidationRecord, next_name,
 };
 
 use super::Parts;
@@ -123,6 +123,7 @@ pub(super) fn describe(
             incomplete: device.stall.incomplete,
             copying_seconds: device.stall.copying_seconds,
             overtaken: parts.overtaken,
+            timeline: timeline(&device.stall.timeline),
         },
         validation: ValidationRecord {
             by: device.validation.by.name().into(),
@@ -136,6 +137,16 @@ pub(super) fn describe(
     };
     parts.record.store(&mut manifest)?;
     Ok(manifest)
+}
+
+fn timeline(line: &Timeline) -> TimelineRecord {
+    TimelineRecord {
+        start: line.start,
+        span: line.span,
+        copied: line.copied.clone(),
+        aside: line.aside.clone(),
+        waited: line.waited.clone(),
+    }
 }
 
 fn miss(miss: &Miss) -> MissRecord {

@@ -187,6 +187,7 @@ impl<'a> Taking<'a> {
                 worker: None,
                 mode: Mode::Stop,
                 overtaken: 0,
+                began: 0.0,
                 stopped_seconds: 0.0,
                 since: None,
                 resumed: true,
@@ -198,8 +199,9 @@ impl<'a> Taking<'a> {
         let taken = ready.and_then(|way| match way {
             None => self.stopped(&worker, Mode::Stop, report),
             Some(Way::Recopy) => {
-                self.copy_ahead(&worker, report)?;
-                self.stopped(&worker, Mode::Recopy, report)
+                let began = self.copy_ahead(&worker, report)?;
+                let parts = self.stopped(&worker, Mode::Recopy, report)?;
+                Ok(Parts { began, ..parts })
             }
             Some(Way::Snapshot | Way::Cow) => self.behind(&worker, request.then, report),
         });
@@ -223,6 +225,7 @@ impl<'a> Taking<'a> {
             worker: Some((Arc::clone(worker), stop.detached)),
             mode,
             overtaken: 0,
+            began: 0.0,
             stopped_seconds: 0.0,
             since: Some(stop.since),
             resumed: false,
@@ -325,8 +328,13 @@ impl<'a> Taking<'a> {
             image: self.draft.path().to_string_lossy().into_owned(),
         };
         let mut progress = |done, total| report.lock()("device", done, total);
+        let asked = Instant::now();
         match worker.request(&save, &[], STALL_TIME, &mut progress)? {
-            FromWorker::Captured(totals) => Ok(totals),
+            FromWorker::Captured(mut totals) => {
+                let steps = std::mem::take(&mut totals.steps);
+                self.phases.parts("device", asked, &steps);
+                Ok(totals)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -394,6 +402,7 @@ impl<'a> Taking<'a> {
             .time("finish", || parts.finish(report))
             .and_then(|()| {
                 report("commit", 0, 0);
+                parts.device.stall.timeline.start = parts.began;
                 let manifest = describe(session, &criu, root, &parts, &phases)?;
                 phases
                     .time("commit", || draft.commit(manifest))
@@ -484,6 +493,8 @@ struct Parts {
     mode: Mode,
     /// Buffers that an unforeseen write has reached before their copy.
     overtaken: u64,
+    /// When copying behind the program began, in seconds.
+    began: f64,
     /// Seconds of the stops that are over.
     stopped_seconds: f64,
     /// When the stop began that is not over.

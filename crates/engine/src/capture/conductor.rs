@@ -193,7 +193,7 @@ fn next(shared: &Shared, driver: &Driver) -> Option<(usize, Order)> {
     let yields = inner
         .yield_until
         .is_some_and(|until| Instant::now() < until);
-    if inner.is_given_up() || yields && !inner.pressed {
+    if inner.is_given_up() || yields && !inner.is_pressed() {
         return None;
     }
     let (index, slot) = pick(&mut inner, driver)?;
@@ -221,14 +221,14 @@ fn pick(inner: &mut Inner, driver: &Driver) -> Option<(usize, Option<Slot>)> {
     if inner.map.is_wanted() {
         return inner.map.next_untouched().map(|index| (index, None));
     }
-    let pause = if inner.pressed { GOING } else { LINGER };
+    let pause = if inner.is_pressed() { GOING } else { LINGER };
     let relieved = inner.relieved.filter(|since| since.elapsed() < pause);
     if inner.map.is_urgent() || relieved.is_some() {
         return None;
     }
     let tight = inner.pools.iter().any(|pool| pool.is_tight());
     if tight
-        && !inner.pressed
+        && !inner.is_pressed()
         && let Some(found) = isolated(inner)
     {
         return Some(found);
@@ -256,6 +256,7 @@ fn read(shared: &Shared, piece: &Piece) {
         inner.relieved = Some(Instant::now());
     }
     inner.moved += piece.len as u64;
+    inner.stall.timeline.copied(piece.len as u64);
 }
 
 /// Begins another pass over what was written meanwhile, if it pays.

@@ -174,10 +174,10 @@ impl ChunkMap {
         }
     }
 
-    /// Indices of the pieces that `target` touches and that are not done.
-    pub(crate) fn touched(&self, target: &Target, into: &mut Vec<usize>) {
+    /// Indices of the pieces that `target` touches: those that are not done, or all (`done`).
+    pub(crate) fn touched(&self, target: &Target, done: bool, into: &mut Vec<usize>) {
         match *target {
-            Target::Exactly(Range { start, len }) => self.within(start, len, into),
+            Target::Exactly(Range { start, len }) => self.within(start, len, done, into),
             Target::Around(address) => {
                 let Some((mut start, alias)) = self.alias_at(address) else {
                     return;
@@ -186,7 +186,7 @@ impl ChunkMap {
                 if alias.joins {
                     (start, end) = self.joined(start, end);
                 }
-                self.within(start, end - start, into);
+                self.within(start, end - start, done, into);
             }
             // Arrays are read while the program stands still.
             Target::Array(_) => {}
@@ -218,7 +218,7 @@ impl ChunkMap {
         (start, end)
     }
 
-    fn within(&self, start: Address, len: u64, into: &mut Vec<usize>) {
+    fn within(&self, start: Address, len: u64, done: bool, into: &mut Vec<usize>) {
         let end = start.saturating_add(len);
         let first = self
             .aliases
@@ -228,14 +228,14 @@ impl ChunkMap {
         for (at, alias) in self.aliases.range(first..end.max(first)) {
             let (from, to) = (start.max(*at), end.min(alias.end));
             let buffer = &self.buffers[alias.buffer];
-            if from >= to || buffer.left == 0 {
+            if from >= to || buffer.left == 0 && !done {
                 continue;
             }
             let offset = |address: Address| alias.offset + (address - at);
             let (low, high) = (offset(from) / CHUNK, offset(to - 1) / CHUNK);
             for piece in low..=high.min(buffer.count as u64 - 1) {
                 let index = buffer.first + piece as usize;
-                if self.states[index] != State::Done {
+                if done || self.states[index] != State::Done {
                     into.push(index);
                 }
             }
@@ -485,7 +485,7 @@ mod tests {
 
     fn touched(map: &ChunkMap, target: Target) -> Vec<usize> {
         let mut found = Vec::new();
-        map.touched(&target, &mut found);
+        map.touched(&target, false, &mut found);
         found
     }
 
@@ -548,6 +548,10 @@ mod tests {
             map.soil(index);
             map.set_done(index);
         }
+        // What is done is touched, too, by whoever asks for all.
+        let mut found = Vec::new();
+        map.touched(&exactly(BASE, 1), true, &mut found);
+        assert_eq!(found, [0]);
         assert!(map.give_up(BASE));
         assert_eq!(map.again(), 2 * CHUNK - 16);
         assert_eq!(map.next_untouched(), Some(3));

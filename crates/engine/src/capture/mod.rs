@@ -19,12 +19,14 @@ mod pool;
 mod ready;
 mod reference;
 mod shared;
+mod timeline;
 mod vouch;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,6 +41,7 @@ pub use self::pool::SetAside;
 pub use self::ready::{Prepared, Sketch, Wish, prepare, sketch};
 use self::reference::Reference;
 use self::shared::Shared;
+pub use self::timeline::{Span, Timeline};
 pub use self::vouch::{Miss, Validate, Vouched};
 use self::watch::{Watch, copy_aside};
 use crate::digest::{self, Digest};
@@ -47,6 +50,7 @@ use crate::live::Exposed;
 use crate::protocol::stop::{publish, settle};
 use crate::protocol::{Piece, Source, pieces};
 use crate::sink::{Order, Sink};
+use crate::steps::{Step, Steps};
 use crate::{EngineError, Gate, Site, Summary, variables};
 
 /// Variables of a device up to this many bytes are read while the program stands still, for kernels reach
@@ -74,7 +78,7 @@ pub enum Way {
 }
 
 /// What a capture has cost the program.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stall {
     /// Operations that had to wait.
     pub waits: u64,
@@ -90,6 +94,8 @@ pub struct Stall {
     pub incomplete: u64,
     /// How long the copying took; what has been copied is hashed and checked behind it.
     pub copying: Duration,
+    /// When what was done, from the begin of the copying.
+    pub timeline: Timeline,
 }
 
 /// What an image is made of.
@@ -134,6 +140,7 @@ pub struct Capture {
     thread: JoinHandle<Result<Outcome, EngineError>>,
     way: Way,
     total: u64,
+    steps: Vec<Step>,
 }
 
 /// Begins a capture of the session as it is: nothing may be running, and every operation from now on has to
@@ -149,7 +156,12 @@ pub fn begin(
 ) -> Result<(Capture, Box<dyn Gate>), EngineError> {
     let start = Instant::now();
     prepared.hand_over(&mut site.live);
-    match begin_with(site, &mut prepared, image, check) {
+    let mut steps = Steps::since(start);
+    let hurry = prepared.sink.hurry();
+    hurry.store(true, Ordering::Release);
+    let begun = begin_with(site, &mut prepared, image, check, &mut steps);
+    hurry.store(false, Ordering::Release);
+    match begun {
         Ok((map, exposed, records, reference)) => {
             let finish = Finish {
                 image: image.to_owned(),
@@ -158,13 +170,20 @@ pub fn begin(
                 start,
                 reference,
             };
-            launch(site, prepared, map, exposed, Some(finish))
+            let (mut capture, gate) = launch(site, prepared, map, exposed, Some(finish))?;
+            capture.steps = steps.list();
+            Ok((capture, gate))
         }
         Err(error) => {
             site.live.forget_current();
             Err(error)
         }
     }
+}
+
+fn device_bytes(plan: &[Piece]) -> u64 {
+    let pieces = plan.iter().filter(|piece| is_device(piece));
+    pieces.map(|piece| piece.len as u64).sum()
 }
 
 fn is_device(piece: &Piece) -> bool {
@@ -187,6 +206,7 @@ fn begin_with(
     prepared: &mut Prepared,
     image: &Path,
     check: bool,
+    steps: &mut Steps,
 ) -> Result<Begun, EngineError> {
     settle(&mut site.live)?;
     variables::discover(site)?;
@@ -199,7 +219,7 @@ fn begin_with(
             .then(|| Reference::take(&mut site.live, &plan))
             .transpose()?;
         let map = match prepared.way {
-            Way::Snapshot => aside_all(site, prepared, &plan)?,
+            Way::Snapshot => aside_all(site, prepared, &plan, steps)?,
             Way::Cow | Way::Recopy => None,
         };
         let map = match map {
@@ -207,7 +227,7 @@ fn begin_with(
             None => {
                 // A snapshot that has outgrown its pool since goes on as this.
                 prepared.way = Way::Cow;
-                known_all(site, prepared, &plan)?
+                known_all(site, prepared, &plan, steps)?
             }
         };
         let records = Records::encode(image, &site.session)?;
@@ -247,7 +267,9 @@ fn aside_all(
     site: &mut Site,
     prepared: &mut Prepared,
     plan: &[Piece],
+    steps: &mut Steps,
 ) -> Result<Option<ChunkMap>, EngineError> {
+    let from = Instant::now();
     let mut map = all_on_devices(&site.session, plan);
     let mut aside: BTreeMap<u32, Vec<(usize, u64)>> = BTreeMap::new();
     for index in map.indices() {
@@ -277,6 +299,7 @@ fn aside_all(
             map.set_isolated(index, slot, PASSED);
         }
     }
+    steps.add("aside", from, device_bytes(plan));
     Ok(Some(map))
 }
 
@@ -288,12 +311,18 @@ fn known_all(
     site: &mut Site,
     prepared: &mut Prepared,
     plan: &[Piece],
+    steps: &mut Steps,
 ) -> Result<ChunkMap, EngineError> {
+    let from = Instant::now();
     let by_content = prepared.vouched.by.by_content();
     let digests = match by_content {
         true => digest::on_any_device(&mut site.live, plan)?,
         false => vec![Digest::Unknown; plan.len()],
     };
+    if by_content {
+        steps.add("hash", from, device_bytes(plan));
+    }
+    let from = Instant::now();
     take_unwatched(site, &mut prepared.sink, plan)?;
     let of_variables = variable_buffers(site);
     let small = plan
@@ -323,6 +352,7 @@ fn known_all(
         watched.push((*piece, digest, !at_once));
     }
     prepared.sink.take(&mut now.into_iter(), &mut |_| {})?;
+    steps.add("copy", from, 0);
     Ok(ChunkMap::new(&site.session, &watched))
 }
 
@@ -388,7 +418,7 @@ fn launch(
         Some(_) => Purpose::Start,
         None => Purpose::End,
     };
-    let shared = Arc::new(Shared::new(purpose, map, pools, vouched));
+    let shared = Arc::new(Shared::new(purpose, map, pools, vouched, sink.hurry()));
     let (total, validate) = {
         let inner = shared.inner.lock();
         (inner.map.left().bytes, inner.vouched.by)
@@ -418,6 +448,7 @@ fn launch(
                 thread,
                 way,
                 total,
+                steps: Vec::new(),
             };
             Ok((capture, Box::new(watch)))
         }
@@ -443,14 +474,15 @@ fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcom
         }
         let yielded = inner.yielded.is_some();
         let failure = inner.failure.take();
-        (failure, yielded, inner.stall, vouched, launched)
+        let stall = std::mem::take(&mut inner.stall);
+        (failure, yielded, stall, vouched, launched)
     };
     let ahead = |sink, overtaken: Option<&BTreeSet<u64>>| {
         let named: BTreeSet<u64> = vouched.misses.iter().map(|miss| miss.buffer).collect();
         let buffers = overtaken.into_iter().flatten().copied();
         Ahead {
             sink,
-            stall,
+            stall: stall.clone(),
             overtaken: overtaken.is_some(),
             unexplained: buffers.filter(|buffer| !named.contains(buffer)).collect(),
             suspects: vouch::suspects(launched.iter().map(|(function, open)| (*function, *open))),
@@ -506,6 +538,11 @@ impl Capture {
     pub fn progress(&self) -> (u64, u64) {
         let moved = self.shared.inner.lock().moved;
         (moved, self.total.max(moved))
+    }
+
+    /// What the stop at its begin has spent its time on.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
     /// Whether it has ended, one way or the other.

@@ -1,6 +1,7 @@
 //! What the thread that serves the program and the thread that copies have in common.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,9 @@ pub(crate) struct Inner {
     /// The gate has been closed, and has told all it knows.
     pub closed: bool,
     /// The serving thread waits for a piece.
-    pub pressed: bool,
+    pressed: bool,
+    /// The same for the sink, which then does not wait for storage.
+    hurry: Arc<AtomicBool>,
     /// When the last piece that it had waited for was there, or it went on.
     pub relieved: Option<Instant>,
     /// Passes over what was written meanwhile, and the bytes of the last.
@@ -74,6 +77,7 @@ impl Shared {
         map: ChunkMap,
         pools: Vec<DevicePool>,
         vouched: Vouched,
+        hurry: Arc<AtomicBool>,
     ) -> Self {
         let last_pass = map.left().bytes;
         let inner = Inner {
@@ -90,6 +94,7 @@ impl Shared {
             launched: HashMap::new(),
             closed: false,
             pressed: false,
+            hurry,
             relieved: None,
             passes: 1,
             last_pass,
@@ -179,12 +184,24 @@ impl Inner {
         if let Some(since) = self.waiting.take() {
             self.stall.waits += 1;
             self.stall.waited += since.elapsed();
+            self.stall.timeline.waited(since);
         }
     }
 
     /// Whether the attempt has been given up, with or without an image that comes of it.
     pub(crate) fn is_given_up(&self) -> bool {
         self.failure.is_some() || self.yielded.is_some()
+    }
+
+    /// Whether the serving thread waits for a piece.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.pressed
+    }
+
+    /// The serving thread waits for a piece from now on, or does not.
+    pub(crate) fn press(&mut self, pressed: bool) {
+        self.pressed = pressed;
+        self.hurry.store(pressed, Ordering::Release);
     }
 
     /// A launch could not be checked; the first reason is told.

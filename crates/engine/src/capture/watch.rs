@@ -89,7 +89,8 @@ impl Watch {
         }
         {
             let mut inner = self.shared.inner.lock();
-            (inner.pressed, inner.relieved) = (true, None);
+            inner.press(true);
+            inner.relieved = None;
         }
         self.waits_too_long();
         // Even after the attempt is given up, what is being read must stay until it has been read.
@@ -135,7 +136,7 @@ impl Watch {
         if self.waiting_since.take().is_some() {
             let mut inner = self.shared.inner.lock();
             inner.count_wait();
-            inner.pressed = false;
+            inner.press(false);
             inner.relieved = inner.relieved.map(|_| Instant::now());
         }
         Passage::Go
@@ -233,13 +234,17 @@ impl Watch {
             driver.stream_wait(handle, inner.marks[mark].event, 0)?;
             for (index, slot) in &aside {
                 inner.map.set_isolated(*index, *slot, mark);
-                inner.stall.isolated_bytes += inner.map.piece(*index).len as u64;
+                let bytes = inner.map.piece(*index).len as u64;
+                inner.stall.isolated_bytes += bytes;
+                inner.stall.timeline.put_aside(bytes);
             }
         }
         let used = inner.pools.iter().map(DevicePool::used).sum::<u64>();
         inner.stall.pool_bytes = inner.stall.pool_bytes.max(used);
         inner.stall.issuing += begun.elapsed();
-        inner.pressed |= late;
+        if late {
+            inner.press(true);
+        }
         Ok(if late {
             self.shared.changed.notify_all();
             Passage::NotYet
@@ -355,10 +360,12 @@ impl Gate for Watch {
             }
         }
         self.touched.clear();
+        // For an image of the end, what was copied and is written has to be copied again.
+        let end = self.shared.purpose == Purpose::End;
         {
             let inner = self.shared.inner.lock();
             for target in &self.set.writes {
-                inner.map.touched(target, &mut self.touched);
+                inner.map.touched(target, end, &mut self.touched);
             }
         }
         if self.touched.is_empty() {
@@ -366,7 +373,7 @@ impl Gate for Watch {
         }
         self.touched.sort_unstable();
         self.touched.dedup();
-        if self.shared.purpose == Purpose::End {
+        if end {
             self.soil();
             return Ok(Passage::Go);
         }

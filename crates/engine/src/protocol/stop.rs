@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fermata_store::Store;
 use fermata_store::image::{BufferId, ChunkTableWriter};
@@ -17,6 +17,7 @@ use crate::capture::Ahead;
 use crate::digest::{self, Digest};
 use crate::files::Records;
 use crate::sink::{Behind, Kept, Order, Sink};
+use crate::steps::{Step, Steps};
 use crate::{EngineError, Live, Progress, Site, Summary, files, variables};
 
 /// A session whose bytes have been read; see [`capture`].
@@ -26,6 +27,7 @@ pub struct Captured {
     image: PathBuf,
     summary: Summary,
     start: Instant,
+    steps: Vec<Step>,
 }
 
 /// Saves the session into `image` (an existing folder) and `store`. Nothing may be running: every stream
@@ -55,6 +57,7 @@ pub fn capture(
     progress: Progress<'_>,
 ) -> Result<Captured, EngineError> {
     let start = Instant::now();
+    let mut steps = Steps::since(start);
     if let Some(ahead) = &ahead {
         ahead.teach(site);
     }
@@ -62,7 +65,7 @@ pub fn capture(
     variables::discover(site)?;
     let exposed = site.live.expose(&site.session)?;
     let taken = pieces(&site.session, &exposed.addresses)
-        .and_then(|plan| take(&mut site.live, store, ahead, &plan, progress));
+        .and_then(|plan| take(&mut site.live, store, ahead, &plan, progress, &mut steps));
     site.live.forget_current();
     let concealed = site.live.conceal(exposed);
     let behind = taken?;
@@ -73,10 +76,16 @@ pub fn capture(
         image: image.to_owned(),
         summary: Summary::of(&site.session),
         start,
+        steps: steps.list(),
     })
 }
 
 impl Captured {
+    /// What the stop has spent its time on.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
     /// The rest of [`save`]. Blocks until chunks and image folder are durable; any thread may call it.
     ///
     /// # Errors
@@ -133,14 +142,22 @@ fn take(
     ahead: Option<Ahead>,
     plan: &[Piece],
     progress: Progress<'_>,
+    steps: &mut Steps,
 ) -> Result<Behind, EngineError> {
+    let begun = Instant::now();
     let again = match &ahead {
         // Only what has another content than what was copied ahead has to be copied.
         Some(_) if !live.device_hashes => Some(digest::by_copy(live, plan)?),
         _ => None,
     };
+    let mut hashing = match &again {
+        Some(_) => begun.elapsed(),
+        None => Duration::ZERO,
+    };
     let mut sink = match ahead {
         Some(Ahead { mut sink, .. }) => {
+            // Somebody has asked for a short stop.
+            sink.hurry().store(true, Ordering::Release);
             sink.renew(live, plan)?;
             sink
         }
@@ -149,13 +166,22 @@ fn take(
     let on_host = |piece: &Piece| matches!(piece.source, Source::Host { .. });
     let hosts: Vec<Piece> = plan.iter().copied().filter(on_host).collect();
     let done = AtomicU64::new(0);
-    let total = plan.iter().map(|piece| piece.len as u64).sum();
+    let total: u64 = plan.iter().map(|piece| piece.len as u64).sum();
     let count = |piece: &Piece| {
         let bytes = piece.len as u64;
         progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
     };
     progress(0, total);
+    let (from, hashed, copied) = (Instant::now(), hashing, sink.copied());
     let mut take = |digests: &mut dyn Iterator<Item = Digest>| {
+        // What was hashed before the first copy, and what copies had to wait for.
+        hashing += from.elapsed();
+        let digests = std::iter::from_fn(|| {
+            let asked = Instant::now();
+            let next = digests.next();
+            hashing += asked.elapsed();
+            next
+        });
         let mut orders = plan
             .iter()
             .zip(digests)
@@ -170,7 +196,17 @@ fn take(
         Some(digests) => take(&mut digests.into_iter()),
         None => digest::in_parts(live, plan, take),
     }?;
+    let copying = from.elapsed().saturating_sub(hashing - hashed);
+    let shared = Instant::now();
     sink.take_host(&live.hosts, &hosts, &count)?;
+    let host_bytes = hosts.iter().map(|piece| piece.len as u64).sum();
+    if live.device_hashes || hashed > Duration::ZERO {
+        steps.spent("hash", begun, hashing, total - host_bytes);
+    }
+    steps.spent("copy", from, copying, sink.copied() - copied);
+    if !hosts.is_empty() {
+        steps.add("shared", shared, host_bytes);
+    }
     sink.mend()?;
     sink.close()
 }

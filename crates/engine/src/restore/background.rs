@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use super::schedule::{Schedule, Stand};
 use crate::steps::{Step, Steps};
 use crate::{EngineError, Progress};
@@ -51,11 +53,25 @@ pub(super) struct Times {
     pub starved: Spent,
     /// Copies were under way, and no more were to be begun.
     pub copies: Spent,
+    /// Operations of the program waited for what they touch, and since when one does.
+    waits: Mutex<(Duration, Option<Instant>)>,
     /// Bytes that were read, not copied straight out of registered memory.
     pub read: AtomicU64,
 }
 
 impl Times {
+    /// From now on an operation of the program waits, or none does.
+    pub fn holds(&self, held: bool) {
+        let mut waits = self.waits.lock();
+        let since = std::mem::replace(&mut waits.1, held.then(Instant::now));
+        waits.0 += since.map_or(Duration::ZERO, |since| since.elapsed());
+    }
+
+    fn waited(&self) -> Duration {
+        let waits = self.waits.lock();
+        waits.0 + waits.1.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     fn tell(&self, steps: &mut Steps, begun: Instant, bytes: u64, seconds: Duration) {
         steps.until("memory", begun, self.made.get(), 0);
         steps.until("first copy", begun, self.first.get(), 0);
@@ -70,6 +86,7 @@ impl Times {
         ] {
             steps.spent(name, begun, spent.time(), 0);
         }
+        steps.spent("waits", begun, self.waited(), 0);
         let read = self.read.load(Ordering::Relaxed);
         if read > 0 {
             steps.spent("read", begun, Duration::ZERO, read);

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use fermata_abi::op::{Address, Handle, Op};
 
 use super::arrived::Arrived;
+use super::background::Times;
 use super::blocks::Blocks;
 use super::lessons::Lessons;
 use super::schedule::{Schedule, Stand};
@@ -38,9 +39,12 @@ pub(super) struct Late {
     predictor: Predictor,
     lessons: Arc<Lessons>,
     arrived: Arc<Arrived>,
+    times: Arc<Times>,
     news: u64,
     /// What the operation that is being asked for again waits for.
     waits: Option<Needs>,
+    /// Whether one waits.
+    held: bool,
 }
 
 impl Late {
@@ -49,6 +53,7 @@ impl Late {
         blocks: Arc<Blocks>,
         lessons: Arc<Lessons>,
         arrived: Arc<Arrived>,
+        times: Arc<Times>,
     ) -> Self {
         Self {
             schedule,
@@ -56,8 +61,10 @@ impl Late {
             predictor: Predictor::default(),
             lessons,
             arrived,
+            times,
             news: u64::MAX,
             waits: None,
+            held: false,
         }
     }
 
@@ -169,18 +176,8 @@ impl Late {
             && pieces.all(|piece| Some(piece.buffer) == buffer)
     }
 
-    fn met(&self, needs: &Needs) -> bool {
-        match needs {
-            Needs::Nothing => true,
-            Needs::Blocks(blocks) => self.schedule.have(blocks),
-            Needs::Room => self.schedule.all_made(),
-            Needs::Everything => self.schedule.have_all(),
-        }
-    }
-}
-
-impl Gate for Late {
-    fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError> {
+    /// Whether an operation may pass.
+    fn pass(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError> {
         self.adopt(site);
         match self.schedule.stand() {
             Stand::Coming => {}
@@ -210,6 +207,27 @@ impl Gate for Late {
         }
         self.waits = Some(needs);
         Ok(Passage::NotYet)
+    }
+
+    fn met(&self, needs: &Needs) -> bool {
+        match needs {
+            Needs::Nothing => true,
+            Needs::Blocks(blocks) => self.schedule.have(blocks),
+            Needs::Room => self.schedule.all_made(),
+            Needs::Everything => self.schedule.have_all(),
+        }
+    }
+}
+
+impl Gate for Late {
+    fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError> {
+        let passage = self.pass(site, op)?;
+        let held = passage == Passage::NotYet;
+        if held != self.held {
+            self.held = held;
+            self.times.holds(held);
+        }
+        Ok(passage)
     }
 
     fn holds(&self, _: Address) -> bool {

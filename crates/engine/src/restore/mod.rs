@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 use crate::steps::{Step, Steps};
 use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
 use arrived::Arrived;
+use background::Times;
 use blocks::Blocks;
 use late::Late;
 use lessons::Lessons;
@@ -160,6 +161,7 @@ fn begin(
         live.device_hashes,
         bytes,
     ));
+    let times = Arc::<Times>::default();
     let loader = Loader {
         driver: Arc::clone(&live.driver),
         contexts,
@@ -177,9 +179,9 @@ fn begin(
         lessons: Arc::clone(&lessons),
         behind: pace != Pace::Eager,
         _quiet: live.tier.as_ref().map(|tier| tier.quiet()),
-        times: Arc::default(),
+        times: Arc::clone(&times),
     };
     let background = loader.start()?;
-    let gate = Late::new(schedule, blocks, lessons, arrived);
+    let gate = Late::new(schedule, blocks, lessons, arrived, times);
     Ok((background, Box::new(gate)))
 }

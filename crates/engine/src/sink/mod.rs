@@ -7,7 +7,8 @@
 //!                                  └► helpers (every core): hash, compare or name, write ─► table
 //!  where copies arrive: in a place of a pack, if the registered tier (crate::tier) has one; else in a
 //!  staging buffer, from which a helper writes; while the store is slower than the link, chunks that wait for
-//!  it move on to other memory, up to a limit, so that staging buffers are free for copies
+//!  it move on to other memory, up to a limit, so that staging buffers are free for copies; beyond that limit
+//!  while the program waits, which never waits for storage
 //!  Sink::mend    copies again what came out wrong, while the device memory is still as it was
 //!  Sink::close ─► Behind::finish    waits for the helpers, publishes the chunks, gives the table
 //! ```
@@ -28,11 +29,13 @@
 
 mod behind;
 mod pace;
+mod reservoir;
 mod work;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use fermata_device::{Direction, HostMapping, InFlight};
 use fermata_store::{ChunkId, Store, WriteOptions};
@@ -49,6 +52,8 @@ use crate::{EngineError, Live, Tier};
 
 /// Copies under way at once.
 const IN_FLIGHT: usize = 8;
+/// The longest wait for a staging buffer before it is looked whether the program waits.
+const TURN: Duration = Duration::from_millis(1);
 /// Threads that copy host memory.
 const HOST_READERS: usize = 4;
 
@@ -71,6 +76,7 @@ pub(crate) struct Sink {
     flying: VecDeque<Flight>,
     team: Team,
     tier: Option<(Arc<Tier>, Quiet)>,
+    copied: u64,
 }
 
 /// A copy under way.
@@ -112,7 +118,19 @@ impl Sink {
             engines: Engines::new(reach, Direction::ToHost),
             flying: VecDeque::new(),
             tier,
+            copied: 0,
         })
+    }
+
+    /// Bytes that had to be copied from devices.
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Set while the program waits for what is being taken: then it does not wait for storage, as long as there is
+    /// host memory for what storage has not taken yet.
+    pub fn hurry(&self) -> Arc<AtomicBool> {
+        Arc::clone(self.team.flow.hurry())
     }
 
     /// The program runs from now on: helpers leave the cores to it.
@@ -158,6 +176,7 @@ impl Sink {
     }
 
     fn start(&mut self, mut job: Job, read: &mut dyn FnMut(&Piece)) -> Result<(), EngineError> {
+        self.copied += job.order.piece.len as u64;
         if self.tier.is_some() && matches!(job.order.piece.source, Source::Device { .. }) {
             self.team.flow.claim(&mut job)?;
         }
@@ -171,6 +190,7 @@ impl Sink {
             self.flying.push_back(Flight { job, copy });
             return Ok(());
         }
+        let until = Instant::now() + STEP_LIMIT;
         let buffer = loop {
             if let Some(buffer) = self.engines.pool()?.try_take() {
                 break buffer;
@@ -178,11 +198,18 @@ impl Sink {
             if self.team.flow.make_room() {
                 continue;
             }
-            if self.flying.is_empty() {
-                let late = || EngineError::Internal("no staging buffer comes back".to_owned());
-                break self.engines.pool()?.take(STEP_LIMIT).ok_or_else(late)?;
+            if !self.flying.is_empty() {
+                self.land(read)?;
+                continue;
             }
-            self.land(read)?;
+            // Not for long: the program may begin to wait meanwhile.
+            if let Some(buffer) = self.engines.pool()?.take(TURN) {
+                break buffer;
+            }
+            if Instant::now() >= until {
+                let late = "no staging buffer comes back";
+                return Err(EngineError::Internal(late.to_owned()));
+            }
         };
         let copy = self.engines.start(&job.order.piece, buffer)?;
         self.flying.push_back(Flight { job, copy });
@@ -228,12 +255,12 @@ impl Sink {
         let take = || {
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 match host_bytes(flow, hosts, piece) {
-                    Ok(Some(bytes)) => {
+                    Ok(Some(content)) => {
                         let order = Order {
                             piece: *piece,
                             digest: Digest::Unknown,
                         };
-                        flow.push(Job::new(order, turn).with(Content::Own(bytes)));
+                        flow.push(Job::new(order, turn).with(content));
                         read(piece);
                     }
                     Ok(None) => return,
@@ -331,21 +358,17 @@ fn prepare(live: &mut Live, plan: &[Piece]) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// The bytes of a host piece in a buffer of ours; `None` if the save has failed elsewhere.
+/// The bytes of a host piece in memory of ours; `None` if the save has failed elsewhere.
 fn host_bytes(
     flow: &Arc<Flow>,
     hosts: &BTreeMap<u64, HostMapping>,
     piece: &Piece,
-) -> Result<Option<work::OwnBuffer>, EngineError> {
+) -> Result<Option<Content>, EngineError> {
     let Source::Host { region, offset } = piece.source else {
         let what = "device memory is not taken as host memory";
         return Err(EngineError::Internal(what.to_owned()));
     };
     let missing = || EngineError::Internal(format!("host region {region:#x} is not mapped"));
     let mapping = hosts.get(&region).ok_or_else(missing)?;
-    let Some(mut bytes) = flow.buffer() else {
-        return Ok(None);
-    };
-    mapping.read(offset, &mut bytes[..piece.len]);
-    Ok(Some(bytes))
+    Ok(flow.buffer(|bytes| mapping.read(offset, &mut bytes[..piece.len])))
 }

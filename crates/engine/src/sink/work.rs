@@ -11,6 +11,7 @@ use fermata_store::{AlignedBuf, ChunkId, PackWriter, Place};
 use parking_lot::Mutex;
 
 use super::pace::Pace;
+use super::reservoir::Reservoir;
 use super::{Chunks, Order};
 use crate::digest::{Digest, is_zero};
 use crate::live::Reach;
@@ -39,7 +40,7 @@ pub(super) struct Job {
 pub(super) enum Content {
     Copied(HostEnd),
     Own(OwnBuffer),
-    /// Moved out of its staging buffer, which was needed.
+    /// In memory of the reservoir: its staging buffer was needed, or none was there.
     Moved(OwnBuffer),
 }
 
@@ -72,8 +73,9 @@ type Entry = (u64, Option<(u32, ChunkId)>);
 pub(super) struct Flow {
     queue: Queue<Load>,
     spare: Queue<OwnBuffer>,
-    /// Memory between staging buffers and a store that is slower than the link.
-    reservoir: Mutex<Reservoir>,
+    reservoir: Reservoir,
+    /// The program waits for what is being taken.
+    hurry: Arc<AtomicBool>,
     writer: PackWriter,
     pace: Pace,
     table: Mutex<BTreeMap<(u64, u64), Entry>>,
@@ -90,24 +92,14 @@ pub(super) struct Flow {
     behind: AtomicBool,
 }
 
-/// Buffers of [`CHUNK`] bytes, made when they are needed and used again.
-#[derive(Default)]
-struct Reservoir {
-    free: Vec<OwnBuffer>,
-    /// How many more may be made.
-    left: u64,
-}
-
 impl Flow {
     fn new(writer: PackWriter, reach: &Reach) -> Self {
         let spare = Queue::new(OWN_BUFFERS, 1);
         Self {
             queue: Queue::new(usize::MAX, 1),
             spare,
-            reservoir: Mutex::new(Reservoir {
-                free: Vec::new(),
-                left: reach.host_buffer / CHUNK,
-            }),
+            reservoir: Reservoir::new(reach.host_buffer),
+            hurry: Arc::default(),
             writer,
             pace: Pace::new(reach.write_rate),
             table: Mutex::default(),
@@ -207,11 +199,11 @@ impl Flow {
     /// waits there or all memory for this is in use.
     pub fn make_room(&self) -> bool {
         let staged = |load: &Load| matches!(load.content, Content::Copied(HostEnd::Buffer(_)));
-        let Some(mut buffer) = self.reserve() else {
+        let Some(mut buffer) = self.reservoir.take(self.hurries()) else {
             return false;
         };
         let Some(Load { job, content }) = self.queue.take_if(staged) else {
-            self.reservoir.lock().free.push(buffer);
+            self.reservoir.put(buffer);
             return false;
         };
         let content = match content {
@@ -226,13 +218,13 @@ impl Flow {
         true
     }
 
-    fn reserve(&self) -> Option<OwnBuffer> {
-        let mut reservoir = self.reservoir.lock();
-        if let Some(buffer) = reservoir.free.pop() {
-            return Some(buffer);
-        }
-        reservoir.left = reservoir.left.checked_sub(1)?;
-        Some(AlignedBuf::new(CHUNK as usize))
+    /// See [`super::Sink::hurry`].
+    pub fn hurry(&self) -> &Arc<AtomicBool> {
+        &self.hurry
+    }
+
+    fn hurries(&self) -> bool {
+        self.hurry.load(Ordering::Acquire)
     }
 
     pub fn fail(&self, error: EngineError) {
@@ -249,10 +241,23 @@ impl Flow {
         self.queue.outcome()
     }
 
-    /// A buffer of [`CHUNK`] bytes, waited for; `None` after a failure.
-    pub fn buffer(&self) -> Option<OwnBuffer> {
+    /// A buffer of [`CHUNK`] bytes that `fill` puts a piece's bytes into, waited for; `None` after a failure.
+    pub fn buffer(&self, fill: impl FnOnce(&mut [u8])) -> Option<Content> {
+        if let Some(mut buffer) = self.spare.try_next() {
+            fill(&mut buffer);
+            return Some(Content::Own(buffer));
+        }
+        if self.hurries()
+            && let Some(mut buffer) = self.reservoir.take(true)
+        {
+            fill(&mut buffer);
+            return Some(Content::Moved(buffer));
+        }
         match self.spare.next() {
-            Next::Item(buffer) => Some(buffer),
+            Next::Item(mut buffer) => {
+                fill(&mut buffer);
+                Some(Content::Own(buffer))
+            }
             Next::End => None,
         }
     }
@@ -304,7 +309,7 @@ impl Flow {
                     // Fails when nobody wants it any more.
                     let _ = self.spare.push(buffer);
                 }
-                Content::Moved(buffer) => self.reservoir.lock().free.push(buffer),
+                Content::Moved(buffer) => self.reservoir.put(buffer),
                 Content::Copied(_) => {}
             }
         }

@@ -164,6 +164,24 @@ pub struct StallRecord {
     pub copying_seconds: f64,
     /// Buffers written before their copy though nobody had foreseen it; a stop has taken them.
     pub overtaken: u64,
+    /// When what was done.
+    pub timeline: TimelineRecord,
+}
+
+/// When copying behind the program did what: sums over spans of equal length.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TimelineRecord {
+    /// Seconds after the checkpoint's begin at which the first span began.
+    pub start: f64,
+    /// Seconds of each span.
+    pub span: f64,
+    /// Bytes copied to the host, or found to be in the store.
+    pub copied: Vec<u64>,
+    /// Bytes copied aside on devices.
+    pub aside: Vec<u64>,
+    /// Seconds that an operation of the program waited for a copy.
+    pub waited: Vec<f64>,
 }
 
 /// What vouches for what was copied while the program ran.

@@ -24,7 +24,7 @@ pub use folder::{Listed, check_name, ls, next_name, rm, sweep_drafts};
 pub use manifest::{
     CHUNKS, DeviceRecord, FileRecord, HOST, HostRecord, MANIFEST, MANIFEST_HASH, Manifest,
     MissRecord, PROFILE, Phase, Program, SCHEMA_VERSION, STATE, SessionTotals, StallRecord,
-    ValidationRecord,
+    TimelineRecord, ValidationRecord,
 };
 pub use open::{Held, Image};
 pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWriter};

@@ -144,7 +144,8 @@ impl Scene {
         assert_eq!(self.worker.ask(prepare), FromWorker::Prepared { way });
         self.worker.detach(program);
         let begun = self.worker.ask(ToWorker::Begin { image });
-        assert_eq!(begun, FromWorker::Begun { way });
+        let as_asked = matches!(begun, FromWorker::Begun { way: Way::Cow, .. });
+        assert!(as_asked, "{begun:?}");
         self.worker.attach()
     }
 

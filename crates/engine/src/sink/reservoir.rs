@@ -1,0 +1,128 @@
+//! Host memory between staging buffers and a store that is slower than the link.
+//!
+//! What nobody waits for has a limit. While the program waits, chunks go beyond it as long as an eighth of the
+//! machine's memory stays available, so that the program waits for the link and never for storage.
+
+use std::fs;
+use std::path::Path;
+
+use fermata_store::AlignedBuf;
+use parking_lot::Mutex;
+
+use crate::CHUNK;
+
+/// This part of the memory is left to others.
+const LEFT: u64 = 8;
+
+/// See the module. Buffers are of [`CHUNK`] bytes, made when they are needed and used again.
+pub(super) struct Reservoir {
+    /// Buffers there may be while nobody waits.
+    limit: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<AlignedBuf>,
+    /// Buffers there are.
+    made: u64,
+}
+
+impl Reservoir {
+    /// One of so many bytes.
+    pub fn new(bytes: u64) -> Self {
+        Self {
+            limit: bytes / CHUNK,
+            state: Mutex::default(),
+        }
+    }
+
+    /// A buffer; none if all that there may be are in use. `hurry`: the program waits.
+    pub fn take(&self, hurry: bool) -> Option<AlignedBuf> {
+        self.take_if(hurry, memory_is_left)
+    }
+
+    fn take_if(&self, hurry: bool, is_left: impl Fn() -> bool) -> Option<AlignedBuf> {
+        let mut state = self.state.lock();
+        if let Some(buffer) = state.free.pop() {
+            return Some(buffer);
+        }
+        if state.made >= self.limit && !(hurry && is_left()) {
+            return None;
+        }
+        state.made += 1;
+        Some(AlignedBuf::new(CHUNK as usize))
+    }
+
+    /// A buffer is not needed any more.
+    pub fn put(&self, buffer: AlignedBuf) {
+        let mut state = self.state.lock();
+        if state.made > self.limit {
+            state.made -= 1;
+        } else {
+            state.free.push(buffer);
+        }
+    }
+}
+
+/// Whether the machine, and the control group that this process is in, have memory left to others.
+fn memory_is_left() -> bool {
+    machine_has(&read("/proc/meminfo")) && group_has()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn machine_has(meminfo: &str) -> bool {
+    let kilobytes = |name: &str| -> Option<u64> {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_end_matches("kB").trim().parse().ok()
+    };
+    let total = kilobytes("MemTotal:").zip(kilobytes("MemAvailable:"));
+    total.is_some_and(|(total, available)| available >= total / LEFT)
+}
+
+/// Version 2 of control groups; others have no limit that is known here.
+fn group_has() -> bool {
+    let groups = read("/proc/self/cgroup");
+    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return true;
+    };
+    let folder = Path::new("/sys/fs/cgroup").join(own);
+    let number = |name| read(folder.join(name)).trim().parse::<u64>().ok();
+    let Some((most, used)) = number("memory.max").zip(number("memory.current")) else {
+        return true;
+    };
+    most.saturating_sub(used) >= most / LEFT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_holds_unless_the_program_waits_and_memory_is_left() {
+        let reservoir = Reservoir::new(2 * CHUNK);
+        let taken: Vec<_> = (0..2).map(|_| reservoir.take(false)).collect();
+        assert!(taken.iter().all(Option::is_some));
+        assert!(reservoir.take_if(false, || true).is_none());
+        assert!(reservoir.take_if(true, || false).is_none());
+        let third = reservoir.take_if(true, || true).expect("a third");
+        taken.into_iter().flatten().for_each(|it| reservoir.put(it));
+        reservoir.put(third);
+        let again: Vec<_> = (0..3).map(|_| reservoir.take(false)).collect();
+        assert_eq!(
+            again.iter().flatten().count(),
+            2,
+            "what went beyond is given back"
+        );
+    }
+
+    #[test]
+    fn an_eighth_of_the_memory_is_left_to_others() {
+        let info = |available| format!("MemTotal: 8000 kB\nMemAvailable:   {available} kB\n");
+        assert!(machine_has(&info(1000)) && !machine_has(&info(999)));
+        assert!(!machine_has(""), "what is not known is not used");
+    }
+}

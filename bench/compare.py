@@ -139,7 +139,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("mib", type=int)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=1e9)
+    parser.add_argument("--limit", type=float, default=1e6)
     parser.add_argument("--programs", type=pathlib.Path, default=tree / "bench/compare")
     args = parser.parse_args()
     begun = time.monotonic()

@@ -29,9 +29,14 @@ import time
 from measure import FERMATA, TREE, call, document, facts, native_environment, wait_for
 
 
-def steps_of(path):
+def rows_of(path):
+    """The log's lines: begin, end, the time to issue a step's work, and what the device took for it."""
     rows = [line.split() for line in path.read_text().splitlines()]
-    return [(float(row[0]), float(row[1])) for row in rows if len(row) == 4]
+    return [tuple(map(float, row)) for row in rows if len(row) == 4]
+
+
+def steps_of(path):
+    return [row[:2] for row in rows_of(path)]
 
 
 def seen(steps, begun, ended):
@@ -56,6 +61,29 @@ def seen(steps, begun, ended):
         # The five longest, to tell the stop from what comes after it.
         "longest_steps_us": sorted((e - s for s, e in during), reverse=True)[:5],
     }
+
+
+def while_copied(rows, begun, told):
+    """The program's steps while its memory was copied behind it, beside those before the checkpoint, in microseconds.
+    The mean has the few steps that something held up, the median does not; `device` is the device's part of a step."""
+    start = next((p["start"] for p in told["phases"] if p["name"] in ("capture", "ahead")), None)
+    if start is None:
+        return None
+    start = begun + start * 1e6
+    end = start + told["device"]["stall"]["copying_seconds"] * 1e6
+    before = [row for row in rows if row[1] < begun][-100:]
+    during = [row for row in rows if row[0] >= start and row[1] <= end]
+    if not during:
+        return None
+    out = {"steps": len(during)}
+    for name, some in (("usual", before), ("meanwhile", during)):
+        lengths, device = [row[1] - row[0] for row in some], [row[3] for row in some]
+        out[name] = {"mean": statistics.mean(lengths), "median": statistics.median(lengths),
+                     "longest": sorted(lengths, reverse=True)[:10], "device_mean": statistics.mean(device),
+                     "device_median": statistics.median(device), "device_longest": sorted(device, reverse=True)[:10]}
+    for name in ("mean", "median"):
+        out[f"speed_by_{name}"] = out["usual"][name] / out["meanwhile"][name]
+    return out
 
 
 def settled(log, limit=120):
@@ -186,7 +214,13 @@ class Bench:
         told = document(self.fermata(*words))
         ended = time.time() * 1e6
         time.sleep(0.5)
-        return {"first": told, "first_seen": seen(steps_of(self.log), begun, ended), "first_gpu_stall_s": gpu_stall(told)}
+        steps = steps_of(self.log)
+        return {
+            "first": told,
+            "first_seen": seen(steps, begun, ended),
+            "while_copied": while_copied(rows_of(self.log), begun, told),
+            "first_gpu_stall_s": gpu_stall(told),
+        }
 
     def forget(self):
         for entry in self.images.iterdir():

@@ -9,7 +9,9 @@ behind the fastest link (`greedy`), and in the least time (`optimum`, the collab
 goes to the host, without room on devices (`none`). Reported for each checkpoint: how long the program was held, in
 which the data is hashed and rooms are made, too; how long data was on its way (`moved_s`), and what the schedule had
 predicted for it. The first checkpoint of each makes buffers and is not counted; host buffers hold all that goes there
-at once. The links' rates are measured first. What does not fit into LIMIT seconds is listed in `left_out`.
+at once. Each way's last checkpoint is read back into emptied memory, and every word of it compared with what was there:
+a difference ends the bench. The links' rates are measured first. What does not fit into LIMIT seconds is listed in
+`left_out`.
 
 All GPUs are one process's, or with --ranks each is that of a rank of its own; then times are the slowest rank's.
 """
@@ -29,42 +31,48 @@ BLOCK, ROUNDS = 1 << 20, 2
 WAYS = "optimum", "local-only", "greedy", "none"
 # What a checkpoint may take at the least rate seen, in bytes per second, to know what still fits.
 SLOW = 1.8e9
-PTX = b""".version 7.0
+# `fill` gives every word its value, `check` counts the words that have another.
+PTX = """.version 7.0
 .target sm_75
 .address_size 64
-.visible .entry fill(.param .u64 at, .param .u64 words, .param .u64 seed)
+"""
+ENTRY = """.visible .entry %s(.param .u64 at, .param .u64 words, .param .u64 seed, .param .u64 wrong)
 {
-    .reg .pred %p;
-    .reg .b32 %r<4>;
-    .reg .b64 %d<9>;
-    ld.param.u64 %d0, [at];
-    ld.param.u64 %d1, [words];
-    ld.param.u64 %d2, [seed];
-    mov.u32 %r0, %ctaid.x;
-    mov.u32 %r1, %ntid.x;
-    mov.u32 %r2, %tid.x;
-    mul.wide.u32 %d3, %r0, %r1;
-    cvt.u64.u32 %d4, %r2;
-    add.u64 %d3, %d3, %d4;
-    mov.u32 %r3, %nctaid.x;
-    mul.wide.u32 %d5, %r3, %r1;
+    .reg .pred %%p;
+    .reg .b32 %%r<4>;
+    .reg .b64 %%d<11>;
+    ld.param.u64 %%d0, [at];
+    ld.param.u64 %%d1, [words];
+    ld.param.u64 %%d2, [seed];
+    ld.param.u64 %%d9, [wrong];
+    mov.u32 %%r0, %%ctaid.x;
+    mov.u32 %%r1, %%ntid.x;
+    mov.u32 %%r2, %%tid.x;
+    mul.wide.u32 %%d3, %%r0, %%r1;
+    cvt.u64.u32 %%d4, %%r2;
+    add.u64 %%d3, %%d3, %%d4;
+    mov.u32 %%r3, %%nctaid.x;
+    mul.wide.u32 %%d5, %%r3, %%r1;
 next:
-    setp.ge.u64 %p, %d3, %d1;
-    @%p bra done;
-    add.u64 %d6, %d3, %d2;
-    mul.lo.u64 %d6, %d6, 0x9E3779B97F4A7C15;
-    shr.u64 %d7, %d6, 29;
-    xor.b64 %d6, %d6, %d7;
-    mul.lo.u64 %d6, %d6, 0xBF58476D1CE4E5B9;
-    shl.b64 %d8, %d3, 3;
-    add.u64 %d8, %d0, %d8;
-    st.global.u64 [%d8], %d6;
-    add.u64 %d3, %d3, %d5;
+    setp.ge.u64 %%p, %%d3, %%d1;
+    @%%p bra done;
+    add.u64 %%d6, %%d3, %%d2;
+    mul.lo.u64 %%d6, %%d6, 0x9E3779B97F4A7C15;
+    shr.u64 %%d7, %%d6, 29;
+    xor.b64 %%d6, %%d6, %%d7;
+    mul.lo.u64 %%d6, %%d6, 0xBF58476D1CE4E5B9;
+    shl.b64 %%d8, %%d3, 3;
+    add.u64 %%d8, %%d0, %%d8;
+%s
+    add.u64 %%d3, %%d3, %%d5;
     bra next;
 done:
     ret;
 }
 """
+PTX = (PTX + ENTRY % ("fill", "    st.global.u64 [%d8], %d6;") + ENTRY % ("check", """    ld.global.u64 %d7, [%d8];
+    setp.ne.u64 %p, %d7, %d6;
+    @%p red.global.add.u64 [%d9], 1;""")).encode()
 cuda = c.CDLL("libcuda.so.1", mode=c.RTLD_GLOBAL)
 
 
@@ -81,23 +89,44 @@ class Gpu:
     def __init__(self, number, size):
         self.context, self.stream = c.c_void_p(), c.c_void_p()
         self.at, self.size = c.c_uint64(), size
-        module, self.fill = c.c_void_p(), c.c_void_p()
+        module, self.wrong, self.seed = c.c_void_p(), c.c_uint64(), 0
         call("cuDevicePrimaryCtxRetain", c.byref(self.context), number)
         self.use()
         call("cuModuleLoadData", c.byref(module), PTX)
-        call("cuModuleGetFunction", c.byref(self.fill), module, b"fill")
+        self.kernels = {name: c.c_void_p() for name in ("fill", "check")}
+        for name, kernel in self.kernels.items():
+            call("cuModuleGetFunction", c.byref(kernel), module, name.encode())
         call("cuMemAlloc_v2", c.byref(self.at), c.c_size_t(size))
+        call("cuMemAlloc_v2", c.byref(self.wrong), c.c_size_t(8))
 
     def use(self):
         call("cuCtxSetCurrent", self.context)
 
+    def run(self, name):
+        """A kernel over all words, and its end."""
+        self.use()
+        values = [c.c_uint64(v) for v in (self.at.value, self.size // 8, self.seed << 40, self.wrong.value)]
+        args = (c.c_void_p * 4)(*(c.addressof(v) for v in values))
+        call("cuLaunchKernel", self.kernels[name], 512, 1, 1, 256, 1, 1, 0, None, args, None)
+        call("cuCtxSynchronize")
+
     def change(self, seed):
         """Gives every word a new value."""
+        self.seed = seed
+        self.run("fill")
+
+    def empty(self):
         self.use()
-        values = [c.c_uint64(self.at.value), c.c_uint64(self.size // 8), c.c_uint64(seed << 40)]
-        args = (c.c_void_p * 3)(*(c.addressof(v) for v in values))
-        call("cuLaunchKernel", self.fill, 512, 1, 1, 256, 1, 1, 0, None, args, None)
-        call("cuCtxSynchronize")
+        call("cuMemsetD8_v2", self.at, 0, c.c_size_t(self.size))
+
+    def differences(self):
+        """Words that are not what `change` has made them."""
+        self.use()
+        call("cuMemsetD8_v2", self.wrong, 0, c.c_size_t(8))
+        self.run("check")
+        found = c.c_uint64()
+        call("cuMemcpyDtoH_v2", c.byref(found), self.wrong, c.c_size_t(8))
+        return found.value
 
     @property
     def __cuda_array_interface__(self):
@@ -138,11 +167,11 @@ def rates(gpus):
     return out
 
 
-def way_of(name, folder, room, sizes):
+def way_of(name, folder, room, sizes, recover=False):
     """The configuration of one way; `sizes` are those of the process's GPUs."""
     space = 0 if name == "none" else room
     host = sum(max(0, s - space) for s in sizes)
-    text = (f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = false\nverify_blocks = false\n'
+    text = (f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = {str(recover).lower()}\nverify_blocks = false\n'
             f'staging_bytes = {host + (64 << 20)}\n[local]\nfolders = ["{folder}"]\n[stage]\ndevice_bytes = {space}\n')
     return text + (f'schedule = "{name}"\n' if space else "")
 
@@ -167,20 +196,41 @@ def checkpoints(name, session, gpus, enough):
     return rows, []
 
 
+def read_back(name, session, gpus, number):
+    """Recovers the way's last checkpoint into emptied memory and compares it; ends the process where it differs."""
+    for n, gpu in enumerate(gpus):
+        gpu.empty()
+        session.protect(n, gpu)
+    session.recover()
+    wrong = sum(gpu.differences() for gpu in gpus)
+    if wrong or session.info.recovery_bytes != sum(gpu.size for gpu in gpus):
+        sys.exit(f"{name}: {wrong} words of {session.info.recovery_bytes} recovered bytes differ")
+    print(name, f"checkpoint {number} came back as it was", file=sys.stderr, flush=True)
+
+
 def one_process(folder, room, gpus, enough, ranks=None):
     """Every way's checkpoints by name, and what was left out. `ranks` gives a session its message passing."""
     import fermata
 
     ways, left = {}, []
     for name in WAYS:
-        gpus[0].use()
-        message_passing = ranks(name) if ranks else None
-        text = way_of(name, folder, room, [g.size for g in gpus])
-        with fermata.Session(text=text, ranks=message_passing) as session:
+
+        def session(recover):
+            gpus[0].use()
+            message_passing = ranks(f"{name}-{recover}") if ranks else None
+            text = way_of(name, folder, room, [g.size for g in gpus], recover)
+            return message_passing, fermata.Session(text=text, ranks=message_passing)
+
+        message_passing, saving = session(False)
+        with saving:
             agreed = (lambda: agree(message_passing, enough())) if ranks else enough
-            ways[name], out = checkpoints(name, session, gpus, agreed)
+            ways[name], out = checkpoints(name, saving, gpus, agreed)
             left += out
-            session.done()
+        if ways[name]:
+            _, reading = session(True)
+            with reading:
+                read_back(name, reading, gpus, len(ways[name]) - 1)
+                reading.done()
     return ways, left
 
 
@@ -214,6 +264,7 @@ def all_ranks(arguments, count):
     if any(rank.returncode for rank in ranks):
         sys.exit("a rank has failed")
     found = [json.loads(text) for text in texts]
+    # Every rank has compared its own data, or has ended with an error.
     slowest = lambda rows: {key: max(row[key] for row in rows) for key in rows[0]}  # noqa: E731
     together = lambda name: [slowest(rows) for rows in zip(*(ways[name] for ways, _ in found))]  # noqa: E731
     return {name: together(name) for name in WAYS}, found[0][1]
@@ -244,7 +295,7 @@ def main():
     else:
         ways, out["left_out"] = one_process(folder, room, gpus, enough)
     for name, rows in ways.items():
-        row = {"way": name, "first": rows[:1], "rest": rows[1:]}
+        row = {"way": name, "first": rows[:1], "rest": rows[1:], "came_back": bool(rows)}
         if rows[1:]:
             for key in ("blocked_s", "moved_s", "predicted_s"):
                 row[key] = statistics.median(r[key] for r in rows[1:])

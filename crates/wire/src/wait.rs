@@ -25,6 +25,9 @@ const SPIN_FEW_CORES: u32 = 20;
 const SPIN_PAYS: u128 = 100;
 /// The shortest spin.
 const SPIN_LEAST: u32 = 2;
+/// A wait for no longer than this is a nap: whoever takes it has something else to look at, spins there if at all,
+/// and how long it lasted says nothing about the waits that end.
+const NAP: Duration = Duration::from_micros(500);
 
 /// How long to spin before sleeping: long while waits are short, however each of them ended.
 ///
@@ -136,6 +139,13 @@ pub(crate) fn wait_with(
 ) -> Result<bool, WireError> {
     if timeout == Some(Duration::ZERO) {
         return Ok(ready());
+    }
+    if let Some(nap) = timeout.filter(|timeout| *timeout <= NAP) {
+        sleep_unless(word, &ready_to_sleep, |word| futex_wait(word, nap));
+        if ready() {
+            return Ok(true);
+        }
+        return alive().map(|()| false);
     }
     let Some(begun) = spin.until(&ready) else {
         return Ok(true);

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """What regular checkpoints of device memory cost a PyTorch program, as one JSON object.
 
-    cadence.py FOLDER GIB SECONDS [LIMIT]      needs a GPU, PyTorch and the build tree (FERMATA_BUILD)
+    cadence.py FOLDER GIB SECONDS [LIMIT] [--only with|without] [--shares PERCENT,...] [--staging GIB]
+
+Needs a GPU, PyTorch and the build tree (FERMATA_BUILD).
 
 The program multiplies matrices all the time and holds GIB of device memory. For each share of changed blocks it
 makes a checkpoint and works until that is complete. `lost_s` is what the program lost by it: the time from the call
@@ -10,11 +12,13 @@ every SECONDS: between a checkpoint's completion and the next one nothing of the
 not waited for, and where a checkpoint takes longer than SECONDS its own time takes their place.
 
 Each share twice: with room for the data in device memory (`stage.device_bytes`), and without, where it waits in
-STAGING bytes of host memory. With nothing changed the time is that of hashing. Then recovery from that differential
-checkpoint and from a full one of the same data, and the ways of writing a part of the data in full, from the plainest
+--staging of host memory (4 GiB); --only leaves one of the two out. With nothing changed the time is that of hashing.
+Then recovery from that differential checkpoint and from a full one of the same data, and the ways of writing a part of
+the data in full, from the plainest
 on: copied and then written, copied to pinned memory and then written, piece by piece through the library, and behind
 the program. What does not fit into LIMIT seconds is listed in `left_out`.
 """
+import argparse
 import json
 import os
 import pathlib
@@ -30,19 +34,28 @@ import torch  # noqa: E402
 
 BLOCK = 1 << 20
 WORDS = BLOCK // 8
-STAGING = 4 << 30
 # What a checkpoint may take at the least rate seen, in bytes per second, to know what still fits.
 SLOW = 1.8e9
 
 begun = time.monotonic()
-folder, gib, every = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-limit = float(sys.argv[4]) if len(sys.argv) > 4 else 1e9
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("folder")
+parser.add_argument("gib", type=float)
+parser.add_argument("every", type=float, metavar="SECONDS")
+parser.add_argument("limit", type=float, nargs="?", default=1e9)
+parser.add_argument("--only", choices=("with", "without"), help="room on the device")
+parser.add_argument("--shares", default="5,20,50,80,100", help="of the blocks that are changed, in percent")
+parser.add_argument("--staging", type=float, default=4, metavar="GIB", help="host memory for what waits")
+args = parser.parse_args()
+folder, gib, every, limit = args.folder, args.gib, args.every, args.limit
+shares, staging = [int(s) for s in args.shares.split(",")], int(args.staging * (1 << 30))
 blocks = int(gib * (1 << 30)) // BLOCK
 size = blocks * BLOCK
 data = torch.randint(0, 1 << 62, (blocks, WORDS), dtype=torch.int64, device="cuda")
 left = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 right = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-out = {"gib": gib, "every_s": every, "device": torch.cuda.get_device_name(), "folder": folder, "cases": [],
+out = {"revision": os.environ.get("FERMATA_REVISION"), "gib": gib, "every_s": every, "staging_gib": args.staging,
+       "device": torch.cuda.get_device_name(), "folder": folder, "cases": [],
        "left_out": []}
 number = 0
 
@@ -105,7 +118,7 @@ def checkpoint(session, percent, **more):
 
 
 def open_session(where, staged, recover=False, background=True):
-    text = (f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = {str(recover).lower()}\nstaging_bytes = {STAGING}\n'
+    text = (f'block_bytes = {BLOCK}\nkeep_last = 1\nrecover = {str(recover).lower()}\nstaging_bytes = {staging}\n'
             f'background = {str(background).lower()}\n[local]\nfolders = ["{where}"]\n')
     if staged:
         text += f"[stage]\ndevice_bytes = {int(size * 1.02) + (64 << 20)}\n"
@@ -155,33 +168,57 @@ alone(1)
 step_s = alone(2)
 out["step_s"] = step_s
 first, second = os.path.join(folder, "a"), os.path.join(folder, "b")
-session = open_session(first, True)
-if fits("the first one", size):
+
+
+def with_room():
+    session = open_session(first, True)
+    if not fits("the first one", size):
+        return
     checkpoint(session, 100, staged=True, first=True)
     checkpoint(session, 0, staged=True)
-    for percent in (5, 20, 50, 80, 100):
+    for percent in shares:
         if fits(f"{percent} % with room on the device", size * percent // 100):
             checkpoint(session, percent, staged=True)
     session.close()
     if fits("recovery", 2 * size):
         recover(first, "differential")
+
+
+def plain_files():
     part = min(size, 8 << 30)
     for pinned in (False, True):
         if fits("a plain file", 2 * part):
             plain(pinned)
+
+
+def without_room():
     session = open_session(first, False)
-    checkpoint(session, 0, staged=False)
-    for percent in (5, 20, 50, 80, 100):
+    # A first one writes everything, whatever has changed.
+    checkpoint(session, 100 if args.only else 0, staged=False, first=bool(args.only))
+    for percent in shares:
         if fits(f"{percent} % without room", size * percent // 100):
             checkpoint(session, percent, staged=False)
     session.close()
-    if fits("a full one, the program held until it is written", size):
-        shutil.rmtree(first)
-        session = open_session(second, False, background=False)
-        checkpoint(session, 100, staged=False, background=False)
-        session.close()
-        if fits("recovery from a full one", 2 * size):
-            recover(second, "full")
+
+
+def full():
+    """The program held until all of it is written, and recovery from that."""
+    if not fits("a full one, the program held until it is written", size):
+        return
+    shutil.rmtree(first)
+    session = open_session(second, False, background=False)
+    checkpoint(session, 100, staged=False, background=False)
+    session.close()
+    if fits("recovery from a full one", 2 * size):
+        recover(second, "full")
+
+
+if args.only != "without":
+    with_room()
+    plain_files()
+if args.only != "with":
+    without_room()
+    full()
 shutil.rmtree(folder, ignore_errors=True)
 json.dump(out, sys.stdout, indent=1)
 print()

@@ -64,6 +64,10 @@ pub trait Gate: Send {
     /// freed it.
     fn holds(&self, address: Address) -> bool;
 
+    /// All that the program has given its devices is done; true until the next operation comes to the gate. Work of the
+    /// gate's own that can wait a little does so for this.
+    fn rests(&mut self) {}
+
     /// Whether nothing is left to watch; the server then closes the gate.
     fn finished(&self) -> bool;
 

@@ -106,6 +106,11 @@ impl<E: Copy> Queues<E> {
         }
     }
 
+    /// Whether all that was issued is known to be done.
+    pub fn is_idle(&self) -> bool {
+        self.held == 0
+    }
+
     /// How much has been issued, if not all of it is known to be done.
     pub fn busy(&self, stream: StreamRef) -> Option<u64> {
         self.counts
@@ -175,8 +180,9 @@ mod tests {
         queues.complete(stream, mark);
         assert_eq!(queues.busy_streams(Some(1)), [stream]);
         assert!(queues.busy_streams(Some(9)).is_empty());
+        assert!(!queues.is_idle());
         queues.complete(stream, mark + 1);
-        assert!(queues.busy_streams(None).is_empty());
+        assert!(queues.busy_streams(None).is_empty() && queues.is_idle());
     }
 
     fn stream(stream: u64) -> StreamRef {

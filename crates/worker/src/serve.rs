@@ -243,8 +243,8 @@ impl Server {
                     Err(error) => return ended_by(error),
                 }
             }
-            progress |= self.poll();
-            progress |= self.unpark();
+            let answered = self.poll() && !progress;
+            progress |= answered | self.unpark();
             // Whoever has it stopped has waited for the program's operations; if not, they come first.
             if requests.stop.load(Ordering::Acquire) && !progress && self.lot.is_empty() {
                 return Ended::Detached;
@@ -258,7 +258,15 @@ impl Server {
                 self.close_gate();
             }
             if progress {
-                self.rhythm.learn(quiet_since.elapsed());
+                // Executing what has come is no wait, however long it takes.
+                if answered {
+                    self.rhythm.learn(quiet_since.elapsed());
+                }
+                if self.queues.is_idle()
+                    && let Some(gate) = &mut self.gate
+                {
+                    gate.rests();
+                }
                 quiet_since = Instant::now();
                 naps = 0;
                 continue;

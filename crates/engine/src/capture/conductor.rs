@@ -35,6 +35,9 @@ const GOING: Duration = Duration::from_millis(50);
 /// Pieces that are hashed together: 1 GiB takes a device 0.6 ms, and a link 20. With a quarter of that every second step
 /// of a program met a batch, and each kept a part of the device idle at its end.
 const TOGETHER: usize = 256;
+/// How long a batch waits for a moment at which the program has nothing on its devices: half of what a link takes for it,
+/// so that copies need not wait for it even if there is none.
+const POLITE: Duration = Duration::from_millis(10);
 /// Batches that may be hashed and not yet copied, beside the one that is being hashed: enough that copies go on while
 /// the program's kernels keep hashes from the device.
 const BATCHES: usize = 2;
@@ -102,7 +105,8 @@ impl Conductor {
 
 /// Pieces that were put aside while the program stood still, and whose digests are not known: the device finds
 /// them a few at a time, somewhat before they are copied, so that what the store has need not be. All at once they
-/// would keep the program's kernels from the device for 0.7 ms a GiB.
+/// would keep the program's kernels from the device for 0.7 ms a GiB; each batch but the first looks for a moment at which
+/// the program has nothing there.
 struct Names {
     by_device: BTreeMap<u32, Receiver<Named>>,
 }
@@ -114,7 +118,7 @@ impl Names {
     /// Begins to hash, on a thread for each device.
     fn begin<'scope>(
         scope: &'scope Scope<'scope, '_>,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         driver: &Arc<Driver>,
         hashers: &HashMap<u32, SharedHasher>,
     ) -> Self {
@@ -133,11 +137,14 @@ impl Names {
         drop(inner);
         let begun = found.into_iter().filter_map(|(device, aside)| {
             let hasher = hashers.get(&device)?.clone();
-            let driver = Arc::clone(driver);
+            let (driver, shared) = (Arc::clone(driver), Arc::clone(shared));
             let (give, batches) = sync_channel(BATCHES);
             let hash = move || {
                 let mut zeros = Zeros::default();
-                for (indices, places) in batches_of(&aside) {
+                for (nth, (indices, places)) in batches_of(&aside).enumerate() {
+                    if nth > 0 {
+                        shared.await_rest(POLITE);
+                    }
                     let named = digest::of_places(&driver, &hasher, places, &mut zeros)
                         .map(|digests| indices.iter().copied().zip(digests).collect())
                         .map_err(EngineError::driver(format!(

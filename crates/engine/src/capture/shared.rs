@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     over: AtomicBool,
     /// Every twin that was launched before that has ended.
     settled: AtomicBool,
+    /// The program has nothing on its devices.
+    rests: AtomicBool,
 }
 
 impl Shared {
@@ -106,6 +108,20 @@ impl Shared {
             changed: Condvar::new(),
             over: AtomicBool::new(false),
             settled: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the program has nothing on its devices just now.
+    pub(crate) fn set_rests(&self, rests: bool) {
+        self.rests.store(rests, Ordering::Relaxed);
+    }
+
+    /// Waits until the program has nothing on its devices, or for `longest`, or until nothing is copied any more.
+    pub(crate) fn await_rest(&self, longest: Duration) {
+        let until = Instant::now() + longest;
+        while !self.rests.load(Ordering::Relaxed) && !self.is_over() && Instant::now() < until {
+            std::thread::sleep(LOOK);
         }
     }
 
@@ -173,6 +189,8 @@ impl Shared {
     }
 }
 
+/// Between two looks whether the program rests.
+const LOOK: Duration = Duration::from_micros(100);
 /// A gate whose work is done is closed within this time.
 const CLOSING: Duration = Duration::from_secs(30);
 /// Copies never wait longer than this for the program's transfers, so that they end some day.

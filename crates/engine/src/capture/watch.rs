@@ -336,6 +336,10 @@ fn transfer_bytes(op: &Op<'_>) -> u64 {
 }
 
 impl Gate for Watch {
+    fn rests(&mut self) {
+        self.shared.set_rests(true);
+    }
+
     fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError> {
         if self.shared.is_over() || self.shared.given_up() && !takes_away(op) {
             return Ok(self.go());
@@ -346,6 +350,7 @@ impl Gate for Watch {
         let Some(stream) = stream_of(op) else {
             return Ok(Passage::Go);
         };
+        self.shared.set_rests(false);
         self.look(site, false);
         self.set = self.predictor.predict(op, site);
         if self.waiting_since.is_none() {

@@ -65,7 +65,8 @@ def seen(steps, begun, ended):
 
 def while_copied(rows, begun, told):
     """The program's steps while its memory was copied behind it, beside those before the checkpoint, in microseconds.
-    The mean has the few steps that something held up, the median does not; `device` is the device's part of a step."""
+    The mean has the few steps that something held up, the median does not; `device` is the device's part of a step, `at`
+    when it began after the copying had."""
     start = next((p["start"] for p in told["phases"] if p["name"] in ("capture", "ahead")), None)
     if start is None:
         return None
@@ -78,9 +79,10 @@ def while_copied(rows, begun, told):
     out = {"steps": len(during)}
     for name, some in (("usual", before), ("meanwhile", during)):
         lengths, device = [row[1] - row[0] for row in some], [row[3] for row in some]
+        longest = sorted(some, key=lambda row: row[0] - row[1])[:10]
         out[name] = {"mean": statistics.mean(lengths), "median": statistics.median(lengths),
-                     "longest": sorted(lengths, reverse=True)[:10], "device_mean": statistics.mean(device),
-                     "device_median": statistics.median(device), "device_longest": sorted(device, reverse=True)[:10]}
+                     "device_mean": statistics.mean(device), "device_median": statistics.median(device),
+                     "longest": [{"at": row[0] - start, "step": row[1] - row[0], "device": row[3]} for row in longest]}
     for name in ("mean", "median"):
         out[f"speed_by_{name}"] = out["usual"][name] / out["meanwhile"][name]
     return out

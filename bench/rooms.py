@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """How long a checkpoint holds a program whose data does not fit its GPUs' rooms, as one JSON object.
 
-    rooms.py FOLDER ROOM_GIB GIB,GIB,... [LIMIT] [--ranks]      needs GPUs and the build tree (FERMATA_BUILD)
+    rooms.py FOLDER ROOM_GIB GIB,GIB,... [LIMIT] [--ranks] [--ways=NAME,...]
+
+Needs GPUs and the build tree (FERMATA_BUILD).
 
 GPU n has the n-th GIB of data, all of it changed before every checkpoint, and ROOM_GIB of room (`stage.device_bytes`).
 What does not fit a GPU's room goes by three schedules (`stage.schedule`): to the host (`local-only`), to the peer
@@ -213,7 +215,7 @@ def one_process(folder, room, gpus, enough, ranks=None):
     import fermata
 
     ways, left = {}, []
-    for name in WAYS:
+    for name in chosen():
 
         def session(recover):
             gpus[0].use()
@@ -232,6 +234,12 @@ def one_process(folder, room, gpus, enough, ranks=None):
                 read_back(name, reading, gpus, len(ways[name]) - 1)
                 reading.done()
     return ways, left
+
+
+def chosen():
+    """The ways that were asked for; all, if none was."""
+    asked = [a.partition("=")[2].split(",") for a in sys.argv if a.startswith("--ways=")]
+    return asked[0] if asked else WAYS
 
 
 def agree(ranks, mine):
@@ -258,7 +266,7 @@ def one_rank(folder, room, sizes, enough, rank):
 
 def all_ranks(arguments, count):
     """As `one_process`, of the slowest rank in each checkpoint."""
-    start = [sys.executable, __file__, *arguments]
+    start = [sys.executable, __file__, *arguments, f"--ways={','.join(chosen())}"]
     ranks = [subprocess.Popen([*start, f"--rank={n}"], stdout=subprocess.PIPE) for n in range(count)]
     texts = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
@@ -267,7 +275,7 @@ def all_ranks(arguments, count):
     # Every rank has compared its own data, or has ended with an error.
     slowest = lambda rows: {key: max(row[key] for row in rows) for key in rows[0]}  # noqa: E731
     together = lambda name: [slowest(rows) for rows in zip(*(ways[name] for ways, _ in found))]  # noqa: E731
-    return {name: together(name) for name in WAYS}, found[0][1]
+    return {name: together(name) for name in chosen()}, found[0][1]
 
 
 def main():
@@ -285,7 +293,8 @@ def main():
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     gpus = [Gpu(n, size) for n, size in enumerate(sizes)]
-    out = {"gib": [s / (1 << 30) for s in sizes], "room_gib": room / (1 << 30), "rates": rates(gpus),
+    out = {"revision": os.environ.get("FERMATA_REVISION"), "gib": [s / (1 << 30) for s in sizes],
+           "room_gib": room / (1 << 30), "rates": rates(gpus),
            "ranks": len(gpus) if "--ranks" in options else 1, "ways": []}
     print(json.dumps(out["rates"]), file=sys.stderr, flush=True)
     if "--ranks" in options:

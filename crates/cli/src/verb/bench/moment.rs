@@ -19,7 +19,7 @@ const MOMENTS: [f64; 8] = [0.02, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 0.97];
 const MIB: f64 = (1 << 20) as f64;
 
 pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
-    let place = Place::new(common)?;
+    let place = Place::new(common)?.with_slow_link(common.bytes());
     // An iteration shall last as long as copying everything, about: 0.3 s on a GPU.
     let reads = if common.is_soft() { "2" } else { "80" };
     let options = ["--period", "0", "--hot", "25", "--reads", reads];

@@ -24,12 +24,16 @@ const STILL: Duration = Duration::from_millis(1500);
 /// The same where less is registered than was made ready: there may be no room for more.
 const SHORT: Duration = Duration::from_secs(8);
 
+/// Variable: bytes a second between host and software GPU.
+const SOFT_LINK: &str = "FERMATA_SOFTGPU_HOST_LINK";
+
 /// Folders and daemon of one bench; dropping it ends and removes everything.
 pub struct Place {
     work: PathBuf,
     images: PathBuf,
     device: &'static str,
     room: Cell<u64>,
+    link: Option<String>,
     interrupted: Arc<AtomicBool>,
 }
 
@@ -62,6 +66,7 @@ impl Place {
             work: absolute(&std::env::temp_dir())?,
             images: absolute(&common.images)?,
             room: Cell::new(0),
+            link: None,
             device: if common.is_soft() { "soft" } else { "gpu" },
             interrupted,
         };
@@ -70,6 +75,14 @@ impl Place {
                 .map_err(|e| Failure::io(&format!("make `{}`", folder.display()), &e))?;
         }
         Ok(place)
+    }
+
+    /// Gives programs on the software GPU, whose link is else as fast as memory, one that moves `bytes` in a quarter of
+    /// a second, so that copies last. The environment may name another.
+    pub fn with_slow_link(mut self, bytes: u64) -> Self {
+        let asked = std::env::var_os(SOFT_LINK).is_some();
+        self.link = (self.device == "soft" && !asked).then(|| (bytes * 4).to_string());
+        self
     }
 
     /// A file of the bench's own.
@@ -106,6 +119,7 @@ impl Place {
             "--",
         ]);
         command.args(program).envs(variables.iter().copied());
+        command.envs(self.link.iter().map(|link| (SOFT_LINK, link)));
         self.finish(command).map(drop)
     }
 

@@ -19,7 +19,7 @@ const MIB: f64 = (1 << 20) as f64;
 const ROOM: f64 = 1.3;
 
 pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
-    let place = Place::new(common)?;
+    let place = Place::new(common)?.with_slow_link(common.bytes());
     let period = if common.is_soft() { "100" } else { "10" };
     let program = Program::hot(common, &place, &["--period", period])?;
     place.prepare((common.bytes() as f64 * ROOM) as u64)?;

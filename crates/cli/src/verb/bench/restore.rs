@@ -26,7 +26,7 @@ const START: Duration = Duration::from_secs(120);
 const END: Duration = Duration::from_secs(300);
 
 pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
-    let place = Place::new(common)?;
+    let place = Place::new(common)?.with_slow_link(common.bytes());
     let bytes = common.bytes();
     let gib = (bytes as f64 / f64::from(1 << 30)).to_string();
     let buffers = if bytes >= 8 << 30 { "400" } else { "40" };

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::printer::Printer;
 
 pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
-    let place = Place::new(common)?;
+    let place = Place::new(common)?.with_slow_link(common.bytes());
     let period = if common.is_soft() { "50" } else { "5" };
     let program = Program::hot(common, &place, &["--period", period])?;
     place.prepare(common.bytes() + common.bytes() / 3)?;

@@ -9,7 +9,6 @@
 
 mod beside;
 mod callbacks;
-mod capturing;
 mod completions;
 pub mod conversation;
 mod dispatch;
@@ -20,7 +19,6 @@ mod gated;
 mod keeper;
 mod kept;
 pub mod layout;
-mod loading;
 mod next_daemon;
 pub mod output;
 mod parked;

@@ -10,7 +10,7 @@ use fermata_engine::restore::{self, Loaded, Order, Stand};
 use fermata_store::Store;
 use fermata_wire::StagedArea;
 
-use crate::conversation::{Reporter, Worker, serving_thread};
+use super::{Reporter, Worker, serving_thread};
 use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::layout::RingPlace;
@@ -52,7 +52,7 @@ impl Beside {
 impl Worker {
     /// Makes the session in `image`; what comes later is brought by threads of its own. `fds` may hold the memory
     /// of the ring that the program will be served through.
-    pub(crate) fn load(
+    pub(super) fn load(
         &mut self,
         store: &Path,
         image: &Path,
@@ -132,7 +132,7 @@ impl Worker {
     }
 
     /// How far the data is that comes while the program runs.
-    pub(crate) fn restoring(&self) -> FromWorker {
+    pub(super) fn restoring(&self) -> FromWorker {
         let Some(background) = &self.background else {
             return FromWorker::Restoring(Restoring {
                 done: 0,
@@ -160,7 +160,7 @@ impl Worker {
     }
 }
 
-pub(crate) fn steps(steps: &[fermata_engine::Step]) -> Vec<control::Step> {
+pub(super) fn steps(steps: &[fermata_engine::Step]) -> Vec<control::Step> {
     let step = |it: &fermata_engine::Step| control::Step {
         name: it.name.to_owned(),
         start: it.start,

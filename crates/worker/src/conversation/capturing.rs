@@ -11,9 +11,9 @@ use fermata_engine::capture::{
 use fermata_engine::{EngineError, Gate, Site};
 use fermata_store::Store;
 
-use crate::conversation::Serving;
+use super::attaching::Serving;
+use super::loading::steps;
 use crate::failure::{failure, from_engine};
-use crate::loading::steps;
 use crate::serve::Server;
 
 /// The longest wait for the server to run an errand.
@@ -23,7 +23,7 @@ const CHECK: &str = "FERMATA_TEST_REFERENCE";
 
 /// See the module. At most one of them is there.
 #[derive(Default)]
-pub(crate) struct Capturing {
+pub(super) struct Capturing {
     prepared: Option<Prepared>,
     capture: Option<Capture>,
     ahead: Option<Ahead>,
@@ -203,7 +203,7 @@ fn from_way(way: Way) -> control::Way {
 
 /// What an image has cost and what vouches for it, as the daemon hears it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Account {
+pub(super) struct Account {
     pub stall: control::Stall,
     pub validation: control::Validation,
 }

@@ -1,0 +1,66 @@
+//! A session as users see it: where it stands, and what the daemon and the library in the program have to say.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+use fermata_control::user;
+
+use super::{Inner, Session};
+
+/// Name of the file in which the library in the program leaves messages for the user.
+const NOTICES: &str = "notices";
+/// Bytes of that file that are shown.
+const NOTICE_BYTES: u64 = 4096;
+
+impl Session {
+    /// As users see it.
+    pub fn describe(&self) -> user::Session {
+        let inner = self.lock();
+        user::Session {
+            name: self.name.clone(),
+            state: inner.state,
+            pid: inner.root.map(|p| p.pid),
+            worker_pid: inner
+                .worker
+                .as_ref()
+                .map(|w| w.process)
+                .or(inner.worker_seen)
+                .map(|p| p.pid),
+            exit_status: inner.exit_status,
+            argv: self.argv.clone(),
+            cwd: self.cwd.clone(),
+            started: self.started,
+            log: self.log(),
+            soft: inner.soft,
+            devices: inner.devices.clone(),
+            image: self.image.clone(),
+            note: self.note(&inner),
+            phases: inner.phases.clone(),
+            arrival: inner.behind.as_ref().map(|it| it.arrival.clone()),
+            failure: inner.failure.clone(),
+        }
+    }
+
+    /// File for messages of the library in the program.
+    pub fn notices(&self) -> PathBuf {
+        self.dir.join(NOTICES)
+    }
+
+    /// The daemon's note and the library's messages in one line.
+    fn note(&self, inner: &Inner) -> Option<String> {
+        let mut text = String::new();
+        if let Ok(file) = File::open(self.notices()) {
+            // What is not text is not shown.
+            let _ = file.take(NOTICE_BYTES).read_to_string(&mut text);
+        }
+        let lines = inner.note.iter().map(String::as_str).chain(text.lines());
+        let mut parts: Vec<&str> = Vec::new();
+        for line in lines.filter(|line| !line.trim().is_empty()) {
+            if !parts.contains(&line) {
+                parts.push(line);
+            }
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}

@@ -1,0 +1,272 @@
+//! How a session ends: signals to its program, the end of its agent or its processes, and the wait for it.
+//!
+//! What a rollback brings back has not ended: an end that comes while data is still coming counts only once it is
+//! known that no rollback follows. No process of a session is to outlive it, but a worker that still finishes an image.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fermata_control::agent::ENV_TOKEN;
+use fermata_control::user::{ArrivalStand, SessionState};
+use fermata_control::worker::FailureKind;
+use parking_lot::MutexGuard;
+use rustix::process::{Pid, Signal};
+
+use super::{Behind, Inner, Session};
+use crate::agent::Agent;
+use crate::failure::{Result, fail};
+use crate::namespace::kill_tree;
+use crate::proc::{self, ProcessId};
+use crate::worker::Worker;
+
+/// How long a signal waits for a program that is being rolled back.
+const ROLLBACK_TIME: Duration = Duration::from_secs(10);
+/// How long a worker takes from letting go of its program to its end.
+const LOSS_TIME: Duration = Duration::from_millis(150);
+/// How long the end of a worker may take to be noticed.
+const NOTICE_TIME: Duration = Duration::from_secs(10);
+/// How long processes may take to go once they are killed.
+const END_TIME: Duration = Duration::from_secs(5);
+
+impl Session {
+    /// The agent's process has ended, or uses CUDA no more.
+    pub fn agent_gone(&self, process: ProcessId) {
+        let other = |agent: &Arc<Agent>| agent.process != process;
+        let Some(mut inner) = self.unless_lost(|inner| inner.agent.as_ref().is_none_or(other))
+        else {
+            return;
+        };
+        // Nobody needs the data that is still coming.
+        if inner.rolls_back() {
+            inner.behind = None;
+        }
+        inner.agent = None;
+        let worker = self.part_with_worker(&mut inner);
+        inner.worker_seen = None;
+        drop(inner);
+        if let Some(worker) = worker {
+            worker.end();
+        }
+        self.save();
+    }
+
+    /// The tree below `init`, process 1 of a restored program's namespace, has ended. It may have been taken
+    /// back, or be about to be: then the session goes on.
+    pub fn tree_ended(&self, init: ProcessId, status: Option<i32>) {
+        if let Some(inner) = self.unless_lost(|inner| inner.init != Some(init)) {
+            drop(inner);
+            self.ended(status);
+        }
+    }
+
+    /// What changes, locked, unless `other` holds, or the worker was lost while data was coming. Which of
+    /// worker and program was first to end may take a moment to be known.
+    fn unless_lost(&self, other: impl Fn(&Inner) -> bool) -> Option<MutexGuard<'_, Inner>> {
+        let begun = Instant::now();
+        loop {
+            let inner = self.lock();
+            if other(&inner) || inner.is_lost_behind() {
+                return None;
+            }
+            let limit = match inner.has_ended_behind() {
+                true => NOTICE_TIME,
+                false => LOSS_TIME,
+            };
+            if !inner.rolls_back() || begun.elapsed() > limit {
+                return Some(inner);
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The program has ended: ends everything else of the session.
+    pub fn ended(&self, status: Option<i32>) {
+        let mut inner = self.lock();
+        inner.ending = true;
+        let worker = self.part_with_worker(&mut inner);
+        inner.agent = None;
+        inner.expected = None;
+        let kept = inner.leftover.as_ref().map(|it| it.process);
+        let (init, seen) = (inner.init.take(), inner.worker_seen.take());
+        let seen = seen.filter(|it| Some(*it) != kept);
+        let token = inner.token.clone();
+        drop(inner);
+        if let Some(init) = init {
+            init.signal(Signal::KILL);
+        }
+        match (worker, seen) {
+            (Some(worker), _) => worker.end(),
+            (None, Some(process)) => process.signal(Signal::KILL),
+            (None, None) => {}
+        }
+        self.kill_marked(&token);
+        let mut inner = self.lock();
+        inner.state = SessionState::Exited;
+        inner.exit_status = status.or(inner.exit_status);
+        inner.root = None;
+        drop(inner);
+        self.save();
+        self.changed.notify_all();
+    }
+
+    /// The worker, which is to be ended; none if it still has an image to finish.
+    fn part_with_worker(&self, inner: &mut Inner) -> Option<Arc<Worker>> {
+        let worker = inner.worker.take();
+        if inner.killed || !self.checkpointing.load(Ordering::Acquire) {
+            return worker;
+        }
+        inner.leftover = worker.or_else(|| inner.leftover.take());
+        None
+    }
+
+    /// No image is taken any more.
+    pub fn checkpoint_is_over(&self) {
+        let leftover = {
+            let mut inner = self.lock();
+            self.checkpointing.store(false, Ordering::Release);
+            inner.leftover.take()
+        };
+        if let Some(worker) = leftover {
+            worker.end();
+        }
+    }
+
+    /// Ends every process that was started with this session's environment and still runs here, and
+    /// waits until they are gone.
+    fn kill_marked(&self, token: &str) {
+        if self.image.is_some() {
+            // Restored processes carry the token of the session that was checkpointed, which may
+            // still run; theirs ended with their namespace.
+            return;
+        }
+        let own = fs::read_link("/proc/self/ns/pid").ok();
+        let until = Instant::now() + END_TIME;
+        loop {
+            let mut left: Vec<ProcessId> = Vec::new();
+            for pid in proc::marked(ENV_TOKEN, token) {
+                let there = fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+                left.extend(ProcessId::of(pid).filter(|_| there == own));
+            }
+            if left.is_empty() || Instant::now() > until {
+                return;
+            }
+            left.iter().for_each(|process| process.signal(Signal::KILL));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Sends `signal` to the program and its children.
+    ///
+    /// # Errors
+    /// `NotFound` when it has ended.
+    pub fn signal(&self, number: i32) -> Result<()> {
+        let until = Instant::now() + ROLLBACK_TIME;
+        let kills = number == Signal::KILL.as_raw();
+        let (root, init) = loop {
+            let mut inner = self.lock();
+            let comes = inner.rolls_back() || inner.again.is_some();
+            if inner.root.is_none() && kills && inner.state == SessionState::Restoring {
+                // Whoever restores it ends it, as soon as there is something to end.
+                inner.killed = true;
+                return Ok(());
+            }
+            if inner.root.is_some() || !comes || Instant::now() > until {
+                break (inner.root, inner.init);
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let root = root.filter(ProcessId::alive).ok_or_else(|| {
+            fail(
+                FailureKind::NotFound,
+                format!("session `{}` has ended", self.name),
+            )
+        })?;
+        let signal = Signal::from_named_raw(number)
+            .ok_or_else(|| fail(FailureKind::User, format!("there is no signal {number}")))?;
+        if !kills {
+            let group = i32::try_from(root.pid).ok().and_then(Pid::from_raw);
+            if let Some(group) = group {
+                // The program leads its own group; it fails only when it has just ended.
+                let _ = rustix::process::kill_process_group(group, signal);
+            }
+            return Ok(());
+        }
+        self.lock().killed = true;
+        match init {
+            Some(init) => init.signal(Signal::KILL),
+            None => kill_tree(root.pid),
+        }
+        Ok(())
+    }
+
+    /// Refuses to go on with a program that was killed before it was there.
+    ///
+    /// # Errors
+    /// `NotFound`, when it was.
+    pub fn check_wanted(&self) -> Result<()> {
+        if !self.lock().killed {
+            return Ok(());
+        }
+        let message = format!("session `{}` was killed while it was restored", self.name);
+        Err(fail(FailureKind::NotFound, message))
+    }
+
+    /// Waits until the program has ended; false at the deadline.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut inner = self.inner.lock();
+        while inner.state != SessionState::Exited {
+            if self.changed.wait_until(&mut inner, until).timed_out() {
+                return inner.state == SessionState::Exited;
+            }
+        }
+        true
+    }
+}
+
+impl Inner {
+    /// Whether the worker is gone while data was coming, so that a rollback follows.
+    fn is_lost_behind(&self) -> bool {
+        let lost =
+            |it: &Behind| it.arrival.stand == ArrivalStand::Coming && it.worker.lost().is_some();
+        !self.ending && self.behind.as_ref().is_some_and(lost)
+    }
+
+    /// Whether the worker's process has ended while data was coming, noticed or not.
+    fn has_ended_behind(&self) -> bool {
+        let ended =
+            |it: &Behind| it.arrival.stand == ArrivalStand::Coming && !it.worker.process.alive();
+        self.behind.as_ref().is_some_and(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Plan;
+
+    #[test]
+    fn a_session_can_be_killed_while_it_is_restored() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let plan = Plan {
+            state: SessionState::Restoring,
+            ..crate::daemon::scene::plan("x".to_owned(), folder.path().join("x"))
+        };
+        let session = Session::new(plan).expect("made");
+        session.check_wanted().expect("nobody has killed it");
+        let term = session.signal(Signal::TERM.as_raw());
+        assert_eq!(
+            term.expect_err("no process yet").kind,
+            FailureKind::NotFound
+        );
+        session.signal(Signal::KILL.as_raw()).expect("noted");
+        assert_eq!(
+            session.check_wanted().expect_err("killed").kind,
+            FailureKind::NotFound
+        );
+    }
+}

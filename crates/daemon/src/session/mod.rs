@@ -1,0 +1,390 @@
+//! A session: one program under Fermata, with its agent, its worker and its folder.
+//!
+//! ```text
+//!            run                       checkpoint
+//!   (new) ───────► Running ─────────────────────────► Stopped
+//!     │              ▲ │  ▲                              │
+//!     │ restore      │ │  └──────────── reattached ──────┘
+//!     └─► Restoring ─┘ │
+//!                      ├─ worker gone ─► Lost ──┐
+//!                      └──── program ends ──────┴─► Exited
+//!   Orphaned: found by a new daemon, and not come back to it yet (`returning`); it can be listed, signalled
+//!             and ended, not checkpointed
+//! ```
+//!
+//! Here: what a session is, and how its state changes. `ending`: signals, and how it ends. `persist`: what outlives
+//! its daemon. `describe`: what users see.
+
+mod describe;
+mod ending;
+mod persist;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use fermata_control::user::{self, ArrivalStand, DeviceChoice, SessionState};
+use fermata_control::worker::FailureKind;
+use fermata_store::image::unix_now;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+pub use self::persist::has_printed;
+use crate::agent::{Agent, Arrival};
+use crate::attach::Detached;
+use crate::failure::{Failure, OrFail, Result};
+use crate::namespace::Pages;
+use crate::proc::{self, ProcessId};
+use crate::returning::Returned;
+use crate::worker::{Variables, Worker};
+
+/// Name of the log in a session's folder.
+const LOG: &str = "log";
+/// Name of the file in which `__outer` leaves the status.
+pub const EXIT_FILE: &str = "exit";
+
+/// A session.
+pub struct Session {
+    /// Name, unique among those listed.
+    pub name: String,
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Working folder.
+    pub cwd: String,
+    /// Which driver was asked for.
+    pub device: DeviceChoice,
+    /// Variables of its workers.
+    pub variables: Variables,
+    /// The image it came from.
+    pub image: Option<PathBuf>,
+    /// Held by checkpoint, attachment and restore.
+    pub busy: Mutex<()>,
+    /// Whether what holds `busy` is a checkpoint.
+    pub checkpointing: AtomicBool,
+    started: u64,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+/// What changes.
+pub struct Inner {
+    /// State.
+    pub state: SessionState,
+    /// The token that its agent presents.
+    pub token: String,
+    /// The program.
+    pub root: Option<ProcessId>,
+    /// Process 1 of its namespace, if it was restored.
+    pub init: Option<ProcessId>,
+    /// Knows whether pages are still missing, if it was restored.
+    pub pages: Option<Pages>,
+    /// The agent, once the program uses CUDA.
+    pub agent: Option<Arc<Agent>>,
+    /// The worker.
+    pub worker: Option<Arc<Worker>>,
+    /// A program that is parked without any connection.
+    pub detached: Option<Detached>,
+    /// Who waits for the agent to come back.
+    pub expected: Option<SyncSender<Arrival>>,
+    /// Who has come back after another daemon's end.
+    pub returned: Returned,
+    /// Steps of its restore.
+    pub phases: Vec<user::Phase>,
+    /// Data that comes, or has come, while the program runs.
+    pub behind: Option<Behind>,
+    /// Why the program is being started again from its image, and process 1 of the namespace that ends for it.
+    pub again: Option<String>,
+    pub former: Option<ProcessId>,
+    /// Why the program could not be brought back.
+    pub failure: Option<Failure>,
+    /// For users.
+    pub note: Option<String>,
+    /// A worker whose program has ended while an image was taken of it: it ends with that.
+    leftover: Option<Arc<Worker>>,
+    /// Nothing is to be left of it.
+    killed: bool,
+    /// Its end has begun.
+    ending: bool,
+    /// Its folder is gone, or another session's.
+    retired: bool,
+    exit_status: Option<i32>,
+    soft: Option<bool>,
+    devices: Vec<user::Device>,
+    worker_seen: Option<ProcessId>,
+}
+
+/// What a new session is made of.
+pub struct Plan {
+    /// Name.
+    pub name: String,
+    /// Its folder, which is made.
+    pub dir: PathBuf,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Working folder.
+    pub cwd: String,
+    /// Which driver is asked for.
+    pub device: DeviceChoice,
+    /// Variables of its workers.
+    pub variables: Variables,
+    /// The image it comes from.
+    pub image: Option<PathBuf>,
+    /// `Running` or `Restoring`.
+    pub state: SessionState,
+}
+
+impl Session {
+    /// A new session with an empty folder.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or there is no randomness for the token.
+    pub fn new(plan: Plan) -> Result<Arc<Self>> {
+        let what = || format!("cannot make the folder of session `{}`", plan.name);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&plan.dir)
+            .or_fail(FailureKind::User, what)?;
+        let token = token().or_fail(FailureKind::Internal, || "cannot make a token".into())?;
+        let inner = Inner {
+            state: plan.state,
+            ..Inner::new(token)
+        };
+        Ok(Arc::new(Self::assemble(plan, unix_now(), inner)))
+    }
+
+    fn assemble(plan: Plan, started: u64, inner: Inner) -> Self {
+        Self {
+            name: plan.name,
+            dir: plan.dir,
+            argv: plan.argv,
+            cwd: plan.cwd,
+            device: plan.device,
+            variables: plan.variables,
+            image: plan.image,
+            busy: Mutex::new(()),
+            checkpointing: AtomicBool::new(false),
+            started,
+            inner: Mutex::new(inner),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// What changes, locked. Not to be held while waiting for anything.
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Path of what the program prints.
+    pub fn log(&self) -> PathBuf {
+        self.dir.join(LOG)
+    }
+
+    /// The log, opened for appending: all who print share the end of the file, whoever opened it.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub fn open_log(&self) -> Result<File> {
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(self.log())
+            .or_fail(FailureKind::User, || {
+                format!("cannot open `{}`", self.log().display())
+            })
+    }
+
+    /// Changes state and notes it down.
+    pub fn set_state(&self, state: SessionState) {
+        let mut inner = self.lock();
+        if inner.state != SessionState::Exited {
+            inner.state = state;
+        }
+        drop(inner);
+        self.save();
+        self.changed.notify_all();
+    }
+
+    /// The program is parked, and will have no connection. Notes down how it can be reached.
+    ///
+    /// # Errors
+    /// As [`Session::note_down`].
+    pub fn park(&self, detached: Detached) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.detached = Some(detached);
+        if inner.state != SessionState::Exited {
+            inner.state = SessionState::Stopped;
+        }
+        drop(inner);
+        self.changed.notify_all();
+        self.note_down()
+    }
+
+    /// Notes down the worker that the program is about to get.
+    pub fn expect(&self, worker: ProcessId) {
+        self.lock().worker_seen = Some(worker);
+        self.save();
+    }
+
+    /// Takes agent and worker into use.
+    pub fn attached(&self, agent: Arc<Agent>, worker: Arc<Worker>) {
+        let mut inner = self.lock();
+        inner.soft = Some(worker.driver.soft);
+        inner.devices.clone_from(&worker.devices);
+        inner.worker_seen = Some(worker.process);
+        inner.agent = Some(agent);
+        inner.detached = None;
+        inner.worker = Some(worker);
+        drop(inner);
+        self.save();
+    }
+
+    /// The GPU side is gone.
+    pub fn worker_lost(&self, reason: &str) {
+        let mut inner = self.lock();
+        if inner.rolls_back() {
+            // Whoever looks after the restore brings the program back.
+            return;
+        }
+        if inner.state != SessionState::Exited {
+            inner.state = SessionState::Lost;
+            inner.note = Some(reason.to_owned());
+        }
+        drop(inner);
+        self.save();
+        self.changed.notify_all();
+    }
+
+    /// Whether the program still runs.
+    pub fn live(&self) -> bool {
+        self.lock().state != SessionState::Exited
+    }
+
+    /// Whether process `pid` belongs to it.
+    pub fn contains(&self, pid: u32) -> bool {
+        let (root, init) = {
+            let inner = self.lock();
+            (inner.root, inner.init)
+        };
+        let line = proc::ancestors(pid);
+        [root, init]
+            .into_iter()
+            .flatten()
+            .any(|process| line.contains(&process.pid))
+    }
+
+    /// Whether its name and its folder may go to another session: it has ended, and no image of it is being written.
+    pub fn is_over(&self) -> bool {
+        !self.live() && !self.checkpointing.load(Ordering::Acquire)
+    }
+
+    /// When it was started, in seconds since 1970.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+}
+
+/// A restore behind a running program.
+pub struct Behind {
+    /// The worker that brings the data.
+    pub worker: Arc<Worker>,
+    /// How far it is.
+    pub arrival: user::Arrival,
+}
+
+impl Inner {
+    /// What of another daemon's session ends for a program that is started again.
+    pub fn take_former(&mut self) -> (Option<ProcessId>, Option<ProcessId>) {
+        self.returned = Returned::default();
+        let init = self.former.take().or_else(|| self.init.take());
+        (init, self.worker_seen.take())
+    }
+
+    /// The worker's process, as far as it is known and runs.
+    pub fn worker_seen(&self) -> Option<ProcessId> {
+        self.worker_seen.filter(ProcessId::alive)
+    }
+
+    /// Whether a failure now is answered by a rollback.
+    pub fn rolls_back(&self) -> bool {
+        let open = |it: &Behind| {
+            matches!(
+                it.arrival.stand,
+                ArrivalStand::Coming | ArrivalStand::RollingBack
+            )
+        };
+        !self.ending && self.behind.as_ref().is_some_and(open)
+    }
+
+    fn new(token: String) -> Self {
+        Self {
+            state: SessionState::Running,
+            token,
+            root: None,
+            init: None,
+            pages: None,
+            agent: None,
+            worker: None,
+            detached: None,
+            expected: None,
+            returned: Returned::default(),
+            phases: Vec::new(),
+            behind: None,
+            again: None,
+            former: None,
+            failure: None,
+            leftover: None,
+            killed: false,
+            ending: false,
+            retired: false,
+            exit_status: None,
+            soft: None,
+            devices: Vec::new(),
+            note: None,
+            worker_seen: None,
+        }
+    }
+}
+
+/// 32 random bytes as text.
+fn token() -> io::Result<String> {
+    let mut bytes = [0u8; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
+    }
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// Whether two tokens are equal, in a time that does not depend on where they differ.
+pub fn same_token(a: &str, b: &str) -> bool {
+    a.len() == b.len()
+        && a.bytes()
+            .zip(b.bytes())
+            .fold(0, |all, (x, y)| all | (x ^ y))
+            == 0
+}
+
+/// The folder in which sessions have theirs.
+pub fn folder(runtime: &Path) -> PathBuf {
+    runtime.join("sessions")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_differ_and_are_compared_whole() {
+        let (a, b) = (token().expect("random"), token().expect("random"));
+        assert_eq!(a.len(), 64);
+        assert!(!same_token(&a, &b) && same_token(&a, &a.clone()) && !same_token(&a, &a[..63]));
+    }
+}

@@ -1,0 +1,134 @@
+//! What of a session outlives its daemon: noted down at each change, and found by the next daemon.
+//!
+//! [`SessionMeta`] is the format. A session that has given up its folder is never noted down again.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fermata_control::agent::ENV_TOKEN;
+use fermata_control::user::SessionState;
+
+use super::{EXIT_FILE, Inner, LOG, Plan, Session};
+use crate::persist::SessionMeta;
+use crate::proc::{self, ProcessId};
+
+impl Session {
+    /// A session that another daemon has started.
+    pub fn found(meta: SessionMeta, dir: PathBuf) -> Arc<Self> {
+        let root = meta.root.or_else(|| unnoted(&meta));
+        let alive = root.filter(ProcessId::alive);
+        let recorded = fs::read_to_string(dir.join(EXIT_FILE)).ok();
+        let status = meta.exit_status.or_else(|| recorded?.trim().parse().ok());
+        let mut inner = Inner::new(meta.token);
+        inner.again = meta.again.filter(|_| meta.image.is_some());
+        inner.state = match (alive, meta.state) {
+            _ if inner.again.is_some() => SessionState::Restoring,
+            (None, _) => SessionState::Exited,
+            (Some(_), state @ (SessionState::Restoring | SessionState::Lost)) => state,
+            // A program that has not used CUDA yet needs nothing of the daemon that started it.
+            (Some(_), _) if meta.worker.is_none() => SessionState::Running,
+            (Some(_), _) => SessionState::Orphaned,
+        };
+        inner.root = alive;
+        inner.init = meta.init.filter(ProcessId::alive);
+        inner.exit_status = status.filter(|_| inner.state == SessionState::Exited);
+        inner.soft = meta.soft;
+        inner.devices = meta.devices;
+        inner.detached = meta.detached.filter(|d| d.process.alive());
+        inner.worker_seen = meta.worker.filter(ProcessId::alive);
+        inner.note = match (alive, meta.state) {
+            (Some(_), _) if inner.state == SessionState::Orphaned => {
+                Some("the daemon that started it has ended".to_owned())
+            }
+            _ if inner.state != SessionState::Exited => meta.note,
+            (None, SessionState::Exited) => meta.note,
+            _ => Some("it ended while no daemon ran".to_owned()),
+        };
+        let plan = Plan {
+            name: meta.name,
+            dir,
+            argv: meta.argv,
+            cwd: meta.cwd,
+            device: meta.device,
+            variables: meta
+                .variables
+                .into_iter()
+                .map(|(name, value)| (name, value.into()))
+                .collect(),
+            image: meta.image,
+            state: inner.state,
+        };
+        let session = Self::assemble(plan, meta.started, inner);
+        session.save();
+        Arc::new(session)
+    }
+
+    /// Its folder is about to be removed: nothing is noted down any more, whoever is still about to.
+    pub fn retire(&self) {
+        self.lock().retired = true;
+    }
+
+    /// As [`Session::note_down`], where a full disk loses only that.
+    pub fn save(&self) {
+        let _ = self.note_down();
+    }
+
+    /// Notes everything down for a later daemon.
+    ///
+    /// # Errors
+    /// The folder is gone or full.
+    pub fn note_down(&self) -> io::Result<()> {
+        let inner = self.lock();
+        if inner.retired {
+            return Ok(());
+        }
+        let meta = SessionMeta {
+            version: 0,
+            name: self.name.clone(),
+            token: inner.token.clone(),
+            state: inner.state,
+            root: inner.root,
+            init: inner.init.or(inner.former),
+            worker: inner
+                .worker
+                .as_ref()
+                .map(|w| w.process)
+                .or(inner.worker_seen),
+            exit_status: inner.exit_status,
+            argv: self.argv.clone(),
+            cwd: self.cwd.clone(),
+            started: self.started,
+            soft: inner.soft,
+            devices: inner.devices.clone(),
+            image: self.image.clone(),
+            again: inner.again.clone(),
+            detached: inner.detached,
+            note: inner.note.clone(),
+            device: self.device,
+            variables: self
+                .variables
+                .iter()
+                .filter_map(|(name, value)| Some((name.clone(), value.to_str()?.to_owned())))
+                .collect(),
+        };
+        // Still locked: two savers must not swap their order.
+        meta.save(&self.dir)
+    }
+}
+
+/// The program of a session whose daemon died before it could note that down: the first of its processes.
+fn unnoted(meta: &SessionMeta) -> Option<ProcessId> {
+    if meta.state != SessionState::Running || meta.image.is_some() {
+        return None;
+    }
+    let marked = proc::marked(ENV_TOKEN, &meta.token).into_iter();
+    let processes = marked.filter_map(ProcessId::of);
+    processes.min_by_key(|process| process.start)
+}
+
+/// Whether there is output of a program in a session's folder that was noted down.
+pub fn has_printed(dir: &Path) -> bool {
+    SessionMeta::is_in(dir) && fs::metadata(dir.join(LOG)).is_ok_and(|log| log.len() > 0)
+}

@@ -1,0 +1,202 @@
+//! Giving the session to the thread that serves a program, and taking it back.
+//!
+//! The session is either here ([`Worker::idle`]) or with that thread: it goes only once the thread is there, and comes
+//! back when serving ends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fermata_control::worker::{Failure, FailureKind, FromWorker};
+use fermata_engine::Site;
+use fermata_wire::{Consumer, Kicker, Side};
+
+use super::Worker;
+use crate::failure::{failure, full_text};
+use crate::output;
+use crate::scratch::Staging;
+use crate::serve::{Ended, Held, Requests, Server};
+
+/// The longest wait for the server to answer or stop.
+const SERVER: Duration = Duration::from_secs(60);
+
+/// A program that is served, by a thread of its own.
+pub(super) struct Serving {
+    pub(super) thread: JoinHandle<Option<(Held, Ended)>>,
+    pub(super) requests: Arc<Requests>,
+    pub(super) kicker: Kicker,
+}
+
+impl Worker {
+    pub(super) fn attach(&mut self, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {
+        let internal = |message: String| failure(FailureKind::Internal, message, "");
+        self.look_after_program();
+        if self.serving.is_some() {
+            return Err(internal("a program is attached already".to_owned()));
+        }
+        let [ring, side, stdout]: [OwnedFd; 3] = fds
+            .try_into()
+            .map_err(|_| internal("Attach comes with three descriptors".to_owned()))?;
+        let side = Arc::new(Side::new(side));
+        drop(self.place.take());
+        if let Some(thread) = self.beside.take() {
+            self.staging = thread.join().ok();
+        }
+        let kept = self.take_staging(ring.as_fd());
+        let consumer = match &kept {
+            Some(staging) => Consumer::again(staging.area(), Arc::clone(&side)),
+            None => Consumer::open(ring.as_fd(), Arc::clone(&side)),
+        };
+        let consumer = consumer.map_err(|error| {
+            internal(format!(
+                "cannot attach to the program's ring: {}",
+                full_text(&error)
+            ))
+        })?;
+        output::to_program(stdout.as_fd())
+            .map_err(|error| internal(format!("cannot redirect output: {error}")))?;
+        let requests = Arc::new(Requests::default());
+        let own = Arc::clone(&requests);
+        let (hand_over, taken) = mpsc::channel::<(Server, Consumer)>();
+        let serve = move || {
+            let (server, consumer) = taken.recv().ok()?;
+            Some(server.run(consumer, &own))
+        };
+        // First the thread: where there is none, the session stays here, and the program may be attached later.
+        let thread = serving_thread()
+            .spawn(serve)
+            .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
+        let site = self
+            .site
+            .take()
+            .ok_or_else(|| internal("Attach before Open".to_owned()))?;
+        self.used = true;
+        let kicker = consumer.kicker();
+        let faults = std::mem::take(&mut self.faults);
+        let held = Held {
+            site,
+            faults,
+            staging: kept.unwrap_or_else(|| Staging::new(consumer.staging())),
+            scratch: std::mem::take(&mut self.scratch),
+        };
+        let server = Server::new(
+            held,
+            &consumer,
+            side,
+            Arc::clone(&self.callbacks),
+            self.devices.clone(),
+            self.gate.take(),
+        );
+        // The thread waits for it.
+        let _ = hand_over.send((server, consumer));
+        self.serving = Some(Serving {
+            thread,
+            requests,
+            kicker,
+        });
+        Ok(FromWorker::Attached)
+    }
+
+    /// The staging area of the last attachment, if it is that of `ring`; another one is given back.
+    fn take_staging(&mut self, ring: BorrowedFd<'_>) -> Option<Staging> {
+        let mut staging = self.staging.take()?;
+        if staging.area().is_of(ring) {
+            return Some(staging);
+        }
+        if let Some(site) = &mut self.site
+            && site.live.enter_any().is_ok()
+        {
+            // A dead context cannot give anything back, and ends with the process.
+            let _ = staging.unregister(&site.live.driver);
+            site.live.forget_current();
+        }
+        None
+    }
+
+    pub(super) fn detach(&mut self) -> Result<FromWorker, Failure> {
+        if let Some(serving) = &self.serving {
+            serving.requests.stop.store(true, Ordering::Release);
+            serving.kicker.kick();
+            let until = Instant::now() + SERVER;
+            while !serving.thread.is_finished() {
+                if Instant::now() >= until {
+                    return Err(failure(
+                        FailureKind::Internal,
+                        "the server does not stop",
+                        "",
+                    ));
+                }
+                std::thread::sleep(Duration::from_micros(200));
+                serving.kicker.kick();
+            }
+        }
+        self.look_after_program();
+        Ok(FromWorker::Detached)
+    }
+
+    /// Takes the session back when serving has ended.
+    pub(super) fn look_after_program(&mut self) {
+        if !self
+            .serving
+            .as_ref()
+            .is_some_and(|serving| serving.thread.is_finished())
+        {
+            return;
+        }
+        let Some(serving) = self.serving.take() else {
+            return;
+        };
+        let lost = |reason: String| FromWorker::Lost { reason };
+        let told = match serving.thread.join() {
+            Ok(Some((held, ended))) => {
+                self.site = Some(held.site);
+                self.faults = held.faults;
+                self.staging = Some(held.staging);
+                self.parked = matches!(ended, Ended::Detached | Ended::ProgramLeft);
+                self.scratch = held.scratch;
+                match ended {
+                    Ended::Detached | Ended::ProgramLeft | Ended::ProgramGone => return,
+                    Ended::Unfinished => lost(
+                        "operations of the program were still waiting when it let go".to_owned(),
+                    ),
+                    Ended::Broken(error) => lost(format!(
+                        "the program's ring is broken: {}",
+                        full_text(&error)
+                    )),
+                }
+            }
+            Ok(None) | Err(_) => lost("the serving thread has panicked".to_owned()),
+        };
+        // A daemon that is gone is noticed by the next receive.
+        let _ = self.daemon.send(&told, &[]);
+    }
+
+    pub(super) fn idle(&mut self, operation: &str) -> Result<&mut Site, Failure> {
+        self.look_after_program();
+        if self.serving.is_some() {
+            return Err(failure(
+                FailureKind::Internal,
+                format!("{operation} while the program is attached"),
+                "",
+            ));
+        }
+        let missing = || {
+            failure(
+                FailureKind::Internal,
+                format!("{operation} without a session"),
+                "",
+            )
+        };
+        self.site.as_mut().ok_or_else(missing)
+    }
+}
+
+/// The thread that serves, and the one that loads.
+pub(crate) fn serving_thread() -> std::thread::Builder {
+    std::thread::Builder::new()
+        .name("serve".to_owned())
+        .stack_size(2 << 20)
+}

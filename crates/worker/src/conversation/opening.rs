@@ -1,0 +1,169 @@
+//! What a worker makes ready before it has a program: the driver and its devices, staging buffers, the tier.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fermata_abi::op::DeviceInfo;
+use fermata_control::PROTOCOL;
+use fermata_control::worker::{Back, Device, Failure, FailureKind, FromWorker, TierState};
+use fermata_device::{DeviceFacts, Driver};
+use fermata_engine::{HostCaller, Live, Site, Tier};
+use fermata_state::Session;
+
+use super::Worker;
+use crate::failure::{failure, full_text};
+use crate::keeper::Keeper;
+
+/// Bytes of host memory that may hold what waits for the store, beside staging buffers.
+const HOST_BUFFER: &str = "FERMATA_HOST_BUFFER";
+/// Bytes a second that saves write to storage at most.
+const WRITE_RATE: &str = "FERMATA_WRITE_RATE";
+
+impl Worker {
+    pub(super) fn open(
+        &mut self,
+        protocol: u32,
+        path: &Path,
+        soft: bool,
+        kernels_first: bool,
+    ) -> Result<FromWorker, Failure> {
+        if protocol != PROTOCOL {
+            let message = format!(
+                "the daemon speaks version {protocol} of the protocol, this worker {PROTOCOL}"
+            );
+            return Err(failure(
+                FailureKind::Host,
+                message,
+                "install daemon and worker of one release",
+            ));
+        }
+        if self.site.is_some() {
+            return Err(failure(
+                FailureKind::Internal,
+                "the driver is open already",
+                "",
+            ));
+        }
+        let host = |error: &dyn std::error::Error| {
+            failure(
+                FailureKind::Host,
+                full_text(error),
+                "fermata doctor says what this machine can do",
+            )
+        };
+        self.keeper = Some(Keeper::start().map_err(|error| host(&error))?);
+        let driver = Arc::new(Driver::load(path).map_err(|error| host(&error))?);
+        let facts: Vec<DeviceFacts> = (0..driver.device_count())
+            .map(|index| driver.device_facts(index))
+            .collect::<Result<_, _>>()
+            .map_err(|error| host(&error))?;
+        let callbacks = Arc::clone(&self.callbacks);
+        let caller: HostCaller = Arc::new(move |id| callbacks.call(id));
+        if !facts.is_empty() {
+            // Held for the life of the process: a program finds the device's context ready.
+            self.home = Some(driver.primary_context(0, 0).map_err(|error| host(&error))?);
+        }
+        let version = driver.version();
+        let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
+        live.device_hashes = !soft;
+        let number = |name| std::env::var(name).ok()?.parse().ok();
+        live.host_buffer = number(HOST_BUFFER).unwrap_or(live.host_buffer);
+        live.write_rate = number(WRITE_RATE).unwrap_or(0);
+        if let Some(home) = self.home.filter(|_| kernels_first && !soft) {
+            live.load_hash_kernels(0, home)
+                .map_err(|error| host(&error))?;
+        }
+        let recorded = facts.iter().map(|it| fermata_state::Device {
+            name: it.name.clone(),
+            uuid: it.uuid,
+            memory: it.memory,
+            compute_capability: it.compute_capability(),
+        });
+        self.site = Some(Site {
+            session: Session::new(recorded.collect()),
+            live,
+        });
+        self.devices = facts.iter().map(|it| device_info(it, version)).collect();
+        self.names = facts.iter().map(|it| it.name.clone()).collect();
+        let devices = facts.iter().map(|it| Device {
+            name: it.name.clone(),
+            uuid: it.uuid_text(),
+            memory: it.memory,
+            compute_capability: it.compute_capability(),
+        });
+        let devices: Vec<_> = devices.collect();
+        self.back = Some(Back {
+            protocol: PROTOCOL,
+            driver: path.to_string_lossy().into_owned(),
+            soft,
+            kernels_first,
+            devices: devices.clone(),
+            driver_version: version,
+            serving: false,
+        });
+        Ok(FromWorker::Ready {
+            protocol: PROTOCOL,
+            devices,
+            driver_version: version,
+        })
+    }
+
+    /// Has staging buffers made by the keeper; a software GPU's are made soon enough.
+    pub(super) fn warm(&self) -> FromWorker {
+        if let (Some(site), Some(keeper), Some(home)) = (&self.site, &self.keeper, self.home)
+            && site.live.device_hashes
+        {
+            let live = &site.live;
+            keeper.pin(live.spare_staging.clone(), Arc::clone(&live.driver), home);
+        }
+        FromWorker::Warming
+    }
+
+    /// Begins to keep the tier; once begun, it stays as it is.
+    pub(super) fn keep(&mut self, store: PathBuf, limit: u64) -> Result<FromWorker, Failure> {
+        if self.tier.is_none() {
+            let early = || {
+                failure(
+                    FailureKind::Internal,
+                    "Keep before Open, or without a GPU",
+                    "",
+                )
+            };
+            let (site, keeper) = (self.site.as_mut(), self.keeper.as_ref());
+            let site = site.ok_or_else(early)?;
+            let home = self.home.ok_or_else(early)?;
+            let tier = Tier::new(Arc::clone(&site.live.driver), home, limit);
+            keeper.ok_or_else(early)?.keep(Arc::clone(&tier), store);
+            site.live.tier = Some(Arc::clone(&tier));
+            self.tier = Some(tier);
+        }
+        let status = self.tier.as_ref().map(|tier| tier.status());
+        let status = status.unwrap_or_default();
+        Ok(FromWorker::Kept(fermata_control::worker::Tier {
+            state: match status.state {
+                fermata_engine::TierState::Complete => TierState::Complete,
+                fermata_engine::TierState::Registering => TierState::Registering,
+                fermata_engine::TierState::Paused => TierState::Paused,
+                fermata_engine::TierState::Full => TierState::Full,
+                fermata_engine::TierState::Failed => TierState::Failed,
+            },
+            registered: status.registered,
+            ready: status.ready,
+            missing: status.missing,
+            limit: status.limit,
+            trouble: status.trouble.unwrap_or_default(),
+        }))
+    }
+}
+
+fn device_info(facts: &DeviceFacts, driver_version: i32) -> DeviceInfo {
+    DeviceInfo {
+        name: facts.name.clone(),
+        uuid: facts.uuid,
+        memory: facts.memory,
+        bus_id: facts.bus_id.clone(),
+        attributes: facts.attributes.clone(),
+        peers: facts.peers.clone(),
+        driver_version,
+    }
+}

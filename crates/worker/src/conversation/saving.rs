@@ -1,0 +1,137 @@
+//! Saving a session: whole, while its program is stopped, or as the first moment of an image behind the program; and
+//! when a session cannot be saved.
+
+use std::path::Path;
+
+use fermata_control::worker::{Failure, FailureKind, FromWorker, Totals};
+use fermata_engine::{EngineError, Summary, protocol};
+use fermata_store::Store;
+
+use super::capturing::Account;
+use super::loading::steps;
+use super::{Reporter, Worker, totals};
+use crate::failure::{failure, from_engine};
+
+impl Worker {
+    /// Takes the session as it is, for an image behind the program.
+    pub(super) fn begin(&mut self, image: &Path) -> Result<FromWorker, Failure> {
+        self.sound()?;
+        self.idle("Begin")?;
+        let Some(mut site) = self.site.take() else {
+            return self.describe();
+        };
+        site.live.forget_current();
+        let begun = self.capturing.begin(&mut site, image);
+        site.live.forget_current();
+        self.site = Some(site);
+        let (gate, answer) = begun?;
+        self.gate = Some(gate);
+        Ok(answer)
+    }
+
+    /// Closes a gate that no attachment has taken over.
+    pub(super) fn close_gate(&mut self) {
+        if let (Some(mut gate), Some(site)) = (self.gate.take(), self.site.as_mut()) {
+            site.live.forget_current();
+            gate.close(site);
+            site.live.forget_current();
+        }
+    }
+
+    /// A session whose data is still coming cannot be saved.
+    pub(super) fn whole(&self) -> Result<(), Failure> {
+        if self.background.as_ref().is_some_and(|it| !it.is_complete()) {
+            return Err(failure(
+                FailureKind::Locked,
+                "the session's data is still coming from its image",
+                "try again when everything is there",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A session whose context has been killed by a fault cannot be saved.
+    fn sound(&self) -> Result<(), Failure> {
+        match self.faults.any_fatal() {
+            None => Ok(()),
+            Some(error) => {
+                let message = format!(
+                    "a fault has ended the program's GPU context: {}",
+                    error.text
+                );
+                let hint = "restore an earlier image";
+                Err(failure(FailureKind::NotCheckpointable, message, hint))
+            }
+        }
+    }
+
+    pub(super) fn save(&mut self, store: &Path, image: &Path) -> Result<FromWorker, Failure> {
+        self.sound()?;
+        self.idle("Save")?;
+        self.wait_for_behind()?;
+        self.whole()?;
+        let Some(mut site) = self.site.take() else {
+            return self.describe();
+        };
+        site.live.forget_current();
+        let mut account = Account::default();
+        let captured = {
+            let report = Reporter::new(&self.daemon);
+            let progress = |done, total| report.tell(done, total);
+            let capturing = &mut self.capturing;
+            Store::open(store, true)
+                .map_err(Into::into)
+                .and_then(|store| Ok((store, capturing.take_ahead()?)))
+                .and_then(|(store, ahead)| {
+                    if let Some(ahead) = &ahead {
+                        account = Account::of(&ahead.stall, &ahead.vouched);
+                    }
+                    protocol::stop::capture(&mut site, &store, ahead, image, &progress)
+                })
+        };
+        site.live.forget_current();
+        let summary = Summary::of(&site.session);
+        self.site = Some(site);
+        let captured = captured.map_err(|error| from_engine(&error))?;
+        let steps = steps(captured.steps());
+        let thread = std::thread::Builder::new()
+            .name("finish".to_owned())
+            .spawn(move || captured.finish());
+        let failed = |error| {
+            let message = format!("cannot start a thread that finishes the image: {error}");
+            failure(FailureKind::Internal, message, "")
+        };
+        self.behind = Some(thread.map_err(failed)?);
+        self.account = account;
+        Ok(FromWorker::Captured(Totals {
+            steps,
+            ..totals(self.names.clone(), summary, &self.account)
+        }))
+    }
+
+    pub(super) fn finish(&mut self) -> Result<FromWorker, Failure> {
+        let missing = || failure(FailureKind::Internal, "Finish without a Save", "");
+        let summary = self.wait_for_behind()?.ok_or_else(missing)?;
+        let summary = summary.map_err(|error| from_engine(&error))?;
+        Ok(FromWorker::Saved(totals(
+            self.names.clone(),
+            summary,
+            &self.account,
+        )))
+    }
+
+    /// The outcome of what the last Save has left to do, waited for; `None` if that was nothing.
+    pub(super) fn wait_for_behind(
+        &mut self,
+    ) -> Result<Option<Result<Summary, EngineError>>, Failure> {
+        let Some(thread) = self.behind.take() else {
+            return Ok(None);
+        };
+        // It has a limit for each of its steps.
+        let outcome = thread.join().map_err(|_| {
+            let message = "the thread that finishes the image has panicked";
+            failure(FailureKind::Internal, message, "")
+        })?;
+        Ok(Some(outcome))
+    }
+}

@@ -13,6 +13,9 @@ use fermata_e2e::command::Finished;
 use fermata_e2e::disk::SmallDisk;
 use fermata_e2e::scene::{Scene, wait_until};
 
+/// Space that is enough for what changes of a small program, and less than its process has in memory.
+const LEFT: u64 = 24 << 20;
+
 #[test]
 fn a_full_disk_fails_the_checkpoint_and_nothing_else() -> Result<()> {
     let root = rustix::process::geteuid().is_root();
@@ -54,6 +57,36 @@ fn what_a_killed_checkpoint_has_left_takes_no_space_from_the_next() -> Result<()
     scene.fermata().checkpoint("heat", "second", Mode::Stop)?;
     ensure!(!draft.exists(), "the dead draft is still there");
     scene.fermata().kill("heat")?;
+    scene.check_restorable("second")?;
+    drop(disk);
+    scene.close()
+}
+
+#[test]
+fn a_session_whose_data_is_in_the_store_needs_no_space_for_it() -> Result<()> {
+    let root = rustix::process::geteuid().is_root();
+    ensure!(root, "mounting a small file system needs root");
+    let scene = Scene::new()?;
+    let disk = SmallDisk::mount(scene.sandbox().images(), "400m")?;
+    scene.start_slow("heat")?;
+    scene.fermata().checkpoint("heat", "first", Mode::Stop)?;
+    scene.start_slow("other")?;
+    let full = disk.fill()?;
+    let file = fs::File::options().write(true).open(&full)?;
+    file.set_len(file.metadata()?.len().saturating_sub(LEFT))?;
+    let path = scene.fermata().image("others");
+    let words = ["checkpoint", "other", "-o", path.to_str().context("path")?];
+    let done = scene.fermata().call(&words)?;
+    ensure!(
+        done.status == 1 && done.stderr.contains("the image needs up to"),
+        "a first image, status {}: {}",
+        done.status,
+        done.stderr
+    );
+    scene.fermata().checkpoint("heat", "second", Mode::Stop)?;
+    for name in ["heat", "other"] {
+        scene.fermata().kill(name)?;
+    }
     scene.check_restorable("second")?;
     drop(disk);
     scene.close()

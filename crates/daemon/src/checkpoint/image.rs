@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fermata_control::user::Text;
 use fermata_control::worker::{FailureKind, FromWorker, Miss, Timeline, ToWorker};
 use fermata_store::image::{
-    DeviceRecord, HostRecord, Manifest, MissRecord, Program, SessionTotals, StallRecord,
+    DeviceRecord, HostRecord, Image, Manifest, MissRecord, Program, SessionTotals, StallRecord,
     TimelineRecord, ValidationRecord, next_name,
 };
 
@@ -51,9 +51,44 @@ pub(super) fn target(
     }
 }
 
+/// Beside what is known to be needed.
+const MARGIN: u64 = 16 << 20;
+
+/// Refuses where the image cannot fit, `ready` bytes being there for its chunks already. A session that has an image
+/// here may have most of its data in the store: then only what an image takes beside chunks must be free, and a disk
+/// that fills up nevertheless fails the checkpoint.
+///
+/// # Errors
+/// `User`, with the numbers.
+pub(super) fn check_space(
+    daemon: &Daemon,
+    session: &Session,
+    root: ProcessId,
+    folder: &Path,
+    ready: u64,
+) -> Result<()> {
+    let needed = needed_bytes(session, root)?.saturating_sub(ready);
+    preflight::check_space(folder, needed).or_else(|refusal| {
+        match newest_host_bytes(daemon, session) {
+            Some(bytes) => preflight::check_space(folder, bytes + MARGIN),
+            None => Err(refusal),
+        }
+    })
+}
+
+/// Bytes of the process in the newest image of the session that is kept where its chunks are.
+fn newest_host_bytes(daemon: &Daemon, session: &Session) -> Option<u64> {
+    let entries = fs::read_dir(&daemon.paths.images).ok()?.flatten();
+    let images = entries
+        .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
+        .filter_map(|entry| Image::open(&entry.path()).ok())
+        .filter(|image| image.manifest().session == session.name);
+    let newest = images.max_by(|a, b| a.manifest().created.cmp(&b.manifest().created))?;
+    Some(folder_bytes(&newest.host()))
+}
+
 /// Bytes that the image can take, if nothing of it is in the store yet.
-pub(super) fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
-    const MARGIN: u64 = 16 << 20;
+fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
     let host = preflight::resident_bytes(root.pid) + MARGIN;
     let worker = session.lock().worker.clone();
     let Some(worker) = worker else {

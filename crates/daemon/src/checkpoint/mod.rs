@@ -24,7 +24,7 @@ use fermata_store::image::{Draft, sweep_drafts};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
-use self::image::{copy_prefix, describe, folder_bytes, needed_bytes, target};
+use self::image::{check_space, copy_prefix, describe, folder_bytes, target};
 use crate::attach::{Detached, reject, rejoin};
 use crate::criu::{Criu, DUMP_LOG};
 use crate::criu_core::clear_registrations;
@@ -155,8 +155,7 @@ impl<'a> Taking<'a> {
         let store = daemon.store()?;
         sweep_drafts(&folder).map_err(|e| from_store(&e))?;
         let ready = daemon.tier.as_ref().map_or(0, |tier| tier.ready_bytes());
-        let needed = needed_bytes(session, root)?;
-        preflight::check_space(&folder, needed.saturating_sub(ready))?;
+        check_space(daemon, session, root, &folder, ready)?;
         wait_for_pages(session)?;
         let draft = Draft::create(&store, &folder, &name).map_err(|e| from_store(&e))?;
         Ok(Self {

@@ -13,8 +13,9 @@ use fermata_e2e::command::Finished;
 use fermata_e2e::disk::SmallDisk;
 use fermata_e2e::scene::{Scene, wait_until};
 
-/// Space that is enough for what changes of a small program, and less than its process has in memory.
-const LEFT: u64 = 24 << 20;
+/// A program with 64 MiB, and space for its process but not for those.
+const WIDE: &[&str] = &["--steps", "80", "--size", "2048"];
+const LEFT: u64 = 44 << 20;
 
 #[test]
 fn a_full_disk_fails_the_checkpoint_and_nothing_else() -> Result<()> {
@@ -68,9 +69,14 @@ fn a_session_whose_data_is_in_the_store_needs_no_space_for_it() -> Result<()> {
     ensure!(root, "mounting a small file system needs root");
     let scene = Scene::new()?;
     let disk = SmallDisk::mount(scene.sandbox().images(), "400m")?;
-    scene.start_slow("heat")?;
+    for name in ["heat", "other"] {
+        let program = scene.tree().program("heat2d")?;
+        scene
+            .fermata()
+            .run_with(&scene.hold(20)?, name, Device::Soft, &program, WIDE)?;
+        scene.wait_steps(name, 1)?;
+    }
     scene.fermata().checkpoint("heat", "first", Mode::Stop)?;
-    scene.start_slow("other")?;
     let full = disk.fill()?;
     let file = fs::File::options().write(true).open(&full)?;
     file.set_len(file.metadata()?.len().saturating_sub(LEFT))?;
@@ -87,6 +93,7 @@ fn a_session_whose_data_is_in_the_store_needs_no_space_for_it() -> Result<()> {
     for name in ["heat", "other"] {
         scene.fermata().kill(name)?;
     }
+    scene.let_go()?;
     scene.check_restorable("second")?;
     drop(disk);
     scene.close()

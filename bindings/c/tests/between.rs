@@ -11,7 +11,7 @@ mod launch;
 #[path = "../../../crates/app/tests/common/server.rs"]
 mod server;
 
-use common::tree;
+use common::{Random, tree};
 use launch::{Job, Mpi, sum};
 use server::Server;
 
@@ -82,18 +82,6 @@ const FEWER: &[Chain] = &[
 /// How often a job is killed; those of many ranks take long to start.
 fn kills(ranks: u32) -> u32 {
     if ranks < 6 { 3 } else { 2 }
-}
-
-/// Numbers that are the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
 }
 
 fn survives(mpi: &Mpi, chains: &[Chain]) {

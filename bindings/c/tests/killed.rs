@@ -7,7 +7,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{command, cuda_program, kill_at, root, run, wait_until_nobody_runs};
+use common::{Random, command, cuda_program, kill_at, root, run, wait_until_nobody_runs};
 
 fn digest(output: &str) -> &str {
     let line = output.lines().find(|l| l.starts_with("digest "));
@@ -17,17 +17,6 @@ fn digest(output: &str) -> &str {
 fn resumed(output: &str) -> Option<u64> {
     let line = output.lines().find_map(|l| l.strip_prefix("resumed at "))?;
     Some(line.parse().unwrap())
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
 }
 
 /// Steps that the programs are asked for, and kills they must survive.

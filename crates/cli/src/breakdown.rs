@@ -173,22 +173,23 @@ pub fn of_restore(phases: &[Phase], arrival: Option<&Arrival>) -> Vec<Row> {
     rows.rows
 }
 
-/// Bytes and rate of a row, as people read them; empty where nothing was moved.
-pub fn moved(row: &Row) -> [String; 2] {
-    match row.bytes {
-        0 => [String::new(), String::new()],
-        bytes => {
-            let rate = units::bytes((bytes as f64 / row.seconds) as u64);
-            [units::bytes(bytes), format!("{rate}/s")]
-        }
+/// Bytes that were moved in so long, and their rate, as people read them; empty where there is none.
+pub fn moved(bytes: u64, seconds: f64) -> [String; 2] {
+    if bytes == 0 {
+        return [String::new(), String::new()];
     }
+    let rate = match seconds > 0.0 {
+        true => format!("{}/s", units::bytes((bytes as f64 / seconds) as u64)),
+        false => String::new(),
+    };
+    [units::bytes(bytes), rate]
 }
 
 /// For people.
 pub fn table(rows: &[Row]) -> String {
     let mut table = Table::new(&["WHAT", "THE PROGRAM", "TIME", "MOVED", "RATE"]);
     for row in rows {
-        let [bytes, rate] = moved(row);
+        let [bytes, rate] = moved(row.bytes, row.seconds);
         let time = units::seconds(row.seconds);
         let (what, when) = (row.what.clone(), row.when.name().to_owned());
         table.row([what, when, time, bytes, rate]);

@@ -23,6 +23,13 @@ pub struct Row {
     pub optimum: f64,
 }
 
+impl Row {
+    /// Seconds of local-only, greedy, min-time and the optimum.
+    pub fn seconds(&self) -> [f64; 4] {
+        [self.local_only, self.greedy, self.min_time, self.optimum]
+    }
+}
+
 /// Blocking times over a trace with `free` bytes of room on every GPU.
 ///
 /// # Errors

@@ -84,7 +84,7 @@ fn newest_host_bytes(daemon: &Daemon, session: &Session) -> Option<u64> {
         .filter_map(|entry| Image::open(&entry.path()).ok())
         .filter(|image| image.manifest().session == session.name);
     let newest = images.max_by(|a, b| a.manifest().created.cmp(&b.manifest().created))?;
-    Some(folder_bytes(&newest.host()))
+    Some(newest.manifest().host_bytes())
 }
 
 /// Bytes that the image can take, if nothing of it is in the store yet.

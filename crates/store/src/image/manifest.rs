@@ -241,6 +241,12 @@ impl Manifest {
         })
     }
 
+    /// Bytes of the image's files of the host process.
+    pub fn host_bytes(&self) -> u64 {
+        let files = self.files.iter().filter(|it| it.path.starts_with(HOST));
+        files.map(|it| it.length).sum()
+    }
+
     /// Reads a manifest; `path` is only named in errors.
     ///
     /// # Errors

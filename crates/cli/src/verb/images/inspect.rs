@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fermata_store::image::{HOST, Manifest};
+use fermata_store::image::Manifest;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -52,12 +52,6 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
 }
 
 fn describe(m: &Manifest) -> Vec<(&'static str, String)> {
-    let host: u64 = m
-        .files
-        .iter()
-        .filter(|f| f.path.starts_with(HOST))
-        .map(|f| f.length)
-        .sum();
     let t = &m.totals;
     let mut lines = vec![
         ("name", m.name.clone()),
@@ -94,7 +88,7 @@ fn describe(m: &Manifest) -> Vec<(&'static str, String)> {
             t.allocations
         ),
     ));
-    lines.push(("host files", units::bytes(host)));
+    lines.push(("host files", units::bytes(m.host_bytes())));
     lines.push(("objects", t.objects.to_string()));
     let (all, still) = (units::seconds(t.seconds), units::seconds(t.stopped_seconds));
     lines.push((

@@ -156,6 +156,13 @@ const OVERHEADS: [&str; 8] = [
     "optimum",
 ];
 
+/// A row of [`OVERHEADS`]: the seconds of every scheduler, and by how much all but min-time are longer than that.
+fn blocked(first: usize, seconds: [f64; 4]) -> Vec<f64> {
+    let over = [0, 1, 3].map(|i| percent(seconds[i], seconds[2]));
+    let numbers = seconds.into_iter().chain(over);
+    std::iter::once(first as f64).chain(numbers).collect()
+}
+
 /// Figures 6 and 7: how much longer than min-time the others block, in percent.
 fn overheads(
     name: String,
@@ -166,13 +173,7 @@ fn overheads(
 ) -> Result<Figure<'static>, Failure> {
     let rows = simulate::run(trace, machine, free * 1_000_000)
         .map_err(|e| Failure::new(USER, e.to_string()))?;
-    let row = |r: simulate::Row| {
-        let over = |seconds| percent(seconds, r.min_time);
-        let seconds = [r.local_only, r.greedy, r.min_time, r.optimum];
-        let percents = [over(r.local_only), over(r.greedy), over(r.optimum)];
-        let numbers = seconds.into_iter().chain(percents);
-        std::iter::once(r.snapshot as f64).chain(numbers).collect()
-    };
+    let row = |r: simulate::Row| blocked(r.snapshot, r.seconds());
     Ok(Figure {
         name,
         title: format!("Blocking time, {what}"),
@@ -236,16 +237,8 @@ fn scaling(folder: &Folder, seed: u64) -> Result<(), Failure> {
         let free = FREE[2].1 * 1_000_000;
         let rows =
             simulate::run(&draws, &machine, free).map_err(|e| Failure::new(USER, e.to_string()))?;
-        let mean = |of: fn(&simulate::Row) -> f64| rows.iter().map(of).sum::<f64>() / DRAWS as f64;
-        let seconds = [
-            mean(|r| r.local_only),
-            mean(|r| r.greedy),
-            mean(|r| r.min_time),
-            mean(|r| r.optimum),
-        ];
-        let over = [0, 1, 3].map(|i| percent(seconds[i], seconds[2]));
-        let all = seconds.into_iter().chain(over);
-        blocking.push(std::iter::once(gpus as f64).chain(all).collect());
+        let mean = |i: usize| rows.iter().map(|r| r.seconds()[i]).sum::<f64>() / DRAWS as f64;
+        blocking.push(blocked(gpus, [0, 1, 2, 3].map(mean)));
         let mut times = [0.0; 4];
         for sizes in &draws {
             let problem = Problem::from_sizes(machine.clone(), sizes, &vec![free; gpus]);

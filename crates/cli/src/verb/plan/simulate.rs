@@ -81,7 +81,7 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     let computed = figures::microseconds(&problem);
     let summary = names.into_iter().zip(computed).enumerate();
     let summary = summary.map(|(i, (name, microseconds))| {
-        let ratios = || rows.iter().map(|r| ratio(seconds(r)[i], r.optimum));
+        let ratios = || rows.iter().map(|r| ratio(r.seconds()[i], r.optimum));
         let mean = ratios().sum::<f64>() / rows.len() as f64;
         (name, mean, ratios().fold(1.0, f64::max), microseconds)
     });
@@ -110,14 +110,9 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Of local-only, greedy, min-time and the optimum.
-fn seconds(row: &simulate::Row) -> [f64; 4] {
-    [row.local_only, row.greedy, row.min_time, row.optimum]
-}
-
 fn blocking(rows: &[simulate::Row]) -> Figure<'static> {
     let row = |r: &simulate::Row| {
-        let times = seconds(r);
+        let times = r.seconds();
         let ratios = times.map(|s| ratio(s, r.optimum));
         let numbers = times.into_iter().chain(ratios.into_iter().take(3));
         std::iter::once(r.snapshot as f64).chain(numbers).collect()

@@ -1,11 +1,11 @@
 //! The page: one document with its drawing and its tables, which loads nothing.
 
 use fermata_control::user::{ArrivalStand, Session};
-use fermata_store::image::{HOST, Manifest};
+use fermata_store::image::Manifest;
 
 use super::story::{COPIES, LANES, PROGRAM, Story, lane};
 use super::validated;
-use crate::breakdown::moved;
+use crate::breakdown::{Row, moved};
 use crate::svg::escaped;
 use crate::units;
 
@@ -79,8 +79,8 @@ fn page(name: &str, sentence: &str, story: &Story, (kind, facts): (&str, Facts))
 }
 
 fn rows(story: &Story) -> String {
-    let row = |row| {
-        let [bytes, rate] = moved(row);
+    let row = |row: &Row| {
+        let [bytes, rate] = moved(row.bytes, row.seconds);
         format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{bytes}</td><td>{rate}</td></tr>\n",
             escaped(&row.what),
@@ -93,14 +93,7 @@ fn rows(story: &Story) -> String {
 
 fn steps(story: &Story) -> String {
     let step = |p: &fermata_store::image::Phase| {
-        let rate = match (p.bytes, p.seconds > 0.0) {
-            (0, _) | (_, false) => String::new(),
-            (bytes, true) => format!("{}/s", units::bytes((bytes as f64 / p.seconds) as u64)),
-        };
-        let bytes = match p.bytes {
-            0 => String::new(),
-            bytes => units::bytes(bytes),
-        };
+        let [bytes, rate] = moved(p.bytes, p.seconds);
         format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{bytes}</td><td>{rate}</td></tr>\n",
             escaped(&p.name),
@@ -222,12 +215,6 @@ fn waits(story: &Story, at: &dyn Fn(f64) -> f64, y: f64) -> String {
 }
 
 fn facts(m: &Manifest) -> Facts {
-    let host: u64 = m
-        .files
-        .iter()
-        .filter(|f| f.path.starts_with(HOST))
-        .map(|f| f.length)
-        .sum();
     let (t, s) = (&m.totals, &m.stall);
     let mut facts = vec![
         ("created", m.created.clone()),
@@ -258,7 +245,7 @@ fn facts(m: &Manifest) -> Facts {
             "host memory",
             format!(
                 "{} of the process, {} shared with the device",
-                units::bytes(host),
+                units::bytes(m.host_bytes()),
                 units::bytes(t.host_bytes)
             ),
         ),

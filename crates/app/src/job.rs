@@ -120,7 +120,8 @@ impl Job {
             copy(&local.image, &self.local, site, self.behind.as_ref())?;
         }
         if let Some(objects) = &self.objects {
-            objects.upload(&local.image, &self.local, self.record.sequence)?;
+            let sequence = self.record.sequence;
+            objects.upload(&local.image, &self.local, sequence, self.behind.as_ref())?;
         }
         Ok(local)
     }

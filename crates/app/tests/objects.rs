@@ -643,4 +643,14 @@ fn damage_in_the_bucket_is_found_and_an_older_checkpoint_used() {
     s.protect(1, host(&mut data), BYTE).unwrap();
     assert_eq!(s.recover().unwrap(), 1);
     assert!(data == first);
+    // What could not be read is not what the next checkpoint refers to.
+    data.copy_from_slice(&noise(200_000, 2));
+    s.checkpoint(3, Level::Object).unwrap();
+    drop(s);
+    std::fs::remove_dir_all(&local).unwrap();
+    data.fill(0);
+    let mut s = job(&local, server.config());
+    s.protect(1, host(&mut data), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 3);
+    assert!(data == noise(200_000, 2));
 }

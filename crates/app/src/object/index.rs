@@ -3,7 +3,7 @@
 //! ```text
 //!  offset  bytes  what
 //!       0      8  "FERMOBJ\n"
-//!       8      4  version, 1
+//!       8      4  version, 2
 //!      12      4  number of packs
 //!      16      8  bytes of the header
 //!      24      8  number of places
@@ -13,16 +13,23 @@
 //!                 the table names, in the order in which it names them first
 //!     end-32     32  BLAKE3 of all before
 //! ```
-//! A reader must refuse another version and any object whose BLAKE3 differs.
+//! A pack's name begins with the folder of the rank that put it, `rank-00003/`; in version 1 every pack was the rank's
+//! own, and its name lacked the folder. There may be packs in which no chunk has its place: other ranks have some there.
+//!
+//! A reader must refuse any other version and any object whose BLAKE3 differs.
 
 use fermata_store::ChunkId;
+use serde::{Deserialize, Serialize};
 
 const MAGIC: &[u8; 8] = b"FERMOBJ\n";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version in which names of packs lacked the rank's folder.
+const WITHOUT_FOLDERS: u64 = 1;
 
 /// An object with chunks, one after the other.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pack {
+    /// Its key below that of the job.
     pub(super) name: String,
     pub(super) bytes: u64,
 }
@@ -65,16 +72,18 @@ impl Index {
         out
     }
 
-    /// What an object says; `None` if it is not whole or not one of ours.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// What an object in the folder `own` of a rank says; `None` if it is not whole or not one of ours.
+    pub(super) fn decode(bytes: &[u8], own: &str) -> Option<Self> {
         let (body, hash) = bytes.split_last_chunk::<32>()?;
         if ChunkId::of(body).0 != *hash {
             return None;
         }
         let mut rest = body.strip_prefix(MAGIC)?;
-        if number::<4>(&mut rest)? != u64::from(VERSION) {
-            return None;
-        }
+        let folder = match number::<4>(&mut rest)? {
+            WITHOUT_FOLDERS => own,
+            version if version == u64::from(VERSION) => "",
+            _ => return None,
+        };
         let packs = number::<4>(&mut rest)?;
         let header = usize::try_from(number::<8>(&mut rest)?).ok()?;
         let places = number::<8>(&mut rest)?;
@@ -83,7 +92,7 @@ impl Index {
                 let length = number::<1>(&mut rest)? as usize;
                 let name = std::str::from_utf8(rest.split_off(..length)?).ok()?;
                 Some(Pack {
-                    name: name.to_owned(),
+                    name: format!("{folder}{name}"),
                     bytes: number::<8>(&mut rest)?,
                 })
             })
@@ -116,27 +125,53 @@ fn number<const N: usize>(rest: &mut &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_written_is_read_and_damage_is_refused() {
-        let index = Index {
+    fn index(pack: &str) -> Index {
+        Index {
             header: vec![7; 100],
             packs: vec![Pack {
-                name: "p1-0".into(),
+                name: pack.into(),
                 bytes: 1 << 40,
             }],
             places: vec![Place { pack: 0, offset: 5 }; 3],
-        };
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Index> {
+        Index::decode(bytes, "rank-00003/")
+    }
+
+    /// The same object as an earlier or later release would have written it.
+    fn of_version(version: u8, index: &Index) -> Vec<u8> {
+        let mut bytes = index.encode();
+        bytes.truncate(bytes.len() - 32);
+        bytes[8] = version;
+        let hash = ChunkId::of(&bytes);
+        bytes.extend(hash.0);
+        bytes
+    }
+
+    #[test]
+    fn packs_of_the_first_version_are_the_ranks_own() {
+        let old = of_version(1, &index("p1-0"));
+        assert_eq!(decode(&old), Some(index("rank-00003/p1-0")));
+        assert_eq!(decode(&of_version(2, &index("p1-0"))), Some(index("p1-0")));
+        assert_eq!(decode(&of_version(3, &index("p1-0"))), None);
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_damage_is_refused() {
+        let index = index("rank-00001/p1-0");
         let bytes = index.encode();
-        assert_eq!(Index::decode(&bytes), Some(index.clone()));
+        assert_eq!(decode(&bytes), Some(index.clone()));
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 4;
-            assert_eq!(Index::decode(&damaged), None);
-            assert_eq!(Index::decode(&bytes[..at]), None);
+            assert_eq!(decode(&damaged), None);
+            assert_eq!(decode(&bytes[..at]), None);
         }
         // A place in a pack that is not there, with a right hash.
         let mut wrong = index;
         wrong.places[1].pack = 1;
-        assert_eq!(Index::decode(&wrong.encode()), None);
+        assert_eq!(decode(&wrong.encode()), None);
     }
 }

@@ -5,26 +5,32 @@
 //!  PREFIX NAME/rank-00003/p000000000012-...  chunks, one after the other; written in parts
 //! ```
 //! A checkpoint is there when its `c` object is, which is written last. Chunks that the newest checkpoint in
-//! the bucket has are not written again, unless most of their pack is not needed any more. A rank writes and
-//! removes under its own prefix only.
+//! the bucket has are not written again, unless most of their pack is not needed any more. What several ranks have
+//! alike, one of them writes, and the others' `c` objects refer to its pack (`share`). A rank writes and removes under
+//! its own prefix only.
 
 mod client;
 mod index;
+mod plan;
+mod share;
 mod upload;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fermata_store::ChunkId;
-use fermata_store::image::{ChunkTable, Image};
+use fermata_store::image::Image;
 use parking_lot::Mutex;
 
 use self::client::Client;
 use self::index::{Index, Pack, Place};
-use self::upload::{PACK, put_pack};
+use self::plan::{Base, Plan, Wanted, alone, wanted};
+use self::share::{Mine, agree, pack_name};
+use self::upload::put_pack;
+use crate::comm::{in_all, lists, together};
 use crate::config::ObjectConfig;
 use crate::layout::Layout;
+use crate::peers::Behind;
 use crate::record::Record;
 use crate::site::Site;
 use crate::stream::once;
@@ -39,10 +45,18 @@ const READ: u64 = 8 << 20;
 /// A rank's place in a bucket.
 pub(crate) struct Objects {
     client: Client,
-    folder: String,
+    rank: u32,
+    /// The prefix of all ranks of the job.
+    job: String,
+    /// This rank's folder below it.
+    own: String,
     bucket: String,
     /// Indexes that have been seen, by checkpoint.
     seen: Mutex<BTreeMap<u64, Index>>,
+    /// Packs of checkpoints that could not be read back.
+    bad: Mutex<HashSet<String>>,
+    /// The checkpoints that all ranks had here after the last that they wrote together, ascending.
+    common: Mutex<Option<Vec<u64>>>,
     /// The highest number of a checkpoint that has been seen.
     highest: AtomicU64,
 }
@@ -52,15 +66,23 @@ impl Objects {
     pub(crate) fn new(config: &ObjectConfig, name: &str, rank: u32) -> Result<Self> {
         Ok(Self {
             client: Client::new(config)?,
-            folder: format!("{}{name}/rank-{rank:05}/", config.prefix),
+            rank,
+            job: format!("{}{name}/", config.prefix),
+            own: share::folder(rank),
             bucket: config.bucket.clone(),
             seen: Mutex::default(),
+            bad: Mutex::default(),
+            common: Mutex::default(),
             highest: AtomicU64::new(0),
         })
     }
 
     fn key(&self, name: &str) -> String {
-        format!("{}{name}", self.folder)
+        format!("{}{}{name}", self.job, self.own)
+    }
+
+    fn pack_key(&self, pack: &Pack) -> String {
+        format!("{}{}", self.job, pack.name)
     }
 
     /// The checkpoints that are there, ascending.
@@ -74,7 +96,7 @@ impl Objects {
     }
 
     fn sequences_within(&self, patience: Duration) -> Result<Vec<u64>> {
-        let mut found = sequences(&self.client.list(&self.folder, patience)?);
+        let mut found = sequences(&self.client.list(&self.key(""), patience)?);
         found.sort_unstable();
         let newest = found.last().copied().unwrap_or(0);
         self.highest.fetch_max(newest, Ordering::AcqRel);
@@ -110,7 +132,7 @@ impl Objects {
             return Ok(index.clone());
         }
         let key = self.key(&Layout::name(sequence));
-        let index = Index::decode(&self.client.get(&key, None)?);
+        let index = Index::decode(&self.client.get(&key, None)?, &self.own);
         let index = index.ok_or_else(|| self.damaged(&key))?;
         self.seen.lock().insert(sequence, index.clone());
         Ok(index)
@@ -126,65 +148,53 @@ impl Objects {
         }
     }
 
-    /// Copies a checkpoint into the bucket, which then has it whole or not at all.
-    pub(crate) fn upload(&self, image: &Image, from: &Site, sequence: u64) -> Result<u64> {
-        let out = Outgoing::open(from, image)?;
-        let order = once(out.table());
-        let mut index = Index {
-            header: out.header().to_vec(),
-            packs: Vec::new(),
-            places: Vec::new(),
+    /// Copies a checkpoint into the bucket, which then has it whole or not at all. Collective if there is a channel:
+    /// then ranks share what they have alike.
+    pub(crate) fn upload(
+        &self,
+        image: &Image,
+        from: &Site,
+        sequence: u64,
+        behind: Option<&Behind>,
+    ) -> Result<()> {
+        let begun = Outgoing::open(from, image).and_then(|out| Ok((self.before(sequence)?, out)));
+        let Some(behind) = behind else {
+            let (there, out) = begun?;
+            let chunks = wanted(out.table());
+            let base = there.last().and_then(|newest| self.base(*newest));
+            let unique = unique();
+            let name = |n| pack_name(self.rank, sequence, n, unique);
+            let bad = self.bad.lock().clone();
+            let plan = alone(base, &bad, &chunks, &self.own, name);
+            self.put(&out, &plan)?;
+            return self.enter(&out, sequence, plan, &chunks);
         };
-        let known = self.known(sequence, out.table(), &order)?;
-        let mut places: HashMap<usize, Place> = HashMap::new();
-        let mut new: Vec<usize> = Vec::new();
-        for chunk in &order {
-            let record = &out.table().records()[*chunk];
-            match known.get(&record.id) {
-                Some((pack, offset)) => {
-                    let pack = number(&mut index.packs, pack);
-                    let place = Place {
-                        pack,
-                        offset: *offset,
-                    };
-                    places.insert(*chunk, place);
-                }
-                None => new.push(*chunk),
-            }
-        }
-        let mut written = 0;
-        for (n, chunks) in packs(out.table(), &new).into_iter().enumerate() {
-            let name = format!("p{sequence:012}-{n}-{}", unique());
-            let bytes = put_pack(&self.client, &self.key(&name), &out, chunks)?;
-            let pack = number(&mut index.packs, &Pack { name, bytes });
-            let mut offset = 0;
-            for chunk in chunks {
-                places.insert(*chunk, Place { pack, offset });
-                offset += u64::from(out.table().records()[*chunk].length);
-            }
-            written += bytes;
-        }
-        index.places = order
-            .iter()
-            .filter_map(|c| places.get(c).copied())
-            .collect();
-        let key = self.key(&Layout::name(sequence));
-        self.client.put(&key, &index.encode())?;
-        self.seen.lock().insert(sequence, index);
-        Ok(written)
+        let comm = behind.comm.lock();
+        let (there, out) = together(&**comm, begun)?;
+        let mut common = in_all(&lists(&**comm, &there)?);
+        let chunks = wanted(out.table());
+        let mine = Mine {
+            base: common.last().and_then(|newest| self.base(*newest)),
+            bad: self.bad.lock().clone(),
+            chunks: &chunks,
+            sequence,
+            unique: unique(),
+        };
+        let plan = agree(&**comm, mine)?;
+        // No checkpoint may refer to what another rank could not put.
+        together(&**comm, self.put(&out, &plan))?;
+        together(&**comm, self.enter(&out, sequence, plan, &chunks))?;
+        common.push(sequence);
+        *self.common.lock() = Some(common);
+        Ok(())
     }
 
-    /// Chunks that need not be written: those of the newest checkpoint before, in packs of which at least
-    /// half is needed.
-    fn known(
-        &self,
-        sequence: u64,
-        table: &ChunkTable,
-        order: &[usize],
-    ) -> Result<HashMap<ChunkId, (Pack, u64)>> {
+    /// The checkpoints that are there, if they are all older than the one that is to be written.
+    fn before(&self, sequence: u64) -> Result<Vec<u64>> {
         let there = self.sequences()?;
-        if let Some(newer) = there.last().filter(|n| **n >= sequence) {
-            return Err(AppError::Object {
+        match there.last().filter(|n| **n >= sequence) {
+            None => Ok(there),
+            Some(newer) => Err(AppError::Object {
                 op: "write",
                 bucket: self.bucket.clone(),
                 key: self.key(&Layout::name(sequence)),
@@ -192,36 +202,53 @@ impl Objects {
                     "there is a checkpoint {newer} of an earlier run, which could not be seen when this one began"
                 ),
                 hint: "the lower levels are intact, and the next checkpoint gets a higher number",
-            });
+            }),
         }
-        let before = there.last().copied();
-        let Some(old) = before.and_then(|n| self.index(n).ok()) else {
-            return Ok(HashMap::new());
+    }
+
+    /// A checkpoint whose chunks need not be written again; `None` if it cannot be read.
+    fn base(&self, sequence: u64) -> Option<Base> {
+        let run = self.record(sequence).ok()?.run;
+        Base::of(self.index(sequence).ok()?, run)
+    }
+
+    /// Writes this rank's packs.
+    fn put(&self, out: &Outgoing, plan: &Plan) -> Result<()> {
+        plan.puts.iter().try_for_each(|(pack, chunks)| {
+            let key = self.pack_key(&plan.packs[*pack as usize]);
+            put_pack(&self.client, &key, out, chunks).map(drop)
+        })
+    }
+
+    /// Writes the object that says where everything is.
+    fn enter(&self, out: &Outgoing, sequence: u64, plan: Plan, chunks: &[Wanted]) -> Result<()> {
+        let index = Index {
+            header: out.header().to_vec(),
+            places: plan.places(chunks)?,
+            packs: plan.packs,
         };
-        let Ok(chunks) = names(&old) else {
-            return Ok(HashMap::new());
-        };
-        let wanted: HashSet<ChunkId> = order.iter().map(|c| table.records()[*c].id).collect();
-        let mut needed = vec![0u64; old.packs.len()];
-        for ((id, length), place) in chunks.iter().zip(&old.places) {
-            if wanted.contains(id) {
-                needed[place.pack as usize] += length;
-            }
-        }
-        let found = chunks.into_iter().zip(&old.places);
-        Ok(found
-            .filter(|(_, place)| {
-                let pack = place.pack as usize;
-                2 * needed[pack] >= old.packs[pack].bytes
-            })
-            .map(|((id, _), place)| (id, (old.packs[place.pack as usize].clone(), place.offset)))
-            .collect())
+        let key = self.key(&Layout::name(sequence));
+        self.client.put(&key, &index.encode())?;
+        self.seen.lock().insert(sequence, index);
+        Ok(())
     }
 
     /// Copies a checkpoint from the bucket to `to`; what that has already is not read, what is read is
     /// checked.
     pub(crate) fn download(&self, sequence: u64, to: &Site) -> Result<()> {
         let index = self.index(sequence)?;
+        let read = self.read_all(&index, to);
+        if let Err(e) = &read
+            && !e.is_full()
+        {
+            // Whatever it is that cannot be read, no later checkpoint shall need it.
+            let packs = index.packs.into_iter().map(|pack| pack.name);
+            self.bad.lock().extend(packs);
+        }
+        read
+    }
+
+    fn read_all(&self, index: &Index, to: &Site) -> Result<()> {
         let incoming = Incoming::open(to, &index.header, true)?;
         let order = once(incoming.table());
         let mut wanted: Vec<(Place, u64, usize)> = order
@@ -243,7 +270,7 @@ impl Objects {
                     while let Some(read) = reads.get(next.fetch_add(1, Ordering::Relaxed))
                         && failure.lock().is_none()
                     {
-                        if let Err(e) = self.read(&index, read, &incoming) {
+                        if let Err(e) = self.read(index, read, &incoming) {
                             failure.lock().get_or_insert(e);
                         }
                     }
@@ -264,7 +291,7 @@ impl Objects {
     ) -> Result<()> {
         let (first, _, _) = chunks[0];
         let bytes = chunks.iter().map(|(_, length, _)| length).sum();
-        let key = self.key(&index.packs[first.pack as usize].name);
+        let key = self.pack_key(&index.packs[first.pack as usize]);
         let content = self.client.get(&key, Some((first.offset, bytes)))?;
         let mut rest = &content[..];
         for (_, length, chunk) in chunks {
@@ -275,26 +302,29 @@ impl Objects {
         Ok(())
     }
 
-    /// Removes all but the newest `keep` checkpoints up to number `complete`, and the packs that none of the
-    /// others needs.
+    /// Removes all that are older than the newest `keep` checkpoints up to number `complete`, and the packs that none
+    /// of the others needs. Ranks that write together count those that all of them have, so they keep the same ones.
     pub(crate) fn prune(&self, complete: u64, keep: usize) -> Result<()> {
-        let names = self.client.list(&self.folder, self.client.deadline())?;
+        let names = self.client.list(&self.key(""), self.client.deadline())?;
         let mut there = sequences(&names);
         there.sort_unstable();
-        let mut old = there.clone();
-        old.retain(|n| *n <= complete);
-        old.truncate(old.len().saturating_sub(keep));
-        for sequence in &old {
+        let mut counted = self.common.lock().clone().unwrap_or(there.clone());
+        counted.retain(|n| *n <= complete);
+        let oldest = match counted.len().checked_sub(keep) {
+            None => 0,
+            Some(surplus) => counted.get(surplus).copied().unwrap_or(u64::MAX),
+        };
+        for sequence in there.iter().filter(|n| **n < oldest) {
             self.client.delete(&self.key(&Layout::name(*sequence)))?;
             self.seen.lock().remove(sequence);
         }
         let mut needed = HashSet::new();
-        for sequence in there.iter().filter(|n| !old.contains(n)) {
+        for sequence in there.iter().filter(|n| **n >= oldest) {
             // What needs which pack must be known of all of them before one is removed.
             needed.extend(self.index(*sequence)?.packs.into_iter().map(|p| p.name));
         }
         let packs = names.iter().filter(|n| n.starts_with('p'));
-        for name in packs.filter(|n| !needed.contains(*n)) {
+        for name in packs.filter(|n| !needed.contains(&format!("{}{n}", self.own))) {
             self.client.delete(&self.key(name))?;
         }
         Ok(())
@@ -304,36 +334,6 @@ impl Objects {
 fn sequences(names: &[String]) -> Vec<u64> {
     let number = |n: &String| n.strip_prefix('c')?.parse::<u64>().ok();
     names.iter().filter_map(number).filter(|n| *n > 0).collect()
-}
-
-/// The name and length of each chunk of an index, in the order of its places.
-fn names(index: &Index) -> Result<Vec<(ChunkId, u64)>> {
-    let (_, table) = crate::transfer::decode(&index.header)?;
-    let order = once(&table);
-    let records = order.iter().map(|c| &table.records()[*c]);
-    Ok(records.map(|r| (r.id, u64::from(r.length))).collect())
-}
-
-/// The pack's number among `packs`, where it is entered if need be.
-fn number(packs: &mut Vec<Pack>, pack: &Pack) -> u32 {
-    let found = packs.iter().position(|p| p.name == pack.name);
-    let number = found.unwrap_or_else(|| {
-        packs.push(pack.clone());
-        packs.len() - 1
-    });
-    number as u32
-}
-
-/// Chunks that go into one pack each.
-fn packs<'c>(table: &ChunkTable, chunks: &'c [usize]) -> Vec<&'c [usize]> {
-    let mut bytes = 0;
-    let chunks = chunks.chunk_by(|_, next| {
-        bytes += u64::from(table.records()[*next].length);
-        let fits = bytes < PACK;
-        bytes *= u64::from(fits);
-        fits
-    });
-    chunks.collect()
 }
 
 /// Chunks that lie side by side in a pack and are read at once.
@@ -349,8 +349,8 @@ fn reads(wanted: &[(Place, u64, usize)]) -> Vec<&[(Place, u64, usize)]> {
     reads.collect()
 }
 
-/// Letters that no other attempt has used.
-fn unique() -> String {
+/// A number that no other attempt has used.
+fn unique() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    format!("{:016x}", RandomState::new().hash_one(std::process::id()))
+    RandomState::new().hash_one(std::process::id())
 }

@@ -106,8 +106,13 @@ impl Session {
     /// How ranks work together on the next checkpoint behind the program, if they must and can.
     fn behind(&self, level: Level) -> Option<Behind> {
         let (peers, comm) = (self.peers.as_ref()?, self.beside.as_ref()?);
-        let together = matches!(level, Level::Partner | Level::Erasure | Level::Shared);
-        (together && self.config.background).then(|| Behind {
+        let together = match level {
+            Level::Local => false,
+            Level::Partner | Level::Erasure | Level::Shared => self.config.background,
+            // Its thread has the second channel to itself while the program waits.
+            Level::Object => true,
+        };
+        together.then(|| Behind {
             peers: Arc::clone(peers),
             comm: Arc::clone(comm),
             level,

@@ -5,6 +5,7 @@ pub mod cuda;
 pub mod job;
 pub mod link;
 pub mod processes;
+pub mod proxy;
 pub mod ranks;
 pub mod server;
 

@@ -16,9 +16,21 @@ pub struct Processes {
     /// By rank; to itself a pair of its own.
     to: Vec<RefCell<UnixStream>>,
     from: Vec<RefCell<UnixStream>>,
+    /// Sockets that may be used at the same time as these.
+    beside: RefCell<Option<Box<Self>>>,
 }
 
 impl Processes {
+    /// Meets the other ranks in `folder`, with a second channel between them.
+    pub fn meet_beside(folder: &Path, rank: u32, ranks: u32) -> Self {
+        let second = folder.join("beside");
+        std::fs::create_dir_all(&second).unwrap();
+        let first = Self::meet(folder, rank, ranks);
+        let second = Self::meet(&second, rank, ranks);
+        *first.beside.borrow_mut() = Some(Box::new(second));
+        first
+    }
+
     /// Meets the other ranks in `folder`.
     pub fn meet(folder: &Path, rank: u32, ranks: u32) -> Self {
         let place = |rank: u32| folder.join(format!("rank-{rank}"));
@@ -48,6 +60,7 @@ impl Processes {
             rank,
             to,
             from: from.collect(),
+            beside: RefCell::default(),
         }
     }
 }
@@ -82,5 +95,10 @@ impl Comm for Processes {
         let mut stream = self.from[from as usize].borrow_mut();
         stream.read_exact(bytes).unwrap();
         Ok(())
+    }
+
+    fn behind(&self) -> Result<Option<Box<dyn Comm>>> {
+        let beside = self.beside.borrow_mut().take();
+        Ok(beside.map(|b| -> Box<dyn Comm> { b }))
     }
 }

@@ -9,16 +9,17 @@
 //!  HOLD/modules    bytes of images that are loaded
 //!  HOLD/registers  bytes of host memory that are registered
 //!
-//!  file: "GENERATION BYTES", renamed into place; the count begins anew with each generation
+//!  file: "GENERATION BYTES [LEAST]", renamed into place; the count begins anew with each generation
 //! ```
-//! Less than [`LEAST`] bytes at once are neither counted nor held: a test asks for words while it holds the rest.
+//! Less than LEAST bytes at once, or [`LEAST`] if the file does not say, are neither counted nor held: a test asks for
+//! words while it holds the rest.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// What is smaller passes, in bytes.
+/// What is smaller passes, in bytes, if a file does not say.
 pub const LEAST: u64 = 16 << 10;
 /// How often the file is looked at.
 const TURN: Duration = Duration::from_millis(1);
@@ -42,6 +43,15 @@ impl Work {
             Self::Registers => "registers",
         }
     }
+}
+
+/// What a file says.
+struct Said {
+    generation: u64,
+    /// Bytes that may begin.
+    allowed: u64,
+    /// Bytes at once that are counted.
+    least: u64,
 }
 
 /// What has begun of each kind: the file's generation, and bytes.
@@ -68,27 +78,33 @@ impl Hold {
     /// Returns when so many bytes of this kind may begin.
     pub fn pass(&self, work: Work, bytes: u64) {
         let mut place = None;
-        while let Some((generation, allowed)) = self.allowed(work).filter(|_| bytes >= LEAST) {
+        while let Some(said) = self.said(work).filter(|said| bytes >= said.least) {
             let end = match place {
-                Some((known, end)) if known == generation => end,
-                _ => self.enter(work, generation, bytes),
+                Some((known, end)) if known == said.generation => end,
+                _ => self.enter(work, said.generation, bytes),
             };
-            if end <= allowed {
+            if end <= said.allowed {
                 return;
             }
-            place = Some((generation, end));
+            place = Some((said.generation, end));
             std::thread::sleep(TURN);
         }
     }
 
-    /// What the file says: its generation, and bytes; `None` without one. A file that cannot be read holds all.
-    fn allowed(&self, work: Work) -> Option<(u64, u64)> {
+    /// What the file says; `None` without one. A file that cannot be read holds all.
+    fn said(&self, work: Work) -> Option<Said> {
         let text = std::fs::read_to_string(self.folder.as_ref()?.join(work.file())).ok()?;
         let mut numbers = text.split_whitespace().map(str::parse);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(generation)), Some(Ok(allowed))) => Some((generation, allowed)),
-            _ => Some((0, 0)),
-        }
+        let (generation, allowed) = match (numbers.next(), numbers.next()) {
+            (Some(Ok(generation)), Some(Ok(allowed))) => (generation, allowed),
+            _ => (0, 0),
+        };
+        let least = numbers.next().and_then(Result::ok).unwrap_or(LEAST);
+        Some(Said {
+            generation,
+            allowed,
+            least,
+        })
     }
 
     /// Counts bytes of a generation; how many there are with them.
@@ -124,6 +140,9 @@ mod tests {
         hold.pass(Work::Copies, 20_000);
         hold.pass(Work::Copies, LEAST - 1);
         hold.pass(Work::Modules, u64::MAX);
+        say("2 0 50000");
+        hold.pass(Work::Copies, 40_000);
+        say("1 40000");
         std::thread::scope(|scope| {
             let late = scope.spawn(|| hold.pass(Work::Copies, 20_000));
             std::thread::sleep(Duration::from_millis(20));
@@ -133,7 +152,7 @@ mod tests {
             let last = scope.spawn(|| hold.pass(Work::Copies, 20_000));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!last.is_finished());
-            say("2 20000");
+            say("3 20000");
             last.join().unwrap();
         });
         let gone = std::fs::remove_dir_all(&folder);

@@ -41,11 +41,21 @@ impl<F: AsRef<Path>> Hold<F> {
         self.up_to(work, bytes);
     }
 
+    /// The same, of work of at least `least` bytes at once.
+    pub fn only_from(&self, work: &str, bytes: u64, least: u64) {
+        let generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;
+        self.say(work, &format!("{generation} {bytes} {least}"));
+    }
+
     /// So many bytes altogether, since [`Self::only`].
     pub fn up_to(&self, work: &str, bytes: u64) {
+        let generation = self.generation.load(Ordering::SeqCst);
+        self.say(work, &format!("{generation} {bytes}"));
+    }
+
+    fn say(&self, work: &str, text: &str) {
         let folder = self.folder.as_ref();
         let new = folder.join(format!("{work}.new"));
-        let text = format!("{} {bytes}", self.generation.load(Ordering::SeqCst));
         std::fs::write(&new, text).expect("written");
         std::fs::rename(new, folder.join(work)).expect("renamed");
     }

@@ -1,0 +1,287 @@
+//! Kernels that write what no argument of theirs names, while an image is taken: found by content and by the kernels
+//! themselves, known from then on, and the image is right. Nothing is copied before the program has written enough.
+
+#[path = "../../../crates/softgpu/tests/common/hold.rs"]
+mod hold;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::output::Output;
+use fermata_e2e::scene::Scene;
+use hold::{COPIES, Hold};
+use tempfile::TempDir;
+
+/// A program whose kernels write what no argument names.
+#[derive(Debug, Clone, Copy)]
+struct Breaker {
+    name: &'static str,
+    /// Bytes of its buffers.
+    bytes: u64,
+    /// Bytes of the first buffers, which launches do name: the program would wait for them.
+    named: u64,
+}
+const fn breaker(name: &'static str, bytes: u64, named: u64) -> Breaker {
+    Breaker { name, bytes, named }
+}
+const HIDDEN: Breaker = breaker("hidden", 8 << 18, 0);
+const OVERRUN: Breaker = breaker("overrun", 7 << 17, 1 << 17);
+const PTRTABLE: Breaker = breaker("ptrtable", 32 << 16, 0);
+const CHAIN: Breaker = breaker("chain", 24 * NODE, 0);
+const BREAKERS: [Breaker; 4] = [HIDDEN, OVERRUN, PTRTABLE, CHAIN];
+/// One whose kernels write nothing else, in replayed graphs.
+const GRAPHS: Breaker = breaker("graphs", 3 << 15, 0);
+/// A node of `chain` is the least that has to be held, in bytes.
+const NODE: u64 = 4096;
+/// Beside its buffers a program has tables: less than is held, and less than this in all.
+const TABLES: u64 = NODE / 2;
+/// An option of `hidden`: its launches are replays of a graph.
+const IN_GRAPH: [&str; 2] = ["--graph", "1"];
+/// Twenty seconds of work, or until a program is let go: then it is soon done. It does not end before.
+const LONG: [&str; 4] = ["--steps", "2000", "--pause-ms", "100"];
+const END: u64 = 1990;
+/// How many steps a program makes while nothing of it is copied: in one, `hidden` turns to two or three of its buffers.
+const MEANWHILE: usize = 20;
+/// A moment in which a program comes to a launch that has to wait for what is copied, and much less than it waits.
+const MOMENT: Duration = Duration::from_millis(300);
+/// How many images are taken until all is known that a kernel writes: with twins, a buffer for each.
+const LESSONS: usize = 12;
+
+/// A program at work whose copies can be held.
+struct Subject {
+    scene: Scene,
+    hold: Hold<TempDir>,
+    breaker: Breaker,
+    /// What the program gives without a checkpoint.
+    straight: Output,
+}
+
+impl Subject {
+    fn start(breaker: Breaker, options: &[&str]) -> Result<Self> {
+        let program = breaker.name;
+        let scene = Scene::new()?;
+        let (fermata, path) = (scene.fermata(), scene.tree().program(program)?);
+        let short = [&LONG[..2], options].concat();
+        fermata.run("straight", Device::Soft, &path, &short)?;
+        let status = fermata.wait_exit("straight", PROGRAM_LIMIT)?;
+        ensure!(status == 0, "`{program}` ended with {status}");
+        let straight = Output::parse(&fermata.log("straight")?)?;
+        let hold = Hold::at(tempfile::tempdir()?);
+        let (setting, folder) = hold.variable();
+        let held = [(setting, folder.to_owned())];
+        let variables = [&held[..], &scene.hold(END)?].concat();
+        let long = [&LONG, options].concat();
+        fermata.run_with(&variables, "first", Device::Soft, &path, &long)?;
+        scene.wait_steps("first", 2)?;
+        Ok(Self {
+            scene,
+            hold,
+            breaker,
+            straight,
+        })
+    }
+
+    /// Takes an image with `cow`, of which nothing is copied before the program has made [`MEANWHILE`] steps; what the
+    /// command tells.
+    fn overtake(&self, image: &str, by: &str) -> Result<serde_json::Value> {
+        self.checkpoint(image, by, || {
+            let now = Output::parse(&self.scene.fermata().log("first")?)?
+                .steps
+                .len();
+            self.scene.wait_steps("first", now + MEANWHILE)
+        })
+    }
+
+    /// Takes images with `cow`, of each of which nothing is copied for a moment, until one is as it should be; that image,
+    /// and what the command tells.
+    fn pause_until(
+        &self,
+        by: &str,
+        prefix: &str,
+        mut is_it: impl FnMut(&serde_json::Value) -> Result<bool>,
+    ) -> Result<(String, serde_json::Value)> {
+        let mut last = None;
+        for nth in 0..LESSONS {
+            let image = format!("{prefix}-{nth}");
+            let told = self.checkpoint(&image, by, || {
+                std::thread::sleep(MOMENT);
+                Ok(())
+            })?;
+            if is_it(&told)? {
+                return Ok((image, told));
+            }
+            last = Some(told);
+        }
+        bail!("no image is as it should be; the last: {last:?}")
+    }
+
+    /// Takes an image with `cow`, does `meanwhile` when the program goes on and nothing is copied yet, and lets the copies
+    /// go; what the command tells.
+    fn checkpoint(
+        &self,
+        image: &str,
+        by: &str,
+        meanwhile: impl FnOnce() -> Result<()>,
+    ) -> Result<serde_json::Value> {
+        // In the stop the worker copies what is on the software GPU to hash it: for the sandbox's comparison with a
+        // stopped image, and for the check of contents.
+        let times = if by == "content" { 2 } else { 1 };
+        let passes = times * self.breaker.bytes + self.breaker.named + TABLES;
+        self.hold.only_from(COPIES, passes, NODE);
+        let fermata = self.scene.fermata();
+        let options = ["--validate", by, "--json"];
+        let done = std::thread::scope(|scope| {
+            let taken =
+                scope.spawn(|| fermata.checkpoint_with("first", image, Mode::Cow, &options));
+            let met = self.scene.wait_behind("first", image);
+            let done = met.and_then(|()| meanwhile());
+            self.hold.release(COPIES);
+            let taken = taken.join().map_err(|_| anyhow!("checkpoint thread"))?;
+            done.and(taken)
+        })?;
+        serde_json::from_str(&done.stdout).with_context(|| format!("answer: {}", done.stdout))
+    }
+
+    /// Ends the session, and demands that the image gives what the program gives without it.
+    fn check_image(&self, image: &str) -> Result<()> {
+        let fermata = self.scene.fermata();
+        fermata.kill("first")?;
+        let verified = fermata.call(&["images", "verify", image])?;
+        verified.success("fermata images verify")?;
+        self.scene.let_go()?;
+        fermata.restore(image, "second", Device::Soft)?;
+        ensure!(fermata.wait_exit("second", PROGRAM_LIMIT)? == 0, "it fails");
+        Output::parse(&fermata.log("second")?)?.check_complete(&self.straight)
+    }
+
+    fn close(self) -> Result<()> {
+        self.scene.close()
+    }
+}
+
+fn count(told: &serde_json::Value) -> Result<u64> {
+    told.as_u64().with_context(|| format!("no count: {told}"))
+}
+
+/// Chunks that were written before they were copied.
+fn overtaken(told: &serde_json::Value) -> Result<u64> {
+    count(&told["overtaken"])
+}
+
+#[test]
+fn an_unforeseen_write_is_found_by_content_and_the_image_is_right() -> Result<()> {
+    for breaker in BREAKERS {
+        let name = breaker.name;
+        let subject = Subject::start(breaker, &[])?;
+        let told = subject.overtake("image", "content")?;
+        // More than the one that a launch names and that is not waited for any longer.
+        ensure!(overtaken(&told)? > 1, "{name}: {told}");
+        let validation = &told["device"]["validation"];
+        ensure!(validation["by"] == "content", "{name}: {validation}");
+        subject.check_image("image").context(name)?;
+        subject.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_unforeseen_write_is_found_by_the_kernel_itself_and_the_image_is_right() -> Result<()> {
+    let plain = BREAKERS.map(|breaker| (breaker, &[][..]));
+    let replayed = [(HIDDEN, &IN_GRAPH[..])];
+    for (breaker, options) in plain.into_iter().chain(replayed) {
+        let name = breaker.name;
+        let subject = Subject::start(breaker, options)?;
+        let strayed =
+            |told: &serde_json::Value| Ok(count(&told["device"]["validation"]["violations"])? > 0);
+        let (image, told) = subject.pause_until("ptx", "image", strayed).context(name)?;
+        let validation = &told["device"]["validation"];
+        let unchecked = count(&validation["unchecked"])?;
+        ensure!(unchecked == 0, "{name}: {validation}");
+        let miss = &validation["misses"][0];
+        let kernel = miss["kernel"].as_str();
+        ensure!(kernel.is_some_and(|it| !it.is_empty()), "{name}: {miss}");
+        ensure!(count(&miss["buffer"])? > 0, "{name}: {miss}");
+        ensure!(overtaken(&told)? > 0, "{name}: {told}");
+        // A stop has compared everything since.
+        ensure!(validation["by"] == "content", "{name}: {validation}");
+        subject.check_image(&image).context(name)?;
+        subject.close()?;
+    }
+    Ok(())
+}
+
+/// Graphs that write what is foreseen, changed and replayed while an image is taken, are vouched for by their kernels'
+/// twins alone.
+#[test]
+fn replayed_graphs_check_themselves() -> Result<()> {
+    let subject = Subject::start(GRAPHS, &[])?;
+    // A program that had to wait for long is let go, and a stop vouches then; the note says so.
+    let (image, told) = subject.pause_until("ptx", "image", |told| {
+        let validation = &told["device"]["validation"];
+        Ok(validation["note"] == "" && count(&validation["checked"])? > 0)
+    })?;
+    let validation = &told["device"]["validation"];
+    ensure!(validation["by"] == "ptx", "{validation}");
+    let others = count(&validation["unchecked"])? + count(&validation["violations"])?;
+    ensure!(others == 0, "{validation}");
+    subject.check_image(&image)?;
+    subject.close()
+}
+
+/// What has overtaken a capture is known from then on, and set aside.
+#[test]
+fn captures_learn_until_they_are_not_overtaken() -> Result<()> {
+    for (breaker, by) in [(HIDDEN, "content"), (OVERRUN, "content"), (OVERRUN, "ptx")] {
+        let name = breaker.name;
+        let subject = Subject::start(breaker, &[])?;
+        let mut caught = 0;
+        if by == "content" {
+            caught += overtaken(&subject.overtake("first", by)?)?;
+        }
+        let (image, told) = subject
+            .pause_until(by, "image", |told| {
+                caught += overtaken(told)?;
+                // It was about to be written while it was copied, so something was copied aside or waited for.
+                let stall = &told["device"]["stall"];
+                let kept = count(&stall["isolated_bytes"])? + count(&stall["waits"])?;
+                Ok(caught > 1 && overtaken(told)? == 0 && kept > 0)
+            })
+            .with_context(|| format!("{name}/{by}"))?;
+        let validation = &told["device"]["validation"];
+        ensure!(validation["by"] == by, "{name}/{by}: {told}");
+        subject
+            .check_image(&image)
+            .with_context(|| format!("{name}/{by}"))?;
+        subject.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_image_that_nothing_vouches_for_says_so_wherever_it_is_used() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.start_slow("first")?;
+    let fermata = scene.fermata();
+    let options = ["--validate", "off", "--json"];
+    let told = fermata.checkpoint_with("first", "image", Mode::Cow, &options)?;
+    let told: serde_json::Value = serde_json::from_str(&told.stdout)?;
+    ensure!(told["device"]["validation"]["by"] == "off", "{told}");
+    fermata.kill("first")?;
+    let image = fermata.image("image");
+    let image = image.to_str().context("image path")?;
+    let says = |text: &str| text.contains("nothing vouches for image");
+    let verified = fermata.call(&["images", "verify", image])?;
+    ensure!(
+        verified.status == 0 && says(&verified.stderr),
+        "{verified:?}"
+    );
+    let restored = scene.try_restore("image", "second")?;
+    ensure!(
+        restored.status == 0 && says(&restored.stderr),
+        "{restored:?}"
+    );
+    scene.check_goes_on("second")?;
+    fermata.kill("second")?;
+    scene.close()
+}

@@ -100,6 +100,11 @@ fn packs(server: &Server) -> Vec<(PathBuf, u64)> {
     all
 }
 
+/// How many ranks' checkpoints are in the bucket.
+fn checkpoints(server: &Server) -> usize {
+    server.objects().len() - packs(server).len()
+}
+
 fn bytes(server: &Server) -> usize {
     packs(server).iter().map(|pack| pack.1 as usize).sum()
 }
@@ -287,6 +292,7 @@ fn a_rank_that_is_refused_costs_one_checkpoint_on_all_ranks() {
             }
         });
         step += 1;
+        let before = checkpoints(&server);
         let with = |c: &mut Config| c.object = Some(job.objects.clone());
         let errors = Threads::run_beside(3, |comm| {
             let rank = comm.rank();
@@ -303,6 +309,10 @@ fn a_rank_that_is_refused_costs_one_checkpoint_on_all_ranks() {
             let made = s.checkpoint(step as i64, Level::Object);
             made.and_then(|()| s.wait(PATIENCE)).err()
         });
+        if allowed == 0 {
+            // Nobody refers to what it could not put.
+            assert_eq!(checkpoints(&server), before);
+        }
         let found = job.read(&all);
         let made = errors.iter().filter(|e| e.is_none()).count();
         match made {
@@ -326,6 +336,34 @@ fn a_rank_that_is_refused_costs_one_checkpoint_on_all_ranks() {
     }
     job.write(step + 1..step + 5, &all);
     assert!(bytes(&server) < 4 * 200_000, "{:?}", packs(&server));
+}
+
+/// A service that never answers what would change it.
+#[test]
+fn a_service_that_is_away_costs_its_level_on_all_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let mut job = Job::new(dir.path(), &server, 3);
+    job.write(1..2, &replica);
+    let there = server.objects();
+    job.objects = ObjectConfig {
+        deadline: 1.0,
+        ..config(proxy(server.port, || Verdict::Drop))
+    };
+    job.run(|rank, mut s| {
+        let mut data = replica(rank, 2);
+        s.protect(1, host(&mut data), BYTE).unwrap();
+        let made = s.checkpoint(2, Level::Object);
+        made.and_then(|()| s.wait(PATIENCE)).unwrap_err();
+        data.fill(0);
+        assert_eq!(s.recover().unwrap(), 2);
+        assert_eq!(s.status().recovery.unwrap().level, 1);
+        assert!(data == replica(rank, 2), "rank {rank}");
+    });
+    assert!(server.objects() == there);
+    job.objects = server.config();
+    job.write(3..4, &replica);
+    assert_eq!(job.read(&replica), 3);
 }
 
 const RANKS: u32 = 3;

@@ -260,6 +260,7 @@ mod tests {
             start: 1.0,
             seconds: 2.0,
             steps: vec![wait],
+            misses: Vec::new(),
         };
         let rows = of_restore(&phases, Some(&arrival));
         assert_eq!(seconds_of(&rows, "for data that is coming"), 0.25);

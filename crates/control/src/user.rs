@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::text::Text;
 pub use crate::worker::{
-    Device, Failure, FailureKind, Order, Stall, Timeline, Totals, Validate, Validation,
+    Device, Failure, FailureKind, LoadCheck, Miss, Order, Stall, Timeline, Totals, Validate,
+    Validation,
 };
 
 /// Name of the daemon's socket for users in its runtime folder.
@@ -208,6 +209,9 @@ pub struct Restore {
     /// Else the order of device data that no operation waits for.
     #[serde(default)]
     pub order: Order,
+    /// What names kernels that use data before it is there.
+    #[serde(default)]
+    pub check: LoadCheck,
     /// Go on although regular files of the program have changed since.
     pub ignore_changed_files: bool,
 }
@@ -321,6 +325,9 @@ pub struct Arrival {
     /// What they were spent on; steps overlap.
     #[serde(default)]
     pub steps: Vec<Phase>,
+    /// Where kernels were caught using data before it was there, if they were made to check themselves.
+    #[serde(default)]
+    pub misses: Vec<Miss>,
 }
 
 /// How an [`Arrival`] stands.

@@ -85,6 +85,9 @@ pub enum ToWorker {
         image: String,
         /// Whether the answer waits for the data, or data may come while the program runs.
         pace: Pace,
+        /// What names kernels that use data before it is there.
+        #[serde(default)]
+        check: LoadCheck,
     },
     /// How far the data is that comes while the program runs.
     Restoring,
@@ -270,6 +273,9 @@ pub struct Restoring {
     pub steps: Vec<Step>,
     /// How it stands.
     pub stand: Stand,
+    /// Where kernels were caught using data before it was there, if they check themselves.
+    #[serde(default)]
+    pub misses: Vec<Miss>,
 }
 
 /// A step of a Load; steps may overlap.
@@ -408,6 +414,17 @@ pub enum Validate {
     Off,
 }
 
+/// What names kernels that use data before it is there, in a restore behind the running program.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoadCheck {
+    /// Nothing: they are caught all the same, but not told from others.
+    #[default]
+    Off,
+    /// Kernels that check their own accesses.
+    Ptx,
+}
+
 impl Validate {
     /// As on the command line and in manifests.
     pub fn name(self) -> &'static str {
@@ -437,7 +454,7 @@ pub struct Validation {
     pub misses: Vec<Miss>,
 }
 
-/// A store that nobody had foreseen.
+/// An access that nobody had foreseen.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Miss {
     /// The kernel's name.

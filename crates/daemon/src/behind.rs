@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{Arrival, ArrivalStand, SessionState};
-use fermata_control::worker::{FailureKind, FromWorker, Pace, Restoring, Stand, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, Miss, Pace, Restoring, Stand, ToWorker};
 use parking_lot::Mutex;
 use rustix::process::Signal;
 
@@ -52,7 +52,23 @@ fn arrival(restoring: &Restoring, stand: ArrivalStand, start: f64) -> Arrival {
             .iter()
             .map(|it| phases::part(it, "", 0.0))
             .collect(),
+        misses: restoring.misses.clone(),
     }
+}
+
+/// Why data was used too early, as well as it is known.
+fn misuse(misses: &[Miss], otherwise: String) -> String {
+    let Some(miss) = misses.first() else {
+        return otherwise;
+    };
+    let place = match miss.buffer {
+        0 => "which is in no buffer of the image".to_owned(),
+        buffer => format!("in buffer {buffer}"),
+    };
+    format!(
+        "kernel `{}` used {} bytes at {:#x}, {place}, before they were there",
+        miss.kernel, miss.bytes, miss.address
+    )
 }
 
 /// Notes that data of `session` is coming, if it is, so many seconds after its restore began. From here on a failure
@@ -106,11 +122,17 @@ fn watch(session: &Session, worker: &Worker) -> std::result::Result<(), String> 
             return Ok(());
         }
         let restoring = ask(worker).map_err(|failure| failure.message)?;
+        if let (Some(behind), false) = (&mut session.lock().behind, restoring.misses.is_empty()) {
+            behind.arrival.misses.clone_from(&restoring.misses);
+        }
         let stand = match &restoring.stand {
             Stand::Missed(why) => {
-                return Err(format!("it used data that was not there yet ({why})"));
+                let otherwise = format!("it used data that was not there yet ({why})");
+                return Err(misuse(&restoring.misses, otherwise));
             }
-            Stand::Failed(failure) => return Err(failure.message.clone()),
+            Stand::Failed(failure) => {
+                return Err(misuse(&restoring.misses, failure.message.clone()));
+            }
             Stand::GivenUp => {
                 session.lock().behind = None;
                 return Ok(());

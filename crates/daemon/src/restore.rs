@@ -18,7 +18,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Instant;
 
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
-use fermata_control::worker::{FailureKind, FromWorker, Pace, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 use fermata_store::image::{Held, Image, check_name};
 use parking_lot::Mutex;
 
@@ -139,6 +139,7 @@ pub(crate) struct Source {
     driver: Option<Driver>,
     device: DeviceChoice,
     replaced: Vec<ChangedFile>,
+    check: LoadCheck,
 }
 
 impl Source {
@@ -183,6 +184,7 @@ impl Source {
             driver,
             device,
             replaced: changed,
+            check: request.check,
         })
     }
 
@@ -202,6 +204,7 @@ impl Source {
             copies: 1,
             eager: true,
             order: Default::default(),
+            check: LoadCheck::Off,
             ignore_changed_files: true,
         };
         Self::open(daemon, &request)
@@ -407,6 +410,7 @@ impl Source {
             store: self.store.to_string_lossy().into_owned(),
             image: self.image.dir().to_string_lossy().into_owned(),
             pace,
+            check: self.check,
         };
         let mut progress = |done, total| report.lock()("device", done, total);
         let begun = Instant::now();

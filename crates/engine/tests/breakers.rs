@@ -56,12 +56,10 @@ fn check(
     twins.prepare(&mut bench.site).unwrap();
     let set = predictor.predict(&op(launch), &bench.site);
     let mut places = Places::default();
-    let targets = match what {
-        Guard::Writes => &set.writes,
-        Guard::Reads => &set.reads,
-    };
-    let allowed: Vec<Range> = targets
-        .iter()
+    let reads = set.reads.iter().filter(|_| what != Guard::Writes);
+    let writes = set.writes.iter().filter(|_| what != Guard::Reads);
+    let allowed: Vec<Range> = reads
+        .chain(writes)
         .filter_map(|target| places.range(&bench.site.session, target))
         .collect();
     let done = twins.launch(&mut bench.site, launch, LEGACY, &allowed);

@@ -65,7 +65,7 @@ fn a_twin_does_what_its_original_does_with_the_same_variables() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
-    for what in [Guard::Writes, Guard::Reads] {
+    for what in [Guard::Writes, Guard::Reads, Guard::Accesses] {
         let mut twins = Twins::new(what, 1);
         let prepared = twins.prepare(&mut bench.site).unwrap();
         assert!(twins.without(scene.function).is_none(), "{prepared:?}");

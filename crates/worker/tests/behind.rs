@@ -7,10 +7,12 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::hold::COPIES;
-use common::{Answer, CONTEXT, Hold, LEGACY, PATIENCE, Program, TRIES, Worker, words};
+use common::{
+    Answer, CONTEXT, FUNCTION, Hold, LEGACY, PATIENCE, Program, TRIES, Worker, scene, words,
+};
 use fermata_abi::op::{Op, Place};
 use fermata_abi::sys::driver as cu;
-use fermata_control::worker::{FromWorker, Order, Pace, Restoring, Stand, ToWorker};
+use fermata_control::worker::{FromWorker, LoadCheck, Order, Pace, Restoring, Stand, ToWorker};
 
 const BUFFER: u64 = 16 << 20;
 /// So many, that most are not even on their way when the first is asked for.
@@ -45,6 +47,11 @@ fn fill(program: &Program, address: u64, value: u32, bytes: u64) {
 
 impl Image {
     fn make() -> Self {
+        Self::make_with(&|_, _| {})
+    }
+
+    /// With what `more` does with the first buffer.
+    fn make_with(more: &dyn Fn(&Program, u64)) -> Self {
         let mut worker = Worker::start();
         let program = worker.attach();
         program.set_up();
@@ -54,6 +61,7 @@ impl Image {
             fill(&program, *address, value, BUFFER);
         }
         fill(&program, small, 77, 4096);
+        more(&program, large[0]);
         worker.detach(program);
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("image")).unwrap();
@@ -75,15 +83,39 @@ impl Image {
 
     /// A worker whose data is to come, the last buffer first, when it is let go.
     fn load(&self) -> (Worker, Hold) {
+        self.load_checking(LoadCheck::Off)
+    }
+
+    /// The same, with kernels that check themselves.
+    fn load_checking(&self, check: LoadCheck) -> (Worker, Hold) {
         let hold = common::hold();
         let mut worker = Worker::start_with(true, &[hold.variable()]);
         hold.only(COPIES, 0);
         let (store, image) = self.paths("image");
         let pace = Pace::Behind(Order::Worst);
-        let loaded = worker.ask(ToWorker::Load { store, image, pace });
+        let loaded = worker.ask(ToWorker::Load {
+            store,
+            image,
+            pace,
+            check,
+        });
         assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
         assert_eq!(standing(&mut worker).stand, Stand::Coming);
         (worker, hold)
+    }
+
+    /// A worker with everything there, as a daemon makes it after a fault.
+    fn start_again(&self) -> Worker {
+        let mut worker = Worker::start();
+        let (store, image) = self.paths("image");
+        let loaded = worker.ask(ToWorker::Load {
+            store,
+            image,
+            pace: Pace::Eager,
+            check: LoadCheck::Ptx,
+        });
+        assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+        worker
     }
 }
 
@@ -212,11 +244,11 @@ fn a_session_whose_data_is_coming_is_not_saved() {
 }
 
 /// A program whose kernel touches the buffer behind the one that it names, which is not there; the answer for which the
-/// program waits must not come. Whether it was caught.
-fn strays(image: &Image) -> bool {
-    let (mut worker, hold) = image.load();
+/// program waits must not come. How it was caught, if it was.
+fn strays(image: &Image, check: LoadCheck, stray: &dyn Fn(&Program)) -> Option<Restoring> {
+    let (mut worker, hold) = image.load_checking(check);
     let program = worker.attach();
-    stray(image, &program);
+    stray(&program);
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| program.ask(&Op::ContextSync { context: CONTEXT }));
         std::thread::sleep(SEEN);
@@ -224,12 +256,13 @@ fn strays(image: &Image) -> bool {
         let stand = wait(&mut worker, Instant::now() + SOON);
         // The threads that bring data may be the first to notice.
         let caught = matches!(stand, Stand::Missed(_) | Stand::Failed(_));
+        let now = standing(&mut worker);
         assert!(caught || stand == Stand::Coming, "{stand:?}");
         std::thread::sleep(Duration::from_millis(300));
         assert!(!asks.is_finished(), "the program has got an answer");
         worker.kill();
         assert!(asks.join().is_err(), "the program has got an answer");
-        caught
+        caught.then_some(now)
     })
 }
 
@@ -243,7 +276,9 @@ fn stray(image: &Image, program: &Program) {
 fn after_memory_is_touched_that_is_not_there_no_answer_comes() {
     let image = Image::make();
     assert_eq!(image.large[1], image.large[0] + BUFFER, "neighbours");
-    assert!((0..TRIES).any(|_| strays(&image)), "it is not caught");
+    let once = |_| strays(&image, LoadCheck::Off, &|program| stray(&image, program));
+    let caught = (0..TRIES).find_map(once).expect("it is not caught");
+    assert_eq!(caught.misses, []);
     // Which kernel it was is known to the next restore, which lets it wait for everything.
     let (mut worker, hold) = image.load();
     let program = worker.attach();
@@ -260,4 +295,110 @@ fn after_memory_is_touched_that_is_not_there_no_answer_comes() {
     assert_eq!(sync.wait(&mut Vec::new()).unwrap().status, 0);
     assert_eq!(words(&program.read(image.large[1], 8)), [3, 3]);
     wait_complete(&mut worker);
+}
+
+/// Words on either side of a buffer's end.
+const SIDE: u32 = 64;
+
+/// Adds one to the last words of the buffer at `address`, which alone is named, and to the first of the next.
+fn cross(program: &Program, address: u64) {
+    let from = address + BUFFER - u64::from(SIDE) * 4;
+    program.launch_add(from, 1, 2 * SIDE, LEGACY);
+}
+
+/// What was caught, in the buffer behind the first and nowhere else.
+fn check_miss(image: &Image, caught: &Restoring) {
+    let [miss] = &caught.misses[..] else {
+        panic!("{caught:?}")
+    };
+    let first = image.large[1]..image.large[1] + u64::from(SIDE) * 4;
+    assert!(first.contains(&miss.address), "{miss:x?} {first:x?}");
+    assert_eq!((miss.kernel.as_str(), miss.bytes), ("add", 4));
+    // Buffers are numbered as they are made.
+    assert_eq!(miss.buffer, 2);
+}
+
+/// A program whose kernel crosses the end of the first buffer, where it has been seen to reach the second and the third:
+/// it runs when these are there, and others are not.
+fn crosses(image: &Image, check: LoadCheck) -> Option<(Worker, Hold, Program)> {
+    let (mut worker, hold) = image.load_checking(check);
+    let program = worker.attach();
+    cross(&program, image.large[0]);
+    cross(&program, image.large[1]);
+    let sync = Op::ContextSync { context: CONTEXT };
+    let sync = program.producer.request(&sync, None).unwrap();
+    std::thread::sleep(SEEN);
+    hold.up_to(COPIES, MOST + BUFFER);
+    let came = sync.wait_for(SOON).unwrap();
+    if came {
+        assert_eq!(sync.wait(&mut Vec::new()).unwrap().status, 0);
+        let now = standing(&mut worker);
+        assert_eq!(now.stand, Stand::Coming, "everything was waited for");
+    } else {
+        drop(sync);
+    }
+    came.then_some((worker, hold, program))
+}
+
+#[test]
+fn a_kernel_that_checks_itself_is_named_and_waits_for_what_it_touched_and_for_no_more() {
+    let image = Image::make();
+    let first = image.large[0];
+    let once = |_| strays(&image, LoadCheck::Ptx, &|program| cross(program, first));
+    let caught = (0..TRIES).find_map(once).expect("it is not caught");
+    check_miss(&image, &caught);
+
+    // When the program starts again it is seen what else that kernel touches.
+    let mut worker = image.start_again();
+    let program = worker.attach();
+    cross(&program, first);
+    cross(&program, image.large[1]);
+    let at = image.large[2] - 4;
+    assert_eq!(words(&program.read(at, 8)), [3, 4]);
+    worker.detach(program);
+    drop(worker);
+
+    for check in [LoadCheck::Off, LoadCheck::Ptx] {
+        let came = (0..TRIES).find_map(|_| crosses(&image, check));
+        let (mut worker, hold, program) = came.expect("everything was waited for");
+        hold.release(COPIES);
+        wait_complete(&mut worker);
+        assert_eq!(words(&program.read(at, 8)), [3, 4]);
+        assert_eq!(words(&program.read(image.large[1] - 4, 8)), [2, 3]);
+        // All that checked itself is gone, and the program works on.
+        cross(&program, first);
+        assert_eq!(words(&program.read(image.large[1] - 4, 8)), [3, 4]);
+        worker.detach(program);
+    }
+}
+
+#[test]
+fn a_replayed_graph_that_strays_is_named_by_its_kernel() {
+    let image = Image::make_with(&|program, first| {
+        let from = first + BUFFER - u64::from(SIDE) * 4;
+        let mut params = from.to_le_bytes().to_vec();
+        params.extend_from_slice(&1u32.to_le_bytes());
+        params.extend_from_slice(&(2 * SIDE).to_le_bytes());
+        scene::instantiate(program, &scene::kernel_graph(FUNCTION, [4, 64], params));
+    });
+    let launch = |program: &Program| {
+        program.post(&Op::GraphLaunch {
+            exec: scene::EXEC,
+            stream: LEGACY,
+        });
+    };
+    let once = |_| strays(&image, LoadCheck::Ptx, &launch);
+    let caught = (0..TRIES).find_map(once).expect("it is not caught");
+    check_miss(&image, &caught);
+    let (mut worker, hold) = image.load_checking(LoadCheck::Ptx);
+    let program = worker.attach();
+    launch(&program);
+    hold.release(COPIES);
+    scene::replay(&program, LEGACY);
+    assert_eq!(words(&program.read(image.large[1] - 4, 8)), [3, 4]);
+    wait_complete(&mut worker);
+    // With its own kernels.
+    scene::replay(&program, LEGACY);
+    assert_eq!(words(&program.read(image.large[1] - 4, 8)), [4, 5]);
+    worker.detach(program);
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use common::{Answer, CONTEXT, LEGACY, STREAM, Worker, started};
 use fermata_abi::op::Op;
-use fermata_control::worker::{FromWorker, Pace, ToWorker};
+use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker};
 use fermata_device::{AddressSpace, Driver, Grid, KernelLaunch, PinnedPool};
 
 /// Median seconds of `run`, over rounds of `count`.
@@ -209,6 +209,7 @@ fn checkpoint() {
         store,
         image,
         pace: Pace::Eager,
+        check: LoadCheck::Off,
     });
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let seconds = start.elapsed().as_secs_f64();

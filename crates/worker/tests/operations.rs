@@ -10,7 +10,7 @@ use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREA
 use common::{PATIENCE, load_anew, started, words};
 use fermata_abi::op::{Blob, Extent, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
-use fermata_control::worker::{FailureKind, FromWorker, Pace, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, MemsetNode, NodeKind};
 
 const PINNED: u64 = 0x2000_0000_0000;
@@ -517,6 +517,7 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
         store,
         image,
         pace: Pace::Eager,
+        check: LoadCheck::Off,
     }) {
         FromWorker::Loaded { .. } => {
             assert_eq!(worker.attach().read(device, 8), total.to_le_bytes())

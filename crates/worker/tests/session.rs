@@ -4,7 +4,7 @@ mod common;
 
 use common::{Answer, CONTEXT, FUNCTION, LEGACY, MODULE, Worker, words};
 use fermata_abi::op::{Op, StreamRef};
-use fermata_control::worker::{FailureKind, FromWorker, Pace, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 
 #[test]
 fn saved_data_and_objects_come_back_at_their_addresses() {
@@ -77,6 +77,7 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
         store,
         image,
         pace: Pace::Eager,
+        check: LoadCheck::Off,
     });
     let FromWorker::Loaded { totals: again, .. } = &loaded else {
         panic!("{loaded:?}")

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use common::hold::COPIES;
 use common::place::{Place, keep, keep_until};
 use common::{PATIENCE, Program, Worker};
-use fermata_control::worker::{Failure, FailureKind, FromWorker, Order, Pace, Stand, ToWorker};
+use fermata_control::worker::{
+    Failure, FailureKind, FromWorker, LoadCheck, Order, Pace, Stand, ToWorker,
+};
 use fermata_store::ChunkId;
 use fermata_store::image::ChunkTable;
 
@@ -75,6 +77,7 @@ fn load(worker: &mut Worker, place: &Place, image: &str) {
         store: place.store(),
         image: image.to_owned(),
         pace: Pace::Eager,
+        check: LoadCheck::Off,
     };
     let loaded = worker.ask(request);
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
@@ -177,6 +180,7 @@ fn what_the_device_finds_damaged_is_never_the_programs() {
             store: place.store(),
             image: image.clone(),
             pace,
+            check: LoadCheck::Off,
         });
         match (pace, answer) {
             (Pace::Eager, FromWorker::Failed(failure)) => assert!(damaged(&failure), "{failure:?}"),

@@ -126,6 +126,8 @@ pub enum Restore {
     Concurrent,
     /// When everything is there.
     Eager,
+    /// As soon as its process is there; until everything is, kernels check what they touch.
+    Checked,
 }
 
 impl Restore {
@@ -134,6 +136,7 @@ impl Restore {
         match self {
             Self::Concurrent => &[],
             Self::Eager => &["--eager"],
+            Self::Checked => &["--validate", "ptx"],
         }
     }
 }

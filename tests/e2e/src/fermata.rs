@@ -56,6 +56,20 @@ pub struct Arrival {
     pub stand: String,
     /// Bytes in all.
     pub total: u64,
+    /// Where kernels were caught using data before it was there.
+    #[serde(default)]
+    pub misses: Vec<Miss>,
+}
+
+/// An access to data that was not there.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Miss {
+    /// The kernel.
+    pub kernel: String,
+    /// Where.
+    pub address: u64,
+    /// Number of the buffer there.
+    pub buffer: u64,
 }
 
 #[derive(Deserialize)]

@@ -4,11 +4,12 @@
 #[path = "../../../crates/softgpu/tests/common/hold.rs"]
 mod hold;
 
+use std::cell::Cell;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT, Restore};
 use fermata_e2e::command;
 use fermata_e2e::held::HeldCriu;
 use fermata_e2e::output::Output;
@@ -30,6 +31,32 @@ const STRAYING: Kind = Kind {
     link: "8M",
 };
 const STRAYING_BUFFER: u64 = 4_000_000;
+/// The same with buffers of 2.4 MB, each in a block of its own.
+const CAUGHT: Kind = Kind {
+    program: "overrun",
+    options: &["--size", "600000", "--steps", "120"],
+    link: "64M",
+};
+const CAUGHT_BUFFER: u64 = 2_400_000;
+const BUFFERS: u64 = 7;
+/// Follow pointers that they find in memory: in a device variable, in a table, from node to node.
+const POINTERS: [Kind; 3] = [
+    Kind {
+        program: "hidden",
+        options: &["--steps", "100"],
+        link: "64M",
+    },
+    Kind {
+        program: "ptrtable",
+        options: &["--steps", "100"],
+        link: "64M",
+    },
+    Kind {
+        program: "chain",
+        options: &["--steps", "100"],
+        link: "64M",
+    },
+];
 /// Names what it touches: one buffer of 8 MB, and small ones.
 const TAME: Kind = Kind {
     program: "jacobi",
@@ -158,6 +185,77 @@ fn a_kernel_that_strays_is_caught_rolled_back_and_remembered() -> Result<()> {
         ensure!(seconds > Some(0.0), "no `{what}` in {rows:?}");
     }
     late.close()
+}
+
+/// What follows pointers waits for everything, checked or not; the others are named when they use what is not there.
+#[test]
+fn a_kernel_that_checks_itself_is_named_and_no_other_restore_is_rolled_back() -> Result<()> {
+    let late = Late::new(&CAUGHT)?;
+    late.scene.let_go()?;
+    // It strays to each of the other buffers: one that is missing is enough.
+    let most = BUFFERS - 1;
+    late.hold.only(COPIES, 2 * CAUGHT_BUFFER);
+    let fermata = late.scene.fermata();
+    fermata.restore_as("image", "first", Device::Soft, Restore::Checked)?;
+    let mut buffers = 2;
+    let more = Cell::new(Instant::now());
+    wait_until("it is caught", || {
+        if more.get().elapsed() > Duration::from_secs(5) && buffers < most {
+            buffers += 1;
+            late.hold.up_to(COPIES, buffers * CAUGHT_BUFFER);
+            more.set(Instant::now());
+        }
+        Ok(late.stand("first")? != "coming")
+    })?;
+    late.come();
+    late.check_digest("first")?;
+    ensure!(late.stand("first")? == "rolled-back", "it was not caught");
+    let session = fermata.session("first")?;
+    let arrival = session.arrival.context("arrival")?;
+    let miss = arrival.misses.first().context("it was not named")?;
+    ensure!(miss.kernel.contains("spread"), "{miss:?}");
+    // The first buffer of the program is the one that the launch names.
+    ensure!((2..=BUFFERS).contains(&miss.buffer), "{miss:?}");
+    let told = format!("{:#x}, in buffer {}", miss.address, miss.buffer);
+    let note = session.note.unwrap_or_default();
+    ensure!(
+        note.contains(&told) && note.contains(&miss.kernel),
+        "the user is told {note:?}"
+    );
+    let page = tempfile::NamedTempFile::new()?;
+    let path = page.path().to_str().context("path")?;
+    fermata
+        .call(&["report", "--session", "first", "-o", path])?
+        .success("report")?;
+    let page = fs::read_to_string(path)?;
+    ensure!(page.contains("used too early"), "{page}");
+    for (name, how) in [("second", Restore::Checked), ("third", Restore::Concurrent)] {
+        late.hold.only(COPIES, 0);
+        fermata.restore_as("image", name, Device::Soft, how)?;
+        late.come();
+        late.check_digest(name)?;
+        let stand = late.stand(name)?;
+        ensure!(stand == "complete", "`{name}`: {stand}");
+    }
+    late.close()
+}
+
+/// Kernels that follow pointers wait for everything, whether they check themselves or not.
+#[test]
+fn what_follows_pointers_is_not_rolled_back() -> Result<()> {
+    for kind in &POINTERS {
+        let late = Late::new(kind)?;
+        late.hold.only(COPIES, 0);
+        let fermata = late.scene.fermata();
+        fermata.restore_as("image", "again", Device::Soft, Restore::Checked)?;
+        late.scene.let_go()?;
+        late.come();
+        late.check_digest("again")?;
+        let stand = late.stand("again")?;
+        ensure!(stand == "complete", "`{}`: {stand}", kind.program);
+        late.close()?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fermata_control::user::{self, FromDaemon, Restored, Verb};
+use fermata_control::user::{self, FromDaemon, LoadCheck, Restored, Verb};
 
 use super::Device;
 use crate::daemon::{Daemon, unexpected};
@@ -20,7 +20,8 @@ use crate::{attend, breakdown, place, units};
 Examples:
   fermata restore heat-1                        an image in the folder of images
   fermata restore /data/heat-1 --detach --name again
-  fermata restore heat-1 --copies 2             two sessions at once, detached")]
+  fermata restore heat-1 --copies 2             two sessions at once, detached
+  fermata restore heat-1 --validate ptx         a kernel that uses data too early is named")]
 pub struct Args {
     /// The image: a path, or a name in the folder of images.
     image: PathBuf,
@@ -39,6 +40,10 @@ pub struct Args {
     /// The order of device data that no operation waits for; for measurements.
     #[arg(long, value_enum, default_value_t, hide = true)]
     order: Order,
+    /// Whether kernels check themselves for using data before it is there. Without, such a kernel is caught all the same,
+    /// and the program starts again; with, it is named, and the next restore of the image lets it wait for what it uses.
+    #[arg(long, value_enum, default_value_t)]
+    validate: Validate,
     /// Go on although files that the program had open have changed since.
     #[arg(long)]
     ignore_changed_files: bool,
@@ -72,6 +77,16 @@ impl From<Order> for user::Order {
     }
 }
 
+/// `--validate`.
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Validate {
+    /// They do not.
+    #[default]
+    Off,
+    /// By their PTX, until all data is there.
+    Ptx,
+}
+
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     super::run::check_name(args.name.as_deref())?;
@@ -82,6 +97,10 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         copies: args.copies,
         eager: args.eager,
         order: args.order.into(),
+        check: match args.validate {
+            Validate::Off => LoadCheck::Off,
+            Validate::Ptx => LoadCheck::Ptx,
+        },
         ignore_changed_files: args.ignore_changed_files,
     });
     let signals = attend::catch()?;

@@ -1,12 +1,24 @@
 //! What an executable graph can touch: its nodes' sets, joined once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_abi::op::{Address, Handle};
 use fermata_graph::{Graph, KernelNode, NodeKind};
+use fermata_state::Session;
 
 use super::transfer;
 use super::{AccessSet, Target};
+
+/// The kernels that a launch of `exec` runs, each once.
+pub(crate) fn kernels_of(session: &Session, exec: Handle) -> Vec<Handle> {
+    let mut found = BTreeSet::new();
+    if let Ok(executable) = session.executables.get(exec) {
+        executable.graph.kernels(&mut |node| {
+            found.insert(node.function);
+        });
+    }
+    found.into_iter().collect()
+}
 
 /// Targets of all nodes, each once. `Around` is not checked for live memory yet: that is for each launch.
 #[derive(Debug, Default)]

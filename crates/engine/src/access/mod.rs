@@ -19,6 +19,7 @@ mod transfer;
 
 use fermata_abi::op::{Address, Handle};
 
+pub(crate) use graph::kernels_of;
 pub use places::Places;
 pub use predictor::Predictor;
 

@@ -8,12 +8,10 @@
 //! ```
 //! An executable graph is launched with twins in its kernels' place, and has its own back when the capture is over.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Handle, Launch, StreamRef};
 use fermata_device::{ContextHandle, DriverError};
-use fermata_state::Session;
 
 use super::shared::Shared;
 use super::vouch::Miss;
@@ -177,15 +175,4 @@ fn watches(shared: &Shared, context: ContextHandle) -> bool {
     let mut inner = shared.inner.lock();
     inner.checked_in.insert(context);
     !shared.is_over() && !inner.is_given_up()
-}
-
-/// The kernels that a launch of `exec` runs, each once.
-pub(super) fn kernels_of(session: &Session, exec: Handle) -> Vec<Handle> {
-    let mut found = BTreeSet::new();
-    if let Ok(executable) = session.executables.get(exec) {
-        executable.graph.kernels(&mut |node| {
-            found.insert(node.function);
-        });
-    }
-    found.into_iter().collect()
 }

@@ -21,11 +21,11 @@ use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, DriverError, EventHandle, StreamHandle};
 
 use super::Purpose;
-use super::checker::{Checker, kernels_of};
+use super::checker::Checker;
 use super::map::{ChunkMap, Slot, State, address_of, device_of};
 use super::pool::DevicePool;
 use super::shared::{MarkEvent, Shared};
-use crate::access::{AccessSet, Predictor};
+use crate::access::{AccessSet, Predictor, kernels_of};
 use crate::live::Exposed;
 use crate::{EngineError, Gate, Passage, Site};
 

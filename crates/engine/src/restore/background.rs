@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::checks::{Caught, Checks};
 use super::schedule::{Schedule, Stand};
 use crate::steps::{Step, Steps};
 use crate::{EngineError, Progress};
@@ -53,6 +54,8 @@ pub(super) struct Times {
     pub starved: Spent,
     /// Copies were under way, and no more were to be begun.
     pub copies: Spent,
+    /// Kernels that check themselves were made.
+    pub twins: Spent,
     /// Operations of the program waited for what they touch, and since when one does.
     waits: Mutex<(Duration, Option<Instant>)>,
     /// Bytes that were read, not copied straight out of registered memory.
@@ -86,6 +89,9 @@ impl Times {
         ] {
             steps.spent(name, begun, spent.time(), 0);
         }
+        if !self.twins.time().is_zero() {
+            steps.spent("twins", begun, self.twins.time(), 0);
+        }
         steps.spent("waits", begun, self.waited(), 0);
         let read = self.read.load(Ordering::Relaxed);
         if read > 0 {
@@ -101,6 +107,7 @@ pub struct Background {
     pub(super) total: u64,
     pub(super) begun: Instant,
     pub(super) times: Arc<Times>,
+    pub(super) checks: Arc<Checks>,
 }
 
 /// How far a restore is.
@@ -116,6 +123,8 @@ pub struct Standing {
     pub seconds: f64,
     /// What they were spent on.
     pub steps: Vec<Step>,
+    /// What kernels that check themselves have told of a fault.
+    pub caught: Vec<Caught>,
 }
 
 impl Background {
@@ -125,10 +134,13 @@ impl Background {
         let mut steps = Steps::since(self.begun);
         let done = self.schedule.bytes_done();
         self.times.tell(&mut steps, self.begun, done, time);
+        // The one comes before the other.
+        let stand = self.schedule.stand();
         Standing {
             done,
             total: self.total,
-            stand: self.schedule.stand(),
+            stand,
+            caught: self.checks.caught(),
             seconds: time.as_secs_f64(),
             steps: steps.list(),
         }

@@ -15,6 +15,7 @@ use fermata_state::Session;
 use fermata_store::ChunkId;
 
 use crate::EngineError;
+use crate::access::{AccessSet, Range, Target};
 use crate::protocol::{Piece, Source};
 
 /// The start of the block that holds an allocation of `size` bytes at `address`.
@@ -131,6 +132,51 @@ impl Blocks {
         first.into_iter().chain(further.map(|(_, index)| *index))
     }
 
+    /// Blocks of what an operation touches, each once.
+    pub fn of(&self, set: &AccessSet) -> Vec<usize> {
+        let mut found = Vec::new();
+        for target in set.reads.iter().chain(&set.writes) {
+            match target {
+                Target::Exactly(range) => found.extend(self.within(range.start, range.len)),
+                Target::Around(address) => found.extend(self.containing(*address)),
+                Target::Array(_) => {}
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// All addresses but those of the blocks that are `absent`, by address.
+    pub fn all_but(&self, absent: impl Fn(usize) -> bool) -> Vec<Range> {
+        let (mut ranges, mut start) = (Vec::new(), 0);
+        for (at, index) in self.by_address.iter().filter(|(_, index)| absent(**index)) {
+            ranges.push(Range {
+                start,
+                len: at - start,
+            });
+            start = at + self.blocks[*index].len;
+        }
+        ranges.push(Range {
+            start,
+            len: u64::MAX - start,
+        });
+        ranges.retain(|range| range.len > 0);
+        ranges
+    }
+
+    /// The number of the buffer that has the byte at `address`.
+    pub fn buffer_at(&self, address: u64) -> Option<u64> {
+        let block = &self.blocks[self.containing(address)?];
+        let stored = block.stored.iter().map(|(piece, _)| piece);
+        let mut pieces = stored.chain(&block.zero);
+        let has = |it: &&Piece| {
+            let offset = address.checked_sub(address_of(it));
+            offset.is_some_and(|offset| offset < it.len as u64)
+        };
+        pieces.find(has).map(|piece| piece.buffer)
+    }
+
     /// Takes the pieces of late blocks out of `plan`; `chunks` says which have content.
     ///
     /// # Errors
@@ -193,6 +239,21 @@ mod tests {
         assert_eq!(within(0, u64::MAX), [0, 1, 2]);
         assert!(within(12 * PAGE, 8 * PAGE).is_empty());
         assert_eq!(within(20 * PAGE, 0), [2]);
+    }
+
+    #[test]
+    fn what_is_absent_is_left_out_of_all_addresses() {
+        let blocks = blocks();
+        let range = |start: u64, end: u64| Range {
+            start,
+            len: end - start,
+        };
+        assert_eq!(blocks.all_but(|_| false), [range(0, u64::MAX)]);
+        let rest = range(21 * PAGE, u64::MAX);
+        let all = [range(0, 10 * PAGE), range(12 * PAGE, 20 * PAGE), rest];
+        assert_eq!(blocks.all_but(|_| true), all);
+        let first = [range(0, 10 * PAGE), range(11 * PAGE, u64::MAX)];
+        assert_eq!(blocks.all_but(|index| index == 0), first);
     }
 
     #[test]

@@ -8,25 +8,36 @@
 //!             └─ memory freed ────────────────────────────► dropped if nothing of it is there, else fetched
 //! ```
 //! What a kernel touches without anybody having foreseen it is not mapped: the device faults, and the
-//! session is rolled back (PhoenixOS, section 6; gCROP, section 3.3).
+//! session is rolled back (PhoenixOS, section 6; gCROP, section 3.3). Where launches are checked, kernels are launched so
+//! that they tell which it was, until everything is there.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, Handle, Op};
+use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
+use fermata_device::DriverError;
 
 use super::arrived::Arrived;
 use super::background::Times;
 use super::blocks::Blocks;
+use super::checks::Checks;
+use super::learn::Learn;
 use super::lessons::Lessons;
 use super::schedule::{Schedule, Stand};
-use crate::access::{AccessSet, Predictor, Target};
+use crate::access::{AccessSet, Predictor, Range, kernels_of};
 use crate::{EngineError, Gate, Passage, Site};
+
+/// Between two looks at what kernels have reported.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What an operation needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Needs {
     Nothing,
     Blocks(Vec<usize>),
+    /// These, and that all memory of the image has been made: the launch checks itself, which takes memory.
+    Checked(Vec<usize>),
     /// All memory of the image has been made.
     Room,
     Everything,
@@ -38,6 +49,14 @@ pub(super) struct Late {
     blocks: Arc<Blocks>,
     predictor: Predictor,
     lessons: Arc<Lessons>,
+    checks: Arc<Checks>,
+    /// Functions of which the predictor knows what earlier restores have seen.
+    taught: HashSet<Handle>,
+    /// Everything but what is absent, at this news.
+    allowed: (u64, Vec<Range>),
+    looked: Instant,
+    /// The program has nothing on its devices, since the last operation.
+    rests: bool,
     arrived: Arc<Arrived>,
     times: Arc<Times>,
     news: u64,
@@ -52,6 +71,7 @@ impl Late {
         schedule: Arc<Schedule>,
         blocks: Arc<Blocks>,
         lessons: Arc<Lessons>,
+        checks: Arc<Checks>,
         arrived: Arc<Arrived>,
         times: Arc<Times>,
     ) -> Self {
@@ -60,6 +80,11 @@ impl Late {
             blocks,
             predictor: Predictor::default(),
             lessons,
+            checks,
+            taught: HashSet::new(),
+            allowed: (u64::MAX, Vec::new()),
+            looked: Instant::now(),
+            rests: false,
             arrived,
             times,
             news: u64::MAX,
@@ -81,18 +106,14 @@ impl Late {
         }
     }
 
-    fn blocks_of(&self, set: &AccessSet) -> Vec<usize> {
-        let mut found = Vec::new();
-        for target in set.reads.iter().chain(&set.writes) {
-            match target {
-                Target::Exactly(range) => found.extend(self.blocks.within(range.start, range.len)),
-                Target::Around(address) => found.extend(self.blocks.containing(*address)),
-                Target::Array(_) => {}
-            }
-        }
-        found.sort_unstable();
-        found.dedup();
-        found
+    /// What checks the kernels that were caught in a program that starts again, with everything there; `None` if none
+    /// was.
+    pub fn learner(&self) -> Option<Learn> {
+        let learn = || {
+            let (blocks, lessons) = (Arc::clone(&self.blocks), Arc::clone(&self.lessons));
+            Learn::new(blocks, lessons, Arc::clone(&self.times))
+        };
+        self.lessons.any_strays().then(learn)
     }
 
     fn needs(&mut self, site: &Site, op: &Op<'_>) -> Needs {
@@ -109,12 +130,7 @@ impl Late {
             Op::MemFree { address } | Op::MemFreeAsync { address, .. } => self.freed(*address),
             Op::Launch { launch, .. } => self.kernels(site, op, &[launch.function]),
             Op::GraphLaunch { exec, .. } => {
-                let mut functions = Vec::new();
-                if let Ok(executable) = site.session.executables.get(*exec) {
-                    executable
-                        .graph
-                        .kernels(&mut |node| functions.push(node.function));
-                }
+                let functions = kernels_of(&site.session, *exec);
                 self.kernels(site, op, &functions)
             }
             op => {
@@ -125,7 +141,7 @@ impl Late {
     }
 
     fn touched(&mut self, set: &AccessSet) -> Needs {
-        let blocks = self.blocks_of(set);
+        let blocks = self.blocks.of(set);
         self.lessons
             .used(blocks.iter().map(|it| self.blocks.all()[*it].at));
         if blocks.is_empty() {
@@ -136,8 +152,21 @@ impl Late {
     }
 
     fn kernels(&mut self, site: &Site, op: &Op<'_>, functions: &[Handle]) -> Needs {
+        for function in functions {
+            if let Ok(record) = site.session.functions.get(*function)
+                && self.taught.insert(*function)
+            {
+                for address in self.lessons.strays(&record.name) {
+                    self.predictor.remember(*function, address);
+                }
+            }
+        }
         let set = self.predictor.predict(op, site);
-        let needs = self.touched(&set);
+        let needs = match self.touched(&set) {
+            Needs::Blocks(blocks) if self.checks.are_on() => Needs::Checked(blocks),
+            Needs::Nothing if self.checks.are_on() => Needs::Checked(Vec::new()),
+            needs => needs,
+        };
         let mut wary = false;
         for function in functions {
             let Ok(record) = site.session.functions.get(*function) else {
@@ -193,7 +222,7 @@ impl Late {
             Some(needs) => needs,
             None => {
                 let needs = self.needs(site, op);
-                if let Needs::Blocks(blocks) = &needs
+                if let Needs::Blocks(blocks) | Needs::Checked(blocks) = &needs
                     && !self.schedule.have(blocks)
                 {
                     self.schedule.want(blocks);
@@ -213,14 +242,49 @@ impl Late {
         match needs {
             Needs::Nothing => true,
             Needs::Blocks(blocks) => self.schedule.have(blocks),
+            Needs::Checked(blocks) => self.schedule.all_made() && self.schedule.have(blocks),
             Needs::Room => self.schedule.all_made(),
             Needs::Everything => self.schedule.have_all(),
         }
     }
 }
 
+impl Late {
+    /// Kernels are foreseen to touch what they were seen to touch.
+    fn look(&mut self) {
+        if self.looked.elapsed() < LOOK {
+            return;
+        }
+        self.looked = Instant::now();
+        for found in self.checks.look() {
+            self.predictor.remember(found.function, found.address);
+        }
+    }
+
+    /// Whether a launch now may touch what is absent without anybody having foreseen it.
+    fn is_partial(&self) -> bool {
+        matches!(self.schedule.stand(), Stand::Coming) && !self.schedule.have_all()
+    }
+
+    /// Everything but what is absent now.
+    fn allow(&mut self) {
+        let news = self.schedule.news();
+        if self.allowed.0 != news {
+            let absent = self.schedule.absent();
+            self.allowed = (news, self.blocks.all_but(|index| absent[index]));
+        }
+    }
+}
+
 impl Gate for Late {
     fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError> {
+        let idle = std::mem::replace(&mut self.rests, false);
+        if self.checks.are_on() {
+            self.look();
+            if idle && matches!(self.schedule.stand(), Stand::Complete) {
+                self.checks.release(site, true);
+            }
+        }
         let passage = self.pass(site, op)?;
         let held = passage == Passage::NotYet;
         if held != self.held {
@@ -230,12 +294,49 @@ impl Gate for Late {
         Ok(passage)
     }
 
+    fn launch(
+        &mut self,
+        site: &mut Site,
+        launch: &Launch<'_>,
+        stream: StreamRef,
+    ) -> Result<bool, DriverError> {
+        if !self.checks.are_on() || !self.is_partial() {
+            return Ok(false);
+        }
+        self.allow();
+        self.checks.launch(site, launch, stream, &self.allowed.1)
+    }
+
+    fn launch_graph(
+        &mut self,
+        site: &mut Site,
+        exec: Handle,
+        stream: StreamRef,
+    ) -> Result<bool, DriverError> {
+        if !self.checks.are_on() {
+            return Ok(false);
+        }
+        if !self.is_partial() {
+            self.checks.undress(site, exec);
+            return Ok(false);
+        }
+        self.allow();
+        let kernels = kernels_of(&site.session, exec);
+        let allowed = &self.allowed.1;
+        self.checks
+            .launch_graph(site, (exec, &kernels), stream, allowed)
+    }
+
     fn holds(&self, _: Address) -> bool {
         false
     }
 
+    fn rests(&mut self) {
+        self.rests = true;
+    }
+
     fn finished(&self) -> bool {
-        matches!(self.schedule.stand(), Stand::Complete)
+        self.is_dispensable() && !self.checks.are_on()
     }
 
     fn progress(&self) -> u64 {
@@ -246,11 +347,12 @@ impl Gate for Late {
     }
 
     fn is_dispensable(&self) -> bool {
-        self.finished()
+        matches!(self.schedule.stand(), Stand::Complete)
     }
 
     fn close(&mut self, site: &mut Site) {
         self.adopt(site);
+        self.checks.release(site, false);
         self.schedule.end(Stand::Cancelled);
         self.arrived.hand_over(&mut site.live);
     }
@@ -259,7 +361,7 @@ impl Gate for Late {
         if matches!(self.schedule.stand(), Stand::Complete | Stand::Cancelled) {
             return false;
         }
-        self.lessons.strayed();
+        self.checks.strayed();
         self.schedule.end(Stand::Missed(reason.to_owned()));
         true
     }

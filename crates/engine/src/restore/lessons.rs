@@ -16,6 +16,10 @@ struct Learnt {
     suspects: BTreeSet<String>,
     /// All kernels launched meanwhile.
     launched: BTreeSet<String>,
+    /// Those of which a launch did not check itself.
+    unchecked: BTreeSet<String>,
+    /// Those that were known to stray when the restore began, so that what they need was there.
+    known: BTreeSet<String>,
 }
 
 /// See the module. The gate tells what it sees, whoever notices the end writes it down.
@@ -29,6 +33,7 @@ impl Lessons {
     /// Continues the profile of the image in `image`.
     pub fn new(image: &Path, profile: Profile) -> Self {
         let learnt = Learnt {
+            known: profile.strays.keys().cloned().collect(),
             profile,
             ..Learnt::default()
         };
@@ -55,20 +60,71 @@ impl Lessons {
         if !learnt.launched.contains(kernel) {
             learnt.launched.insert(kernel.to_owned());
         }
-        if !complete && !learnt.suspects.contains(kernel) {
+        // What waits for everything has not touched what was not there.
+        let wary = learnt.profile.wary.iter().any(|it| it == kernel);
+        let open = !complete || learnt.known.contains(kernel);
+        if open && !wary && !learnt.suspects.contains(kernel) {
             learnt.suspects.insert(kernel.to_owned());
         }
-        learnt.profile.wary.iter().any(|it| it == kernel)
+        wary
     }
 
-    /// A kernel has touched what was not there: those that may have done so are remembered, at once.
-    pub fn strayed(&self) {
+    /// A launch of this kernel does not check itself.
+    pub fn unchecked(&self, kernel: &str) {
         let mut learnt = self.learnt.lock();
-        let kernels = match learnt.suspects.is_empty() {
-            true => learnt.launched.clone(),
-            false => learnt.suspects.clone(),
+        if !learnt.unchecked.contains(kernel) {
+            learnt.unchecked.insert(kernel.to_owned());
+        }
+    }
+
+    /// An address in each buffer that this kernel was seen to stray to.
+    pub fn strays(&self, kernel: &str) -> Vec<u64> {
+        let learnt = self.learnt.lock();
+        learnt
+            .profile
+            .strays
+            .get(kernel)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Whether any kernel was seen where it strays to.
+    pub fn any_strays(&self) -> bool {
+        !self.learnt.lock().profile.strays.is_empty()
+    }
+
+    /// A kernel was seen to stray to this address, and no harm was done.
+    pub fn seen(&self, kernel: &str, address: u64) {
+        if self.learnt.lock().profile.stray(kernel, address) {
+            self.keep();
+        }
+    }
+
+    /// A kernel has touched what was not there: one of those that were `caught`, with the address, or if there is none,
+    /// any that may have done so. They are remembered, at once.
+    pub fn strayed(&self, caught: &[(String, u64)]) {
+        let mut learnt = self.learnt.lock();
+        let Learnt {
+            profile,
+            suspects,
+            launched,
+            unchecked,
+            known,
+            ..
+        } = &mut *learnt;
+        for (kernel, address) in caught {
+            match known.contains(kernel) {
+                // It finds ever more.
+                true => profile.beware([kernel.clone()]),
+                false => drop(profile.stray(kernel, *address)),
+            }
+        }
+        let kernels: BTreeSet<String> = match (caught.is_empty(), suspects.is_empty()) {
+            (false, _) => suspects.intersection(unchecked).cloned().collect(),
+            (true, true) => launched.clone(),
+            (true, false) => suspects.clone(),
         };
-        learnt.profile.beware(kernels);
+        profile.beware(kernels);
         drop(learnt);
         self.keep();
     }
@@ -95,14 +151,39 @@ mod tests {
         assert!(!lessons.launched("fill", true));
         assert!(!lessons.launched("gemm", false));
         lessons.used([7, 5, 7].into_iter());
-        lessons.strayed();
+        lessons.strayed(&[]);
         let profile = Profile::load(folder.path());
         assert_eq!(profile.wary, ["gemm"]);
         assert_eq!(profile.order, [7, 5]);
         let again = Lessons::new(folder.path(), profile);
         assert!(again.launched("gemm", false) && !again.launched("fill", true));
-        again.strayed();
-        assert_eq!(Profile::load(folder.path()).wary, ["gemm"]);
+        again.strayed(&[]);
+        // What waited for everything is not it.
+        assert_eq!(Profile::load(folder.path()).wary, ["gemm", "fill"]);
+    }
+
+    #[test]
+    fn a_kernel_that_is_caught_waits_for_what_it_touched_and_the_second_time_for_everything() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let lessons = Lessons::new(folder.path(), Profile::default());
+        for kernel in ["gemm", "sort", "spread"] {
+            lessons.launched(kernel, kernel == "spread");
+        }
+        lessons.unchecked("sort");
+        let caught = [("spread".to_owned(), 0x7000)];
+        lessons.strayed(&caught);
+        // Whoever notices it second says the same.
+        lessons.strayed(&caught);
+        let profile = Profile::load(folder.path());
+        assert_eq!(profile.wary, ["sort"], "it could have done so unseen");
+        let again = Lessons::new(folder.path(), profile);
+        assert!(!again.launched("spread", true));
+        assert_eq!(again.strays("spread"), [0x7000]);
+        again.seen("spread", 0x9000);
+        assert_eq!(again.strays("spread"), [0x7000, 0x9000]);
+        again.strayed(&[("spread".to_owned(), 0xb000)]);
+        let last = Lessons::new(folder.path(), Profile::load(folder.path()));
+        assert!(last.launched("spread", true));
     }
 
     #[test]
@@ -111,7 +192,7 @@ mod tests {
         let lessons = Lessons::new(folder.path(), Profile::default());
         lessons.launched("a", true);
         lessons.launched("b", true);
-        lessons.strayed();
+        lessons.strayed(&[]);
         assert_eq!(Profile::load(folder.path()).wary, ["a", "b"]);
     }
 }

@@ -29,6 +29,7 @@ use parking_lot::Mutex;
 use super::arrived::Arrived;
 use super::background::{Background, Times};
 use super::blocks::{Block, Blocks, address_of};
+use super::checks::Checks;
 use super::lessons::Lessons;
 use super::schedule::{Job, Next, Ready, Run, Schedule, Stand};
 use crate::pipeline::{STEP_LIMIT, help, helpers};
@@ -56,6 +57,7 @@ pub(super) struct Loader {
     pub blocks: Arc<Blocks>,
     pub schedule: Arc<Schedule>,
     pub lessons: Arc<Lessons>,
+    pub checks: Arc<Checks>,
     /// Whether a program runs meanwhile.
     pub behind: bool,
     /// Nothing is registered meanwhile.
@@ -85,7 +87,7 @@ impl Loader {
         let schedule = Arc::clone(&self.schedule);
         let stored = self.blocks.all().iter().flat_map(|it| &it.stored);
         let total = stored.map(|(piece, _)| piece.len as u64).sum();
-        let times = Arc::clone(&self.times);
+        let (times, checks) = (Arc::clone(&self.times), Arc::clone(&self.checks));
         let run = move || {
             let outcome = self.run();
             if outcome.is_ok() {
@@ -106,6 +108,7 @@ impl Loader {
             total,
             begun: Instant::now(),
             times,
+            checks,
         })
     }
 
@@ -160,7 +163,7 @@ impl Loader {
     fn end_on_error(&self, outcome: Result<(), EngineError>) {
         if let Err(error) = outcome {
             if is_fault(&error) {
-                self.lessons.strayed();
+                self.checks.strayed();
             }
             self.schedule.end(Stand::Failed(Arc::new(error)));
         }

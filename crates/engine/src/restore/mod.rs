@@ -13,8 +13,10 @@ mod arrived;
 mod background;
 mod blocks;
 mod check;
+mod checks;
 mod content;
 mod late;
+mod learn;
 mod lessons;
 mod loader;
 mod objects;
@@ -34,12 +36,14 @@ use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
 use arrived::Arrived;
 use background::Times;
 use blocks::Blocks;
+use checks::Checks;
 use late::Late;
 use lessons::Lessons;
 use loader::Loader;
 use schedule::{Flow, Schedule};
 
 pub use background::{Background, Standing};
+pub use checks::Caught;
 pub use order::Order;
 pub use profile::Profile;
 pub use schedule::Stand;
@@ -59,14 +63,17 @@ pub struct Loaded {
     pub site: Site,
     /// What it holds.
     pub summary: Summary,
-    /// Data that is still coming, and the gate that the program must be served behind.
-    pub behind: Option<(Background, Box<dyn Gate>)>,
+    /// Data that is still coming.
+    pub behind: Option<Background>,
+    /// What the program must be served behind.
+    pub gate: Option<Box<dyn Gate>>,
     /// What the time was spent on.
     pub steps: Vec<Step>,
 }
 
 /// Rebuilds the session in `image`, whose content is in `store`, in a process that has served nobody. `made` is
-/// called when its objects are there, and other work on the devices no longer delays the program.
+/// called when its objects are there, and other work on the devices no longer delays the program. With `checks` kernels
+/// check themselves while data comes; in an eager load those do for a while that an earlier one has caught.
 ///
 /// # Errors
 /// [`EngineError`]; the process is then good for nothing but to end.
@@ -74,7 +81,7 @@ pub fn load(
     live: Live,
     store: &Store,
     image: &Path,
-    pace: Pace,
+    (pace, checks): (Pace, bool),
     progress: Progress<'_>,
     made: &mut dyn FnMut(&Live),
 ) -> Result<Loaded, EngineError> {
@@ -100,19 +107,30 @@ pub fn load(
     steps.add("now", from, 0);
     let mut behind = match blocks.is_empty() {
         true => None,
-        false => Some(begin(&mut site, store, image, blocks, pace)?),
+        false => Some(begin(&mut site, store, image, blocks, (pace, checks))?),
     };
+    let mut learner: Option<Box<dyn Gate>> = None;
     if pace == Pace::Eager {
         if let Some((background, _)) = &behind {
             background.schedule.await_all_made();
         }
         made(&site.live);
-        if let Some((background, mut gate)) = behind.take() {
+        if let Some((background, mut late)) = behind.take() {
             background.complete(progress, &mut steps)?;
-            gate.close(&mut site);
+            late.close(&mut site);
+            if let Some(learn) = late.learner().filter(|_| checks) {
+                learner = Some(Box::new(learn));
+            }
             site.live.forget_current();
         }
     }
+    let (behind, gate) = match behind {
+        Some((background, late)) => {
+            let gate: Box<dyn Gate> = Box::new(late);
+            (Some(background), Some(gate))
+        }
+        None => (None, learner),
+    };
     drop(quiet);
     let summary = Summary {
         chunks,
@@ -123,6 +141,7 @@ pub fn load(
         site,
         summary,
         behind,
+        gate,
         steps: steps.list(),
     })
 }
@@ -133,8 +152,8 @@ fn begin(
     store: &Store,
     image: &Path,
     blocks: Blocks,
-    pace: Pace,
-) -> Result<(Background, Box<dyn Gate>), EngineError> {
+    (pace, checks): (Pace, bool),
+) -> Result<(Background, Late), EngineError> {
     let live = &mut site.live;
     live.forget_current();
     live.adopt_staging();
@@ -162,6 +181,12 @@ fn begin(
         bytes,
     ));
     let times = Arc::<Times>::default();
+    let checks = Arc::new(Checks::new(
+        checks && pace != Pace::Eager,
+        Arc::clone(&blocks),
+        Arc::clone(&lessons),
+        Arc::clone(&times),
+    ));
     let loader = Loader {
         driver: Arc::clone(&live.driver),
         contexts,
@@ -177,11 +202,12 @@ fn begin(
         blocks: Arc::clone(&blocks),
         schedule: Arc::clone(&schedule),
         lessons: Arc::clone(&lessons),
+        checks: Arc::clone(&checks),
         behind: pace != Pace::Eager,
         _quiet: live.tier.as_ref().map(|tier| tier.quiet()),
         times: Arc::clone(&times),
     };
     let background = loader.start()?;
-    let gate = Late::new(schedule, blocks, lessons, arrived, times);
-    Ok((background, Box::new(gate)))
+    let late = Late::new(schedule, blocks, lessons, checks, arrived, times);
+    Ok((background, late))
 }

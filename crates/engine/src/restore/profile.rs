@@ -4,16 +4,19 @@
 //! | bytes | what |
 //! | --- | --- |
 //! | 8 | `FERMPROF` |
-//! | 4 | version, 1 |
+//! | 4 | version, 2; 1 ends with the names |
 //! | 4 | number of blocks, n |
 //! | 8 n | their addresses, in the order of first use |
 //! | 4 | number of kernels, k |
 //! | each: 4 + length | length and bytes of the name |
+//! | 4 | number of kernels that were seen where they strayed to, s |
+//! | each: 4 + length, 4 + 8 n | length and bytes of the name, number and addresses of memory |
 //! | 32 | BLAKE3 of everything before |
 //!
 //! All numbers are little-endian. The file is advice: one that is missing or damaged changes nothing but
 //! the order in which data comes, and it is no part of what an image's hashes cover.
 
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,12 +25,14 @@ use std::path::Path;
 use fermata_store::image::PROFILE;
 
 const MAGIC: &[u8; 8] = b"FERMPROF";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HASH: usize = 32;
 /// The longest file that is read.
 const MOST_BYTES: u64 = 64 << 20;
 /// Kernels that are remembered, at most.
 const MOST_KERNELS: usize = 4096;
+/// Addresses that are remembered of a kernel; one that strays further waits for everything.
+const MOST_PLACES: usize = 256;
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,6 +41,9 @@ pub struct Profile {
     pub order: Vec<u64>,
     /// Kernels that have touched memory nobody foresaw; before one of them runs, everything is there.
     pub wary: Vec<String>,
+    /// Kernels that have touched memory nobody foresaw, and an address in each such buffer: before one of them runs,
+    /// these are there.
+    pub strays: BTreeMap<String, Vec<u64>>,
 }
 
 impl Profile {
@@ -90,6 +98,29 @@ impl Profile {
         }
     }
 
+    /// A kernel has touched what is at `address`, which nobody had foreseen. Whether that is news.
+    pub fn stray(&mut self, kernel: &str, address: u64) -> bool {
+        if self.wary.iter().any(|it| it == kernel) {
+            return false;
+        }
+        let known = self.strays.get(kernel);
+        if known.is_some_and(|it| it.contains(&address)) {
+            return false;
+        }
+        let full = match known {
+            Some(places) => places.len() >= MOST_PLACES,
+            None => self.strays.len() >= MOST_KERNELS,
+        };
+        if full {
+            self.strays.remove(kernel);
+            self.beware([kernel.to_owned()]);
+        } else {
+            let places = self.strays.entry(kernel.to_owned()).or_default();
+            places.push(address);
+        }
+        true
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
@@ -99,8 +130,15 @@ impl Profile {
         }
         bytes.extend((self.wary.len() as u32).to_le_bytes());
         for name in &self.wary {
-            bytes.extend((name.len() as u32).to_le_bytes());
-            bytes.extend(name.as_bytes());
+            put_name(&mut bytes, name);
+        }
+        bytes.extend((self.strays.len() as u32).to_le_bytes());
+        for (name, places) in &self.strays {
+            put_name(&mut bytes, name);
+            bytes.extend((places.len() as u32).to_le_bytes());
+            for address in places {
+                bytes.extend(address.to_le_bytes());
+            }
         }
         let hash = blake3::hash(&bytes);
         bytes.extend(hash.as_bytes());
@@ -113,24 +151,46 @@ impl Profile {
             return None;
         }
         let mut rest = body.strip_prefix(MAGIC)?;
-        if number(&mut rest)? != VERSION {
+        let version = number(&mut rest)?;
+        if !(1..=VERSION).contains(&version) {
             return None;
         }
-        let blocks = number(&mut rest)? as usize;
-        let (addresses, mut rest) = rest.split_at_checked(blocks.checked_mul(8)?)?;
-        let order = addresses.as_chunks::<8>().0;
+        let order = addresses(&mut rest)?;
         let mut wary = Vec::new();
         for _ in 0..number(&mut rest)? {
-            let length = number(&mut rest)? as usize;
-            let (name, further) = rest.split_at_checked(length)?;
-            wary.push(String::from_utf8(name.to_vec()).ok()?);
-            rest = further;
+            wary.push(name(&mut rest)?);
         }
-        rest.is_empty().then(|| Self {
-            order: order.iter().map(|it| u64::from_le_bytes(*it)).collect(),
+        let mut strays = BTreeMap::new();
+        let count = if version > 1 { number(&mut rest)? } else { 0 };
+        for _ in 0..count {
+            strays.insert(name(&mut rest)?, addresses(&mut rest)?);
+        }
+        rest.is_empty().then_some(Self {
+            order,
             wary,
+            strays,
         })
     }
+}
+
+fn put_name(bytes: &mut Vec<u8>, name: &str) {
+    bytes.extend((name.len() as u32).to_le_bytes());
+    bytes.extend(name.as_bytes());
+}
+
+fn name(rest: &mut &[u8]) -> Option<String> {
+    let length = number(rest)? as usize;
+    let (name, further) = rest.split_at_checked(length)?;
+    *rest = further;
+    String::from_utf8(name.to_vec()).ok()
+}
+
+fn addresses(rest: &mut &[u8]) -> Option<Vec<u64>> {
+    let count = number(rest)? as usize;
+    let (bytes, further) = rest.split_at_checked(count.checked_mul(8)?)?;
+    *rest = further;
+    let words = bytes.as_chunks::<8>().0;
+    Some(words.iter().map(|it| u64::from_le_bytes(*it)).collect())
 }
 
 fn number(rest: &mut &[u8]) -> Option<u32> {
@@ -147,7 +207,34 @@ mod tests {
         Profile {
             order: vec![0x3000, 0x1000, 0x2000],
             wary: vec!["chase".to_owned()],
+            strays: BTreeMap::from([("spread".to_owned(), vec![0x2000, 0x3004])]),
         }
+    }
+
+    #[test]
+    fn a_profile_of_an_earlier_release_is_read() {
+        let mut bytes = [b"FERMPROF".as_slice(), &1u32.to_le_bytes()].concat();
+        bytes.extend(1u32.to_le_bytes());
+        bytes.extend(0x7000u64.to_le_bytes());
+        bytes.extend(1u32.to_le_bytes());
+        put_name(&mut bytes, "chase");
+        let hash = blake3::hash(&bytes);
+        bytes.extend(hash.as_bytes());
+        let read = Profile::decode(&bytes).expect("it is whole");
+        assert_eq!((read.order, read.wary), (vec![0x7000], some().wary));
+        assert!(read.strays.is_empty());
+    }
+
+    #[test]
+    fn a_kernel_that_strays_everywhere_waits_for_everything() {
+        let mut profile = some();
+        assert!(!profile.stray("chase", 1), "it waits for everything");
+        assert!(profile.stray("wide", 0) && !profile.stray("wide", 0));
+        for address in 1..=MOST_PLACES as u64 {
+            assert!(profile.stray("wide", address));
+        }
+        assert_eq!(profile.wary, ["chase", "wide"]);
+        assert_eq!(profile.strays, some().strays);
     }
 
     #[test]

@@ -445,6 +445,13 @@ impl Schedule {
             .all(|it| matches!(state.slots[*it].stage, Stage::Present | Stage::Dropped))
     }
 
+    /// Which blocks would fault now.
+    pub fn absent(&self) -> Vec<bool> {
+        let state = self.state.lock();
+        let there = |it: &Slot| matches!(it.stage, Stage::Present | Stage::Dropped);
+        state.slots.iter().map(|it| !there(it)).collect()
+    }
+
     /// Whether every block is settled.
     pub fn have_all(&self) -> bool {
         let state = self.state.lock();

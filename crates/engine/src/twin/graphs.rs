@@ -262,6 +262,11 @@ impl Twins {
 }
 
 impl Dressed {
+    /// Whether any of its kernels may be a twin.
+    pub fn is_worn(&self) -> bool {
+        self.worn
+    }
+
     /// The first reason is told.
     fn note(&mut self, why: &str) {
         if self.without.is_empty() {

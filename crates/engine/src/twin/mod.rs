@@ -28,7 +28,7 @@ use crate::access::Range;
 use crate::{HandleMap, Live, Site};
 
 use graphs::Dressed;
-use tables::Tables;
+use tables::{Report, Tables};
 
 /// What twins have found: accesses of a kernel outside the ranges it was launched with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,8 +41,8 @@ pub struct Violation {
     pub address: Address,
     /// The first access: how many bytes.
     pub bytes: u64,
-    /// Accesses outside, one per thread and instruction, until this was reported. Those after the first
-    /// may have been anywhere.
+    /// Accesses outside, one per thread and instruction, until this was reported; 0 if the device was not asked. Those
+    /// after the first may have been anywhere.
     pub count: u64,
 }
 
@@ -246,18 +246,22 @@ impl Twins {
                 continue;
             }
             live.enter(*context)?;
-            for report in tables.take(live)? {
-                let twin = self.twins.get(&report.function);
-                found.push(Violation {
-                    function: report.function,
-                    kernel: twin.map(|twin| twin.kernel.clone()).unwrap_or_default(),
-                    address: report.address,
-                    bytes: report.bytes,
-                    count: report.count,
-                });
-            }
+            let reports = tables.take(live)?;
+            found.extend(reports.into_iter().map(|report| name(&self.twins, report)));
         }
         Ok(found)
+    }
+
+    /// What has been found and not been fetched, as the host sees it; the device is not asked, so this works when it has
+    /// faulted. Counts are 0.
+    pub fn reported(&self) -> Vec<Violation> {
+        let reports = self.tables.values().flat_map(Tables::reported);
+        reports.map(|report| name(&self.twins, report)).collect()
+    }
+
+    /// Whether an executable graph still has twins.
+    pub fn are_worn(&self) -> bool {
+        self.graphs.values().any(Dressed::is_worn)
     }
 
     /// Lets go of twins whose module or context is gone. To be called while no launch of theirs is under
@@ -319,6 +323,18 @@ impl Twin {
         }
         self.attributes.clone_from(wanted);
         Ok(())
+    }
+}
+
+/// A report, with the kernel's name.
+fn name(twins: &HandleMap<Handle, Twin>, report: Report) -> Violation {
+    let twin = twins.get(&report.function);
+    Violation {
+        function: report.function,
+        kernel: twin.map(|twin| twin.kernel.clone()).unwrap_or_default(),
+        address: report.address,
+        bytes: report.bytes,
+        count: report.count,
     }
 }
 

@@ -248,6 +248,20 @@ impl Tables {
         !self.early.is_empty() || self.tables.iter().any(|table| self.word(table.record) != 0)
     }
 
+    /// The reports as they are, without asking the device.
+    pub fn reported(&self) -> impl Iterator<Item = Report> {
+        let tables = self.tables.iter();
+        tables.filter_map(|table| match self.word(table.record) {
+            0 => None,
+            address => Some(Report {
+                function: table.function,
+                address,
+                bytes: self.word(table.record + 1),
+                count: 0,
+            }),
+        })
+    }
+
     /// The reports, taken away so that kernels report again. The context is current.
     pub fn take(&mut self, live: &mut Live) -> Result<Vec<Report>, DriverError> {
         let mut reports = std::mem::take(&mut self.early);

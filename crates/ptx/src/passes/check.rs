@@ -1,11 +1,15 @@
 //! The check before one access, and the function it calls.
+//!
+//! A kernel that may touch memory that is not mapped is ended by the device in the access itself, with its context. So
+//! there whoever is outside reports before that, be it again, and no access follows a report that is still on its way.
 
 use super::PassError;
 use super::guard::Guard;
 use crate::ast::{Function, Instruction, Item, Operand, Statement, Type};
 use crate::parse;
 
-/// Searches the table; `%s` is where addresses that may not be global are told apart.
+/// Searches the table; `%s` is where addresses that may not be global are told apart, `%w` what follows a report, `%l` what
+/// those do that come after the first.
 const SEARCH: &str = "
 (.param .b64 table, .param .b64 address, .param .b32 bytes)
 {
@@ -42,16 +46,26 @@ FOUND:
     @%p1 bra DONE;
 OUTSIDE:
     atom.global.add.u64 %rd11, [%rd3], 1;
-    setp.ne.u64 %p1, %rd11, 0;
-    @%p1 bra DONE;
     ld.global.u64 %rd12, [%rd3+8];
+    setp.ne.u64 %p1, %rd11, 0;
+    @%p1 bra LATER;
+REPORT:
     st.global.u64 [%rd12+8], %rd0;
     membar.sys;
     st.volatile.global.u64 [%rd12], %rd1;
+    %w
+LATER:
+    %l
 DONE:
     ret;
 }
 ";
+
+/// What follows a report that must be there before the access is made.
+const WAIT: &str = "membar.sys; bra DONE;";
+/// Then the first report may not have been made yet: the threads that come later make it too.
+const AGAIN: &str =
+    "ld.volatile.global.u64 %rd11, [%rd12]; setp.eq.u64 %p1, %rd11, 0; @%p1 bra REPORT;";
 
 /// Leaves the function for addresses of other spaces.
 const APART: &str = "isspacep.global %p1, %rd1; @!%p1 bra DONE;";
@@ -59,8 +73,13 @@ const APART: &str = "isspacep.global %p1, %rd1; @!%p1 bra DONE;";
 const HEADER: &str = ".version 6.3\n.target sm_75\n.address_size 64\n";
 
 /// The functions that checks call.
-pub(super) fn functions() -> Vec<Item> {
-    let (plain, generic) = (SEARCH.replace("%s", ""), SEARCH.replace("%s", APART));
+pub(super) fn functions(what: Guard) -> Vec<Item> {
+    let (wait, again) = match what {
+        Guard::Accesses => (WAIT, AGAIN),
+        Guard::Writes | Guard::Reads => ("", ""),
+    };
+    let search = SEARCH.replace("%w", wait).replace("%l", again);
+    let (plain, generic) = (search.replace("%s", ""), search.replace("%s", APART));
     let text =
         format!("{HEADER}.func __fermata_check{plain}\n.func __fermata_check_generic{generic}");
     parse(&text).expect("the checking functions are PTX").items
@@ -128,7 +147,7 @@ const HARMLESS: [&str; 14] = [
 fn effect(i: &Instruction, what: Guard) -> Effect {
     let has = |m: &str| i.modifiers.iter().any(|x| &**x == m);
     let elsewhere = ELSEWHERE.iter().any(|space| has(space));
-    let reads = what == Guard::Reads;
+    let (reads, writes) = (what != Guard::Writes, what != Guard::Reads);
     let access_if = |yes: bool| if yes { Effect::Access(0) } else { Effect::None };
     let unreadable_if = |yes: bool| {
         if yes {
@@ -139,18 +158,18 @@ fn effect(i: &Instruction, what: Guard) -> Effect {
     };
     match &*i.opcode {
         "ld" | "ldu" => access_if(reads && !elsewhere),
-        "st" if !elsewhere && (has("async") || has("bulk")) => unreadable_if(!reads),
-        "st" => access_if(!reads && !elsewhere),
+        "st" if !elsewhere && (has("async") || has("bulk")) => unreadable_if(writes),
+        "st" => access_if(writes && !elsewhere),
         "atom" | "red" if !elsewhere && has("async") => Effect::Unreadable,
         "atom" | "red" => access_if(!elsewhere),
-        "discard" => access_if(!reads),
-        "cp" => copy_effect(i, reads),
+        "discard" => access_if(writes),
+        "cp" => copy_effect(i, what),
         "multimem" | "sured" => Effect::Unreadable,
         "tex" | "tld4" | "suld" => unreadable_if(reads),
-        "sust" => unreadable_if(!reads),
-        "tensormap" => unreadable_if(!reads && !elsewhere),
+        "sust" => unreadable_if(writes),
+        "tensormap" => unreadable_if(writes && !elsewhere),
         "wmma" if has("load") => unreadable_if(reads && !elsewhere),
-        "wmma" if has("store") => unreadable_if(!reads && !elsewhere),
+        "wmma" if has("store") => unreadable_if(writes && !elsewhere),
         opcode if HARMLESS.contains(&opcode) => Effect::None,
         // What is not known and has an address may do anything there.
         _ => unreadable_if(
@@ -163,7 +182,7 @@ fn effect(i: &Instruction, what: Guard) -> Effect {
 
 /// Copies name their destination's space first. Those to shared memory read global memory, the others
 /// write it; sizes of tensor copies are not in the text.
-fn copy_effect(i: &Instruction, reads: bool) -> Effect {
+fn copy_effect(i: &Instruction, what: Guard) -> Effect {
     let has = |m: &str| i.modifiers.iter().any(|x| &**x == m);
     if i.operands.len() < 2 || has("prefetch") {
         return Effect::None;
@@ -171,12 +190,18 @@ fn copy_effect(i: &Instruction, reads: bool) -> Effect {
     let space = |m: &&str| *m == "global" || m.starts_with("shared");
     let mut spaces = i.modifiers.iter().map(|m| &**m).filter(space);
     let (to, from) = (spaces.next(), spaces.next());
-    let touched = if reads { from } else { to } == Some("global");
+    let (to, from) = (to == Some("global"), from == Some("global"));
+    let touched = match what {
+        Guard::Writes => to.then_some(0),
+        Guard::Reads => from.then_some(1),
+        // None has both in global memory.
+        Guard::Accesses => to.then_some(0).or(from.then_some(1)),
+    };
     match touched {
-        _ if has("reduce") && to == Some("global") => Effect::Unreadable,
-        false => Effect::None,
-        true if has("tensor") => Effect::Unreadable,
-        true => Effect::Access(usize::from(reads)),
+        _ if has("reduce") && to => Effect::Unreadable,
+        None => Effect::None,
+        Some(_) if has("tensor") => Effect::Unreadable,
+        Some(nth) => Effect::Access(nth),
     }
 }
 

@@ -29,8 +29,10 @@ pub const TABLE_HEADER_BYTES: u64 = 32;
 pub enum Guard {
     /// Stores, atomics and reductions: for checkpoints.
     Writes,
-    /// Loads and atomics: for restores.
+    /// Loads and atomics: for looking at programs.
     Reads,
+    /// All of these, each reported before it is made, for it may be the kernel's last: for restores.
+    Accesses,
 }
 
 /// The twin of a module, with the kernels that `wanted` picks. Its variables are still its own: see
@@ -49,7 +51,7 @@ pub fn guard(
     }
     let called = |item: &Item| matches!(item, Item::Function(f) if !f.entry && f.body.is_some());
     let called = module.items.iter().any(called);
-    let (mut troubles, mut items) = (Troubles::new(), functions());
+    let (mut troubles, mut items) = (Troubles::new(), functions(what));
     if called {
         items.extend(shared_variable());
     }

@@ -43,6 +43,32 @@ fn loads_are_checked_for_restores() {
 }
 
 #[test]
+fn every_access_is_checked_and_reported_before_it_is_made_where_memory_may_be_absent() {
+    let text = twin(Guard::Accesses);
+    // The loads of restores and the stores of checkpoints; one of them is an atomic.
+    assert_eq!(text.matches("call __fermata_check, ").count(), 3);
+    assert_eq!(text.matches("call __fermata_check_generic, ").count(), 1);
+    assert_eq!(text.matches("membar.sys").count(), 4, "{text}");
+    assert_eq!(twin(Guard::Writes).matches("membar.sys").count(), 2);
+}
+
+#[test]
+fn copies_are_checked_where_they_touch_global_memory() {
+    let copy = |to: &str, from: &str, size| {
+        let text = format!(
+            ".visible .entry k() {{ .reg .b64 %rd<3>; cp.async{to}{from} [%rd1], [%rd2], {size}; ret; }}"
+        );
+        let made = guard(&module(&text), Guard::Accesses, &|_| true).expect("a twin");
+        assert!(made.refused.is_empty(), "{:?}", made.refused);
+        let text = made.module.to_string();
+        ["%rd1", "%rd2"].map(|at| text.contains(&format!("mov.u64 %fermata_a, {at}")))
+    };
+    assert_eq!(copy(".ca.shared", ".global", 16), [false, true]);
+    let out = copy(".bulk.global", ".shared::cta.bulk_group", 64);
+    assert_eq!(out, [true, false]);
+}
+
+#[test]
 fn what_cannot_be_checked_is_refused_by_name_and_the_rest_is_kept() {
     let text = ".visible .entry k(.param .u64 p)
         { .reg .b64 %rd<3>; cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%rd2], 16; ret; }

@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::thread::JoinHandle;
 
-use fermata_control::worker::{self as control, FailureKind, FromWorker, Pace, Restoring};
+use fermata_control::worker::{
+    self as control, FailureKind, FromWorker, LoadCheck, Pace, Restoring,
+};
 use fermata_engine::Live;
 use fermata_engine::restore::{self, Loaded, Order, Stand};
 use fermata_store::Store;
@@ -56,7 +58,7 @@ impl Worker {
         &mut self,
         store: &Path,
         image: &Path,
-        pace: Pace,
+        (pace, check): (Pace, LoadCheck),
         fds: Vec<OwnedFd>,
     ) -> Result<FromWorker, control::Failure> {
         self.idle("Load")?;
@@ -95,7 +97,7 @@ impl Worker {
                     site.live,
                     &store,
                     image,
-                    engine_pace(pace),
+                    (engine_pace(pace), check == LoadCheck::Ptx),
                     &|done, total| report.tell(done, total),
                     &mut |live| beside.begin(live),
                 )
@@ -114,12 +116,10 @@ impl Worker {
             mut site,
             summary,
             behind,
+            gate,
             steps: taken,
         } = loaded.map_err(|error| from_engine(&error))?;
-        if let Some((background, gate)) = behind {
-            self.background = Some(background);
-            self.gate = Some(gate);
-        }
+        (self.background, self.gate) = (behind, gate);
         self.place = place;
         self.beside = beside.thread;
         self.faults = Faults::restored(&site.session.deferred);
@@ -140,6 +140,7 @@ impl Worker {
                 seconds: 0.0,
                 steps: Vec::new(),
                 stand: control::Stand::Complete,
+                misses: Vec::new(),
             });
         };
         let standing = background.standing();
@@ -156,7 +157,17 @@ impl Worker {
             seconds: standing.seconds,
             steps: steps(&standing.steps),
             stand,
+            misses: standing.caught.iter().map(miss).collect(),
         })
+    }
+}
+
+fn miss(caught: &restore::Caught) -> control::Miss {
+    control::Miss {
+        kernel: caught.kernel.clone(),
+        address: caught.address,
+        bytes: caught.bytes,
+        buffer: caught.buffer,
     }
 }
 

@@ -244,9 +244,12 @@ impl Worker {
             ToWorker::Detach => self.detach(),
             ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
             ToWorker::Finish => self.finish(),
-            ToWorker::Load { store, image, pace } => {
-                self.load(Path::new(&store), Path::new(&image), pace, fds)
-            }
+            ToWorker::Load {
+                store,
+                image,
+                pace,
+                check,
+            } => self.load(Path::new(&store), Path::new(&image), (pace, check), fds),
             ToWorker::Restoring => Ok(self.restoring()),
             ToWorker::Prepare {
                 store,

@@ -82,12 +82,10 @@ fn allowed(
     let Some(set) = foreseen else {
         return vec![EVERYTHING];
     };
-    let targets = match what {
-        Guard::Writes => &set.writes,
-        Guard::Reads => &set.reads,
-    };
-    let targets = targets.iter();
-    targets
+    let reads = set.reads.iter().filter(|_| what != Guard::Writes);
+    let writes = set.writes.iter().filter(|_| what != Guard::Reads);
+    reads
+        .chain(writes)
         .filter_map(|target| places.range(&site.session, target))
         .collect()
 }

@@ -18,7 +18,7 @@ use fermata_abi::op::{
     Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
 };
 use fermata_control::Connection;
-use fermata_control::worker::{FromWorker, Pace, ToWorker, Totals};
+use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker, Totals};
 use fermata_wire::{Config, FromProgram, Producer, Side, create, renew};
 
 /// Until a test gives up: whatever it waits for comes, however busy the machine is.
@@ -334,6 +334,7 @@ impl ImageFolder {
             store: self.path("store"),
             image: self.path("image"),
             pace: Pace::Eager,
+            check: LoadCheck::Off,
         })
     }
 }

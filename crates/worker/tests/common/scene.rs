@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Blob, Launch, Op, StreamRef};
-use fermata_control::worker::{FromWorker, Pace, ToWorker, Totals, Validate, Way};
+use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker, Totals, Validate, Way};
 use fermata_graph::{Graph, KernelNode, NodeKind};
 
 use super::hold::COPIES;
@@ -207,7 +207,12 @@ impl Scene {
         let mut worker = Worker::start();
         let (store, image) = (self.path("store"), self.path(image));
         let pace = Pace::Eager;
-        let loaded = worker.ask(ToWorker::Load { store, image, pace });
+        let loaded = worker.ask(ToWorker::Load {
+            store,
+            image,
+            pace,
+            check: LoadCheck::Off,
+        });
         assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
         let program = worker.attach();
         let first = |address: &u64| words(&program.read(*address, 4))[0];

@@ -51,6 +51,14 @@ pub fn of_session(session: &Session, story: &Story) -> String {
         ("program", session.argv.join(" ")),
         ("data", data),
     ];
+    let misses = session.arrival.iter().flat_map(|it| &it.misses);
+    facts.extend(misses.map(|miss| {
+        let text = format!(
+            "`{}`: {} bytes at {:#x}, buffer {}",
+            miss.kernel, miss.bytes, miss.address, miss.buffer
+        );
+        ("used too early", text)
+    }));
     facts.extend(session.note.iter().map(|note| ("note", note.clone())));
     page(&session.name, &sentence, story, ("Session", facts))
 }

@@ -1,0 +1,192 @@
+//! Kernels that check themselves while data is late: each launch goes out as its twin, which may touch everything but
+//! what is absent (PhoenixOS, section 6).
+//!
+//! ```text
+//!  launch ─► twin ─► device ─┬─ nothing absent is touched
+//!                            └─ the first access that is: reported, waited for until the host has it, then made
+//!                                  ├─ it has come meanwhile ─► look: what the kernel touches is foreseen from now on
+//!                                  └─ it is not mapped: the context dies ─► strayed: kernel and address are known
+//! ```
+//! A twin decides nothing: what is not mapped faults whoever reports. Reports lie in host memory that outlives the
+//! context, so they are read when the device answers nothing any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fermata_abi::op::{Address, Handle, Launch, StreamRef};
+use fermata_device::DriverError;
+use parking_lot::Mutex;
+
+use super::background::Times;
+use super::blocks::Blocks;
+use super::lessons::Lessons;
+use crate::Site;
+use crate::access::Range;
+use crate::twin::{Guard, Twins, Violation};
+
+/// How long the thread that launches may take to let another look.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// An access to data that was not there, or not foreseen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caught {
+    /// The kernel's name.
+    pub kernel: String,
+    /// Where.
+    pub address: Address,
+    /// How many bytes.
+    pub bytes: u64,
+    /// Number of the buffer there; 0 if there is none.
+    pub buffer: u64,
+}
+
+/// See the module. The thread that serves the program launches and looks; whoever notices a fault asks what it was.
+pub(super) struct Checks {
+    /// `None` if nothing is checked, or not any more.
+    twins: Mutex<Option<Box<Twins>>>,
+    blocks: Arc<Blocks>,
+    lessons: Arc<Lessons>,
+    times: Arc<Times>,
+    caught: Mutex<Vec<Caught>>,
+}
+
+impl Checks {
+    /// For a restore of these blocks; nothing is checked if not `on`.
+    pub fn new(on: bool, blocks: Arc<Blocks>, lessons: Arc<Lessons>, times: Arc<Times>) -> Self {
+        let twins = on.then(|| Box::new(Twins::new(Guard::Accesses, 1)));
+        Self {
+            twins: Mutex::new(twins),
+            blocks,
+            lessons,
+            times,
+            caught: Mutex::default(),
+        }
+    }
+
+    /// Whether launches are checked.
+    pub fn are_on(&self) -> bool {
+        self.twins.lock().is_some()
+    }
+
+    /// Launches the twin of a kernel; false if the kernel itself is to be launched.
+    pub fn launch(
+        &self,
+        site: &mut Site,
+        launch: &Launch<'_>,
+        stream: StreamRef,
+        allowed: &[Range],
+    ) -> Result<bool, DriverError> {
+        let mut twins = self.twins.lock();
+        let Some(twins) = &mut *twins else {
+            return Ok(false);
+        };
+        self.prepare(twins, site, &[launch.function]);
+        let checked = twins.launch(site, launch, stream, allowed)?;
+        if !checked {
+            self.unchecked(site, &[launch.function]);
+        }
+        Ok(checked)
+    }
+
+    /// Launches an executable graph of these kernels with their twins; false if it is to be launched as it is.
+    pub fn launch_graph(
+        &self,
+        site: &mut Site,
+        (exec, kernels): (Handle, &[Handle]),
+        stream: StreamRef,
+        allowed: &[Range],
+    ) -> Result<bool, DriverError> {
+        let mut twins = self.twins.lock();
+        let Some(twins) = twins.as_mut().filter(|_| !kernels.is_empty()) else {
+            return Ok(false);
+        };
+        self.prepare(twins, site, kernels);
+        if !twins.launch_graph(site, exec, stream, allowed)?.is_empty() {
+            self.unchecked(site, kernels);
+        }
+        Ok(true)
+    }
+
+    /// Gives an executable graph its own kernels back, for launches from now on.
+    pub fn undress(&self, site: &mut Site, exec: Handle) {
+        if let Some(twins) = &mut *self.twins.lock() {
+            twins.undress(site, exec);
+        }
+    }
+
+    /// Makes twins that are missing. A context that cannot be entered fails the launch itself.
+    fn prepare(&self, twins: &mut Twins, site: &mut Site, kernels: &[Handle]) {
+        if !kernels.iter().all(|kernel| twins.knows(*kernel)) {
+            let _ = self.times.twins.on(|| twins.prepare(site));
+        }
+    }
+
+    fn unchecked(&self, site: &Site, kernels: &[Handle]) {
+        for kernel in kernels {
+            if let Ok(record) = site.session.functions.get(*kernel) {
+                self.lessons.unchecked(&record.name);
+            }
+        }
+    }
+
+    /// What was reported so far, of which nobody needs to have come to harm; learnt, and still there for
+    /// [`Self::strayed`].
+    pub fn look(&self) -> Vec<Violation> {
+        let reports = self.twins.lock().as_ref().map(|twins| twins.reported());
+        self.learn(reports.unwrap_or_default())
+    }
+
+    /// What was reported since the last call, where everything is there, so that the device answers; learnt.
+    pub fn take(&self, site: &mut Site) -> Vec<Violation> {
+        let mut twins = self.twins.lock();
+        // Reports that cannot be fetched now come again.
+        let reports = twins.as_mut().map(|twins| twins.violations(&mut site.live));
+        self.learn(reports.and_then(Result::ok).unwrap_or_default())
+    }
+
+    fn learn(&self, found: Vec<Violation>) -> Vec<Violation> {
+        for found in &found {
+            self.lessons.seen(&found.kernel, found.address);
+        }
+        found
+    }
+
+    /// The device has faulted, as it does where data is absent: what is known of that is remembered at once.
+    pub fn strayed(&self) {
+        let mut caught = self.caught.lock();
+        if caught.is_empty() {
+            let twins = self.twins.try_lock_for(PATIENCE);
+            let reports = twins.and_then(|twins| Some(twins.as_ref()?.reported()));
+            let place = |found: Violation| Caught {
+                buffer: self.blocks.buffer_at(found.address).unwrap_or(0),
+                kernel: found.kernel,
+                address: found.address,
+                bytes: found.bytes,
+            };
+            caught.extend(reports.into_iter().flatten().map(place));
+        }
+        let known: Vec<(String, u64)> = caught
+            .iter()
+            .map(|it| (it.kernel.clone(), it.address))
+            .collect();
+        self.lessons.strayed(&known);
+    }
+
+    /// What [`Self::strayed`] has found.
+    pub fn caught(&self) -> Vec<Caught> {
+        self.caught.lock().clone()
+    }
+
+    /// Checks nothing any more, and gives back what that took if the program has nothing on its devices (`idle`). Else
+    /// work under way may use it, and it goes with the process.
+    pub fn release(&self, site: &mut Site, idle: bool) {
+        let Some(mut twins) = self.twins.lock().take() else {
+            return;
+        };
+        twins.undress_all(site);
+        if idle && !twins.are_worn() {
+            // What cannot be given back goes with the process, too.
+            let _ = twins.close(&mut site.live);
+        }
+    }
+}

@@ -228,6 +228,29 @@ fn what_moves_between_ranks_is_not_sent_again() {
     assert_eq!(job.read(&moves), 6);
 }
 
+/// What is still needed of a pack is less than half of it.
+#[test]
+fn a_pack_of_which_little_is_needed_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("s3"));
+    let job = Job::new(dir.path(), &server, 2);
+    let changed = 45 * 16_384;
+    let partly = |_, step| {
+        let mut data = noise(MIB, 1);
+        if step > 1 {
+            data[..changed].copy_from_slice(&noise(changed, 2));
+        }
+        data
+    };
+    job.write(1..2, &partly);
+    job.write(2..3, &partly);
+    assert_eq!(bytes(&server), 2 * MIB);
+    assert_eq!(job.read(&partly), 2);
+    job.write(3..7, &partly);
+    assert_eq!(bytes(&server), MIB);
+    assert_eq!(job.read(&partly), 6);
+}
+
 /// Jobs of different names know nothing of each other's objects.
 #[test]
 fn two_jobs_in_one_bucket_leave_each_other_alone() {

@@ -54,42 +54,29 @@ pub(super) fn pack_name(rank: u32, sequence: u64, number: usize, unique: u64) ->
 pub(super) fn agree(comm: &dyn Comm, mine: Mine<'_>) -> Result<Plan> {
     let own = folder(comm.rank());
     let mut base = common(comm, mine.base)?;
-    let mut plan = Plan::default();
-    let absent = |base: &Option<Base>, chunk: &Wanted| {
-        base.as_ref()
-            .is_none_or(|base| base.find(&chunk.id).is_none())
-    };
-    let lacking = mine.chunks.iter().filter(|c| absent(&base, c));
-    let lacking: Vec<Wanted> = lacking.copied().collect();
-    let mut all = chunks(comm, &lacking)?;
-    if let Some(base) = &mut base {
-        choose(comm, base, &mine.bad, mine.chunks, &all)?;
-    }
-    let mut more = plan.take_over(base.as_ref(), mine.chunks);
-    let before: HashSet<ChunkId> = lacking.iter().map(|c| c.id).collect();
-    more.retain(|chunk| !before.contains(&chunk.id));
-    for (list, more) in all.iter_mut().zip(chunks(comm, &more)?) {
-        list.extend(more);
-    }
+    let all = lacking(comm, &mut base, &mine.bad, mine.chunks)?;
     let there = there(comm, base.as_ref(), &own, &all)?;
-    let lacking: HashMap<ChunkId, Wanted> =
-        lacking.into_iter().chain(more).map(|c| (c.id, c)).collect();
-    for (id, (pack, offset)) in there.iter().filter(|(id, _)| lacking.contains_key(id)) {
-        plan.place(*id, pack, *offset);
+    let mut plan = Plan::default();
+    let mut needed = HashMap::new();
+    for chunk in plan.take_over(base.as_ref(), mine.chunks) {
+        match there.get(&chunk.id) {
+            Some((pack, offset)) => plan.place(chunk.id, pack, *offset),
+            None => drop(needed.insert(chunk.id, chunk)),
+        }
     }
     let held = held(comm, &plan, &own)?;
     let attempts = numbers(comm, mine.unique)?;
     let puts = puts(&all, |id| there.contains_key(id));
     for ((rank, unique), chunks) in (0..).zip(attempts).zip(puts) {
         let name = |number| pack_name(rank, mine.sequence, number, unique);
-        let needed = chunks.iter().filter_map(|c| lacking.get(&c.id)).copied();
+        let own = chunks.iter().filter_map(|c| needed.get(&c.id)).copied();
         if rank == comm.rank() {
-            put(&mut plan, &needed.collect::<Vec<_>>(), name);
+            put(&mut plan, &own.collect::<Vec<_>>(), name);
             continue;
         }
         let (packs, places) = lay(&chunks, name);
         let places = chunks.iter().zip(places);
-        for (chunk, (pack, offset)) in places.filter(|(c, _)| lacking.contains_key(&c.id)) {
+        for (chunk, (pack, offset)) in places.filter(|(c, _)| needed.contains_key(&c.id)) {
             plan.place(chunk.id, &packs[pack], offset);
         }
     }
@@ -97,6 +84,29 @@ pub(super) fn agree(comm: &dyn Comm, mine: Mine<'_>) -> Result<Plan> {
         plan.hold(pack);
     }
     Ok(plan)
+}
+
+/// What every rank lacks, by rank, without those packs of the base that are not worth it.
+fn lacking(
+    comm: &dyn Comm,
+    base: &mut Option<Base>,
+    bad: &HashSet<String>,
+    own: &[Wanted],
+) -> Result<Vec<Vec<Wanted>>> {
+    let has = |base: &Option<Base>, chunk: &Wanted| {
+        let found = base.as_ref().and_then(|base| base.find(&chunk.id));
+        found.is_some()
+    };
+    let (had, absent): (Vec<Wanted>, _) = own.iter().partition(|chunk| has(base, chunk));
+    let mut all = chunks(comm, &absent)?;
+    if let Some(base) = base {
+        choose(comm, base, bad, own, &all)?;
+    }
+    let more: Vec<Wanted> = had.into_iter().filter(|c| !has(base, c)).collect();
+    for (list, more) in all.iter_mut().zip(chunks(comm, &more)?) {
+        list.extend(more);
+    }
+    Ok(all)
 }
 
 /// The parts of a checkpoint, if all ranks have theirs and all are of one run.

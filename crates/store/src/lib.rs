@@ -9,6 +9,8 @@
 //! never changes a file that it has published, but to what it was (`Store::mend`).
 #![forbid(unsafe_code)]
 
+mod cache;
+mod copies;
 mod direct;
 mod error;
 mod format;
@@ -28,6 +30,8 @@ mod store;
 mod sync;
 mod writer;
 
+pub use cache::{Kept, PackCache, copied_packs};
+pub use copies::Taken;
 pub use direct::{AlignedBuf, BLOCK};
 pub use error::{Result, StoreError};
 pub use format::{IndexFile, IndexRecord, PackHeader, PackId};

@@ -1,11 +1,16 @@
 //! Stores that lie in memory (tmpfs, ramfs, hugetlbfs), whose packs can be mapped and used as they are.
 
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::format::PackId;
+use crate::image::ChunkTable;
+use crate::index::Pack;
 use crate::pack::FileKey;
-use crate::{Result, Store, StoreError, index};
+use crate::{ChunkId, Result, Store, StoreError, index};
 
 const FILE_SYSTEMS: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 
@@ -37,7 +42,43 @@ pub fn is_memory(folder: &Path) -> bool {
         .is_some_and(|s| FILE_SYSTEMS.contains(&s.f_type))
 }
 
+/// The pack at `path`, if it is there.
+pub(crate) fn pack_file(id: PackId, path: PathBuf, ready: bool) -> Option<PackFile> {
+    let stat = rustix::fs::stat(&path).ok()?;
+    Some(PackFile {
+        id,
+        key: FileKey::of(&stat),
+        bytes: u64::try_from(stat.st_size).unwrap_or(0),
+        path,
+        ready,
+    })
+}
+
 impl Store {
+    /// The packs that hold the chunks of a table, those first of which most is needed for their length. Chunks that
+    /// are missing, and packs that are not whole, are skipped.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn packs_of(&self, table: &ChunkTable) -> Result<Vec<PackFile>> {
+        let index = self.refresh()?;
+        let mut needed: HashMap<PackId, (u64, &Arc<Pack>)> = HashMap::new();
+        let ids: HashSet<ChunkId> = table.records().iter().map(|it| it.id).collect();
+        for at in ids.iter().filter_map(|id| index.chunks.get(id)) {
+            let known = needed.entry(at.pack.id).or_insert((0, &at.pack));
+            known.0 += u64::from(at.length);
+        }
+        let mut packs: Vec<_> = needed.into_values().collect();
+        // In thousandths; by name where that is the same.
+        let share = |needed: u64, pack: &Pack| needed.saturating_mul(1000) / pack.bytes.max(1);
+        packs.sort_by_key(|(needed, pack)| (Reverse(share(*needed, pack)), pack.id));
+        let whole = |(_, pack): (u64, &Arc<Pack>)| {
+            let file = pack_file(pack.id, pack.path.clone(), false);
+            file.filter(|it| it.bytes == pack.bytes)
+        };
+        Ok(packs.into_iter().filter_map(whole).collect())
+    }
+
     /// All packs, the ready ones first.
     ///
     /// # Errors
@@ -54,18 +95,7 @@ impl Store {
                 other => other?,
             };
             for id in ids {
-                let path = index::pack_path(&folder, id);
-                let Ok(stat) = rustix::fs::stat(&path) else {
-                    continue;
-                };
-                let bytes = u64::try_from(stat.st_size).unwrap_or(0);
-                files.push(PackFile {
-                    id,
-                    path,
-                    key: FileKey::of(&stat),
-                    bytes,
-                    ready,
-                });
+                files.extend(pack_file(id, index::pack_path(&folder, id), ready));
             }
         }
         Ok(files)

@@ -7,17 +7,23 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::copies::{Copies, Taken};
 use crate::direct::{self, BLOCK, blocks};
 use crate::format::PackHeader;
 use crate::index::{Index, Location, Pack};
 use crate::lock::Guard;
 use crate::pack::FileKey;
-use crate::{ChunkId, Result, Store, StoreError};
+use crate::{ChunkId, Result, Store, StoreError, memory};
 
 /// Reads chunks; see [`Store::reader`]. All methods may be called from several threads.
 pub struct ChunkReader {
     store: Store,
     index: Mutex<Arc<Index>>,
+    /// Copies of packs, to be read instead of them.
+    copies: Option<Copies>,
+    taken: Arc<Taken>,
+    /// Whether the store is in memory itself.
+    in_memory: bool,
     _lock: Option<Guard>,
 }
 
@@ -30,23 +36,56 @@ pub struct Located {
     pub offset: u64,
     /// Bytes.
     pub length: u32,
+    /// Whether that file is a copy of the pack.
+    pub copied: bool,
 }
 
 impl ChunkReader {
     pub(crate) fn new(store: Store, index: Arc<Index>, lock: Guard) -> Self {
         Self {
-            store,
-            index: Mutex::new(index),
             _lock: Some(lock),
+            ..Self::under_lock(store, index)
         }
     }
 
     /// For a caller that holds the exclusive lock.
     pub(crate) fn under_lock(store: Store, index: Arc<Index>) -> Self {
         Self {
+            in_memory: memory::is_memory(store.dir()),
             store,
             index: Mutex::new(index),
+            copies: None,
+            taken: Arc::default(),
             _lock: None,
+        }
+    }
+
+    /// The same reader, which takes what it can from the copies of packs that are in `folder` (see
+    /// [`crate::PackCache`]), if it is this user's own. [`Self::verify`] and [`Self::check_packs`] look at the packs
+    /// all the same.
+    pub fn with_copies(mut self, folder: &Path) -> Self {
+        self.copies = Copies::of(folder);
+        self
+    }
+
+    /// Where bytes have come from so far, and will.
+    pub fn taken(&self) -> Arc<Taken> {
+        Arc::clone(&self.taken)
+    }
+
+    /// Whether a chunk can be had without a disk.
+    pub fn is_near(&self, id: &ChunkId) -> bool {
+        let copied = |copies: &Copies| {
+            let at = self.find(id).ok();
+            at.is_some_and(|at| copies.of_pack(&at.pack).is_some())
+        };
+        self.in_memory || self.copies.as_ref().is_some_and(copied)
+    }
+
+    /// Notes that a located chunk's bytes have been taken where they lie.
+    pub fn took(&self, at: &Located) {
+        if at.copied {
+            self.taken.note(true, u64::from(at.length));
         }
     }
 
@@ -66,36 +105,62 @@ impl ChunkReader {
     /// `MissingChunk`, `Misuse` for a buffer of another length, `DamagedChunk` when the pack is cut.
     pub fn read(&self, id: &ChunkId, into: &mut [u8]) -> Result<()> {
         let at = self.find(id)?;
-        if into.len() != at.length as usize {
-            let what = format!("`{id}` has {} bytes, the buffer {}", at.length, into.len());
-            return Err(StoreError::Misuse {
-                op: "read a chunk",
-                what,
-            });
+        check_buffer(id, &at, into)?;
+        if self.read_copy(&at, into) {
+            self.taken.note(true, into.len() as u64);
+            return Ok(());
         }
-        let whole = if direct::is_aligned(into) {
-            into.len() / BLOCK * BLOCK
-        } else {
-            0
-        };
-        let (front, rest) = into.split_at_mut(whole);
-        let short = read_at(&at, front, at.offset, true)?
-            || read_at(&at, rest, at.offset + whole as u64, false)?;
-        if short {
-            Err(damaged(id, &at, "its pack has been cut"))
-        } else {
-            Ok(())
-        }
+        self.read_pack(id, &at, into)
     }
 
-    /// As [`Self::read`], and checks that the bytes have the chunk's hash.
+    /// As [`Self::read`], and checks that the bytes have the chunk's hash. A copy whose bytes have not is removed,
+    /// and the pack is read.
     ///
     /// # Errors
     /// As [`Self::read`], and `DamagedChunk` when the hash is another.
     pub fn read_verified(&self, id: &ChunkId, into: &mut [u8]) -> Result<()> {
-        self.read(id, into)?;
-        if ChunkId::of(into) != *id {
-            return Err(damaged(id, &self.find(id)?, "its bytes have another hash"));
+        let at = self.find(id)?;
+        check_buffer(id, &at, into)?;
+        if self.read_copy(&at, into) {
+            if ChunkId::of(into) == *id {
+                self.taken.note(true, into.len() as u64);
+                return Ok(());
+            }
+            if let Some(copies) = &self.copies {
+                copies.discard(at.pack.id);
+            }
+        }
+        self.read_pack(id, &at, into)?;
+        match ChunkId::of(into) == *id {
+            true => Ok(()),
+            false => Err(damaged(id, &at, "its bytes have another hash")),
+        }
+    }
+
+    /// Reads from the copy of the chunk's pack; false if there is none, or it cannot be read.
+    fn read_copy(&self, at: &Location, into: &mut [u8]) -> bool {
+        let copies = self.copies.as_ref();
+        let copy = copies.and_then(|copies| copies.of_pack(&at.pack));
+        copy.is_some_and(|copy| {
+            direct::read_full(&copy.file, into, at.offset).is_ok_and(|got| got == into.len())
+        })
+    }
+
+    fn read_pack(&self, id: &ChunkId, at: &Location, into: &mut [u8]) -> Result<()> {
+        let bytes = into.len();
+        let whole = if direct::is_aligned(into) {
+            bytes / BLOCK * BLOCK
+        } else {
+            0
+        };
+        let (front, rest) = into.split_at_mut(whole);
+        let short = read_at(at, front, at.offset, true)?
+            || read_at(at, rest, at.offset + whole as u64, false)?;
+        if short {
+            return Err(damaged(id, at, "its pack has been cut"));
+        }
+        if !self.in_memory {
+            self.taken.note(false, bytes as u64);
         }
         Ok(())
     }
@@ -132,6 +197,15 @@ impl ChunkReader {
     /// `MissingChunk`, or `DamagedChunk` when the pack is cut.
     pub fn locate(&self, id: &ChunkId) -> Result<Located> {
         let at = self.find(id)?;
+        let copies = self.copies.as_ref();
+        if let Some(copy) = copies.and_then(|copies| copies.of_pack(&at.pack)) {
+            return Ok(Located {
+                key: copy.key,
+                offset: at.offset,
+                length: at.length,
+                copied: true,
+            });
+        }
         let file = at.pack.file(false)?;
         let stat =
             rustix::fs::fstat(&*file).map_err(|e| StoreError::io("stat", &at.pack.path, 0, e))?;
@@ -142,6 +216,7 @@ impl ChunkReader {
             key: FileKey::of(&stat),
             offset: at.offset,
             length: at.length,
+            copied: false,
         })
     }
 
@@ -190,6 +265,17 @@ impl ChunkReader {
             store: self.store.dir().into(),
         })
     }
+}
+
+fn check_buffer(id: &ChunkId, at: &Location, into: &[u8]) -> Result<()> {
+    if into.len() == at.length as usize {
+        return Ok(());
+    }
+    let what = format!("`{id}` has {} bytes, the buffer {}", at.length, into.len());
+    Err(StoreError::Misuse {
+        op: "read a chunk",
+        what,
+    })
 }
 
 fn check_pack(pack: &Arc<Pack>) -> Result<()> {

@@ -81,6 +81,11 @@ pub enum Verb {
     Checkpoint(Checkpoint),
     /// Start sessions from an image [`FromDaemon::Restored`].
     Restore(Restore),
+    /// Keep an image of a disk in memory [`FromDaemon::Warmed`].
+    Warm {
+        /// As [`Checkpoint::output`].
+        image: Text,
+    },
     /// What this host, or one session, can and cannot do [`FromDaemon::Report`].
     Doctor {
         /// A session; none for the host.
@@ -229,6 +234,8 @@ pub enum FromDaemon {
     Checkpointed(Checkpointed),
     /// Sessions were started from an image.
     Restored(Restored),
+    /// An image is kept in memory.
+    Warmed(Warmed),
     /// Checks.
     Report(Vec<Check>),
     /// The daemon.
@@ -400,6 +407,21 @@ pub struct Restored {
     pub notes: Vec<String>,
 }
 
+/// How much of an image is in the cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warmed {
+    /// The image's folder.
+    pub image: PathBuf,
+    /// Whether its store is in memory itself, and nothing of it is copied.
+    pub in_memory: bool,
+    /// Bytes of the packs that hold its data.
+    pub bytes: u64,
+    /// Of these, bytes of packs in the cache.
+    pub cached: u64,
+    /// The cache itself.
+    pub cache: Cache,
+}
+
 /// Outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -450,6 +472,24 @@ pub struct Status {
     /// least ready. None while no worker can tell.
     #[serde(default)]
     pub memory_tier: Option<crate::worker::Tier>,
+    /// The cache of images that lie on a disk, if one is kept.
+    #[serde(default)]
+    pub cache: Option<Cache>,
+}
+
+/// The cache of images that lie on a disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    /// Where it is.
+    pub folder: PathBuf,
+    /// Packs it holds.
+    pub packs: usize,
+    /// Their bytes.
+    pub used: u64,
+    /// The most bytes it may hold.
+    pub limit: u64,
+    /// Why the last image could not be kept; else empty.
+    pub trouble: String,
 }
 
 #[cfg(test)]

@@ -54,11 +54,14 @@ pub enum ToWorker {
     },
     /// Make ready beside, while no program is there, what the first checkpoint needs.
     Warm,
-    /// Keep the packs of a store in memory mapped and registered, behind everything else. Asked again it
-    /// only answers.
+    /// Keep the packs of a store in memory, and copies of packs of other stores, mapped and registered, behind
+    /// everything else; loads take what they can from the copies. Asked again it only answers.
     Keep {
-        /// The chunk store's folder.
+        /// The chunk store's folder; empty if it is on a disk.
         store: String,
+        /// The folder of copies; empty if there is none.
+        #[serde(default)]
+        copies: String,
         /// The most bytes that may be registered.
         limit: u64,
     },

@@ -92,9 +92,11 @@ pub(crate) fn begin(session: &Session, worker: &Arc<Worker>, seconds: f64) -> Re
 pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
     let worker = session.lock().behind.as_ref().map(|it| it.worker.clone());
     let Some(worker) = worker else {
+        used(source);
         return;
     };
     let (source, followed) = (Arc::clone(source), Arc::clone(session));
+    let busy = source.daemon.cache.as_ref().map(|cache| cache.busy());
     let work = move || {
         let watched = watch(&followed, &worker);
         let pool = &source.daemon.pool;
@@ -104,6 +106,8 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
             roll_back(&source, &followed, &reason);
             refill();
         }
+        drop(busy);
+        used(&source);
     };
     let spawned = std::thread::Builder::new()
         .name("restore-watch".into())
@@ -111,6 +115,13 @@ pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
     if spawned.is_err() {
         // Unwatched it is only reported as coming for ever; the worker goes on.
         session.lock().note = Some("its restore is not looked after: no thread".into());
+    }
+}
+
+/// What an image's next restore needs is kept in memory from now on, where that is asked for.
+fn used(source: &Source) {
+    if let Some(cache) = &source.daemon.cache {
+        cache.used(source.image.dir());
     }
 }
 
@@ -209,6 +220,7 @@ fn end(process: &ProcessId) {
 
 fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
     let log = &source.daemon.log;
+    let _busy = source.daemon.cache.as_ref().map(|cache| cache.busy());
     let how = How {
         lazy: false,
         pace: Pace::Eager,

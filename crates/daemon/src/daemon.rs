@@ -14,6 +14,7 @@ use fermata_store::image::{check_name, unix_now};
 use parking_lot::Mutex;
 
 use crate::behind;
+use crate::cache::ImageCache;
 use crate::criu::Criu;
 use crate::driver::Driver;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
@@ -40,6 +41,8 @@ pub struct Daemon {
     pub pool: Arc<Pool>,
     /// Memory kept ready, if images are kept in memory.
     pub tier: Option<Arc<MemoryTier>>,
+    /// Packs of images on a disk, kept in memory, if that is asked for.
+    pub cache: Option<Arc<ImageCache>>,
     /// Its log.
     pub log: Arc<Log>,
     /// Its own executable, for helper processes.
@@ -53,7 +56,8 @@ pub struct Daemon {
 impl Daemon {
     /// A daemon in existing folders, without sessions.
     pub fn new(paths: Paths, executable: PathBuf, log: Arc<Log>) -> Arc<Self> {
-        let tier = MemoryTier::from_env(&paths, &log);
+        let cache = ImageCache::from_env(&paths, &log);
+        let tier = MemoryTier::from_env(&paths, cache.as_deref(), &log);
         let workers_log = paths.runtime.join("workers.log");
         let pool = Pool::new(&paths.home, workers_log, log.clone(), tier.clone());
         if let Some(tier) = &tier {
@@ -63,6 +67,7 @@ impl Daemon {
             paths,
             pool,
             tier,
+            cache,
             log,
             executable,
             sessions: Mutex::default(),
@@ -329,6 +334,7 @@ impl Daemon {
             running: u32::try_from(running).unwrap_or(u32::MAX),
             spare_workers: self.pool.waiting(),
             memory_tier: self.memory_tier(),
+            cache: self.cache.as_ref().map(|cache| cache.status()),
         }
     }
 
@@ -343,6 +349,9 @@ impl Daemon {
 
     /// Ends all sessions and waiting workers.
     pub fn close(&self) {
+        if let Some(cache) = &self.cache {
+            cache.close();
+        }
         self.pool.close();
         let live: Vec<_> = self.sessions().into_iter().filter(|s| s.live()).collect();
         for session in &live {

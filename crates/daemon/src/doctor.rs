@@ -4,6 +4,7 @@ use std::path::Path;
 
 use fermata_control::user::{Check, CheckState, DeviceChoice};
 
+use crate::cache;
 use crate::daemon::{Daemon, check_running};
 use crate::driver::Driver;
 use crate::failure::Failure;
@@ -48,6 +49,7 @@ pub fn host(daemon: &Daemon) -> Vec<Check> {
         privileges(daemon),
         lazy_pages(),
         space(daemon),
+        cache::check(daemon.cache.as_deref()),
     ]
 }
 

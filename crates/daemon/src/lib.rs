@@ -13,6 +13,7 @@
 mod agent;
 mod attach;
 mod behind;
+mod cache;
 mod checkpoint;
 pub mod criu;
 mod criu_core;
@@ -41,6 +42,7 @@ mod returning;
 mod run;
 mod server;
 mod session;
+mod setting;
 mod sys;
 mod tier;
 mod wake;

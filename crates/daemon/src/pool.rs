@@ -146,7 +146,7 @@ impl Pool {
     /// What its first checkpoint needs is made while it waits; the memory tier brings that along.
     fn warm(&self, worker: &Worker) {
         worker.make_ring();
-        if self.tier.is_some() {
+        if self.tier.as_ref().is_some_and(|tier| tier.brings_staging()) {
             return;
         }
         let warm = worker.request(&ToWorker::Warm, &[], STEP_TIME, &mut |_, _| {});

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_control::user::{FromDaemon, Progress, Request, Verb};
+use fermata_control::user::{FromDaemon, Progress, Request, Text, Verb};
 use fermata_control::worker::FailureKind;
 use fermata_control::{Connection, PROTOCOL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +15,7 @@ use crate::checkpoint::checkpoint;
 use crate::daemon::Daemon;
 use crate::doctor;
 use crate::failure::{Hint, Result, fail, next_step};
-use crate::restore::restore;
+use crate::restore::{resolve, restore};
 use crate::run::run;
 use crate::session::Session;
 
@@ -115,6 +115,9 @@ fn answer(
         Verb::Restore(request) => {
             restore(daemon, &request, &mut progress).map(FromDaemon::Restored)
         }
+        Verb::Warm { image } => warm(daemon, &image, &mut |done, total| {
+            progress("cache", done, total);
+        }),
         Verb::Doctor { name: None } => Ok(FromDaemon::Report(doctor::host(daemon))),
         Verb::Doctor { name: Some(name) } => Ok(FromDaemon::Report(doctor::session(
             daemon,
@@ -123,6 +126,15 @@ fn answer(
         Verb::Status => Ok(FromDaemon::Status(daemon.status())),
         Verb::Shutdown { force } => shutdown(daemon, force),
     }
+}
+
+fn warm(daemon: &Daemon, image: &Text, report: &mut dyn FnMut(u64, u64)) -> Result<FromDaemon> {
+    let path = resolve(daemon, image)?;
+    let cache = daemon.cache.as_ref().ok_or_else(|| {
+        fail(FailureKind::User, "the daemon keeps no cache")
+            .hint("start it with `FERMATA_CACHE=16G` in its environment")
+    })?;
+    cache.warm(&path, report).map(FromDaemon::Warmed)
 }
 
 /// Tells a user how far a request is. The program may stand still meanwhile: a tool that does not read, because it

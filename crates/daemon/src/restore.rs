@@ -57,6 +57,7 @@ pub fn restore(
     report: &mut Report<'_>,
 ) -> Result<Restored> {
     let begun = Instant::now();
+    let _busy = daemon.cache.as_ref().map(|cache| cache.busy());
     let source = Arc::new(Source::open(daemon, request)?);
     if request.copies == 0 || request.copies > MOST_COPIES {
         let message = format!("the number of copies must be 1 to {MOST_COPIES}");
@@ -131,7 +132,7 @@ pub(crate) struct How {
 /// What is restored, checked.
 pub(crate) struct Source {
     pub daemon: Arc<Daemon>,
-    image: Image,
+    pub image: Image,
     /// Until all data is there the program may have to start again from it.
     _held: Held,
     pub record: Record,
@@ -521,7 +522,7 @@ fn explain(failure: Failure) -> Failure {
 }
 
 /// The folder of the image that the user means.
-fn resolve(daemon: &Daemon, text: &Text) -> Result<PathBuf> {
+pub(crate) fn resolve(daemon: &Daemon, text: &Text) -> Result<PathBuf> {
     let path = text.to_path();
     if let Some(name) = path.file_name() {
         // Not what is being written, or removed.

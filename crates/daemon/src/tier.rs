@@ -4,7 +4,8 @@
 //!  FERMATA_MEMORY_TIER bytes of packs made ready, touched ── at the start and after each checkpoint
 //!  every new worker ── Keep ──► maps and registers them, and packs of images, up to the limit
 //! ```
-//! There is a tier only where images are kept in memory: what goes to a disk takes no memory of the host.
+//! Packs are made ready only where images are kept in memory: what goes to a disk takes no memory of the host. Of images on
+//! a disk, workers register the copies that the cache has (`cache`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,8 +16,10 @@ use fermata_control::worker::{FromWorker, Tier, TierState, ToWorker};
 use fermata_store::Store;
 use parking_lot::Mutex;
 
+use crate::cache::ImageCache;
 use crate::failure::{Result, from_store};
 use crate::log::Log;
+use crate::setting;
 use crate::worker::{Pending, Worker, unexpected};
 
 /// How long a worker may take to say how its tier is.
@@ -27,7 +30,10 @@ const RETRY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(8)
 /// See the module.
 pub struct MemoryTier {
     images: PathBuf,
-    store: PathBuf,
+    /// The store, if it is in memory.
+    store: Option<PathBuf>,
+    /// Where the cache keeps copies of packs that are on a disk.
+    copies: Option<PathBuf>,
     ready: u64,
     limit: u64,
     filling: Mutex<Filling>,
@@ -45,34 +51,43 @@ struct Filling {
 }
 
 impl MemoryTier {
-    /// The tier that the environment asks for; none if images are not kept in memory, or its limit is 0.
-    pub fn from_env(paths: &Paths, log: &Arc<Log>) -> Option<Arc<Self>> {
-        let number = |name: &str| {
-            let text = std::env::var(name).ok()?;
-            let bytes = bytes_of(&text);
-            if bytes.is_none() {
-                log.line(&format!("`{name}={text}` is no size, like 16G"));
-            }
-            bytes
-        };
-        let ready = number("FERMATA_MEMORY_TIER").unwrap_or(0);
-        let limit = number("FERMATA_MEMORY_TIER_LIMIT").unwrap_or_else(|| default_limit(ready));
-        if !fermata_store::is_memory(&paths.images) {
-            if ready > 0 {
-                log.line("no memory tier is kept: images are on a disk");
-            }
-            return None;
+    /// The tier that the environment asks for; none if there is neither a cache, nor images in memory and a limit
+    /// above 0.
+    pub fn from_env(
+        paths: &Paths,
+        cache: Option<&ImageCache>,
+        log: &Arc<Log>,
+    ) -> Option<Arc<Self>> {
+        let ready = setting::bytes("FERMATA_MEMORY_TIER", log).unwrap_or(0);
+        let limit = setting::bytes("FERMATA_MEMORY_TIER_LIMIT", log);
+        let in_memory = fermata_store::is_memory(&paths.images);
+        if !in_memory && ready > 0 {
+            log.line("no memory is kept ready: images are on a disk");
         }
-        (limit > 0).then(|| {
+        let ready = if in_memory { ready } else { 0 };
+        let cached = cache.map_or(0, ImageCache::limit);
+        let limit = limit.unwrap_or_else(|| match in_memory {
+            true => default_limit(ready).max(cached),
+            false => cached,
+        });
+        // A worker that registers nothing still reads from the cache.
+        let wanted = cache.is_some() || in_memory && limit > 0;
+        wanted.then(|| {
             Arc::new(Self {
                 images: paths.images.clone(),
-                store: paths.store(),
+                store: in_memory.then(|| paths.store()),
+                copies: cache.map(|cache| cache.folder().to_owned()),
                 ready,
                 limit,
                 filling: Mutex::default(),
                 log: Arc::clone(log),
             })
         })
+    }
+
+    /// Whether workers make staging buffers with it.
+    pub fn brings_staging(&self) -> bool {
+        self.store.is_some()
     }
 
     /// Tells a worker; the answer is how the worker's tier is.
@@ -102,15 +117,22 @@ impl MemoryTier {
     }
 
     fn request(&self) -> ToWorker {
+        let text = |folder: &Option<PathBuf>| match folder {
+            Some(folder) => folder.to_string_lossy().into_owned(),
+            None => String::new(),
+        };
         ToWorker::Keep {
-            store: self.store.to_string_lossy().into_owned(),
+            store: text(&self.store),
+            copies: text(&self.copies),
             limit: self.limit,
         }
     }
 
     /// Bytes that are ready.
     pub fn ready_bytes(&self) -> u64 {
-        Store::open(&self.store, false).map_or(0, |store| store.ready_bytes())
+        let store = self.store.as_ref();
+        let store = store.and_then(|folder| Store::open(folder, false).ok());
+        store.map_or(0, |store| store.ready_bytes())
     }
 
     /// Makes ready what is asked for, on a thread of its own, which tries until it is.
@@ -160,9 +182,12 @@ impl MemoryTier {
     }
 
     fn prepare(&self) -> Result<()> {
+        let Some(folder) = &self.store else {
+            return Ok(());
+        };
         // What is missing is told by the store.
         let _ = std::fs::create_dir_all(&self.images);
-        let store = Store::open(&self.store, true).map_err(|e| from_store(&e))?;
+        let store = Store::open(folder, true).map_err(|e| from_store(&e))?;
         store.prepare(self.ready).map_err(|e| from_store(&e))?;
         Ok(())
     }
@@ -181,37 +206,4 @@ fn default_limit(ready: u64) -> u64 {
     let info = rustix::system::sysinfo();
     let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
     (memory / 2).max(ready.saturating_mul(2))
-}
-
-/// Bytes in a text like `16G`; `K`, `M`, `G`, `T` multiply by 1024.
-fn bytes_of(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let power = match text.chars().last()? {
-        'K' | 'k' => 1,
-        'M' | 'm' => 2,
-        'G' | 'g' => 3,
-        'T' | 't' => 4,
-        _ => 0,
-    };
-    let digits = if power > 0 {
-        &text[..text.len() - 1]
-    } else {
-        text
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1024u64.pow(power))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes_of;
-
-    #[test]
-    fn sizes_are_read() {
-        assert_eq!(bytes_of("16G"), Some(16 << 30));
-        assert_eq!(bytes_of(" 5 "), Some(5));
-        assert_eq!(bytes_of("3k"), Some(3072));
-        for bad in ["", "G", "-1", "1.5G", "9999999999T"] {
-            assert_eq!(bytes_of(bad), None, "{bad}");
-        }
-    }
 }

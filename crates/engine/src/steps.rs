@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use fermata_store::Taken;
+
 /// A step of a load. Steps may overlap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
@@ -51,6 +53,19 @@ impl Steps {
             seconds: time.as_secs_f64(),
             bytes,
         });
+    }
+
+    /// Where bytes came from: the cache, or a disk.
+    pub fn sources(&mut self, taken: &[&Taken]) {
+        let sum = |bytes: fn(&Taken) -> u64| -> u64 { taken.iter().map(|it| bytes(it)).sum() };
+        for (name, bytes) in [
+            ("cache", sum(Taken::from_copies)),
+            ("disk", sum(Taken::from_disk)),
+        ] {
+            if bytes > 0 {
+                self.spent(name, self.begun, Duration::ZERO, bytes);
+            }
+        }
     }
 
     /// All of them.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fermata_device::{ContextHandle, Driver};
 use fermata_engine::{SpareStaging, Tier};
-use fermata_store::Store;
+use fermata_store::{Store, copied_packs};
 
 /// How often the store is looked at.
 const TURN: Duration = Duration::from_millis(250);
@@ -20,8 +20,17 @@ pub(crate) struct Keeper {
     orders: Sender<Order>,
 }
 
+/// Where packs are that a tier keeps registered.
+#[derive(Default)]
+pub(crate) struct Folders {
+    /// A store in memory.
+    pub store: Option<PathBuf>,
+    /// Copies of packs of other stores.
+    pub copies: Option<PathBuf>,
+}
+
 enum Order {
-    Keep(Arc<Tier>, PathBuf),
+    Keep(Arc<Tier>, Folders),
     Pin(SpareStaging, Arc<Driver>, ContextHandle),
 }
 
@@ -45,10 +54,10 @@ impl Keeper {
         Ok(Self { orders })
     }
 
-    /// Keeps `tier` up to date with the store in `store`, from now on.
-    pub fn keep(&self, tier: Arc<Tier>, store: PathBuf) {
+    /// Keeps `tier` up to date with what is in `folders`, from now on.
+    pub fn keep(&self, tier: Arc<Tier>, folders: Folders) {
         // The thread lives as long as this end.
-        let _ = self.orders.send(Order::Keep(tier, store));
+        let _ = self.orders.send(Order::Keep(tier, folders));
     }
 
     /// Makes `staging` in `context`.
@@ -58,10 +67,10 @@ impl Keeper {
     }
 }
 
-/// A tier, the folder of its store, and that once it is there.
+/// A tier, the folders of its packs, and the store once it is there.
 struct Kept {
     tier: Arc<Tier>,
-    folder: PathBuf,
+    folders: Folders,
     store: Option<Store>,
 }
 
@@ -69,10 +78,15 @@ impl Kept {
     /// Whether there is more to do at once.
     fn refresh(&mut self) -> bool {
         // It may not have been made yet.
-        if self.store.is_none() {
-            self.store = Store::open(&self.folder, false).ok();
+        if let (None, Some(folder)) = (&self.store, &self.folders.store) {
+            self.store = Store::open(folder, false).ok();
         }
-        self.tier.refresh(self.store.as_ref())
+        let store = self.store.as_ref();
+        let mut files = store.map_or_else(|| Ok(Vec::new()), Store::pack_files);
+        if let (Ok(files), Some(folder)) = (&mut files, &self.folders.copies) {
+            files.extend(copied_packs(folder));
+        }
+        self.tier.refresh(files)
     }
 }
 
@@ -87,10 +101,10 @@ fn keep(inbox: &Receiver<Order>) {
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match order {
-            Ok(Order::Keep(tier, folder)) => {
+            Ok(Order::Keep(tier, folders)) => {
                 kept = Some(Kept {
                     tier,
-                    folder,
+                    folders,
                     store: None,
                 });
             }

@@ -9,57 +9,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use common::content::{check, fill, table};
 use common::hold::COPIES;
 use common::place::{Place, keep, keep_until};
-use common::{PATIENCE, Program, Worker};
+use common::{PATIENCE, Worker};
 use fermata_control::worker::{
     Failure, FailureKind, FromWorker, LoadCheck, Order, Pace, Stand, ToWorker,
 };
 use fermata_store::ChunkId;
-use fermata_store::image::ChunkTable;
-
-/// Device memory with content of every kind: whole chunks, an odd tail, zeros, the same twice.
-fn fill(program: &Program) -> Vec<(u64, Vec<u8>)> {
-    let pattern = |len: usize, seed: u32| -> Vec<u8> {
-        let mut state = seed;
-        let next = |_| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 24) as u8
-        };
-        (0..len).map(next).collect()
-    };
-    let mut buffers = vec![
-        pattern((9 << 20) + 1000, 1),
-        vec![0; 5 << 20],
-        pattern(70_000, 2),
-    ];
-    buffers.push(buffers[0][..4 << 20].to_vec());
-    let place = |bytes: Vec<u8>| {
-        let address = program.alloc(bytes.len() as u64);
-        for (index, part) in bytes.chunks(32 << 10).enumerate() {
-            program.write(address + (index << 15) as u64, part);
-        }
-        (address, bytes)
-    };
-    buffers.into_iter().map(place).collect()
-}
-
-fn check(program: &Program, buffers: &[(u64, Vec<u8>)]) {
-    for (address, bytes) in buffers {
-        for (index, part) in bytes.chunks(32 << 10).enumerate() {
-            let found = program.read(address + (index << 15) as u64, part.len());
-            assert!(found == part, "{address:#x}, part {index}");
-        }
-    }
-}
-
-fn table(image: &str) -> Vec<(u64, u64, u32, ChunkId)> {
-    let table = ChunkTable::read(&Path::new(image).join("chunks")).unwrap();
-    let records = table.records().iter();
-    records
-        .map(|it| (it.buffer.0, it.offset, it.length, it.id))
-        .collect()
-}
 
 /// Every chunk of the image, fills included, is sound.
 fn verify(place: &Place, image: &str) {

@@ -67,6 +67,7 @@ pub fn checkpoint(
     crate::behind::settle(&session)?;
     let _busy = Turn::take(&session)?;
     check_running(&session)?;
+    let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
     let taking = Taking::prepare(daemon, &session, request)?;
     daemon
         .log
@@ -76,6 +77,9 @@ pub fn checkpoint(
         tier.refill();
     }
     let taken = taken?;
+    if let Some(cache) = &daemon.cache {
+        cache.used(&taken.image);
+    }
     daemon.log.line(&format!(
         "checkpoint of `{}` is `{}`",
         session.name,

@@ -8,6 +8,7 @@ mod reach;
 mod spare;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fermata_abi::op::{Address, Handle, STREAM_LEGACY, StreamRef};
@@ -112,6 +113,8 @@ pub struct Live {
     pub spare_staging: SpareStaging,
     /// The registered memory tier, if there is one.
     pub tier: Option<Arc<Tier>>,
+    /// Where copies of packs are that lie on a disk.
+    pub copies: Option<PathBuf>,
     /// Hash kernels by device, each loaded into the context it is used from.
     pub(crate) hashers: HashMap<u32, SharedHasher>,
     /// What a capture has set aside: free memory from the program's point of view.
@@ -172,6 +175,7 @@ impl Live {
             write_rate: 0,
             spare_staging: SpareStaging::default(),
             tier: None,
+            copies: None,
             current: None,
         })
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use fermata_store::Taken;
 use parking_lot::Mutex;
 
 use super::checks::{Caught, Checks};
@@ -108,6 +109,8 @@ pub struct Background {
     pub(super) begun: Instant,
     pub(super) times: Arc<Times>,
     pub(super) checks: Arc<Checks>,
+    /// Where its bytes come from.
+    pub(super) taken: Arc<Taken>,
 }
 
 /// How far a restore is.
@@ -134,6 +137,7 @@ impl Background {
         let mut steps = Steps::since(self.begun);
         let done = self.schedule.bytes_done();
         self.times.tell(&mut steps, self.begun, done, time);
+        steps.sources(&[&self.taken]);
         // The one comes before the other.
         let stand = self.schedule.stand();
         Standing {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use fermata_device::{Direction, HostEnd, InFlight, PinnedPool};
 use fermata_store::image::ChunkTable;
-use fermata_store::{ChunkId, ChunkReader, Store};
+use fermata_store::{ChunkId, ChunkReader};
 
 use super::blocks::Blocks;
 use crate::digest::{self, Digest};
@@ -45,7 +45,7 @@ type Chunks = HashMap<(u64, u64), (u32, ChunkId)>;
 /// of chunks.
 pub(super) fn fill(
     site: &mut Site,
-    store: &Store,
+    reader: &ChunkReader,
     table: &ChunkTable,
     late: &mut Blocks,
     progress: Progress<'_>,
@@ -61,7 +61,7 @@ pub(super) fn fill(
     for (piece, _) in late.all().iter().flat_map(|it| &it.stored) {
         chunks.remove(&(piece.buffer, piece.offset));
     }
-    let filled = transfer(&mut site.live, store, &chunks, &plan, progress);
+    let filled = transfer(&mut site.live, reader, &chunks, &plan, progress);
     site.live.forget_current();
     site.live.conceal(exposed)?;
     filled?;
@@ -70,7 +70,7 @@ pub(super) fn fill(
 
 fn transfer(
     live: &mut Live,
-    store: &Store,
+    reader: &ChunkReader,
     by_place: &Chunks,
     plan: &[Piece],
     progress: Progress<'_>,
@@ -95,14 +95,14 @@ fn transfer(
         engines.zero(piece)?;
     }
     let total = stored.iter().map(|(piece, _)| piece.len as u64).sum();
-    let (done, reader) = (AtomicU64::new(0), store.reader()?);
+    let done = AtomicU64::new(0);
     let count = |bytes: u64| progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
     progress(0, total);
-    let (direct, rest) = straight(live, &mut engines, &reader, stored, &count)?;
-    read_all(live, &mut engines, &reader, &rest, &count)?;
+    let (direct, rest) = straight(live, &mut engines, reader, stored, &count)?;
+    read_all(live, &mut engines, reader, &rest, &count)?;
     engines.settle()?;
     let again = not_right(live, direct);
-    read_all(live, &mut engines, &reader, &again, &|_| {})?;
+    read_all(live, &mut engines, reader, &again, &|_| {})?;
     engines.settle()
 }
 
@@ -123,13 +123,17 @@ fn straight(
     for (piece, id) in stored {
         let plain = matches!(piece.source, Source::Device { address, .. } if address % 16 == 0);
         let span = match plain && live.moved.is_empty() {
-            true => tier.share(&reader.locate(&id)?),
+            true => {
+                let at = reader.locate(&id)?;
+                tier.share(&at).map(|span| (at, span))
+            }
             false => None,
         };
-        let Some(span) = span.filter(|span| span.len() == piece.len) else {
+        let Some((at, span)) = span.filter(|(_, span)| span.len() == piece.len) else {
             rest.push((piece, id));
             continue;
         };
+        reader.took(&at);
         if flying.len() >= STRAIGHT
             && let Some((piece, copy)) = flying.pop_front()
         {

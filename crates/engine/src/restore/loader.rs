@@ -87,7 +87,8 @@ impl Loader {
         let schedule = Arc::clone(&self.schedule);
         let stored = self.blocks.all().iter().flat_map(|it| &it.stored);
         let total = stored.map(|(piece, _)| piece.len as u64).sum();
-        let (times, checks) = (Arc::clone(&self.times), Arc::clone(&self.checks));
+        let (times, taken) = (Arc::clone(&self.times), self.reader.taken());
+        let checks = Arc::clone(&self.checks);
         let run = move || {
             let outcome = self.run();
             if outcome.is_ok() {
@@ -109,6 +110,7 @@ impl Loader {
             begun: Instant::now(),
             times,
             checks,
+            taken,
         })
     }
 
@@ -236,6 +238,7 @@ impl Loader {
         let span = tier.share_run(&places);
         if span.is_some() {
             self.arrived.note(run.block, pieces);
+            places.iter().for_each(|place| self.reader.took(place));
         }
         Ok(span)
     }

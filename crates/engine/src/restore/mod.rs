@@ -28,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fermata_store::Store;
+use fermata_store::{ChunkReader, Store, Taken};
 use parking_lot::Mutex;
 
 use crate::steps::{Step, Steps};
@@ -103,13 +103,17 @@ pub fn load(
         made(&site.live);
     }
     let from = Instant::now();
-    let chunks = content::fill(&mut site, store, &table, &mut blocks, progress)?;
+    let reader = reader(&site.live, store)?;
+    let chunks = content::fill(&mut site, &reader, &table, &mut blocks, progress)?;
+    let taken = reader.taken();
+    drop(reader);
     steps.add("now", from, 0);
     let mut behind = match blocks.is_empty() {
         true => None,
         false => Some(begin(&mut site, store, image, blocks, (pace, checks))?),
     };
     let mut learner: Option<Box<dyn Gate>> = None;
+    let mut sources = vec![taken];
     if pace == Pace::Eager {
         if let Some((background, _)) = &behind {
             background.schedule.await_all_made();
@@ -117,6 +121,7 @@ pub fn load(
         made(&site.live);
         if let Some((background, mut late)) = behind.take() {
             background.complete(progress, &mut steps)?;
+            sources.push(Arc::clone(&background.taken));
             late.close(&mut site);
             if let Some(learn) = late.learner().filter(|_| checks) {
                 learner = Some(Box::new(learn));
@@ -131,6 +136,8 @@ pub fn load(
         }
         None => (None, learner),
     };
+    let sources: Vec<&Taken> = sources.iter().map(|it| &**it).collect();
+    steps.sources(&sources);
     drop(quiet);
     let summary = Summary {
         chunks,
@@ -143,6 +150,15 @@ pub fn load(
         behind,
         gate,
         steps: steps.list(),
+    })
+}
+
+/// Reads from copies of the store's packs, where there are some.
+fn reader(live: &Live, store: &Store) -> Result<ChunkReader, EngineError> {
+    let reader = store.reader()?;
+    Ok(match &live.copies {
+        Some(folder) => reader.with_copies(folder),
+        None => reader,
     })
 }
 
@@ -164,7 +180,10 @@ fn begin(
         Pace::Behind(order) => order,
     };
     let order = order.of(&blocks, &profile);
-    let flow = Flow::of(pace != Pace::Eager, live.tier.is_some());
+    let reader = reader(live, store)?;
+    let mut stored = blocks.all().iter().flat_map(|it| &it.stored);
+    let in_tier = live.tier.is_some() && stored.any(|(_, id)| reader.is_near(id));
+    let flow = Flow::of(pace != Pace::Eager, in_tier);
     let schedule = Arc::new(Schedule::new(&pieces, &order, flow));
     let blocks = Arc::new(blocks);
     let lessons = Arc::new(Lessons::new(image, profile));
@@ -197,7 +216,7 @@ fn begin(
             .map(|device| (*device, live.space.reachers(*device)))
             .collect(),
         pool: Mutex::new(live.staging.clone()),
-        reader: store.reader()?,
+        reader,
         tier: live.tier.clone(),
         blocks: Arc::clone(&blocks),
         schedule: Arc::clone(&schedule),

@@ -75,7 +75,9 @@ pub(crate) struct Sink {
     /// Oldest first; before the team, so that copies have landed when the helpers are told to end.
     flying: VecDeque<Flight>,
     team: Team,
-    tier: Option<(Arc<Tier>, Quiet)>,
+    /// Where places are claimed, if packs of it are ready.
+    tier: Option<Arc<Tier>>,
+    _quiet: Option<Quiet>,
     copied: u64,
 }
 
@@ -101,13 +103,11 @@ impl Sink {
     /// # Errors
     /// As there.
     pub fn over(reach: Reach, tier: Option<Arc<Tier>>, store: &Store) -> Result<Self, EngineError> {
-        let tier = tier.map(|tier| (Arc::clone(&tier), tier.quiet()));
-        let wanted = tier.as_ref().map(|(tier, _)| tier.wanted());
-        let (wanted, helpers) = match wanted {
-            // Nothing is written: every core hashes.
-            Some(wanted) if !wanted.is_empty() => (wanted, cores()),
-            _ => (Vec::new(), helpers()),
-        };
+        let quiet = tier.as_ref().map(|tier| tier.quiet());
+        let wanted = tier.as_ref().map(|tier| tier.wanted()).unwrap_or_default();
+        let tier = tier.filter(|_| !wanted.is_empty());
+        // Where nothing is written, every core hashes.
+        let helpers = if tier.is_some() { cores() } else { helpers() };
         let options = WriteOptions {
             wanted,
             ..WriteOptions::default()
@@ -118,6 +118,7 @@ impl Sink {
             engines: Engines::new(reach, Direction::ToHost),
             flying: VecDeque::new(),
             tier,
+            _quiet: quiet,
             copied: 0,
         })
     }
@@ -185,7 +186,7 @@ impl Sink {
         }
         let tier = self.tier.as_ref();
         let span = tier.zip(job.place.as_ref());
-        if let Some(span) = span.and_then(|((tier, _), place)| tier.claim(place)) {
+        if let Some(span) = span.and_then(|(tier, place)| tier.claim(place)) {
             let copy = self.engines.start_into(&job.order.piece, span)?;
             self.flying.push_back(Flight { job, copy });
             return Ok(());

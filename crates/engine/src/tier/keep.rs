@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use fermata_abi::sys::driver as cu;
 use fermata_device::{PinnedPool, Window};
-use fermata_store::{FileKey, PackFile, PackId, Store};
+use fermata_store::{FileKey, PackFile, PackId, StoreError};
 
 use super::{BASE, END, Entry, Tier, Trouble, WINDOWS};
 use crate::{CHUNK, STAGING_BUFFERS};
@@ -50,13 +50,12 @@ enum Added {
 }
 
 impl Tier {
-    /// Brings the windows up to date with the store (none: one that is not there yet); true if there is more
-    /// to do at once. Registering takes 30 to 90 ms per GiB; it is meant for a thread of its own, whose
+    /// Brings the windows up to date with the packs that there are; true if there is more to do at once. Registering takes 30 to 90 ms per GiB; it is meant for a thread of its own, whose
     /// current context it changes, and stands back while a checkpoint or restore is under way. What does not
     /// work is in [`Tier::status`].
-    pub fn refresh(&self, store: Option<&Store>) -> bool {
+    pub fn refresh(&self, files: Result<Vec<PackFile>, StoreError>) -> bool {
         let begun = Instant::now();
-        let files = match store.map_or_else(|| Ok(Vec::new()), Store::pack_files) {
+        let files = match files {
             Ok(files) => files,
             Err(error) => {
                 self.failed(format!("cannot list the packs: {error}"));
@@ -181,7 +180,8 @@ impl Tier {
     fn make_staging(&self) {
         let bytes = STAGING_BUFFERS as u64 * CHUNK;
         let mut places = (BASE..WINDOWS).step_by(bytes as usize);
-        while self.staging.get().is_none()
+        while self.brings_staging
+            && self.staging.get().is_none()
             && let Some(place) = places.next()
         {
             match PinnedPool::at(&self.driver, place, STAGING_BUFFERS, CHUNK as usize) {

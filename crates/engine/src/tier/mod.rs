@@ -2,9 +2,9 @@
 //! time, so that a checkpoint copies straight into them and a restore straight out of them.
 //!
 //! ```text
-//!  store: ready/ID.pack ──┐ looked for      ┌─► Window: mapped ─► registered, slice by slice
-//!         packs/ID.pack ──┴─ Tier::refresh ─┤
-//!                                           └─► gone, or cut: given back
+//!  store in memory: ready/ID.pack ──┐ looked for      ┌─► Window: mapped ─► registered, slice by slice
+//!                   packs/ID.pack ──┼─ Tier::refresh ─┤
+//!  copies of packs on a disk ───────┘                 └─► gone, or cut: given back
 //!  save:  wanted() ─► PackWriter claims places in them ─► claim() the window's bytes ─► copy
 //!  load:  ChunkReader locates a chunk ─► share() the window's bytes ─► copy
 //! ```
@@ -97,8 +97,9 @@ pub struct Tier {
     context: ContextHandle,
     limit: u64,
     state: Mutex<State>,
-    /// Made with the first window; for what does not go through one.
+    /// Made with the first window, if nobody else brings some; for what does not go through one.
     staging: OnceLock<PinnedPool>,
+    brings_staging: bool,
     /// Checkpoints and restores under way, which registering would slow down.
     busy: AtomicUsize,
 }
@@ -113,8 +114,14 @@ impl Drop for Quiet {
 }
 
 impl Tier {
-    /// An empty tier that registers at most `limit` bytes, in `context`, which must live as long.
-    pub fn new(driver: Arc<Driver>, context: ContextHandle, limit: u64) -> Arc<Self> {
+    /// An empty tier that registers at most `limit` bytes, in `context`, which must live as long, and makes staging
+    /// buffers too if it is to bring them.
+    pub fn new(
+        driver: Arc<Driver>,
+        context: ContextHandle,
+        limit: u64,
+        brings_staging: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
             driver,
             context,
@@ -124,6 +131,7 @@ impl Tier {
                 ..State::default()
             }),
             staging: OnceLock::new(),
+            brings_staging,
             busy: AtomicUsize::new(0),
         })
     }
@@ -196,8 +204,13 @@ impl Tier {
         id: &ChunkId,
         len: usize,
     ) -> Result<Option<SharedSpan>, StoreError> {
-        let span = self.share(&reader.locate(id)?);
-        Ok(span.filter(|span| span.len() == len && ChunkId::of(span) == *id))
+        let at = reader.locate(id)?;
+        let span = self.share(&at);
+        let right = span.filter(|span| span.len() == len && ChunkId::of(span) == *id);
+        if right.is_some() {
+            reader.took(&at);
+        }
+        Ok(right)
     }
 
     /// The bytes of chunks that follow each other in one pack, whole blocks but for the last, to be read as one.

@@ -43,7 +43,7 @@ use self::capturing::{Account, Capturing};
 use crate::callbacks::Callbacks;
 use crate::errors::Faults;
 use crate::failure::failure;
-use crate::keeper::Keeper;
+use crate::keeper::{Folders, Keeper};
 use crate::layout::RingPlace;
 use crate::next_daemon::Starter;
 use crate::scratch::{Scratch, Staging};
@@ -239,7 +239,18 @@ impl Worker {
                 kernels_first,
             } => self.open(protocol, Path::new(&driver), soft, kernels_first),
             ToWorker::Warm => Ok(self.warm()),
-            ToWorker::Keep { store, limit } => self.keep(PathBuf::from(store), limit),
+            ToWorker::Keep {
+                store,
+                copies,
+                limit,
+            } => {
+                let folder = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
+                let folders = Folders {
+                    store: folder(store),
+                    copies: folder(copies),
+                };
+                self.keep(folders, limit)
+            }
             ToWorker::Attach => self.attach(fds),
             ToWorker::Detach => self.detach(),
             ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),

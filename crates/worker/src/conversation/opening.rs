@@ -1,6 +1,6 @@
 //! What a worker makes ready before it has a program: the driver and its devices, staging buffers, the tier.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use fermata_abi::op::DeviceInfo;
@@ -12,7 +12,7 @@ use fermata_state::Session;
 
 use super::Worker;
 use crate::failure::{failure, full_text};
-use crate::keeper::Keeper;
+use crate::keeper::{Folders, Keeper};
 
 /// Bytes of host memory that may hold what waits for the store, beside staging buffers.
 const HOST_BUFFER: &str = "FERMATA_HOST_BUFFER";
@@ -120,7 +120,7 @@ impl Worker {
     }
 
     /// Begins to keep the tier; once begun, it stays as it is.
-    pub(super) fn keep(&mut self, store: PathBuf, limit: u64) -> Result<FromWorker, Failure> {
+    pub(super) fn keep(&mut self, folders: Folders, limit: u64) -> Result<FromWorker, Failure> {
         if self.tier.is_none() {
             let early = || {
                 failure(
@@ -132,8 +132,12 @@ impl Worker {
             let (site, keeper) = (self.site.as_mut(), self.keeper.as_ref());
             let site = site.ok_or_else(early)?;
             let home = self.home.ok_or_else(early)?;
-            let tier = Tier::new(Arc::clone(&site.live.driver), home, limit);
-            keeper.ok_or_else(early)?.keep(Arc::clone(&tier), store);
+            // Where images are on a disk, the daemon has staging buffers made by Warm.
+            let brings_staging = folders.store.is_some();
+            let driver = Arc::clone(&site.live.driver);
+            let tier = Tier::new(driver, home, limit, brings_staging);
+            site.live.copies.clone_from(&folders.copies);
+            keeper.ok_or_else(early)?.keep(Arc::clone(&tier), folders);
             site.live.tier = Some(Arc::clone(&tier));
             self.tier = Some(tier);
         }

@@ -1,6 +1,7 @@
 //! A worker process, the daemon's end of its conversation, and the program's end of its ring.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod content;
 #[path = "../../../softgpu/tests/common/hold.rs"]
 pub mod hold;
 pub mod place;

@@ -74,7 +74,11 @@ impl Place {
 
 pub fn keep(worker: &mut Worker, place: &Place, limit: u64) -> Tier {
     let store = place.store();
-    match worker.ask(ToWorker::Keep { store, limit }) {
+    match worker.ask(ToWorker::Keep {
+        store,
+        copies: String::new(),
+        limit,
+    }) {
         FromWorker::Kept(tier) => tier,
         other => panic!("{other:?}"),
     }

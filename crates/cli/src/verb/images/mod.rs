@@ -1,4 +1,4 @@
-//! `fermata images`: list, examine, compare and remove images. None of it needs the daemon.
+//! `fermata images`: list, examine, compare and remove images. None of it but `warm` needs the daemon.
 
 mod diff;
 mod gc;
@@ -7,6 +7,7 @@ mod ls;
 mod prepare;
 mod rm;
 mod verify;
+mod warm;
 
 use clap::Subcommand;
 
@@ -44,6 +45,8 @@ enum Verb {
     Gc(gc::Args),
     /// Set space aside, so that checkpoints need not wait for it.
     Prepare(prepare::Args),
+    /// Keep an image of a disk in memory.
+    Warm(warm::Args),
 }
 
 /// Does it.
@@ -56,5 +59,6 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         Verb::Rm(args) => rm::call(args, printer),
         Verb::Gc(args) => gc::call(args, printer),
         Verb::Prepare(args) => prepare::call(&args, printer),
+        Verb::Warm(args) => warm::call(&args, printer),
     }
 }

@@ -82,6 +82,12 @@ pub trait Gate: Send {
         true
     }
 
+    /// Whether memory becomes free when it is finished, which will be soon whatever the program does, so that an
+    /// allocation can wait for it.
+    fn frees(&self) -> bool {
+        true
+    }
+
     /// A context has died for `reason` while the gate watches. True if that is the gate's own doing and the
     /// session will be rolled back: the program must then get no answer any more.
     fn condemns(&mut self, reason: &str) -> bool {

@@ -107,7 +107,7 @@ impl Server {
 
     /// Whether memory is set aside or held for a checkpoint or restore, and will be free again.
     pub(crate) fn is_captured(&self) -> bool {
-        self.gate.is_some() || !self.site.live.set_aside.is_empty()
+        self.gate.as_ref().is_some_and(|gate| gate.frees()) || !self.site.live.set_aside.is_empty()
     }
 
     /// Closes the gate, if there is one, and frees what it has held.

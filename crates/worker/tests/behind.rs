@@ -328,7 +328,8 @@ fn crosses(image: &Image, check: LoadCheck) -> Option<(Worker, Hold, Program)> {
     let sync = Op::ContextSync { context: CONTEXT };
     let sync = program.producer.request(&sync, None).unwrap();
     std::thread::sleep(SEEN);
-    hold.up_to(COPIES, MOST + BUFFER);
+    // All but the last piece.
+    hold.up_to(COPIES, u64::from(BUFFERS) * BUFFER - 1);
     let came = sync.wait_for(SOON).unwrap();
     if came {
         assert_eq!(sync.wait(&mut Vec::new()).unwrap().status, 0);
@@ -338,6 +339,19 @@ fn crosses(image: &Image, check: LoadCheck) -> Option<(Worker, Hold, Program)> {
         drop(sync);
     }
     came.then_some((worker, hold, program))
+}
+
+/// Nothing comes free that an allocation could wait for.
+fn wants_too_much(program: &Program) {
+    let alloc = Op::MemAlloc {
+        context: CONTEXT,
+        size: 1 << 42,
+    };
+    let refused = program.ask(&alloc);
+    assert!(
+        matches!(refused, Answer::Error(cu::CUDA_ERROR_OUT_OF_MEMORY, _)),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -355,6 +369,7 @@ fn a_kernel_that_checks_itself_is_named_and_waits_for_what_it_touched_and_for_no
     cross(&program, image.large[1]);
     let at = image.large[2] - 4;
     assert_eq!(words(&program.read(at, 8)), [3, 4]);
+    wants_too_much(&program);
     worker.detach(program);
     drop(worker);
 
@@ -363,6 +378,7 @@ fn a_kernel_that_checks_itself_is_named_and_waits_for_what_it_touched_and_for_no
         let (mut worker, hold, program) = came.expect("everything was waited for");
         hold.release(COPIES);
         wait_complete(&mut worker);
+        wants_too_much(&program);
         assert_eq!(words(&program.read(at, 8)), [3, 4]);
         assert_eq!(words(&program.read(image.large[1] - 4, 8)), [2, 3]);
         // All that checked itself is gone, and the program works on.

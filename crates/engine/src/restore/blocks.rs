@@ -165,16 +165,20 @@ impl Blocks {
         ranges
     }
 
-    /// The number of the buffer that has the byte at `address`.
-    pub fn buffer_at(&self, address: u64) -> Option<u64> {
+    /// The number of the buffer that has the byte at `address`, and where it begins.
+    pub fn buffer_at(&self, address: u64) -> Option<(u64, u64)> {
         let block = &self.blocks[self.containing(address)?];
-        let stored = block.stored.iter().map(|(piece, _)| piece);
-        let mut pieces = stored.chain(&block.zero);
+        let pieces = || {
+            let stored = block.stored.iter().map(|(piece, _)| piece);
+            stored.chain(&block.zero)
+        };
         let has = |it: &&Piece| {
             let offset = address.checked_sub(address_of(it));
             offset.is_some_and(|offset| offset < it.len as u64)
         };
-        pieces.find(has).map(|piece| piece.buffer)
+        let buffer = pieces().find(has)?.buffer;
+        let of_buffer = pieces().filter(|piece| piece.buffer == buffer);
+        Some((buffer, of_buffer.map(address_of).min()?))
     }
 
     /// Takes the pieces of late blocks out of `plan`; `chunks` says which have content.

@@ -129,26 +129,34 @@ impl Checks {
         }
     }
 
-    /// What was reported so far, of which nobody needs to have come to harm; learnt, and still there for
-    /// [`Self::strayed`].
-    pub fn look(&self) -> Vec<Violation> {
+    /// Functions that were reported since the last call, each with a buffer's address, of which nobody needs to have come
+    /// to harm; learnt, and still there for [`Self::strayed`].
+    pub fn look(&self) -> Vec<(Handle, Address)> {
         let reports = self.twins.lock().as_ref().map(|twins| twins.reported());
         self.learn(reports.unwrap_or_default())
     }
 
-    /// What was reported since the last call, where everything is there, so that the device answers; learnt.
-    pub fn take(&self, site: &mut Site) -> Vec<Violation> {
+    /// The same where everything is there, so that the device answers and kernels report again.
+    pub fn take(&self, site: &mut Site) -> Vec<(Handle, Address)> {
         let mut twins = self.twins.lock();
         // Reports that cannot be fetched now come again.
         let reports = twins.as_mut().map(|twins| twins.violations(&mut site.live));
         self.learn(reports.and_then(Result::ok).unwrap_or_default())
     }
 
-    fn learn(&self, found: Vec<Violation>) -> Vec<Violation> {
-        for found in &found {
-            self.lessons.seen(&found.kernel, found.address);
-        }
-        found
+    fn learn(&self, found: Vec<Violation>) -> Vec<(Handle, Address)> {
+        let news = |found: Violation| {
+            let at = self.start(found.address);
+            let news = self.lessons.seen(&found.kernel, at);
+            news.then_some((found.function, at))
+        };
+        found.into_iter().filter_map(news).collect()
+    }
+
+    /// Where the buffer at `address` begins, so that each is remembered once.
+    fn start(&self, address: Address) -> Address {
+        let buffer = self.blocks.buffer_at(address);
+        buffer.map_or(address, |(_, start)| start)
     }
 
     /// The device has faulted, as it does where data is absent: what is known of that is remembered at once.
@@ -158,7 +166,7 @@ impl Checks {
             let twins = self.twins.try_lock_for(PATIENCE);
             let reports = twins.and_then(|twins| Some(twins.as_ref()?.reported()));
             let place = |found: Violation| Caught {
-                buffer: self.blocks.buffer_at(found.address).unwrap_or(0),
+                buffer: self.blocks.buffer_at(found.address).map_or(0, |it| it.0),
                 kernel: found.kernel,
                 address: found.address,
                 bytes: found.bytes,
@@ -167,7 +175,7 @@ impl Checks {
         }
         let known: Vec<(String, u64)> = caught
             .iter()
-            .map(|it| (it.kernel.clone(), it.address))
+            .map(|it| (it.kernel.clone(), self.start(it.address)))
             .collect();
         self.lessons.strayed(&known);
     }

@@ -256,8 +256,8 @@ impl Late {
             return;
         }
         self.looked = Instant::now();
-        for found in self.checks.look() {
-            self.predictor.remember(found.function, found.address);
+        for (function, address) in self.checks.look() {
+            self.predictor.remember(function, address);
         }
     }
 
@@ -348,6 +348,10 @@ impl Gate for Late {
 
     fn is_dispensable(&self) -> bool {
         matches!(self.schedule.stand(), Stand::Complete)
+    }
+
+    fn frees(&self) -> bool {
+        !self.is_dispensable()
     }
 
     fn close(&mut self, site: &mut Site) {

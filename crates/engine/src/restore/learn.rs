@@ -57,8 +57,8 @@ impl Learn {
     }
 
     fn look(&mut self, site: &mut Site) {
-        for found in self.checks.take(site) {
-            self.predictor.remember(found.function, found.address);
+        for (function, address) in self.checks.take(site) {
+            self.predictor.remember(function, address);
             self.left = LAUNCHES;
         }
     }
@@ -154,6 +154,10 @@ impl Gate for Learn {
 
     fn finished(&self) -> bool {
         !self.checks.are_on()
+    }
+
+    fn frees(&self) -> bool {
+        false
     }
 
     fn close(&mut self, site: &mut Site) {

@@ -93,11 +93,13 @@ impl Lessons {
         !self.learnt.lock().profile.strays.is_empty()
     }
 
-    /// A kernel was seen to stray to this address, and no harm was done.
-    pub fn seen(&self, kernel: &str, address: u64) {
-        if self.learnt.lock().profile.stray(kernel, address) {
+    /// A kernel was seen to stray to this address, and no harm was done. Whether that is news.
+    pub fn seen(&self, kernel: &str, address: u64) -> bool {
+        let news = self.learnt.lock().profile.stray(kernel, address);
+        if news {
             self.keep();
         }
+        news
     }
 
     /// A kernel has touched what was not there: one of those that were `caught`, with the address, or if there is none,
@@ -179,7 +181,7 @@ mod tests {
         let again = Lessons::new(folder.path(), profile);
         assert!(!again.launched("spread", true));
         assert_eq!(again.strays("spread"), [0x7000]);
-        again.seen("spread", 0x9000);
+        assert!(again.seen("spread", 0x9000) && !again.seen("spread", 0x9000));
         assert_eq!(again.strays("spread"), [0x7000, 0x9000]);
         again.strayed(&[("spread".to_owned(), 0xb000)]);
         let last = Lessons::new(folder.path(), Profile::load(folder.path()));

@@ -191,6 +191,14 @@ impl Consumer {
         program_alive(&self.map, &*self.side)
     }
 
+    /// What tells those who have no consumer at hand whether the program has died.
+    pub fn presence(&self) -> Presence {
+        Presence {
+            map: self.map.clone(),
+            side: self.side.clone(),
+        }
+    }
+
     /// Whether the program has said that nothing more will come, or has never been there: then it did not end
     /// in the middle of something.
     pub fn has_left(&self) -> bool {
@@ -289,6 +297,22 @@ impl Drop for Consumer {
     fn drop(&mut self) {
         self.replier().close();
         wake_sleeper(self.map.word32(SPACE_AT), futex_wake);
+    }
+}
+
+/// Tells how it is with the program.
+#[derive(Debug, Clone)]
+pub struct Presence {
+    map: Arc<Mapping>,
+    side: Arc<Side>,
+}
+
+impl Presence {
+    /// Whether the program has died. One that has let go of its ring in good order has not: it may want to find done
+    /// what it has asked for.
+    pub fn has_died(&self) -> bool {
+        let attached = self.map.word32(PROGRAM_AT).load(Ordering::Acquire) == PEER_ATTACHED;
+        attached && program_alive(&self.map, &*self.side).is_err()
     }
 }
 

@@ -50,7 +50,7 @@ mod wait;
 #[cfg(not(loom))]
 pub use callbacks::CallbackCount;
 #[cfg(not(loom))]
-pub use consumer::{Consumer, Event, Kicker, Message};
+pub use consumer::{Consumer, Event, Kicker, Message, Presence};
 #[cfg(not(loom))]
 pub use error::WireError;
 #[cfg(not(loom))]

@@ -15,6 +15,8 @@ use crate::serve::{Ended, Requests, Server};
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Between two questions to the gate.
 const TURN: Duration = Duration::from_micros(20);
+/// Between two looks at whether the program still waits.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How long nothing has come that an operation may be waiting for.
 #[derive(Default)]
@@ -40,6 +42,7 @@ impl Server {
     /// the program get their answers.
     pub(crate) fn pass_gate(&mut self, op: &Op<'_>) -> Result<(), OpError> {
         let mut standstill = Standstill::default();
+        let mut look = Instant::now() + LOOK;
         while let Some(mut gate) = self.gate.take() {
             let passage = gate.before(&mut self.site, op);
             let progress = gate.progress();
@@ -55,6 +58,14 @@ impl Server {
                 self.close_gate();
                 let text = "the gate of a checkpoint or restore does not open";
                 return Err(OpError::new(cu::CUDA_ERROR_UNKNOWN, text));
+            }
+            if Instant::now() >= look {
+                look = Instant::now() + LOOK;
+                // Nobody waits for this operation any more, nor for those behind it.
+                self.gone |= self.presence.has_died();
+            }
+            if self.gone {
+                return Err(OpError::new(cu::CUDA_ERROR_UNKNOWN, "the program has died"));
             }
             self.poll();
             if self.condemned {
@@ -74,7 +85,7 @@ impl Server {
         reports: bool,
         outcome: &Result<ReplyBody<'_>, OpError>,
     ) -> bool {
-        if self.condemned {
+        if self.condemned || self.gone {
             return true;
         }
         let fatal = match outcome {

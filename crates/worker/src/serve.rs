@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::{Address, DeviceInfo, Handle, Op, Reply, ReplyBody, ToProgram};
 use fermata_device::EventHandle;
 use fermata_engine::{Gate, Site, Summary};
-use fermata_wire::{Advice, Consumer, Event, Replier, Rhythm, Side, Ticket, WireError};
+use fermata_wire::{Advice, Consumer, Event, Presence, Replier, Rhythm, Side, Ticket, WireError};
 use parking_lot::Mutex;
 
 use crate::callbacks::Callbacks;
@@ -73,6 +73,7 @@ pub(crate) struct Server {
     pub site: Site,
     pub replier: Replier,
     pub side: Arc<Side>,
+    pub presence: Presence,
     pub staging: Staging,
     pub scratch: Scratch,
     pub events: EventPool,
@@ -97,6 +98,8 @@ pub(crate) struct Server {
     pub limbo: Vec<Address>,
     /// Whether the session will be rolled back: the program gets no answer any more.
     pub condemned: bool,
+    /// Whether the program was seen to be dead while an operation waited at the gate: no other may pass it.
+    pub gone: bool,
     /// Notes what operations touch, in a session that is traced.
     pub recorder: Option<Box<Recorder>>,
     many_cores: bool,
@@ -125,6 +128,7 @@ impl Server {
             site,
             replier: consumer.replier(),
             side,
+            presence: consumer.presence(),
             staging,
             scratch,
             events: EventPool::default(),
@@ -141,6 +145,7 @@ impl Server {
             gate,
             limbo: Vec::new(),
             condemned: false,
+            gone: false,
             recorder: Recorder::of_session(),
             many_cores: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4),
             rhythm: Rhythm::default(),
@@ -156,6 +161,8 @@ impl Server {
             .attach(Arc::clone(&self.side), consumer.callbacks());
         let ended = match self.welcome() {
             Ok(()) => self.decode(&mut consumer, requests),
+            // It has died, or its daemon before it was there: the session is as whole as before.
+            Err(_) if consumer.check_program().is_err() => Ended::ProgramGone,
             Err(error) => Ended::Broken(error),
         };
         let ended = match ended {
@@ -227,6 +234,9 @@ impl Server {
         loop {
             if self.condemned {
                 return self.await_rollback(consumer, requests);
+            }
+            if self.gone {
+                return Ended::ProgramGone;
             }
             let mut progress = false;
             for _ in 0..BATCH {

@@ -21,6 +21,8 @@ const BUFFERS: u32 = 8;
 const MOST: u64 = (BUFFERS as u64 - 2) * BUFFER;
 /// How long a worker mostly takes to see what its program wants; if it takes longer, the test is tried again.
 const SEEN: Duration = Duration::from_millis(100);
+/// Far less than it takes a worker to give an operation up that waits.
+const GIVEN_UP: Duration = Duration::from_secs(150);
 /// How long a test waits for what comes at once if it comes at all.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -417,4 +419,36 @@ fn a_replayed_graph_that_strays_is_named_by_its_kernel() {
     scene::replay(&program, LEGACY);
     assert_eq!(words(&program.read(image.large[1] - 4, 8)), [4, 5]);
     worker.detach(program);
+}
+
+/// Neither daemon nor program is there any more, and what the program has waited for will not come either.
+#[test]
+fn a_worker_whose_program_dies_at_the_gate_of_a_restore_ends() {
+    let image = Image::make();
+    let (mut worker, hold) = image.load();
+    let program = worker.attach();
+    let first = Op::Copy {
+        to: Place::Address(image.small),
+        from: Place::Address(image.large[0]),
+        len: 8,
+        stream: LEGACY,
+        answered: true,
+    };
+    let waits = program.producer.request(&first, None).unwrap();
+    let until = Instant::now() + PATIENCE;
+    let is_held = |it: Restoring| {
+        let mut steps = it.steps.iter();
+        steps.any(|step| step.name == "waits" && step.seconds > 0.0)
+    };
+    while !is_held(standing(&mut worker)) {
+        assert!(Instant::now() < until, "it does not wait");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let begun = Instant::now();
+    worker.daemon.shutdown();
+    program.die();
+    // This waits for its end.
+    drop(worker);
+    assert!(begun.elapsed() < GIVEN_UP, "it has waited for the gate");
+    drop((waits, hold));
 }

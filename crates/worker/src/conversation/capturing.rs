@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_control::worker::{self as control, Failure, FailureKind, FromWorker};
 use fermata_engine::capture::{
@@ -18,6 +18,8 @@ use crate::serve::Server;
 
 /// The longest wait for the server to run an errand.
 const ERRAND: Duration = Duration::from_secs(60);
+/// Between two looks at whether there still is a server.
+const TURN: Duration = Duration::from_millis(20);
 /// Set for tests: the image is compared with the stopped copy of the same moment.
 const CHECK: &str = "FERMATA_TEST_REFERENCE";
 
@@ -33,6 +35,11 @@ fn order(what: &str) -> Failure {
     failure(FailureKind::Internal, format!("{what} out of order"), "")
 }
 
+/// Nobody is served any more.
+fn ended() -> Failure {
+    failure(FailureKind::NotFound, "the program has ended", "")
+}
+
 /// Lets the serving thread do something between two operations.
 fn on_server<T: Send + 'static>(
     serving: &Serving,
@@ -45,8 +52,20 @@ fn on_server<T: Send + 'static>(
     });
     serving.requests.errands.lock().push(errand);
     serving.kicker.kick();
-    let silent = |_| failure(FailureKind::Internal, "the server does not answer", "");
-    receiver.recv_timeout(ERRAND).map_err(silent)
+    let until = Instant::now() + ERRAND;
+    loop {
+        // It may have ended with its program before it saw the errand.
+        let over = serving.thread.is_finished();
+        match receiver.recv_timeout(TURN) {
+            Ok(done) => return Ok(done),
+            Err(_) if over => return Err(ended()),
+            Err(_) if Instant::now() < until => {}
+            Err(_) => {
+                let silent = "the server does not answer";
+                return Err(failure(FailureKind::Internal, silent, ""));
+            }
+        }
+    }
 }
 
 impl Capturing {
@@ -59,7 +78,7 @@ impl Capturing {
         pool_bytes: u64,
         validate: control::Validate,
     ) -> Result<FromWorker, Failure> {
-        let serving = serving.ok_or_else(|| order("Prepare without a program"))?;
+        let serving = serving.ok_or_else(ended)?;
         if self.prepared.is_some() || self.capture.is_some() || self.ahead.is_some() {
             return Err(order("Prepare"));
         }
@@ -89,7 +108,7 @@ impl Capturing {
 
     /// Begins to copy ahead of a stop.
     pub fn ahead(&mut self, serving: Option<&Serving>) -> Result<FromWorker, Failure> {
-        let serving = serving.ok_or_else(|| order("Ahead without a program"))?;
+        let serving = serving.ok_or_else(ended)?;
         let prepared = self.prepared.take().ok_or_else(|| order("Ahead"))?;
         let begun = on_server(serving, move |server| {
             let begun = capture::begin_ahead(&mut server.site, prepared);

@@ -373,6 +373,13 @@ pub struct Program {
 }
 
 impl Program {
+    /// To its worker it looks as if it had been killed.
+    pub fn die(&self) {
+        // SAFETY: the descriptor is open.
+        let shut = unsafe { libc::shutdown(self.side.as_fd().as_raw_fd(), libc::SHUT_RDWR) };
+        assert_eq!(shut, 0);
+    }
+
     pub fn post(&self, op: &Op<'_>) {
         self.producer.post(op).unwrap();
     }

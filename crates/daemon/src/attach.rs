@@ -19,6 +19,7 @@ use fermata_control::PROTOCOL;
 use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_control::user::SessionState;
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_store::moments;
 use fermata_wire::Side;
 use serde::{Deserialize, Serialize};
 
@@ -261,17 +262,21 @@ pub fn reattach(
             other => return Err(unexpected(&other)),
         }
     }
+    moments::pass("reattach");
     let arrival = summon(daemon, session, detached, AGAIN)?;
+    moments::pass("welcome");
     match offered {
         Some(ends) => welcome(&arrival.link, true, &ends)?,
         None => {
             let ends = join(session, worker)?;
             welcome(&arrival.link, true, &ends)?;
+            moments::pass("serve");
             serve(worker, &ends)?;
         }
     }
     let agent = adopt(session, arrival, worker)?;
     agent.resumed(BACK_TIME)?;
+    moments::pass("resumed");
     session.set_state(SessionState::Running);
     Ok(())
 }
@@ -315,7 +320,13 @@ fn summon(
         wake_block,
     } = detached;
     let call = || wake::wake(process.pid, wake_block, &daemon.agent_socket(), &token);
-    call()?;
+    call().map_err(|failure| match process.alive() {
+        true => failure,
+        false => fail(
+            FailureKind::NotFound,
+            format!("the program, process {}, has ended", process.pid),
+        ),
+    })?;
     let begun = Instant::now();
     let mut called_again = false;
     let come = loop {

@@ -20,6 +20,7 @@ use std::time::Instant;
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 use fermata_store::image::{Held, Image, check_name};
+use fermata_store::moments;
 use parking_lot::Mutex;
 
 use crate::attach::{Detached, offer, reattach};
@@ -301,6 +302,8 @@ impl Source {
                 worker.end();
                 return Err(failure);
             }
+            // Its worker goes with it, which says less.
+            (Err(_), Ok(None)) if self.record.agent.is_some() => return Err(has_ended()),
             (Err(failure), _) | (_, Err(failure)) => return Err(failure),
         };
         let Some(((worker, ends), agent)) = served.zip(self.record.agent) else {
@@ -308,20 +311,18 @@ impl Source {
             folders.keep();
             return Ok(());
         };
-        let attached = process
-            .ok_or_else(|| fail(FailureKind::Internal, "the restored process has ended"))
-            .and_then(|process| {
-                let detached = Detached {
-                    process,
-                    wake_block: agent.wake_block,
-                };
-                session.lock().detached = Some(detached);
-                session.save();
-                phases.time("reattach", || {
-                    behind::begin(session, &worker, phases.seconds())?;
-                    reattach(&self.daemon, session, &worker, detached, Some(ends))
-                })
-            });
+        let attached = process.ok_or_else(has_ended).and_then(|process| {
+            let detached = Detached {
+                process,
+                wake_block: agent.wake_block,
+            };
+            session.lock().detached = Some(detached);
+            session.save();
+            phases.time("reattach", || {
+                behind::begin(session, &worker, phases.seconds())?;
+                reattach(&self.daemon, session, &worker, detached, Some(ends))
+            })
+        });
         // Starting a driver takes from the rate at which data comes: see `behind::follow`.
         if attached.is_err() || !session.lock().rolls_back() {
             let variables = session.variables.clone();
@@ -391,6 +392,7 @@ impl Source {
             let what = || format!("cannot note down session `{}`", session.name);
             return Err(error).or_fail(FailureKind::User, what);
         }
+        moments::pass("restored");
         Ok(namespace)
     }
 
@@ -486,6 +488,10 @@ fn discard(daemon: &Daemon, session: &Arc<Session>) {
     }
     session.ended(None);
     daemon.remove(session);
+}
+
+fn has_ended() -> Failure {
+    fail(FailureKind::Internal, "the restored process has ended")
 }
 
 fn no_folder((path, error): (PathBuf, std::io::Error)) -> Failure {

@@ -190,6 +190,13 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>) {
     let Some(image) = &session.image else { return };
     // Its data may still be coming.
     let followed = behind::begin(session, worker, 0.0).and_then(|()| {
+        {
+            let mut inner = session.lock();
+            // A program that has ended meanwhile, and its worker with it, is not to run again.
+            if inner.agent.is_none() {
+                inner.behind = None;
+            }
+        }
         if session.lock().rolls_back() {
             let source = Arc::new(Source::of_session(daemon, session, image)?);
             behind::follow(&source, session);

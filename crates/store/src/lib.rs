@@ -21,6 +21,7 @@ mod index;
 mod lock;
 mod memory;
 mod mend;
+pub mod moments;
 mod pack;
 mod reader;
 mod ready;

@@ -23,7 +23,7 @@ use crate::format::{IndexFile, PackId};
 use crate::index::{self, Index};
 use crate::lock::Guard;
 use crate::pack::{OpenPack, Place};
-use crate::{ChunkId, MAX_CHUNK_BYTES, Result, Store, StoreError, sync};
+use crate::{ChunkId, MAX_CHUNK_BYTES, Result, Store, StoreError, moments, sync};
 
 /// Buffers that are not aligned are written in pieces of this many bytes.
 const PIECE: usize = 1 << 20;
@@ -308,6 +308,9 @@ impl PackWriter {
         }
         if sync && !state.packs.is_empty() {
             sync::folder(&packs)?;
+        }
+        if !state.packs.is_empty() {
+            moments::pass("packs");
         }
         for pack in &state.packs {
             let from = index::index_path(&self.store.tmp_dir(), pack.id);

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Then, Totals};
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker, Way};
 use fermata_store::image::{Draft, sweep_drafts};
+use fermata_store::moments;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
@@ -271,9 +272,11 @@ impl<'a> Taking<'a> {
             resumed?;
             return Err(error).or_fail(FailureKind::User, what);
         }
+        moments::pass("parked");
         let taken = self
             .phases
             .time("detach", || agent.detach())
+            .inspect(|()| moments::pass("detached"))
             .and_then(|()| self.both(&record, worker, report, device));
         match taken {
             Ok((taken, log_length)) => {
@@ -384,7 +387,7 @@ impl<'a> Taking<'a> {
             daemon,
             session,
             criu,
-            draft,
+            mut draft,
             root,
             phases,
         } = self;
@@ -405,6 +408,10 @@ impl<'a> Taking<'a> {
             .time("finish", || parts.finish(report))
             .and_then(|()| {
                 report("commit", 0, 0);
+                // The manifest tells how long this took; what is left of the step, the answer.
+                phases
+                    .time("commit", || draft.seal())
+                    .map_err(|e| from_store(&e))?;
                 parts.device.stall.timeline.start = parts.began;
                 let manifest = describe(session, &criu, root, &parts, &phases)?;
                 phases
@@ -414,7 +421,11 @@ impl<'a> Taking<'a> {
         let image = match committed {
             Ok(image) => image.dir().to_owned(),
             Err(failure) => {
-                resumed?;
+                if let Err(first) = resumed {
+                    let text = format!("nor is there an image: {}", failure.message);
+                    daemon.log.line(&text);
+                    return Err(first);
+                }
                 if then == Then::Stop {
                     resume(&parts)?;
                 }

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::Handle;
 use fermata_device::StreamHandle;
 use fermata_state::Session;
+use fermata_store::moments;
 
 use self::checker::Checker;
 use self::conductor::Conductor;
@@ -208,6 +209,7 @@ fn begin_with(
     check: bool,
     steps: &mut Steps,
 ) -> Result<Begun, EngineError> {
+    moments::pass("stopped");
     settle(&mut site.live)?;
     variables::discover(site)?;
     let exposed = site.live.expose(&site.session)?;

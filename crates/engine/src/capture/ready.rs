@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fermata_device::hash::Hasher;
 use fermata_device::{ContextHandle, PinnedPool};
-use fermata_store::Store;
+use fermata_store::{Store, moments};
 use parking_lot::Mutex;
 
 use super::map::{ChunkMap, Slot, device_of};
@@ -136,6 +136,7 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
 /// # Errors
 /// What the driver or the store says; the session is as before.
 pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineError> {
+    moments::pass("prepare");
     let driver = Arc::clone(&sketch.reach.driver);
     for (device, context) in &sketch.contexts {
         let failed = || EngineError::driver(format!("make device {device} ready"));

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_store::Store;
 use fermata_store::image::{BufferId, ChunkTableWriter};
+use fermata_store::{Store, moments};
 
 use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
@@ -61,6 +61,7 @@ pub fn capture(
     if let Some(ahead) = &ahead {
         ahead.teach(site);
     }
+    moments::pass("stopped");
     settle(&mut site.live)?;
     variables::discover(site)?;
     let exposed = site.live.expose(&site.session)?;

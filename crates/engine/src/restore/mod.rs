@@ -28,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fermata_store::{ChunkReader, Store, Taken};
+use fermata_store::{ChunkReader, Store, Taken, moments};
 use parking_lot::Mutex;
 
 use crate::steps::{Step, Steps};
@@ -97,6 +97,7 @@ pub fn load(
     let mut blocks = Blocks::default();
     objects::rebuild(&mut site, &mut blocks)?;
     steps.add("objects", from, 0);
+    moments::pass("objects");
     // A program that is about to run waits for what is made ready now; else the data goes first, and so does the
     // memory for it, which waits for locks that making ready holds for long.
     if pace != Pace::Eager {

@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_device::{Direction, HostMapping, InFlight};
-use fermata_store::{ChunkId, Store, WriteOptions};
+use fermata_store::{ChunkId, Store, WriteOptions, moments};
 
 pub(crate) use behind::{Behind, Kept};
 use work::{Content, Flow, Job, Team};
@@ -177,6 +177,7 @@ impl Sink {
     }
 
     fn start(&mut self, mut job: Job, read: &mut dyn FnMut(&Piece)) -> Result<(), EngineError> {
+        moments::pass("copy");
         self.copied += job.order.piece.len as u64;
         if self.tier.is_some() && matches!(job.order.piece.source, Source::Device { .. }) {
             self.team.flow.claim(&mut job)?;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermata_device::HostEnd;
-use fermata_store::{AlignedBuf, ChunkId, PackWriter, Place};
+use fermata_store::{AlignedBuf, ChunkId, PackWriter, Place, moments};
 use parking_lot::Mutex;
 
 use super::pace::Pace;
@@ -330,6 +330,7 @@ impl Flow {
         {
             return self.differs(job.clone(), &wanted);
         }
+        moments::pass("write");
         match &job.place {
             Some(place) => {
                 if !written {

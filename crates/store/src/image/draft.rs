@@ -21,7 +21,7 @@ use super::folder::{DRAFT_PREFIX, check_name, sweep_drafts};
 use super::manifest::{FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, SCHEMA_VERSION};
 use super::{Image, registry, rfc3339, unix_now};
 use crate::lock::{self, Guard, Kind};
-use crate::{Result, Store, StoreError, format, sync};
+use crate::{Result, Store, StoreError, format, moments, sync};
 
 /// An image that does not exist yet.
 pub struct Draft {
@@ -29,6 +29,7 @@ pub struct Draft {
     target: PathBuf,
     name: String,
     store: Store,
+    files: Option<Vec<FileRecord>>,
     _own: Guard,
     _share: Guard,
 }
@@ -66,6 +67,7 @@ impl Draft {
                 target,
                 name: name.into(),
                 store: store.clone(),
+                files: None,
                 _own: own,
                 _share: share,
             };
@@ -89,27 +91,42 @@ impl Draft {
         &self.target
     }
 
-    /// Completes the image: hashes and syncs every file in the folder, writes the manifest, and
+    /// Protects, hashes and syncs every file in the folder, which must not change from then on: the part of
+    /// [`Self::commit`] that takes long, for those whose manifest shall tell how long.
+    ///
+    /// # Errors
+    /// `Full`; `Misuse` when the folder holds something that is neither file nor folder.
+    pub fn seal(&mut self) -> Result<()> {
+        let mut files = Vec::new();
+        collect(&self.path, "", &mut files)?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        self.files = Some(files);
+        Ok(())
+    }
+
+    /// Completes the image: seals the folder if that has not been done, writes the manifest, and
     /// gives the folder its name. The chunks must have been published before.
     ///
     /// # Errors
     /// `Full`, `Exists` when somebody else has taken the name, `Misuse` when the folder holds
     /// something that is neither file nor folder. After any error there is no image, and none
     /// of the older ones is touched.
-    pub fn commit(self, mut manifest: Manifest) -> Result<Image> {
-        let mut files = Vec::new();
-        collect(&self.path, "", &mut files)?;
-        files.sort_by(|a, b| a.path.cmp(&b.path));
+    pub fn commit(mut self, mut manifest: Manifest) -> Result<Image> {
+        if self.files.is_none() {
+            self.seal()?;
+        }
+        moments::pass("commit");
         manifest.schema_version = SCHEMA_VERSION;
         manifest.name.clone_from(&self.name);
         manifest.created = rfc3339(unix_now());
         manifest.store = self.store.dir().to_string_lossy().into_owned();
-        manifest.files = files;
+        manifest.files = self.files.take().unwrap_or_default();
         let bytes = manifest.encode();
         let hash = format!("{}\n", blake3::hash(&bytes).to_hex());
         sync::write_new(&self.path.join(MANIFEST), &[&bytes], true)?;
         sync::write_new(&self.path.join(MANIFEST_HASH), &[hash.as_bytes()], true)?;
         sync::folder(&self.path)?;
+        moments::pass("manifest");
         registry::announce(&self.store, &self.target)?;
         let dir = rustix::fs::CWD;
         rustix::fs::renameat_with(dir, &self.path, dir, &self.target, RenameFlags::NOREPLACE)
@@ -119,6 +136,7 @@ impl Draft {
                 },
                 e => StoreError::io("rename", &self.path, 0, e),
             })?;
+        moments::pass("named");
         sync::folder(self.target.parent().unwrap_or(Path::new("/")))?;
         registry::enter(&self.store, &self.target)?;
         Image::open(&self.target)

@@ -56,9 +56,29 @@ pub struct Arrival {
     pub stand: String,
     /// Bytes in all.
     pub total: u64,
+    /// What the time was spent on.
+    #[serde(default)]
+    pub steps: Vec<Spent>,
     /// Where kernels were caught using data before it was there.
     #[serde(default)]
     pub misses: Vec<Miss>,
+}
+
+/// Time that a restore has spent on something.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Spent {
+    /// On what.
+    pub name: String,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+impl Arrival {
+    /// Whether the program has waited for data, or does.
+    pub fn waits(&self) -> bool {
+        let waited = |it: &Spent| it.name == "waits" && it.seconds > 0.0;
+        self.steps.iter().any(waited)
+    }
 }
 
 /// An access to data that was not there.

@@ -12,8 +12,10 @@
 
 pub mod case;
 pub mod command;
+pub mod deaths;
 pub mod disk;
 pub mod fermata;
+pub mod halt;
 pub mod held;
 pub mod moment;
 pub mod output;

@@ -52,7 +52,7 @@ impl Sandbox {
             .prefix("fe-")
             .tempdir_in("/tmp")
             .context("folder of the case")?;
-        for name in ["run", "images", "work"] {
+        for name in ["run", "images", "work", "moments"] {
             fs::create_dir(folder.path().join(name))?;
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -78,6 +78,11 @@ impl Sandbox {
         self.folder.path().join("work")
     }
 
+    /// Where a test has daemons and workers stand still (`crates/store/src/moments.rs`).
+    pub fn moments(&self) -> PathBuf {
+        self.folder.path().join("moments")
+    }
+
     /// Gives `command` the folders and the mark.
     pub fn enter(&self, command: &mut Command) {
         if let Some(group) = self.group {
@@ -88,6 +93,7 @@ impl Sandbox {
             .env(MARK, &self.mark)
             .env("FERMATA_RUNTIME_DIR", self.runtime())
             .env("FERMATA_IMAGE_DIR", self.images())
+            .env("FERMATA_TEST_MOMENTS", self.moments())
             // Every image taken behind a program is compared with the stopped copy of its moment.
             .env("FERMATA_WORKER_FERMATA_TEST_REFERENCE", "1");
     }

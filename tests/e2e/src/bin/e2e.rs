@@ -1,7 +1,8 @@
 //! `e2e`: crosses programs, devices, protocols and moments.
 //!
 //! `e2e quick` is the selection that CI runs; `e2e matrix` takes filters and
-//! writes a JSON report; `e2e straight` only runs the programs.
+//! writes a JSON report; `e2e straight` only runs the programs; `e2e deaths` has
+//! program, worker and daemon die at every step of every protocol.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fermata_e2e::case::{
     Case, Device, Mode, Outcome, Protocol, Reference, Restore, Validate, count_calls, straight,
 };
+use fermata_e2e::deaths::{self, Death, bringing, taking};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::programs::{PROGRAMS, Program};
 use fermata_e2e::report::{CaseReport, Report, Verdict};
@@ -56,6 +58,15 @@ enum Verb {
     },
     /// Runs the programs without Fermata and compares their digests
     Straight(Common),
+    /// Program, worker and daemon die at every step of every protocol, on the software GPU
+    Deaths {
+        /// Stages at a time
+        #[arg(long, default_value_t = 1)]
+        jobs: usize,
+        /// Only deaths that are told by a line with this text, as in "step: Gate"
+        #[arg(long, default_value = "")]
+        only: String,
+    },
 }
 
 /// Where the moments of a matrix are.
@@ -118,6 +129,7 @@ impl Verb {
         let tree = Tree::find()?;
         match self {
             Self::Straight(common) => run_straight(&tree, &common),
+            Self::Deaths { jobs, only } => Ok(run_deaths(jobs, &only)),
             Self::Quick(common) => {
                 let chosen = if common.programs.is_empty() {
                     PROGRAMS.iter().copied().filter(|p| p.quick).collect()
@@ -198,6 +210,33 @@ fn run_straight(tree: &Tree, common: &Common) -> Result<bool> {
         }
     }
     Ok(failed == 0)
+}
+
+fn run_deaths(jobs: usize, only: &str) -> bool {
+    let wanted = |death: &Death| format!("{death:?}").contains(only);
+    let taking = [Mode::Stop, Mode::Snapshot, Mode::Cow, Mode::Recopy].map(|mode| {
+        let deaths = taking::all().into_iter().filter(|it| it.mode == mode);
+        deaths.map(Death::Taking).filter(wanted).collect::<Vec<_>>()
+    });
+    let bringing = bringing::all().into_iter().map(Death::Bringing);
+    let stages = taking
+        .into_iter()
+        .chain([bringing.filter(wanted).collect()]);
+    let stages: Vec<_> = stages.filter(|deaths| !deaths.is_empty()).collect();
+    let ended = in_parallel(&stages, jobs, |deaths| {
+        let tell = |death, wrong: Option<&anyhow::Error>| match wrong {
+            None => println!("passed {death:?}"),
+            Some(error) => println!("FAILED {death:?}: {error:#}"),
+        };
+        deaths::perform(deaths.iter().copied(), tell)
+    });
+    let failed = ended.iter().filter(|it| it.is_err()).count();
+    let all: usize = stages.iter().map(Vec::len).sum();
+    println!(
+        "{all} deaths on {} stages, {failed} of which have failed",
+        stages.len()
+    );
+    all > 0 && failed == 0
 }
 
 fn run_matrix(

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::Connection;
 use fermata_control::user::{FromDaemon, Request, Session, SessionState, Verb};
@@ -123,17 +123,17 @@ impl Place {
     }
 }
 
-/// Waits for the command's end; ends it at the deadline.
-pub fn finish(mut child: Child) -> Finished {
-    let deadline = Instant::now() + LIMIT;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("the command did not end: {:?}", child.wait_with_output());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let out = child.wait_with_output().unwrap();
+/// Waits for the command's end, and reads what it says meanwhile, which may be more than a pipe holds; ends it at the
+/// deadline.
+pub fn finish(child: Child) -> Finished {
+    let pid = rustix::process::Pid::from_child(&child);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let out = receiver.recv_timeout(LIMIT).unwrap_or_else(|_| {
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        panic!("the command did not end: {:?}", receiver.recv());
+    });
+    let out = out.unwrap();
     Finished {
         status: out.status.code().unwrap_or(-1),
         stdout: String::from_utf8(out.stdout).unwrap(),

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures stopped checkpoints into the registered memory tier, and restores from it, on this machine's
-GPU, beside the driver's own checkpoint of the same program, and the same to and from a disk.
+GPU, beside the driver's own checkpoint of the same program, and the same to and from a disk, also with
+what lies there kept in memory (FERMATA_CACHE).
 
     bench/tier.py REPORT.json [--gib 16] [--disk-gib 8] [--restores 3] [--without-peer]
 
@@ -170,6 +171,29 @@ def disk(gib, work):
         daemon.end()
 
 
+def cached(gib, work):
+    """From a disk whose packs the daemon keeps in memory: what is registered, and what is read of it."""
+    images = work / "images-of-cache"
+    daemon = Daemon(work / "cached", images, FERMATA_CACHE=f"{gib + 1}G")
+    try:
+        daemon.hold(gib)
+        told = {"gib": gib, "checkpoint": daemon.checkpoint()}
+        daemon.fermata("kill", "hold")
+        begun = time.time()
+        told["warmed"] = document(daemon.fermata("images", "warm", "hold-1", "--json"))
+        told["warm_s"] = time.time() - begun
+        for name, flags in (("eager", ["--eager"]), ("behind", [])):
+            begun = time.time()
+            # Every worker that waits registers the copies.
+            wait_for(lambda: daemon.tier()[1] >= gib << 30, "registered copies")
+            told[f"registered_before_{name}_s"] = time.time() - begun
+            pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
+            told[name] = daemon.restore(name, *flags)
+        return told
+    finally:
+        daemon.end()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("report")
@@ -185,6 +209,7 @@ def main():
         ("link", lambda: document(call(link))),
         ("memory", lambda: memory(args.gib, work, args.restores)),
         ("disk", lambda: disk(args.disk_gib, work)),
+        ("cached", lambda: cached(args.disk_gib, work)),
     ]
     if not args.without_peer:
         steps.append(("driver_checkpoint", lambda: peer(args.gib, work)))

@@ -17,6 +17,8 @@ pub mod disk;
 pub mod fermata;
 pub mod halt;
 pub mod held;
+#[path = "../../../crates/softgpu/tests/common/hold.rs"]
+pub mod hold;
 pub mod moment;
 pub mod output;
 pub mod processes;

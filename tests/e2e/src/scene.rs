@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::case::{Device, Mode, PROGRAM_LIMIT};
-use crate::command::Finished;
+use crate::command::{self, Finished};
 use crate::fermata::{Fermata, Session};
+use crate::hold::{COPIES, Hold};
 use crate::output::Output;
 use crate::processes::{self, Process};
 use crate::sandbox::Sandbox;
@@ -57,6 +59,46 @@ impl Scene {
     /// The sandbox.
     pub fn sandbox(&self) -> &Sandbox {
         &self.sandbox
+    }
+
+    /// What `program` prints when it runs alone to its end.
+    ///
+    /// # Errors
+    /// When it fails, or its lines cannot be read.
+    pub fn straight(&self, program: &str, options: &[&str]) -> Result<Output> {
+        let mut command = Command::new(self.tree.program(program)?);
+        command
+            .args(options)
+            .env("LD_LIBRARY_PATH", self.tree.library_path(Device::Soft));
+        let done = command::run(command, PROGRAM_LIMIT)?.success(program)?;
+        Output::parse(&done.stdout)
+    }
+
+    /// Takes an image of session `name`, whose copies are held, does `meanwhile` when the checkpoint is under way, and
+    /// lets the copies go; what came of both.
+    ///
+    /// # Errors
+    /// When it does not begin, and that of `meanwhile`.
+    pub fn checkpoint_beside<F: AsRef<Path>, T>(
+        &self,
+        hold: &Hold<F>,
+        (name, image): (&str, &str),
+        (mode, options): (Mode, &[&str]),
+        meanwhile: impl FnOnce() -> Result<T>,
+    ) -> Result<(Result<Finished>, T)> {
+        let fermata = self.fermata();
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| fermata.checkpoint_with(name, image, mode, options));
+            let begun = match mode {
+                // They copy before the program goes on.
+                Mode::Recopy | Mode::Stop => self.wait_begun(image),
+                _ => self.wait_behind(name, image),
+            };
+            let done = begun.and_then(|()| meanwhile());
+            hold.release(COPIES);
+            let taken = taken.join().map_err(|_| anyhow!("checkpoint thread"))?;
+            Ok((taken, done?))
+        })
     }
 
     /// Starts `heat2d`, slowed down, as session `name`; returns once it works.

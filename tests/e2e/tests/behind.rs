@@ -1,15 +1,12 @@
 //! Checkpoints behind a running program, one after another and one beside another; whatever dies or fills up while
 //! they copy, nothing is left behind and no wrong image is made. Copying stands still for as long as a test needs.
 
-#[path = "../../../crates/softgpu/tests/common/hold.rs"]
-mod hold;
-
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::command::Finished;
 use fermata_e2e::disk::SmallDisk;
+use fermata_e2e::hold::{COPIES, Hold};
 use fermata_e2e::scene::{Scene, Which, wait_gone};
-use hold::{COPIES, Hold};
 use tempfile::TempDir;
 
 /// Two fields, and their bytes.
@@ -126,19 +123,7 @@ fn beside<T>(
             _ => 0,
         },
     );
-    let fermata = scene.fermata();
-    std::thread::scope(|scope| {
-        let taken = scope.spawn(|| fermata.checkpoint_with("heat", image, mode, options));
-        let begun = match mode {
-            // They copy before the program goes on.
-            Mode::Recopy | Mode::Stop => scene.wait_begun(image),
-            _ => scene.wait_behind("heat", image),
-        };
-        let done = begun.and_then(|()| meanwhile());
-        hold.release(COPIES);
-        let taken = taken.join().map_err(|_| anyhow!("checkpoint thread"))?;
-        Ok((taken, done?))
-    })
+    scene.checkpoint_beside(hold, ("heat", image), (mode, options), meanwhile)
 }
 
 #[test]

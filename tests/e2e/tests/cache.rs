@@ -6,8 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use fermata_e2e::case::{Device, PROGRAM_LIMIT};
-use fermata_e2e::command;
+use fermata_e2e::case::PROGRAM_LIMIT;
 use fermata_e2e::output::Output;
 use fermata_e2e::scene::{SHORT, Scene, wait_until};
 use serde_json::Value;
@@ -24,12 +23,7 @@ struct Cached {
 impl Cached {
     fn new() -> Result<Self> {
         let scene = Scene::new()?;
-        let path = scene.tree().program("heat2d")?;
-        let mut straight = std::process::Command::new(&path);
-        let library = scene.tree().library_path(Device::Soft);
-        straight.args(SHORT).env("LD_LIBRARY_PATH", library);
-        let straight = command::run(straight, PROGRAM_LIMIT)?.success("heat2d")?;
-        let digest = Output::parse(&straight.stdout)?.digest;
+        let digest = scene.straight("heat2d", SHORT)?.digest;
         scene.make_held_image("image")?;
         scene.let_go()?;
         let cached = Self {

@@ -1,20 +1,16 @@
 //! Restores behind a running program: what goes wrong while data is still coming ends in the right bytes
 //! or in a clear refusal, and what a restore has learnt helps the next.
 
-#[path = "../../../crates/softgpu/tests/common/hold.rs"]
-mod hold;
-
 use std::cell::Cell;
 use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT, Restore};
-use fermata_e2e::command;
 use fermata_e2e::held::HeldCriu;
+use fermata_e2e::hold::{COPIES, Hold};
 use fermata_e2e::output::Output;
 use fermata_e2e::scene::{Scene, TRIES, Which, kill_nine, wait_gone, wait_until};
-use hold::{COPIES, Hold};
 
 /// A program with its options, and how many bytes a second go between host and device: its data takes seconds to
 /// come when it is let go.
@@ -82,12 +78,7 @@ impl Late {
         let (name, options) = (kind.program, kind.options);
         let scene = Scene::new()?;
         let path = scene.tree().program(name)?;
-        let mut straight = std::process::Command::new(&path);
-        straight
-            .args(options)
-            .env("LD_LIBRARY_PATH", scene.tree().library_path(Device::Soft));
-        let straight = command::run(straight, PROGRAM_LIMIT)?.success(name)?;
-        let digest = Output::parse(&straight.stdout)?.digest;
+        let digest = scene.straight(name, options)?.digest;
         ensure!(digest.is_some(), "`{name}` printed no digest");
         let hold = Hold::at(tempfile::tempdir()?);
         let (setting, folder) = hold.variable();

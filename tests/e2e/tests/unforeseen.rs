@@ -1,16 +1,13 @@
 //! Kernels that write what no argument of theirs names, while an image is taken: found by content and by the kernels
 //! themselves, known from then on, and the image is right. Nothing is copied before the program has written enough.
 
-#[path = "../../../crates/softgpu/tests/common/hold.rs"]
-mod hold;
-
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::hold::{COPIES, Hold};
 use fermata_e2e::output::Output;
 use fermata_e2e::scene::Scene;
-use hold::{COPIES, Hold};
 use tempfile::TempDir;
 
 /// A program whose kernels write what no argument names.
@@ -130,17 +127,14 @@ impl Subject {
         let times = if by == "content" { 2 } else { 1 };
         let passes = times * self.breaker.bytes + self.breaker.named + TABLES;
         self.hold.only_from(COPIES, passes, NODE);
-        let fermata = self.scene.fermata();
         let options = ["--validate", by, "--json"];
-        let done = std::thread::scope(|scope| {
-            let taken =
-                scope.spawn(|| fermata.checkpoint_with("first", image, Mode::Cow, &options));
-            let met = self.scene.wait_behind("first", image);
-            let done = met.and_then(|()| meanwhile());
-            self.hold.release(COPIES);
-            let taken = taken.join().map_err(|_| anyhow!("checkpoint thread"))?;
-            done.and(taken)
-        })?;
+        let (taken, ()) = self.scene.checkpoint_beside(
+            &self.hold,
+            ("first", image),
+            (Mode::Cow, &options),
+            meanwhile,
+        )?;
+        let done = taken?;
         serde_json::from_str(&done.stdout).with_context(|| format!("answer: {}", done.stdout))
     }
 

@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::{COPIES, Stage, VICTIMS, Victim, all_gone, in_time};
+use super::{Held, Stage, VICTIMS, Victim, all_gone, in_time};
 use crate::case::PROGRAM_LIMIT;
 use crate::command::Finished;
 use crate::halt::Halt;
 use crate::held::HeldCriu;
+use crate::hold::COPIES;
 use crate::processes::{self, Process};
 use crate::scene::{kill_nine, wait_until};
 
@@ -74,13 +75,6 @@ pub fn all() -> Vec<Death> {
         .collect()
 }
 
-/// Who is made to stand still, and how.
-enum Held {
-    Moment(Halt),
-    Criu(HeldCriu),
-    Copies,
-}
-
 impl Death {
     fn fate(self) -> Fate {
         match (self.step, self.victim) {
@@ -135,17 +129,7 @@ impl Death {
                 Ok(there)
             });
             let since = Instant::now();
-            let released = match held {
-                Held::Criu(criu) => criu.release(),
-                Held::Moment(halt) => {
-                    drop(halt);
-                    Ok(())
-                }
-                Held::Copies => {
-                    stage.copies.release(COPIES);
-                    Ok(())
-                }
-            };
+            let released = held.release(stage);
             let attempt = attempt.join().map_err(|_| anyhow!("restore thread"))?;
             released?;
             Ok::<_, anyhow::Error>((attempt?, since, there?))
@@ -181,12 +165,7 @@ impl Death {
     /// Waits until the restore is at the step, and whatever goes on beside it is done; who is there then.
     fn wait(self, stage: &Stage, name: &str, held: &Held) -> Result<There> {
         let fermata = stage.scene.fermata();
-        let mut worker = None;
-        match held {
-            Held::Criu(criu) => criu.wait()?,
-            Held::Moment(halt) => worker = Some(halt.wait()?),
-            Held::Copies => {}
-        }
+        let halted = held.wait()?;
         if self.step == Step::Gate {
             stage.let_go("older")?;
         }
@@ -195,7 +174,7 @@ impl Death {
             let Some(session) = fermata.find(name)? else {
                 return Ok(false);
             };
-            let worker = match (self.step, &worker) {
+            let worker = match (self.step, &halted) {
                 (Step::Objects, Some(worker)) => Some(worker.clone()),
                 _ => session.worker_pid.and_then(processes::look_up),
             };
@@ -213,23 +192,13 @@ impl Death {
     }
 
     fn check_answer(self, attempt: &Finished) -> Result<()> {
-        let said = attempt.stderr.trim();
         if self.fate() != Fate::None {
+            let said = attempt.stderr.trim();
             ensure!(attempt.status == 0, "{}: {said}", attempt.status);
             return Ok(());
         }
         ensure!(attempt.status != 0, "half a session counts as one");
-        let reasons: &[&str] = match self.victim {
-            Victim::Program => &["has ended", "the program"],
-            Victim::Worker => &["worker"],
-            Victim::Daemon => &["daemon"],
-        };
-        ensure!(
-            reasons.iter().any(|reason| said.contains(reason)),
-            "no reason: status {}, {said}",
-            attempt.status
-        );
-        Ok(())
+        self.victim.check_named(attempt)
     }
 }
 

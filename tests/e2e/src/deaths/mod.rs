@@ -10,20 +10,18 @@
 pub mod bringing;
 pub mod taking;
 
-#[path = "../../../../crates/softgpu/tests/common/hold.rs"]
-mod hold;
-
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use self::hold::{COPIES, Hold};
-use crate::case::{Device, Mode, PROGRAM_LIMIT};
-use crate::command::{self, Finished};
+use crate::case::{Device, Mode};
+use crate::command::Finished;
+use crate::halt::Halt;
+use crate::held::HeldCriu;
+use crate::hold::{COPIES, Hold};
 use crate::output::Output;
 use crate::processes::Process;
 use crate::scene::{Scene, Which, wait_gone, wait_until};
@@ -48,6 +46,24 @@ pub enum Victim {
     Daemon,
 }
 
+impl Victim {
+    /// Demands that a command which has failed says who has died.
+    fn check_named(self, attempt: &Finished) -> Result<()> {
+        let said = attempt.stderr.trim();
+        let reasons: &[&str] = match self {
+            Self::Program => &["has ended", "the program"],
+            Self::Worker => &["worker"],
+            Self::Daemon => &["daemon"],
+        };
+        ensure!(
+            reasons.iter().any(|reason| said.contains(reason)),
+            "no reason: status {}, {said}",
+            attempt.status
+        );
+        Ok(())
+    }
+}
+
 /// All of them.
 pub const VICTIMS: [Victim; 3] = [Victim::Program, Victim::Worker, Victim::Daemon];
 
@@ -58,6 +74,34 @@ pub enum Death {
     Taking(taking::Death),
     /// While one is restored.
     Bringing(bringing::Death),
+}
+
+/// Who is made to stand still, and how.
+enum Held {
+    Moment(Halt),
+    Criu(HeldCriu),
+    Copies,
+}
+
+impl Held {
+    /// Waits until somebody stands still, and says who, if that is known; nobody need have come to held copies.
+    fn wait(&self) -> Result<Option<Process>> {
+        match self {
+            Self::Moment(halt) => halt.wait().map(Some),
+            Self::Criu(criu) => criu.wait().map(|()| None),
+            Self::Copies => Ok(None),
+        }
+    }
+
+    /// Lets everybody go on.
+    fn release(self, stage: &Stage) -> Result<()> {
+        match self {
+            Self::Moment(halt) => drop(halt),
+            Self::Criu(criu) => criu.release()?,
+            Self::Copies => stage.copies.release(COPIES),
+        }
+        Ok(())
+    }
 }
 
 /// Has these happen one after the other; `tell` hears of each, and what was not as it must be then.
@@ -117,15 +161,11 @@ impl Stage {
         let scene = Scene::new()?;
         let folder = scene.sandbox().work().join("hold");
         fs::create_dir(&folder)?;
-        let mut straight = Command::new(scene.tree().program(PROGRAM)?);
-        straight
-            .args(options())
-            .env("LD_LIBRARY_PATH", scene.tree().library_path(Device::Soft));
-        let straight = command::run(straight, PROGRAM_LIMIT)?.success(PROGRAM)?;
+        let straight = scene.straight(PROGRAM, &options())?;
         let stage = Self {
             scene,
             copies: Hold::at(folder),
-            straight: Output::parse(&straight.stdout)?,
+            straight,
             cases: AtomicU64::new(0),
         };
         stage.straight.check_complete(&stage.straight)?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::{Stage, VICTIMS, Victim, all_gone, in_time};
+use super::{Held, Stage, VICTIMS, Victim, all_gone, in_time};
 use crate::case::{Mode, PROGRAM_LIMIT};
 use crate::command::Finished;
 use crate::halt::Halt;
@@ -137,12 +137,6 @@ pub fn chosen() -> Vec<Death> {
     STEPS.into_iter().enumerate().flat_map(some).collect()
 }
 
-/// Who is made to stand still, and how.
-enum Held {
-    Moment(Halt),
-    Criu(HeldCriu),
-}
-
 impl Death {
     /// Whether an image must come of it: what has been read from a program that was whole is one, if those live who
     /// have to write it, and the daemon does not give it up with the attempt to bring the program back.
@@ -197,13 +191,7 @@ impl Death {
                 kill_nine(&dead)
             });
             let since = Instant::now();
-            let released = match held {
-                Held::Criu(criu) => criu.release(),
-                Held::Moment(halt) => {
-                    drop(halt);
-                    Ok(())
-                }
-            };
+            let released = held.release(stage);
             let attempt = attempt.join().map_err(|_| anyhow!("checkpoint thread"))?;
             killed.and(released)?;
             Ok::<_, anyhow::Error>((attempt?, since))
@@ -251,10 +239,7 @@ impl Death {
 
     /// Waits until the checkpoint is at the step, and whatever goes on beside it is done.
     fn wait(self, stage: &Stage, name: &str, held: &Held) -> Result<()> {
-        match held {
-            Held::Criu(criu) => criu.wait()?,
-            Held::Moment(halt) => drop(halt.wait()?),
-        }
+        held.wait()?;
         match self.step {
             Step::Copy | Step::Write if self.mode == Mode::Recopy => Ok(()),
             Step::Copy if self.mode == Mode::Stop => stage.scene.wait_dumped(name),
@@ -266,22 +251,11 @@ impl Death {
 
     /// The command says yes if there is an image and nobody was lost with it whom it needed.
     fn check_answer(self, attempt: &Finished) -> Result<()> {
-        let said = attempt.stderr.trim();
         if attempt.status == 0 {
             ensure!(self.leaves_image(), "it succeeded");
             return Ok(());
         }
-        let reasons: &[&str] = match self.victim {
-            Victim::Program => &["has ended", "the program"],
-            Victim::Worker => &["worker"],
-            Victim::Daemon => &["daemon"],
-        };
-        ensure!(
-            reasons.iter().any(|reason| said.contains(reason)),
-            "no reason: status {}, {said}",
-            attempt.status
-        );
-        Ok(())
+        self.victim.check_named(attempt)
     }
 }
 

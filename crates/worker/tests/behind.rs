@@ -144,18 +144,22 @@ fn wait_complete(worker: &mut Worker) {
     assert_eq!(stand, Stand::Complete);
 }
 
-/// A program whose first buffer is there, though the last come first, and two others are not.
-fn first_comes(image: &Image) -> Option<(Worker, Hold, Program)> {
-    let (mut worker, hold) = image.load();
-    let program = worker.attach();
-    let first = Op::Copy {
+/// Needs the first buffer, and is answered when it is there.
+fn wants_first(image: &Image) -> Op<'static> {
+    Op::Copy {
         to: Place::Address(image.small),
         from: Place::Address(image.large[0]),
         len: 8,
         stream: LEGACY,
         answered: true,
-    };
-    let first = program.producer.request(&first, None).unwrap();
+    }
+}
+
+/// A program whose first buffer is there, though the last come first, and two others are not.
+fn first_comes(image: &Image) -> Option<(Worker, Hold, Program)> {
+    let (mut worker, hold) = image.load();
+    let program = worker.attach();
+    let first = program.producer.request(&wants_first(image), None).unwrap();
     std::thread::sleep(SEEN);
     hold.up_to(COPIES, MOST);
     let came = first.wait_for(SOON).unwrap();
@@ -427,14 +431,10 @@ fn a_worker_whose_program_dies_at_the_gate_of_a_restore_ends() {
     let image = Image::make();
     let (mut worker, hold) = image.load();
     let program = worker.attach();
-    let first = Op::Copy {
-        to: Place::Address(image.small),
-        from: Place::Address(image.large[0]),
-        len: 8,
-        stream: LEGACY,
-        answered: true,
-    };
-    let waits = program.producer.request(&first, None).unwrap();
+    let waits = program
+        .producer
+        .request(&wants_first(&image), None)
+        .unwrap();
     let until = Instant::now() + PATIENCE;
     let is_held = |it: Restoring| {
         let mut steps = it.steps.iter();

@@ -1,16 +1,17 @@
-//! Prints the twin of a PTX file: `twin writes|reads FILE`. For looking at what a pass does, and for
+//! Prints the twin of a PTX file: `twin writes|reads|accesses FILE`. For looking at what a pass does, and for
 //! feeding an assembler.
 use fermata_ptx::passes::{Guard, guard};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, what, file] = &args[..] else {
-        return Err("usage: twin writes|reads FILE".into());
+        return Err("usage: twin writes|reads|accesses FILE".into());
     };
-    let what = if what == "reads" {
-        Guard::Reads
-    } else {
-        Guard::Writes
+    let what = match what.as_str() {
+        "writes" => Guard::Writes,
+        "reads" => Guard::Reads,
+        "accesses" => Guard::Accesses,
+        other => return Err(format!("no such check: {other}").into()),
     };
     let module = fermata_ptx::parse(&std::fs::read_to_string(file)?)?;
     let twin = guard(&module, what, &|_| true)?;

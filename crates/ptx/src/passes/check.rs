@@ -167,7 +167,8 @@ fn effect(i: &Instruction, what: Guard) -> Effect {
         "multimem" | "sured" => Effect::Unreadable,
         "tex" | "tld4" | "suld" => unreadable_if(reads),
         "sust" => unreadable_if(writes),
-        "tensormap" => unreadable_if(writes && !elsewhere),
+        // One form copies from shared to global memory.
+        "tensormap" => unreadable_if(writes && (has("cp_fenceproxy") || !elsewhere)),
         "wmma" if has("load") => unreadable_if(reads && !elsewhere),
         "wmma" if has("store") => unreadable_if(writes && !elsewhere),
         opcode if HARMLESS.contains(&opcode) => Effect::None,
@@ -178,6 +179,21 @@ fn effect(i: &Instruction, what: Guard) -> Effect {
                 .any(|o| matches!(o, Operand::Address { .. })),
         ),
     }
+}
+
+/// The same access, ordered behind the check before it: what is read as memory that nobody writes knows no fence, so a
+/// compiler may make it before the report. `None` if `i` is ordered as it is.
+pub(super) fn ordered(i: &Instruction, what: Guard) -> Option<Instruction> {
+    let unordered = match &*i.opcode {
+        "ld" => i.modifiers.iter().any(|m| &**m == "nc"),
+        opcode => opcode == "ldu",
+    };
+    (unordered && what == Guard::Accesses).then(|| {
+        let mut load = i.clone();
+        load.opcode = "ld".into();
+        load.modifiers.retain(|m| &**m != "nc");
+        load
+    })
 }
 
 /// Copies name their destination's space first. Those to shared memory read global memory, the others

@@ -17,7 +17,7 @@
 //! writes it before it first reads it, so no barrier is needed.
 
 use super::PassError;
-use super::check::{check, functions, shared_variable, statements};
+use super::check::{check, functions, ordered, shared_variable, statements};
 use super::reach::{Made, Troubles, each, reduce};
 use crate::ast::{Function, Item, Linkage, Module, Space, Statement, Type, Variable};
 
@@ -67,10 +67,12 @@ pub fn guard(
             other => other.clone(),
         });
     }
+    // Compilers want debug information where it is announced, and a twin has none.
+    let targets = module.targets.iter().filter(|it| &***it != "debug");
     let twin = Module {
         items,
         version: module.version,
-        targets: module.targets.clone(),
+        targets: targets.cloned().collect(),
         address_size: module.address_size,
     };
     Ok(reduce(twin, wanted, troubles))
@@ -131,7 +133,8 @@ fn guarded_body(
                 if let Some(check) = check(function, instruction, what)? {
                     out.extend(check);
                 }
-                out.push(statement.clone());
+                let ordered = ordered(instruction, what).map(Statement::Instruction);
+                out.push(ordered.unwrap_or_else(|| statement.clone()));
             }
             other => out.push(other.clone()),
         }

@@ -53,6 +53,46 @@ fn every_access_is_checked_and_reported_before_it_is_made_where_memory_may_be_ab
 }
 
 #[test]
+fn a_load_that_no_fence_holds_back_is_made_one_that_is() {
+    let text = ".visible .entry k() { .reg .b64 %rd<3>; .reg .f32 %f<6>; .reg .pred %p<2>;
+        @%p1 ld.global.nc.L1::no_allocate.v2.f32 {%f1, %f2}, [%rd1+8]; ldu.global.f32 %f3, [%rd1]; ret; }";
+    let twin = |what| {
+        let made = guard(&module(text), what, &|_| true).expect("a twin");
+        made.module.to_string()
+    };
+    let ordered = twin(Guard::Accesses);
+    for load in [
+        "@%p1 ld.global.L1::no_allocate.v2.f32 {%f1, %f2}, [%rd1+8]",
+        "ld.global.f32 %f3, [%rd1]",
+    ] {
+        assert!(ordered.contains(load), "{load} in {ordered}");
+    }
+    assert!(!ordered.contains(".nc") && !ordered.contains("ldu"));
+    let looked_at = twin(Guard::Reads);
+    assert!(looked_at.contains("ld.global.nc.L1") && looked_at.contains("ldu.global"));
+}
+
+#[test]
+fn a_twin_announces_no_debug_information() {
+    let text = ".version 8.0\n.target sm_90, debug\n.address_size 64\n.visible .entry k() { ret; }";
+    let made = guard(&parse(text).expect("PTX"), Guard::Accesses, &|_| true).expect("a twin");
+    let text = made.module.to_string();
+    assert!(text.contains(".target sm_90\n"), "{text}");
+}
+
+#[test]
+fn a_tensor_map_that_is_copied_to_global_memory_counts_as_written() {
+    let text = ".visible .entry k() { .reg .b64 %rd<3>; tensormap.cp_fenceproxy.global.shared::cta\
+        .tensormap::generic.release.gpu.sync.aligned [%rd1], [%rd2], 128; ret; }";
+    let refused = |what| {
+        let made = guard(&module(text), what, &|_| true).expect("a module");
+        made.refused.len()
+    };
+    let all = [Guard::Writes, Guard::Accesses, Guard::Reads].map(refused);
+    assert_eq!(all, [1, 1, 0]);
+}
+
+#[test]
 fn copies_are_checked_where_they_touch_global_memory() {
     let copy = |to: &str, from: &str, size| {
         let text = format!(

@@ -1,4 +1,4 @@
-//! A small fuzzer for stable Rust: mutates seeds, keeps nothing, runs for a given time.
+//! A small fuzzer for stable Rust: mutates seeds, keeps nothing, runs for a number of inputs or a time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -34,16 +34,30 @@ impl Random {
     }
 }
 
-/// Runs a target on all its seeds, and then until `time` is over; returns how many inputs it had.
+/// How much a target is given after its seeds.
+#[derive(Clone, Copy, Debug)]
+pub enum Bound {
+    /// So many inputs: the same ones on any machine.
+    Inputs(u64),
+    /// So much time: as many inputs as the machine tries in it.
+    Time(Duration),
+}
+
+/// Runs a target on all its seeds, and then as far as `bound`; returns how many inputs it had.
 ///
 /// # Panics
 /// When the target panics, naming the try and the input.
-pub fn run(target: &Target, time: Duration, seed: u64) -> u64 {
+pub fn run(target: &Target, bound: Bound, seed: u64) -> u64 {
     let seeds = target.inputs();
+    let first = seeds.len() as u64;
     let mut random = Random(seed | 1);
-    let deadline = Instant::now() + time;
+    let started = Instant::now();
     let mut tries = 0;
-    while tries < seeds.len() as u64 || Instant::now() < deadline {
+    let more = |tries: u64| match bound {
+        Bound::Inputs(inputs) => tries < first + inputs,
+        Bound::Time(time) => tries < first || started.elapsed() < time,
+    };
+    while more(tries) {
         let input = match seeds.get(tries as usize) {
             Some(seed) => seed.clone(),
             None => mutate(&seeds, &mut random),

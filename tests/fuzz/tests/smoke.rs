@@ -1,23 +1,30 @@
-//! Every target on mutated seeds for a bounded time: `FERMATA_FUZZ_SECONDS` each (half a second if
-//! not set), with numbers from `FERMATA_FUZZ_SEED` (always the same if not set).
+//! Every target on mutated seeds. Without a word from outside the inputs are always the same, so a
+//! revision is judged alike on every machine. `FERMATA_FUZZ_SECONDS` tries for that time instead, and
+//! `FERMATA_FUZZ_SEED` draws other mutations: that is how new ones are looked for (fuzz/README.md).
 
 use std::time::Duration;
 
 use fermata_fuzz::{TARGETS, smoke};
 
+/// Inputs of each target where no time is given: a quarter of a minute for the slowest.
+const INPUTS: u64 = 500_000;
+
 fn check(name: &str) {
     let number = |variable: &str| {
         std::env::var(variable)
             .ok()
-            .and_then(|v| v.parse::<f64>().ok())
+            .map(|v| v.parse::<f64>().expect(variable))
     };
-    let seconds = number("FERMATA_FUZZ_SECONDS").unwrap_or(0.5);
+    let bound = match number("FERMATA_FUZZ_SECONDS") {
+        Some(seconds) => smoke::Bound::Time(Duration::from_secs_f64(seconds)),
+        None => smoke::Bound::Inputs(INPUTS),
+    };
     let seed = number("FERMATA_FUZZ_SEED").unwrap_or(20_261_120.0) as u64;
     let target = TARGETS
         .iter()
         .find(|t| t.name == name)
         .expect("a target of this name");
-    let tries = smoke::run(target, Duration::from_secs_f64(seconds), seed);
+    let tries = smoke::run(target, bound, seed);
     eprintln!("{name}: {tries} inputs");
     assert!(tries > 0);
 }

@@ -316,6 +316,21 @@ mod tests {
     }
 
     #[test]
+    fn seconds_are_read_as_they_were_written() {
+        for seconds in [4.4444444444444445e33, 0.1 + 0.2, f64::MIN_POSITIVE] {
+            let mut m = Manifest {
+                schema_version: 1,
+                ..Default::default()
+            };
+            m.totals.seconds = seconds;
+            m.extra.insert("seconds".into(), seconds.into());
+            let again = Manifest::decode(&m.encode(), Path::new("m")).unwrap();
+            assert_eq!(again.totals.seconds.to_bits(), seconds.to_bits());
+            assert_eq!(again.extra["seconds"].as_f64(), Some(seconds));
+        }
+    }
+
+    #[test]
     fn paths_that_lead_outside_are_refused() {
         for path in ["../x", "/etc/passwd", "a/../../b", ""] {
             let m = Manifest {

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 
-from measure import HERE, TREE, facts, processor
+from measure import HERE, TREE, facts, native_environment, processor
 
 GB = 1e9
 MEMORY = pathlib.Path("/dev/shm")
@@ -180,6 +180,57 @@ def validator(folder):
             yield f"a step while `{row['validator']}` vouches", float(row["ratio"]), "<=", 1.12, "times"
 
 
+def traces(folder):
+    told = load(folder, "traces", "traces.json")
+    yield "programs that could not be traced", len(told["failed"]), "<=", 0, f"of {len(told['programs'])}"
+    yield "counts that are not those of the software GPU", len(told["differences"]), "<=", 0, "counts"
+    graphs = next(it for it in told["programs"] if it["program"] == "graphs")
+    yield "graphs whose nodes do not name all they use", graphs["open_graph_launches"], "<=", 0, f"of {graphs['graph_launches']}"
+
+
+def astray(folder):
+    told = load(folder, "astray", "astray.json")
+    restores = {it["case"]: it for it in told["restores"]}
+    wrong = [it for it in told["restores"] if it["digest"] != told["straight"]]
+    yield "restores that ended in other bytes", len(wrong), "<=", 0, f"of {len(restores)}"
+    first = restores["first"]
+    if not first["caught"]:
+        yield "a kernel that is too early is named", None, "", None, "it was not too early on this machine"
+    else:
+        named = [it for it in first["arrival"]["misses"] if "spread" in it["kernel"] and 2 <= it["buffer"] <= 7]
+        yield "a kernel that is too early is named, with its buffer", len(named), ">=", 1, "kernels"
+    again = [it for it in restores.values() if it["case"] not in ("unchecked", "first")]
+    yield "restores after that which start again", sum(it["caught"] for it in again), "<=", 0, f"of {len(again)}"
+    seconds = {
+        way: statistics.median_high(it["to_the_end_s"] for it in again if it["case"].startswith(way))
+        for way in ("checked", "off")
+    }
+    yield "a restored program's time to its end with checks, of without", seconds["checked"] / seconds["off"], "<=", 1.12, "times"
+
+
+def ranks(folder):
+    lines = (folder / "ranks" / "stdout").read_text().splitlines()
+    yield "runs of the library's programs with wrong bytes", sum("WRONG" in it for it in lines), "<=", 0, f"of {len(lines)}"
+    yield "runs of them with the right ones", sum("WRONG" not in it for it in lines), ">=", 11, "runs"
+
+
+def hosthash(folder):
+    ways = {it["hash_host_on_gpu"]: it for it in load(folder, "hosthash", "hosthash.json")["ways"]}
+    yield "host variables recovered byte by byte", sum(bool(it.get("recovered")) for it in ways.values()), ">=", 2, "of 2"
+    steps = {way: {it["what"]: it for it in told["steps"]} for way, told in ways.items()}
+    other = [told["unchanged, the other way"]["written"] for told in steps.values()]
+    yield "bytes that the CPU's names and the GPU's do not share", sum(other), "<=", 0, "bytes"
+    cpu = {way: told["unchanged"]["cpu_s"] for way, told in steps.items()}
+    yield "CPU time of a check of host data by the GPU, of the CPU's own", cpu[True] / cpu[False], "<=", 1, "times"
+
+
+def machine(folder):
+    told = load(folder, "machine", "machine.json")
+    ratios = [it for row in told["of_measured"]["links"] for it in row if it is not None] + told["of_measured"]["host"]
+    yield "rates that a plan expects, of measured: the least", min(ratios), ">=", 0.75, "times"
+    yield "rates that a plan expects, of measured: the most", max(ratios), "<=", 1.25, "times"
+
+
 # Name: (seconds at most, the command, what it measures, what its report is held against). `{}` is the part's folder.
 PARTS = {
     "calls": (70, ["sh", str(HERE / "calls.sh"), "{}/calls.json"], "single calls, native and under Fermata", calls),
@@ -214,8 +265,26 @@ PARTS = {
     "order": (150, bench("{}", "restore", "--bytes", "40GiB", "--runs", 1), "restores of 40 GiB in every order", order),
     "overhead": (150, bench("{}", "overhead", "--bytes", "40GiB", "--runs", 3), "a step outside of checkpoints", overhead),
     "pool": (60, bench("{}", "pool", "--bytes", "4GiB", "--runs", 1), "the stall of `cow` by the size of its pool", pool),
+    "traces": (
+        120,
+        python("traces.py", "{}/traces.json", "--against", HERE / "results" / "2026-11-22-soft-traces.json"),
+        "what the kernels of every program touch, graphs among them",
+        traces,
+    ),
+    "astray": (150, python("astray.py", "{}/astray.json"), "restores of a kernel that is early, with checks", astray),
+    "ranks": (
+        120,
+        ["sh", str(HERE.parent / "programs/app/check.sh"), str(TREE / "programs/app"), "{}/work"],
+        "the library's programs, killed and started again; eight ranks on one GPU",
+        ranks,
+    ),
+    "hosthash": (90, python("hosthash.py", "{}/hosthash.json"), "host variables hashed by CPU and GPU", hosthash),
+    "machine": (60, python("machine.py", "{}/machine.json"), "what a plan expects of this machine's links", machine),
     "validator": (60, bench("{}", "validator", "--bytes", "4GiB", "--runs", 1), "a step while it is checkpointed", validator),
 }
+
+# Programs that run without Fermata's own CUDA runtime.
+NATIVE = {"ranks"}
 
 
 def run(part, folder, limit):
@@ -226,7 +295,8 @@ def run(part, folder, limit):
     images, sockets = MEMORY / f"fermata-goals-{os.getpid()}", pathlib.Path(f"/tmp/fermata-goals-{os.getpid()}")
     words = [word.replace("{}", str(place)) for word in PARTS[part][1]]
     begun = time.time()
-    settings = dict(os.environ, FERMATA_RUNTIME_DIR=str(sockets), FERMATA_IMAGE_DIR=str(images))
+    settings = native_environment() if part in NATIVE else os.environ
+    settings = dict(settings, FERMATA_RUNTIME_DIR=str(sockets), FERMATA_IMAGE_DIR=str(images))
     for made in (images, sockets):
         made.mkdir(parents=True, exist_ok=True)
     with open(place / "stdout", "w") as out, open(place / "stderr", "w") as err:

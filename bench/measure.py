@@ -1,10 +1,12 @@
-"""What the benches share: commands with a limit, the machine's facts, host memory, NVIDIA's runtime."""
+"""What the benches share: commands with a limit, daemons, the machine's facts, host memory, NVIDIA's runtime."""
 
 import datetime
 import json
 import os
 import pathlib
 import re
+import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -70,6 +72,39 @@ def native_environment():
             raise RuntimeError("no libcudart.so.13 of NVIDIA; name its folder in FERMATA_NATIVE_CUDART")
         folder = pathlib.Path(found[0]).parent
     return dict(os.environ, LD_LIBRARY_PATH=str(folder))
+
+
+class Daemon:
+    """A daemon of its own with its folder of images; where images lie is a daemon's setting, as the others are."""
+
+    def __init__(self, work, images, **settings):
+        self.work, self.images = work, images
+        self.env = dict(os.environ, FERMATA_RUNTIME_DIR=str(work / "run"), FERMATA_IMAGE_DIR=str(images))
+        self.env.update(settings)
+        (work / "run").mkdir(parents=True)
+        images.mkdir(parents=True)
+        self.fermata("ps")
+
+    def fermata(self, *words, limit=120):
+        return call(FERMATA, *words, env=self.env, limit=limit)
+
+    def told(self, *words):
+        """What a command prints whose status is no matter here."""
+        return subprocess.run([FERMATA, *words], env=self.env, capture_output=True, text=True, timeout=60).stdout
+
+    def session(self, name):
+        """Its entry in `fermata ps --json`."""
+        sessions = document(self.fermata("ps", "--json"))["sessions"]
+        return next(it for it in sessions if it["name"] == name)
+
+    def end(self, *names):
+        """Kills these sessions and the daemon, and removes the images."""
+        for name in names:
+            self.told("kill", name)
+        found = re.search(r"release \S+, process (\d+)", self.told("doctor"))
+        if found:
+            os.kill(int(found.group(1)), signal.SIGTERM)
+        shutil.rmtree(self.images, ignore_errors=True)
 
 
 class Footprint:

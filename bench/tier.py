@@ -16,12 +16,11 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
 
-from measure import FERMATA, TREE, Footprint, call, document, facts, native_environment, wait_for
+from measure import TREE, Daemon, Footprint, call, document, facts, native_environment, wait_for
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
@@ -32,25 +31,12 @@ def brief(told):
     return {key: told[key] for key in kept if key in told}
 
 
-class Daemon:
-    """A daemon with its folder of images; where images lie is a daemon's setting."""
-
-    def __init__(self, work, images, **settings):
-        self.work, self.images = work, images
-        self.env = dict(os.environ, FERMATA_RUNTIME_DIR=str(work / "run"), FERMATA_IMAGE_DIR=str(images))
-        self.env.update(settings)
-        (work / "run").mkdir(parents=True)
-        images.mkdir(parents=True)
-        self.fermata("ps")
-
-    def fermata(self, *words, limit=120):
-        return call(FERMATA, *words, env=self.env, limit=limit)
+class Holder(Daemon):
+    """A daemon with a program that holds memory, to be checkpointed and restored."""
 
     def tier(self):
         """Bytes ready and registered in a waiting worker."""
-        # Its status tells of checks that fail, which are no matter here.
-        told = subprocess.run([FERMATA, "doctor"], env=self.env, capture_output=True, text=True, timeout=60).stdout
-        found = re.search(r"memory tier: ([\d.]+) (\w+) ready of ([\d.]+) (\w+)", told)
+        found = re.search(r"memory tier: ([\d.]+) (\w+) ready of ([\d.]+) (\w+)", self.told("doctor"))
         if not found:
             return 0, 0
         ready, unit, registered, other = found.groups()
@@ -74,20 +60,13 @@ class Daemon:
         self.fermata("wait", name)
         found = re.search(r"digest hold (.*)", self.fermata("logs", name))
         told["digest"] = found.group(1) if found else None
-        sessions = document(self.fermata("ps", "--json"))["sessions"]
-        told["arrival"] = next(it for it in sessions if it["name"] == name).get("arrival")
+        told["arrival"] = self.session(name).get("arrival")
         # Its name is free then.
-        subprocess.run([FERMATA, "kill", name], env=self.env, capture_output=True, timeout=60)
+        self.told("kill", name)
         return brief(told)
 
     def end(self):
-        for name in ("hold", "eager", "behind"):
-            subprocess.run([FERMATA, "kill", name], env=self.env, capture_output=True, timeout=60)
-        told = subprocess.run([FERMATA, "doctor"], env=self.env, capture_output=True, text=True, timeout=60).stdout
-        found = re.search(r"release \S+, process (\d+)", told)
-        if found:
-            os.kill(int(found.group(1)), signal.SIGTERM)
-        shutil.rmtree(self.images, ignore_errors=True)
+        super().end("hold", "eager", "behind")
 
 
 def peer(gib, work):
@@ -112,7 +91,7 @@ def memory(gib, work, restores):
     images = pathlib.Path(f"/dev/shm/fermata-tier-{os.getpid()}")
     bytes_ = gib << 30
     begun = time.time()
-    daemon = Daemon(work / "memory", images, FERMATA_MEMORY_TIER=f"{gib + 1}G", FERMATA_MEMORY_TIER_LIMIT=f"{3 * gib}G")
+    daemon = Holder(work / "memory", images, FERMATA_MEMORY_TIER=f"{gib + 1}G", FERMATA_MEMORY_TIER_LIMIT=f"{3 * gib}G")
     try:
         wait_for(lambda: daemon.tier()[0] >= bytes_, "a registered tier")
         told = {"prepared_and_registered_s": time.time() - begun}
@@ -142,7 +121,7 @@ def memory(gib, work, restores):
 
 def disk(gib, work):
     """The limit is what `dd` writes and reads there, past the page cache."""
-    daemon = Daemon(work / "disk", work / "images")
+    daemon = Holder(work / "disk", work / "images")
     try:
         probe = work / "probe"
         told = {"gib": gib}
@@ -174,7 +153,7 @@ def disk(gib, work):
 def cached(gib, work):
     """From a disk whose packs the daemon keeps in memory: what is registered, and what is read of it."""
     images = work / "images-of-cache"
-    daemon = Daemon(work / "cached", images, FERMATA_CACHE=f"{gib + 1}G")
+    daemon = Holder(work / "cached", images, FERMATA_CACHE=f"{gib + 1}G")
     try:
         daemon.hold(gib)
         told = {"gib": gib, "checkpoint": daemon.checkpoint()}

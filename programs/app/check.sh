@@ -16,7 +16,7 @@ say() { # NAME WHAT OUTPUT WORD: the run's digest must be right, and WORD must b
     if [ -n "$want" ] && [ "$got" = "$want" ] && grep -q "$4" "$3"; then
         echo "$1 $2: $got"
     else
-        echo "$1 $2: WRONG, digest '$got' instead of $want, '$4' $(grep -c "$4" "$3") times"
+        echo "$1 $2: WRONG, digest '$got' instead of $want, '$4' $(grep -c "$4" "$3") times: $(tail -n 1 "$3")"
         bad=1
     fi
 }

@@ -1,6 +1,7 @@
 /* A management library for tests. NVML_MACHINE says of which machine: "switch" has four GPUs with 18 links each to a
  * switch; "direct" has three, the first linked to the second twice and to the third once, and knows neither the speed
- * of links nor PCI Express; "none" answers that there is no driver. */
+ * of links nor PCI Express; "lent" is that machine where the second GPU is somebody else's; "none" answers that there
+ * is no driver. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ typedef struct {
     unsigned long long total, free, used;
 } memory;
 
-static int began, switched;
+static int began, switched, lent;
 static const int direct[3][3] = {{1, 1, 2}, {0, 0, -1}, {0, -1, -1}};
 
 int nvmlInit_v2(void) {
@@ -31,6 +32,7 @@ int nvmlInit_v2(void) {
         return 9;
     }
     switched = !strcmp(machine, "switch");
+    lent = !strcmp(machine, "lent");
     began = 1;
     return 0;
 }
@@ -42,7 +44,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     *device = (void *)(size_t)(index + 1);
-    return 0;
+    return lent && index == 1 ? 4 : 0;
 }
 static int at(void *device) { return (int)(size_t)device - 1; }
 int nvmlDeviceGetName(void *device, char *name, unsigned bytes) {
@@ -82,6 +84,11 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, pci *info) 
     info->bus = switched ? 0x80 : 0x10 + (unsigned)direct[at(device)][link];
     info->device = 0;
     return 0;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, int *type) {
+    (void)device;
+    *type = switched ? 2 : 0;
+    return link < 18 ? 0 : 2;
 }
 int nvmlDeviceGetFieldValues(void *device, int count, field *value) {
     (void)device;

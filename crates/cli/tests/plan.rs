@@ -103,6 +103,21 @@ fn links_between_two_gpus_are_only_theirs() {
 }
 
 #[test]
+fn gpus_of_others_are_left_out_with_their_links() {
+    let place = Place::new();
+    let (code, said, errors) = beside(&place, "lent", &["plan", "topology"]);
+    assert_eq!(code, 0, "{errors}");
+    let rows: Vec<Vec<&str>> = said
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    // What is linked to the GPU between them is no switch's.
+    assert_eq!(rows[1], ["0", "13.9", "-", "-", "20.8"], "{said}");
+    assert_eq!(rows[2], ["1", "13.9", "-", "20.8", "-"], "{said}");
+    assert!(!said.contains("GPU 2:"), "{said}");
+}
+
+#[test]
 fn a_machine_without_nvml_says_what_else_there_is() {
     let place = Place::new();
     let (code, _, errors) = beside(&place, "none", &["plan", "topology"]);

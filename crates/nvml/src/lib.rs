@@ -9,7 +9,7 @@ mod library;
 
 use std::path::{Path, PathBuf};
 
-use library::Library;
+use library::{End, Library};
 
 /// What NVML is called on every machine that has it.
 pub const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -67,11 +67,12 @@ pub struct Gpu {
     pub pcie_lanes: u32,
     /// Bytes per second of one NVLink in one direction; 0 where there is none.
     pub link_rate: f64,
-    /// For each working NVLink the GPU at its other end, by its place in the list; `None` where a switch is there.
+    /// For each working NVLink the GPU at its other end, by its place in the list; `None` where a switch is there. Links
+    /// to what is neither, GPUs of others among it, are left out.
     pub links: Vec<Option<usize>>,
 }
 
-/// All GPUs of this machine, by NVML in `library`, or where the machine has it.
+/// All GPUs of this machine that this process may use, by NVML in `library`, or where the machine has it.
 ///
 /// # Errors
 /// There is no NVML, or it says no. What it does not know about a GPU's links is no error: then there are none.
@@ -84,8 +85,11 @@ pub fn gpus(library: Option<&Path>) -> Result<Vec<Gpu>, NvmlError> {
         let (memory, free) = nvml.memory(*device)?;
         let (pcie_generation, pcie_lanes) = nvml.pcie(*device);
         let ends = nvml.link_ends(*device);
-        let at = |end: Option<Bus>| buses.iter().position(|bus| Some(*bus) == end);
-        let links: Vec<_> = ends.into_iter().map(at).collect();
+        let at = |end: End| {
+            let known = buses.iter().position(|bus| Some(*bus) == end.bus);
+            (known.is_some() || end.may_be_switch).then_some(known)
+        };
+        let links: Vec<_> = ends.into_iter().filter_map(at).collect();
         let link_rate = match links.is_empty() {
             true => 0.0,
             false => nvml.link_rate(*device),

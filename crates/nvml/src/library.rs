@@ -18,10 +18,25 @@ const USUAL_SPEED: f64 = 25_000.0;
 const ENABLED: c_int = 1;
 /// `NVML_VALUE_TYPE_UNSIGNED_INT`.
 const UNSIGNED: c_int = 1;
+/// `NVML_ERROR_NO_PERMISSION`.
+const NO_PERMISSION: c_int = 4;
+/// `NVML_NVLINK_DEVICE_TYPE_SWITCH`.
+const SWITCH: c_int = 2;
+/// `NVML_NVLINK_DEVICE_TYPE_UNKNOWN`.
+const UNKNOWN: c_int = 255;
 
 /// `nvmlDevice_t`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Device(*mut c_void);
+
+/// What the library says of a link's other end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End {
+    /// Where it is, if it is known.
+    pub(crate) bus: Option<Bus>,
+    /// Whether it may be a switch: it is one, or nobody knows what it is.
+    pub(crate) may_be_switch: bool,
+}
 
 /// `nvmlMemory_t`.
 #[repr(C)]
@@ -137,6 +152,8 @@ impl Library {
         (code == 0).then_some(out)
     }
 
+    /// Those that this process may use: the library counts the others of the machine too, and gives no handle of them
+    /// (`nvmlDeviceGetCount_v2`).
     pub(crate) fn devices(&self) -> Result<Vec<Device>, NvmlError> {
         const COUNT: &str = "nvmlDeviceGetCount_v2";
         const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
@@ -151,9 +168,12 @@ impl Library {
             let mut device = std::ptr::null_mut();
             // SAFETY: the pointer refers to a live local.
             let code = unsafe { ask(index, &mut device) };
-            self.checked(HANDLE, code).map(|()| Device(device))
+            match code {
+                NO_PERMISSION => None,
+                code => Some(self.checked(HANDLE, code).map(|()| Device(device))),
+            }
         };
-        (0..count).map(one).collect()
+        (0..count).filter_map(one).collect()
     }
 
     pub(crate) fn name(&self, device: Device) -> Result<String, NvmlError> {
@@ -194,15 +214,21 @@ impl Library {
         )
     }
 
-    /// For each NVLink that works, where its other end is, if the library says so.
-    pub(crate) fn link_ends(&self, device: Device) -> Vec<Option<Bus>> {
+    /// For each NVLink that works, its other end.
+    pub(crate) fn link_ends(&self, device: Device) -> Vec<End> {
         let works = |link: &c_uint| {
             self.ask_link::<c_int>("nvmlDeviceGetNvLinkState", device, *link) == Some(ENABLED)
         };
         let end = |link| {
-            let call = "nvmlDeviceGetNvLinkRemotePciInfo_v2";
-            self.ask_link::<PciInfo>(call, device, link)
-                .map(|i| i.bus())
+            let place = "nvmlDeviceGetNvLinkRemotePciInfo_v2";
+            let kind = "nvmlDeviceGetNvLinkRemoteDeviceType";
+            let kind = self.ask_link::<c_int>(kind, device, link);
+            End {
+                bus: self
+                    .ask_link::<PciInfo>(place, device, link)
+                    .map(|i| i.bus()),
+                may_be_switch: matches!(kind, None | Some(SWITCH | UNKNOWN)),
+            }
         };
         (0..LINKS).filter(works).map(end).collect()
     }

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{FUNCTION, LEGACY, Worker, scene, words};
+use fermata_abi::op::Op;
 use fermata_control::trace::{ENV_FILE, ENV_TEST_TWINS, Trace};
 
 /// Runs ten launches; the first word of the result and the record.
@@ -57,9 +58,9 @@ fn twins_that_may_touch_everything_find_nothing() {
     );
 }
 
-/// The kernels of a replayed graph are in the table as others are, checked for stores and for loads in turn.
-#[test]
-fn a_replayed_graphs_kernels_are_checked_too() {
+/// A program that launches a graph of one `add` so often, of so many words and blocks; the first word of the result and
+/// the record.
+fn replayed(times: u32, words_each: u32, blocks: u32) -> (u32, Trace) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.json");
     let soft = std::env::var_os("FERMATA_TEST_DRIVER").is_none();
@@ -70,19 +71,48 @@ fn a_replayed_graphs_kernels_are_checked_too() {
     program.write(buffer, &[0; 4096]);
     let mut params = buffer.to_le_bytes().to_vec();
     params.extend(3u32.to_le_bytes());
-    params.extend(1024u32.to_le_bytes());
-    scene::instantiate(&program, &scene::kernel_graph(FUNCTION, [16, 64], params));
-    for _ in 0..10 {
-        scene::replay(&program, LEGACY);
+    params.extend(words_each.to_le_bytes());
+    scene::instantiate(
+        &program,
+        &scene::kernel_graph(FUNCTION, [blocks, 64], params),
+    );
+    for nth in 1..=times {
+        let (exec, stream) = (scene::EXEC, LEGACY);
+        match nth % 64 {
+            0 => scene::replay(&program, stream),
+            _ => program.post(&Op::GraphLaunch { exec, stream }),
+        }
     }
-    assert_eq!(words(&program.read(buffer, 4)), [30]);
+    let result = words(&program.read(buffer, 4))[0];
     worker.detach(program);
-    let trace: Trace = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let trace = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    (result, trace)
+}
+
+/// The kernels of a replayed graph are in the table as others are, checked for stores and for loads in turn.
+#[test]
+fn a_replayed_graphs_kernels_are_checked_too() {
+    let (result, trace) = replayed(10, 1024, 16);
+    assert_eq!(result, 30);
     assert_eq!((trace.graph_launches, trace.open_graph_launches), (10, 0));
     let kernel = &trace.kernels[0];
     assert_eq!((kernel.name.as_str(), kernel.launches), ("add", 10));
     assert_eq!(
         (kernel.complete, kernel.checked, kernel.mispredicted),
         (10, 10, 0)
+    );
+}
+
+/// Checks in turn need no new tables each time, of which there are only so many.
+#[test]
+fn a_graph_is_checked_however_often_it_is_replayed() {
+    const TIMES: u32 = 8400;
+    let (result, trace) = replayed(TIMES, 64, 1);
+    assert_eq!(result, 3 * TIMES);
+    let kernel = &trace.kernels[0];
+    let every = u64::from(TIMES);
+    assert_eq!(
+        (kernel.launches, kernel.checked, kernel.mispredicted),
+        (every, every, 0)
     );
 }

@@ -234,12 +234,15 @@ impl Twins {
             let name = twin.kernel.clone();
             let place = (exec, function);
             let table = self.table_of_graph(site, place, (stream, on), allowed, in_order)?;
-            let Some(table) = table else {
+            let Some((table, alone)) = table else {
                 into.note(&format!(
                     "what its kernel `{name}` may touch changes too often"
                 ));
                 continue;
             };
+            if !alone {
+                into.stream = None;
+            }
             wear.table = table;
             into.tables.insert(function, wear);
         }
@@ -253,7 +256,7 @@ impl Twins {
         (stream, on): (StreamRef, StreamHandle),
         allowed: &[Range],
         in_order: bool,
-    ) -> Result<Option<u64>, DriverError> {
+    ) -> Result<Option<(u64, bool)>, DriverError> {
         let driver = Arc::clone(&site.live.driver);
         let (all, live) = (&mut self.tables, &mut site.live);
         let tables = tables_in(all, live, stream.context, self.depth)?;

@@ -135,8 +135,8 @@ impl Tables {
         Ok(self.tables[index].address)
     }
 
-    /// The table for a kernel of the executable graph `exec`, holding `allowed`. `in_order`: whether whatever uses
-    /// the one there is was launched in this stream. `None` if there are too many.
+    /// The table for a kernel of the executable graph `exec`, holding `allowed`, and whether whatever uses it was launched
+    /// in this stream. `in_order`: whether that is so of the one there is. `None` if there are too many.
     pub fn table_of_graph(
         &mut self,
         driver: &Driver,
@@ -144,12 +144,14 @@ impl Tables {
         (stream, on): (StreamRef, StreamHandle),
         allowed: &[Range],
         in_order: bool,
-    ) -> Result<Option<Address>, DriverError> {
+    ) -> Result<Option<(Address, bool)>, DriverError> {
         let key = (exec, function);
         if let Some(index) = self.by_graph.get(&key).copied() {
-            let same = self.tables[index].allowed == allowed;
-            if in_order && (same || self.rewrite(driver, index, on, allowed)?) {
-                return Ok(Some(self.tables[index].address));
+            let table = &self.tables[index];
+            // What was written in this stream is there for whatever comes here.
+            let (here, same) = (table.stream == stream, table.allowed == allowed);
+            if here && (same || in_order && self.rewrite(driver, index, on, allowed)?) {
+                return Ok(Some((self.tables[index].address, in_order)));
             }
             if self.left.len() >= LEFT {
                 return Ok(None);
@@ -157,7 +159,7 @@ impl Tables {
         }
         let index = self.make(driver, function, stream, on, allowed)?;
         self.left.extend(self.by_graph.insert(key, index));
-        Ok(Some(self.tables[index].address))
+        Ok(Some((self.tables[index].address, true)))
     }
 
     /// Takes the tables of graphs back, which no launch may use any more; those of the graphs in `kept` stay.

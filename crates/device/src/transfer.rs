@@ -198,7 +198,7 @@ impl CopyEngine {
     }
 
     /// Nothing may be under way to memory that is given back because of an error.
-    fn or_settle(&self, started: Result<()>) -> Result<()> {
+    fn or_settle<T>(&self, started: Result<T>) -> Result<T> {
         if started.is_err() {
             // The first error is the one to report.
             let _ = self.driver.synchronize_stream(self.stream);
@@ -208,10 +208,14 @@ impl CopyEngine {
 
     fn mark(&mut self, end: HostEnd) -> Result<InFlight> {
         let event = match self.spare.pop() {
-            Some(event) => event,
-            None => self.driver.create_event(cu::CU_EVENT_DISABLE_TIMING)?,
+            Some(event) => Ok(event),
+            None => self.driver.create_event(cu::CU_EVENT_DISABLE_TIMING),
         };
-        self.driver.record_event(event, self.stream, 0)?;
+        let marked = event.and_then(|event| {
+            self.driver.record_event(event, self.stream, 0)?;
+            Ok(event)
+        });
+        let event = self.or_settle(marked)?;
         Ok(InFlight {
             driver: Arc::clone(&self.driver),
             context: self.context,

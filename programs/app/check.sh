@@ -29,7 +29,8 @@ go() {
     word=digest
     : >"$out"
     if [ "$killed" = yes ]; then
-        "$programs/$name" "$@" --pause-ms 30 >"$out" 2>&1 &
+        # Whoever is late to kill it finds it at this step, not at its end.
+        HOLD_AT=100 "$programs/$name" "$@" --pause-ms 30 >"$out" 2>&1 &
         child=$!
         tries=0
         until grep -q '^step [6-9][0-9] ' "$out" || [ $tries -gt 600 ]; do
@@ -38,7 +39,8 @@ go() {
         done
         kill -9 $child
         wait $child 2>/dev/null
-        sleep 0.3
+        # Its other ranks end when it has, each as soon as the driver lets go of the GPU; then their folders are free.
+        find "$folder" -name lock -exec flock -w 60 {} true \;
         word='resumed at'
         if grep -q '^digest' "$out"; then
             echo "$name $what: WRONG, it had ended before it was killed"
@@ -54,6 +56,7 @@ go() {
 
 mkdir -p "$folder" "$folder/steps" || exit 1
 printf 'keep_last = 2\n[local]\nfolders = ["%s/local"]\n' "$folder" >"$folder/one.toml"
+printf 'hash_host_on_gpu = true\n[local]\nfolders = ["%s/over"]\n' "$folder" >"$folder/over.toml"
 printf 'keep_last = 80\nblock_bytes = 16384\n[local]\nfolders = ["%s/rtm"]\n' "$folder" >"$folder/all.toml"
 nodes=
 for rank in 0 1 2 3 4 5 6 7; do
@@ -64,6 +67,7 @@ for name in heat2d hydro2d jacobi; do
     go $name alone no
     go $name "the library, killed" yes --config "$folder/one.toml" --every 10
 done
+go hydro2d "the library hashing over the GPU, killed" yes --config "$folder/over.toml" --every 10
 go hydro2d "plain file, killed" yes --plain "$folder/plain" --every 10
 go jacobi "eight ranks, two nodes lost" yes --ranks 8 --config "$folder/ranks.toml" --level 3 --every 10
 go rtm2d "computed again" no

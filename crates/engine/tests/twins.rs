@@ -196,6 +196,27 @@ fn kernels_without_a_twin_are_named_and_left_to_the_original() {
     assert_eq!(bench.read(p), 7);
 }
 
+/// As much shared memory as a block has without asking for more; the twin, which calls a function, keeps a word there.
+#[test]
+fn a_launch_that_leaves_its_twin_no_room_is_left_to_the_original() {
+    let mut bench = bench();
+    let scene = scene(&mut bench);
+    let params = block(&[scene.p, scene.q]);
+    let mut twins = Twins::new(Guard::Accesses, 1);
+    twins.prepare(&mut bench.site).unwrap();
+    let mut launch = launch(scene.function, &params);
+    launch.shared = 48 << 10;
+    let done = twins.launch(&mut bench.site, &launch, LEGACY, &EVERYTHING);
+    assert!(!done.expect("the program's launch is possible"));
+    let before = bench.read(scene.counter);
+    bench.run(&launch);
+    assert_eq!(bench.read(scene.counter), before + 32);
+    launch.shared -= 8;
+    let done = twins.launch(&mut bench.site, &launch, LEGACY, &EVERYTHING);
+    assert!(done.unwrap(), "one that has room");
+    assert_eq!(finish(&mut bench, &mut twins), []);
+}
+
 #[test]
 fn many_ranges_and_streams_of_launches_keep_their_own_tables() {
     let mut bench = bench();

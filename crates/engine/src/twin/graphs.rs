@@ -16,12 +16,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Handle, StreamRef};
+use fermata_abi::op::{Handle, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, FunctionHandle, StreamHandle};
 use fermata_graph::{Graph, KernelNode};
 
-use super::{Twins, is_too_large, tables_in};
+use super::{Twins, tables_in};
 use crate::Site;
 use crate::access::Range;
 use crate::live::Instead;
@@ -90,14 +90,14 @@ impl Twins {
             && worn
         {
             // Nothing orders a launch after this one that has failed, so its tables are not for any other.
-            let too_large = is_too_large(error.code);
+            let over = ends_context(error.code);
             self.strip(site, exec);
             if let Some(graph) = self.graphs.get_mut(&exec) {
                 graph.stream = None;
                 graph.without = "its twins cannot be launched".to_owned();
                 without.clone_from(&graph.without);
             }
-            if too_large {
+            if !over {
                 launched = launch(site, exec, stream);
             }
         }

@@ -19,7 +19,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use fermata_abi::op::{Address, Handle, Launch, StreamRef};
+use fermata_abi::op::{Address, Handle, Launch, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, FunctionHandle, Grid, KernelLaunch, ModuleHandle};
 pub use fermata_ptx::passes::Guard;
@@ -162,7 +162,7 @@ impl Twins {
 
     /// Launches the twin in the kernel's place, with `allowed` as the ranges it may touch; they are used
     /// until the next launch of the kernel in this stream names others. False if it has no twin, or one
-    /// that cannot run so, for want of memory too: the original must be launched.
+    /// that cannot run so, whatever the driver says: the original must be launched.
     ///
     /// # Errors
     /// What a launch of the original could have said.
@@ -199,7 +199,7 @@ impl Twins {
         let table = tables_in(tables, live, twin.context, *depth)
             .and_then(|tables| tables.table(&driver, launch.function, stream, on, allowed));
         let table = match table {
-            Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => return Ok(false),
+            Err(error) if !ends_context(error.code) => return Ok(false),
             other => other?,
         };
         params.clear();
@@ -227,11 +227,14 @@ impl Twins {
         };
         match live.driver.launch(&kernel, on) {
             Ok(()) => Ok(true),
-            Err(error) if is_too_large(error.code) => {
-                twin.max_threads = twin.max_threads.min(threads.saturating_sub(1));
+            Err(error) if ends_context(error.code) => Err(error),
+            Err(error) => {
+                if is_too_large(error.code) {
+                    twin.max_threads = twin.max_threads.min(threads.saturating_sub(1));
+                }
+                // A twin takes more shared memory, too. What is wrong with the launch itself the original says.
                 Ok(false)
             }
-            Err(error) => Err(error),
         }
     }
 

@@ -25,14 +25,14 @@ import shutil
 import tempfile
 import time
 
-from measure import TREE, Daemon, document, facts, wait_for
+from measure import CHECKABLE, TREE, Daemon, document, facts, wait_for
 
 STEPS, HELD_AT = 200, 50
 
 
 class Astray(Daemon):
     def __init__(self, work, images, mib, device, go):
-        super().__init__(work, images, HOLD_AT=str(HELD_AT), HOLD_UNTIL=str(go))
+        super().__init__(work, images, HOLD_AT=str(HELD_AT), HOLD_UNTIL=str(go), **CHECKABLE)
         self.go, self.device = go, ["--device", device]
         self.program = [TREE / "programs/overrun", "--size", (mib << 20) // 4, "--steps", STEPS]
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-from measure import FERMATA, TREE, Daemon, document, facts
+from measure import CHECKABLE, FERMATA, TREE, Daemon, document, facts
 
 # Refused by Fermata, as it has to be: the static CUDA runtime.
 REFUSED = {"static"}
@@ -74,7 +74,7 @@ def main():
     names = args.programs.split(",") if args.programs else found
     report = {**facts(), "device": args.device, "programs": []}
     with tempfile.TemporaryDirectory() as folder:
-        daemon = Daemon(pathlib.Path(folder) / "daemon", pathlib.Path(folder) / "images")
+        daemon = Daemon(pathlib.Path(folder) / "daemon", pathlib.Path(folder) / "images", **CHECKABLE)
         for name in names:
             try:
                 report["programs"].append(trace(name, args.device, daemon))

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 
-from measure import HERE, TREE, facts, native_environment, processor
+from measure import CHECKABLE, HERE, TREE, facts, native_environment, processor
 
 GB = 1e9
 MEMORY = pathlib.Path("/dev/shm")
@@ -134,6 +134,15 @@ def matrix(part):
         yield "cases that were shown", told["passed"] / cases if cases else 0, ">=", 0.95, f"of {cases}"
 
     return judge
+
+
+def validators(folder):
+    yield from matrix("validators")(folder)
+    asked = ("graphs", "cow", "ptx", "passed")
+    cases = load(folder, "validators", "validators.json")["cases"]
+    graphs = [it for it in cases if (it["program"], it["mode"], it["validate"], it["verdict"]) == asked]
+    alone = sum(it["validated_by"] == "ptx" for it in graphs)
+    yield "images of graphs for which their kernels alone vouch", alone, ">=", max(len(graphs), 1), f"of {len(graphs)}"
 
 
 def protocols(folder):
@@ -256,10 +265,10 @@ PARTS = {
     ),
     "validators": (
         290,
-        e2e("{}/validators.json", "--moments", 8, "--modes", "snapshot,cow,recopy", "--validate", "content,both")
+        e2e("{}/validators.json", "--moments", 8, "--modes", "snapshot,cow,recopy", "--validate", "ptx,both")
         + ["--pools", "0,2147483648", "--programs", "hidden,graphs,symbols", "--jobs", "12"],
-        "protocols with each pool and validator, at 8 moments",
-        matrix("validators"),
+        "protocols with each pool and kernels that check themselves, at 8 moments",
+        validators,
     ),
     "protocols": (280, python("protocols.py", "{}/protocols.json"), "40 GiB behind a running program", protocols),
     "order": (150, bench("{}", "restore", "--bytes", "40GiB", "--runs", 1), "restores of 40 GiB in every order", order),
@@ -285,6 +294,8 @@ PARTS = {
 
 # Programs that run without Fermata's own CUDA runtime.
 NATIVE = {"ranks"}
+# Those in which kernels check themselves.
+CHECKED = {"validators", "validator"}
 
 
 def run(part, folder, limit):
@@ -297,6 +308,7 @@ def run(part, folder, limit):
     begun = time.time()
     settings = native_environment() if part in NATIVE else os.environ
     settings = dict(settings, FERMATA_RUNTIME_DIR=str(sockets), FERMATA_IMAGE_DIR=str(images))
+    settings |= CHECKABLE if part in CHECKED else {}
     for made in (images, sockets):
         made.mkdir(parents=True, exist_ok=True)
     with open(place / "stdout", "w") as out, open(place / "stderr", "w") as err:

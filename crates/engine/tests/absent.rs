@@ -8,14 +8,14 @@ use fermata_device::layout::PAGE;
 use fermata_engine::access::Range;
 use fermata_engine::twin::{Guard, Twins};
 
-/// Every thread of several blocks loads a word of its own from behind the second of two words that are passed.
+/// Every thread of several blocks loads a word of its own, as one that nobody writes, from behind the second of two words that are passed.
 const WORK: &str = ".version 8.0\n.target sm_75\n.address_size 64
 .visible .entry far(.param .u64 p, .param .u64 q)
 {
     .reg .b64 %rd<6>; .reg .b32 %r<6>;
     ld.param.u64 %rd1, [p]; ld.param.u64 %rd2, [q];
     mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mad.lo.s32 %r3, %r2, 32, %r1; mul.wide.u32 %rd3, %r3, 4;
-    add.s64 %rd4, %rd2, %rd3; ld.global.u32 %r4, [%rd4];
+    add.s64 %rd4, %rd2, %rd3; ld.global.nc.u32 %r4, [%rd4];
     add.s64 %rd5, %rd1, %rd3; st.global.u32 [%rd5], %r4;
     ret;
 }";

@@ -1,4 +1,4 @@
-//! A session on the software GPU, made by hand. One per process: the range of device addresses is fixed.
+//! A session on a device, made by hand. One per process: the range of device addresses is fixed.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -17,8 +17,11 @@ pub const LEGACY: StreamRef = StreamRef {
     stream: 1,
 };
 
-/// Softgpu as built with the tests: beside them, or one folder up.
-fn softgpu() -> PathBuf {
+/// The driver the tests run on: `FERMATA_TEST_DRIVER`, or softgpu as built with the tests, beside them or one folder up.
+fn driver_library() -> PathBuf {
+    if let Some(path) = std::env::var_os("FERMATA_TEST_DRIVER") {
+        return path.into();
+    }
     let own = std::env::current_exe().unwrap();
     let deps = own.parent().unwrap();
     let places = [deps.to_path_buf(), deps.parent().unwrap().to_path_buf()];
@@ -47,7 +50,7 @@ pub fn bench() -> MutexGuard<'static, Bench> {
 
 impl Bench {
     fn new() -> Self {
-        let driver = Arc::new(Driver::load(&softgpu()).unwrap());
+        let driver = Arc::new(Driver::load(&driver_library()).unwrap());
         let facts = driver.device_facts(0).unwrap();
         let handle = driver.primary_context(0, 0).unwrap();
         let mut session = Session::new(vec![Device {

@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 TREE = pathlib.Path(os.environ.get("FERMATA_BUILD", HERE.parent / "build")).resolve()
 FERMATA = TREE / "bin" / "fermata"
 
-# A daemon's setting for runs in which kernels check themselves: a GPU's driver then compiles the programs' text, of which
+# The environment of runs in which kernels check themselves: a GPU's driver then compiles the programs' text, of which
 # twins are made. Else it runs their machine code, which was made from text of another architecture.
 CHECKABLE = {"CUDA_FORCE_PTX_JIT": "1"}
 

@@ -163,6 +163,9 @@ fn effect(i: &Instruction, what: Guard) -> Effect {
         "atom" | "red" if !elsewhere && has("async") => Effect::Unreadable,
         "atom" | "red" => access_if(!elsewhere),
         "discard" => access_if(writes),
+        // Touches nothing, but who says how many registers a thread has leaves no room for a check: an assembler then
+        // refuses the whole module.
+        "setmaxnreg" => Effect::Unreadable,
         "cp" => copy_effect(i, what),
         "multimem" | "sured" => Effect::Unreadable,
         "tex" | "tld4" | "suld" => unreadable_if(reads),

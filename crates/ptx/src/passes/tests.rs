@@ -130,6 +130,18 @@ fn what_cannot_be_checked_is_refused_by_name_and_the_rest_is_kept() {
 }
 
 #[test]
+fn a_kernel_that_says_how_many_registers_it_has_is_refused_and_no_other() {
+    let text = ".visible .entry k() { setmaxnreg.dec.sync.aligned.u32 40; ret; } .visible .entry l() { ret; }";
+    for what in [Guard::Writes, Guard::Reads, Guard::Accesses] {
+        let made = guard(&module(text), what, &|_| true).expect("one kernel has a twin");
+        let why = made.refused[0].1.to_string();
+        assert!(why.contains("setmaxnreg.dec"), "{why}");
+        let kept: Vec<&str> = made.kernels().map(|name| &**name).collect();
+        assert_eq!(kept, ["l"]);
+    }
+}
+
+#[test]
 fn code_outside_the_text_is_refused() {
     for (body, what) in [
         ("call %rd1, (), proto;", "register"),

@@ -71,7 +71,7 @@ inline Options begin(int argc, char **argv, long size, long steps) {
 inline void step(const Options &o, long k, long n) {
     printf("step %ld of %ld\n", k, n);
     hold(k);
-    if (o.pause_ms > 0 && !told_to_go()) {
+    if (o.pause_ms > 0 && told_to_go() < k) {
         std::this_thread::sleep_for(std::chrono::milliseconds(o.pause_ms));
     }
 }

@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn status_output_and_signal_are_told() {
-        let limit = Duration::from_secs(10);
+        let limit = Duration::from_secs(300);
         let done = run(shell("echo a; echo b >&2; exit 3"), limit).unwrap();
         assert_eq!(
             (done.status, done.stdout.as_str(), done.stderr.as_str()),
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_deadline_ends_the_command() {
         let begun = Instant::now();
-        assert!(run(shell("exec sleep 60"), Duration::from_millis(50)).is_err());
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(run(shell("exec sleep 1000"), Duration::from_millis(50)).is_err());
+        assert!(begun.elapsed() < Duration::from_secs(300));
     }
 }

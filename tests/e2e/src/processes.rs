@@ -84,7 +84,12 @@ mod tests {
             .env(MARK, &mark)
             .spawn()
             .unwrap();
-        let found = marked(&mark);
+        // It has its environment a moment later than its program.
+        let mut found = marked(&mark);
+        while found.is_empty() {
+            assert!(child.try_wait().unwrap().is_none(), "it has ended unseen");
+            found = marked(&mark);
+        }
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].pid, child.id() as i32);
         end(&found[0]);

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::fs::statfs;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -27,6 +28,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(300);
 const TURN: Duration = Duration::from_millis(10);
 /// Where shared memory with a name is.
 const SHARED_MEMORY: &str = "/dev/shm";
+/// What statfs(2) says of a file system in memory.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Groups from here on are nobody's.
 const FREE_GROUPS: u32 = 10_000;
 
@@ -47,10 +50,9 @@ impl Sandbox {
     /// # Errors
     /// When the temporary folder cannot be written.
     pub fn new() -> Result<Self> {
-        // The path stays short: sockets have at most 107 bytes of name.
         let folder = tempfile::Builder::new()
             .prefix("fe-")
-            .tempdir_in("/tmp")
+            .tempdir_in(base())
             .context("folder of the case")?;
         for name in ["run", "images", "work", "moments"] {
             fs::create_dir(folder.path().join(name))?;
@@ -169,6 +171,13 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         self.end_all();
     }
+}
+
+/// Where folders are made: on a disk, if there is one. The path stays short, for sockets have at most 107 bytes of name.
+fn base() -> &'static str {
+    let in_memory = |folder: &&str| statfs(*folder).is_ok_and(|it| it.f_type == TMPFS_MAGIC);
+    let mut places = ["/tmp", "/var/tmp"].into_iter();
+    places.find(|it| !in_memory(it)).unwrap_or("/tmp")
 }
 
 /// A group that no other case of this machine has: root may choose any that its user namespace knows.

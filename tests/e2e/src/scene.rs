@@ -1,6 +1,7 @@
 //! What the tests of single promises share: a tree, a sandbox, a program at work.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -127,8 +128,19 @@ impl Scene {
     /// # Errors
     /// When the folder cannot be written.
     pub fn let_go(&self) -> Result<()> {
-        fs::write(self.go(), "")?;
-        Ok(())
+        let new = self.go().with_extension("new");
+        fs::write(&new, "")?;
+        Ok(fs::rename(new, self.go())?)
+    }
+
+    /// Lets every program of the scene that is held come to this step, without pauses; there it is held again.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn let_go_to(&self, step: u64) -> Result<()> {
+        let new = self.go().with_extension("new");
+        symlink(step.to_string(), &new)?;
+        Ok(fs::rename(new, self.go())?)
     }
 
     fn go(&self) -> PathBuf {

@@ -161,6 +161,10 @@ fn a_kernel_that_strays_is_caught_rolled_back_and_remembered() -> Result<()> {
         "the user is not told"
     );
     late.restore("second")?;
+    wait_until("it waits", || {
+        let arrival = late.scene.fermata().session("second")?.arrival;
+        Ok(arrival.is_some_and(|it| it.waits()))
+    })?;
     late.come();
     late.check_digest("second")?;
     let stand = late.stand("second")?;

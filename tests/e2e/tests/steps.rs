@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::case::{Mode, PROGRAM_LIMIT};
 use fermata_e2e::command::Finished;
+use fermata_e2e::halt::Halt;
 use fermata_e2e::held::HeldCriu;
 use fermata_e2e::processes::Process;
-use fermata_e2e::scene::{SLOW, Scene, Which, kill_nine, wait_gone, wait_until};
+use fermata_e2e::scene::{Scene, Which, kill_nine, wait_gone, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn send(process: &Process, signal: Signal) -> Result<()> {
@@ -130,20 +131,18 @@ fn a_program_that_cannot_go_on_leaves_its_image() -> Result<()> {
 #[test]
 fn a_program_that_dies_while_its_image_is_written_leaves_it() -> Result<()> {
     let scene = Scene::new()?;
-    // What it writes then takes longer than a worker is given to end.
-    let slow = [("FERMATA_WRITE_RATE", "12000")];
-    let path = scene.tree().program("heat2d")?;
-    scene
-        .fermata()
-        .run_with(&slow, "heat", Device::Soft, &path, SLOW)?;
-    scene.wait_steps("heat", 2)?;
+    scene.start_slow("heat")?;
     let program = scene.process("heat", Which::Program)?;
     let worker = scene.process("heat", Which::Worker)?;
     std::thread::scope(|scope| -> Result<()> {
+        let writes = Halt::at(&scene, "write")?;
         let image = scope.spawn(|| scene.fermata().checkpoint("heat", "image", Mode::Stop));
         scene.wait_behind("heat", "image")?;
-        ensure!(!image.is_finished(), "it was written too fast");
+        writes.wait()?;
         kill_nine(&program)?;
+        // Longer than a worker is given to end.
+        std::thread::sleep(Duration::from_secs(7));
+        drop(writes);
         image.join().map_err(|_| anyhow!("a thread has failed"))??;
         Ok(())
     })?;

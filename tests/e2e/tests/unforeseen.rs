@@ -1,7 +1,9 @@
 //! Kernels that write what no argument of theirs names, while an image is taken: found by content and by the kernels
 //! themselves, known from then on, and the image is right. Nothing is copied before the program has written enough.
 
-use std::time::Duration;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
@@ -36,23 +38,29 @@ const NODE: u64 = 4096;
 const TABLES: u64 = NODE / 2;
 /// An option of `hidden`: its launches are replays of a graph.
 const IN_GRAPH: [&str; 2] = ["--graph", "1"];
-/// Twenty seconds of work, or until a program is let go: then it is soon done. It does not end before.
-const LONG: [&str; 4] = ["--steps", "2000", "--pause-ms", "100"];
-const END: u64 = 1990;
-/// How many steps a program makes while nothing of it is copied: in one, `hidden` turns to two or three of its buffers.
-const MEANWHILE: usize = 20;
-/// A moment in which a program comes to a launch that has to wait for what is copied, and much less than it waits.
+/// Options of all of them. Printed are a tenth of the steps, or a third.
+const LENGTH: [&str; 2] = ["--steps", "1200"];
+/// The step at which a program is met, and to which it has then come.
+const MET: u64 = 20;
+/// How many steps a program makes while nothing of it is copied: in ten, `hidden` turns to two or three of its buffers.
+const MEANWHILE: u64 = 200;
+/// How many it makes, at most, where it comes to a launch that has to wait for what is copied.
+const FEW: u64 = 40;
+/// A moment in which it comes there, doubled after every [`PATIENT`] images; much less than it waits.
 const MOMENT: Duration = Duration::from_millis(300);
+const PATIENT: u32 = 4;
 /// How many images are taken until all is known that a kernel writes: with twins, a buffer for each.
-const LESSONS: usize = 12;
+const LESSONS: u32 = 12;
 
-/// A program at work whose copies can be held.
+/// A program that makes the steps that it is told to, and whose copies can be held.
 struct Subject {
     scene: Scene,
     hold: Hold<TempDir>,
     breaker: Breaker,
     /// What the program gives without a checkpoint.
     straight: Output,
+    /// What it prints.
+    log: PathBuf,
 }
 
 impl Subject {
@@ -60,34 +68,54 @@ impl Subject {
         let program = breaker.name;
         let scene = Scene::new()?;
         let (fermata, path) = (scene.fermata(), scene.tree().program(program)?);
-        let short = [&LONG[..2], options].concat();
-        fermata.run("straight", Device::Soft, &path, &short)?;
+        let options = [&LENGTH, options].concat();
+        fermata.run("straight", Device::Soft, &path, &options)?;
         let status = fermata.wait_exit("straight", PROGRAM_LIMIT)?;
         ensure!(status == 0, "`{program}` ended with {status}");
         let straight = Output::parse(&fermata.log("straight")?)?;
         let hold = Hold::at(tempfile::tempdir()?);
         let (setting, folder) = hold.variable();
         let held = [(setting, folder.to_owned())];
-        let variables = [&held[..], &scene.hold(END)?].concat();
-        let long = [&LONG, options].concat();
-        fermata.run_with(&variables, "first", Device::Soft, &path, &long)?;
+        let variables = [&held[..], &scene.hold(MET)?].concat();
+        fermata.run_with(&variables, "first", Device::Soft, &path, &options)?;
         scene.wait_steps("first", 2)?;
+        let log = fermata.session("first")?.log;
         Ok(Self {
             scene,
             hold,
             breaker,
             straight,
+            log,
         })
+    }
+
+    /// The last step that the program has printed.
+    fn step(&self) -> Result<u64> {
+        let out = Output::parse(&fs::read_to_string(&self.log)?)?;
+        out.steps.last().copied().context("no step")
+    }
+
+    /// Lets the program make so many steps, and waits for as long as that takes, or so long.
+    fn work(&self, steps: u64, limit: Duration) -> Result<bool> {
+        let end = self.step()? + steps;
+        self.scene.let_go_to(end)?;
+        let begun = Instant::now();
+        while self.step()? < end {
+            if begun.elapsed() > limit {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(true)
     }
 
     /// Takes an image with `cow`, of which nothing is copied before the program has made [`MEANWHILE`] steps; what the
     /// command tells.
     fn overtake(&self, image: &str, by: &str) -> Result<serde_json::Value> {
         self.checkpoint(image, by, || {
-            let now = Output::parse(&self.scene.fermata().log("first")?)?
-                .steps
-                .len();
-            self.scene.wait_steps("first", now + MEANWHILE)
+            let done = self.work(MEANWHILE, PROGRAM_LIMIT)?;
+            ensure!(done, "it does not go on");
+            Ok(())
         })
     }
 
@@ -102,10 +130,8 @@ impl Subject {
         let mut last = None;
         for nth in 0..LESSONS {
             let image = format!("{prefix}-{nth}");
-            let told = self.checkpoint(&image, by, || {
-                std::thread::sleep(MOMENT);
-                Ok(())
-            })?;
+            let moment = MOMENT * 2u32.pow(nth / PATIENT);
+            let told = self.checkpoint(&image, by, || self.work(FEW, moment).map(drop))?;
             if is_it(&told)? {
                 return Ok((image, told));
             }

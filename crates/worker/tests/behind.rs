@@ -19,8 +19,8 @@ const BUFFER: u64 = 16 << 20;
 const BUFFERS: u32 = 8;
 /// All but the first two buffers, or, where the first is wanted, all but the second and the third.
 const MOST: u64 = (BUFFERS as u64 - 2) * BUFFER;
-/// How long a worker mostly takes to see what its program wants; if it takes longer, the test is tried again.
-const SEEN: Duration = Duration::from_millis(100);
+/// A moment for an answer that must not come.
+const MOMENT: Duration = Duration::from_millis(100);
 /// Far less than it takes a worker to give an operation up that waits.
 const GIVEN_UP: Duration = Duration::from_secs(150);
 /// How long a test waits for what comes at once if it comes at all.
@@ -144,6 +144,19 @@ fn wait_complete(worker: &mut Worker) {
     assert_eq!(stand, Stand::Complete);
 }
 
+/// Waits until an operation of the program waits for data.
+fn wait_held(worker: &mut Worker) {
+    let until = Instant::now() + PATIENCE;
+    let is_held = |it: Restoring| {
+        let mut steps = it.steps.iter();
+        steps.any(|step| step.name == "waits" && step.seconds > 0.0)
+    };
+    while !is_held(standing(worker)) {
+        assert!(Instant::now() < until, "it does not wait");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Needs the first buffer, and is answered when it is there.
 fn wants_first(image: &Image) -> Op<'static> {
     Op::Copy {
@@ -160,7 +173,7 @@ fn first_comes(image: &Image) -> Option<(Worker, Hold, Program)> {
     let (mut worker, hold) = image.load();
     let program = worker.attach();
     let first = program.producer.request(&wants_first(image), None).unwrap();
-    std::thread::sleep(SEEN);
+    wait_held(&mut worker);
     hold.up_to(COPIES, MOST);
     let came = first.wait_for(SOON).unwrap();
     drop(first);
@@ -257,7 +270,7 @@ fn strays(image: &Image, check: LoadCheck, stray: &dyn Fn(&Program)) -> Option<R
     stray(&program);
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| program.ask(&Op::ContextSync { context: CONTEXT }));
-        std::thread::sleep(SEEN);
+        wait_held(&mut worker);
         hold.up_to(COPIES, MOST);
         let stand = wait(&mut worker, Instant::now() + SOON);
         // The threads that bring data may be the first to notice.
@@ -293,9 +306,9 @@ fn after_memory_is_touched_that_is_not_there_no_answer_comes() {
         .producer
         .request(&Op::ContextSync { context: CONTEXT }, None);
     let sync = sync.unwrap();
-    std::thread::sleep(SEEN);
+    wait_held(&mut worker);
     hold.up_to(COPIES, MOST);
-    assert!(!sync.wait_for(SEEN).unwrap(), "it has not waited");
+    assert!(!sync.wait_for(MOMENT).unwrap(), "it has not waited");
     hold.release(COPIES);
     assert!(sync.wait_for(PATIENCE).unwrap());
     assert_eq!(sync.wait(&mut Vec::new()).unwrap().status, 0);
@@ -333,7 +346,7 @@ fn crosses(image: &Image, check: LoadCheck) -> Option<(Worker, Hold, Program)> {
     cross(&program, image.large[1]);
     let sync = Op::ContextSync { context: CONTEXT };
     let sync = program.producer.request(&sync, None).unwrap();
-    std::thread::sleep(SEEN);
+    wait_held(&mut worker);
     // All but the last piece.
     hold.up_to(COPIES, u64::from(BUFFERS) * BUFFER - 1);
     let came = sync.wait_for(SOON).unwrap();
@@ -435,15 +448,7 @@ fn a_worker_whose_program_dies_at_the_gate_of_a_restore_ends() {
         .producer
         .request(&wants_first(&image), None)
         .unwrap();
-    let until = Instant::now() + PATIENCE;
-    let is_held = |it: Restoring| {
-        let mut steps = it.steps.iter();
-        steps.any(|step| step.name == "waits" && step.seconds > 0.0)
-    };
-    while !is_held(standing(&mut worker)) {
-        assert!(Instant::now() < until, "it does not wait");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_held(&mut worker);
     let begun = Instant::now();
     worker.daemon.shutdown();
     program.die();

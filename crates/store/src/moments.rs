@@ -46,11 +46,9 @@ fn pass_in(folder: &Path, name: &str) {
     if !held.exists() {
         return;
     }
-    // A test that cannot see it says so itself.
-    let (new, number) = (
-        folder.join(format!("{name}.new")),
-        std::process::id().to_string(),
-    );
+    // A test that cannot see it says so itself. Several threads may come at once.
+    let (thread, number) = (std::thread::current().id(), std::process::id().to_string());
+    let new = folder.join(format!("{name}.{number}.{thread:?}.new"));
     let _ = std::fs::write(&new, number)
         .and_then(|()| std::fs::rename(&new, folder.join(format!("{name}.reached"))));
     while held.exists() {

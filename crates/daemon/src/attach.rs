@@ -44,7 +44,7 @@ mod status {
 /// How long an agent may take to say Hello once connected.
 const HELLO_TIME: Duration = Duration::from_secs(10);
 /// How long the end of a program may take to be noticed.
-const GONE_TIME: Duration = Duration::from_secs(10);
+const GONE_TIME: Duration = Duration::from_secs(60);
 /// How long whoever is to bring a parked program back may take: the session is lost with the wait, so it is as long as
 /// a machine may stand still that swaps, is paused, or waits for a disk.
 const BACK_TIME: Duration = Duration::from_secs(600);

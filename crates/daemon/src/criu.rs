@@ -36,6 +36,8 @@ pub const RESTORE_LOG: &str = "restore.log";
 /// How long a restore may take, and the bytes of memory that it reads in each second beyond.
 const WORK_TIME: Duration = Duration::from_secs(600);
 const LEAST_RATE: u64 = 4 << 20;
+/// How long CRIU may take to say its version.
+const VERSION_TIME: Duration = Duration::from_secs(60);
 /// How often CRIU's target is looked at while CRIU works.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long CRIU may take to notice that its target has ended.
@@ -146,7 +148,7 @@ impl Criu {
                 kind: kind::VERSION,
                 options: None,
             },
-            Some(Duration::from_secs(10)),
+            Some(VERSION_TIME),
             &|| true,
         );
         end(&mut child);

@@ -408,7 +408,7 @@ fn free_name(base: &str, taken: impl Fn(&str) -> bool) -> String {
 const TURN: Duration = Duration::from_millis(100);
 
 /// How long the last writer into the folder of a session that has ended may take.
-const LAST_WRITES: Duration = Duration::from_secs(2);
+const LAST_WRITES: Duration = Duration::from_secs(30);
 
 /// Removes the folder of a session or one in it, if it is there.
 ///

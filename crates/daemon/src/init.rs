@@ -57,7 +57,7 @@ const LIFELINE: i32 = 5;
 /// Status when the program could not be restored.
 const NOT_RESTORED: i32 = 125;
 /// How long `criu lazy-pages` may take to listen.
-const LAZY_START: Duration = Duration::from_secs(10);
+const LAZY_START: Duration = Duration::from_secs(60);
 
 /// What `__outer` and `__init` are to do; their second argument as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -20,7 +20,7 @@ use crate::proc::{self, ProcessId};
 use crate::sys::{self, Extra};
 
 /// How long the namespace may take to come up.
-const START_TIME: Duration = Duration::from_secs(15);
+const START_TIME: Duration = Duration::from_secs(60);
 
 /// What a host process is restored from.
 #[derive(Debug)]

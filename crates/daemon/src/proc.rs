@@ -203,9 +203,10 @@ mod tests {
 
     #[test]
     fn a_process_is_found_by_its_parent_and_its_mark() {
+        let mark = format!("unique-{}", std::process::id());
         let mut child = Command::new("sleep")
-            .arg("30")
-            .env("FERMATA_TEST_MARK", "unique-7231")
+            .arg("1000")
+            .env("FERMATA_TEST_MARK", &mark)
             .spawn()
             .expect("sleep starts");
         let me = std::process::id();
@@ -217,8 +218,8 @@ mod tests {
             inner_pid(child.id()).filter(|p| *p > 0)
         );
         assert!(foreign_namespaces(child.id()).expect("readable").is_none());
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while marked("FERMATA_TEST_MARK", "unique-7231") != [child.id()] {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(300);
+        while marked("FERMATA_TEST_MARK", &mark) != [child.id()] {
             assert!(std::time::Instant::now() < until, "the mark is not seen");
         }
         assert!(id.alive() && !id.is_stopped());

@@ -23,7 +23,7 @@ use crate::session::Session;
 pub type User = Connection<Request, FromDaemon>;
 
 /// How long the end of a killed session is waited for.
-const KILL_TIME: Duration = Duration::from_secs(15);
+const KILL_TIME: Duration = Duration::from_secs(60);
 /// An idle connection is looked at this often.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Not waiting.

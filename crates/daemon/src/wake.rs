@@ -13,7 +13,7 @@ use fermata_control::worker::FailureKind;
 use crate::failure::{OrFail, Result};
 
 /// How long the page with the block may take to come from the image.
-const PAGE_TIME: Duration = Duration::from_secs(10);
+const PAGE_TIME: Duration = Duration::from_secs(60);
 
 /// Tells the agent of process `pid`, whose block lies at `address`, to connect to `socket` and to
 /// present `token`.

@@ -22,13 +22,14 @@ use crate::proc::{self, ProcessId};
 use crate::worker::Worker;
 
 /// How long a signal waits for a program that is being rolled back.
-const ROLLBACK_TIME: Duration = Duration::from_secs(10);
-/// How long a worker takes from letting go of its program to its end.
-const LOSS_TIME: Duration = Duration::from_millis(150);
+const ROLLBACK_TIME: Duration = Duration::from_secs(60);
+/// How long a worker takes from letting go of its program to its end, and from its last data to being asked for that, on
+/// a busy machine.
+const LOSS_TIME: Duration = Duration::from_secs(1);
 /// How long the end of a worker may take to be noticed.
-const NOTICE_TIME: Duration = Duration::from_secs(10);
+const NOTICE_TIME: Duration = Duration::from_secs(60);
 /// How long processes may take to go once they are killed.
-const END_TIME: Duration = Duration::from_secs(5);
+const END_TIME: Duration = Duration::from_secs(30);
 
 impl Session {
     /// The agent's process has ended, or uses CUDA no more.

@@ -5,7 +5,6 @@ mod support;
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fermata_control::Connection;
 use fermata_control::user::{Failure, FailureKind, FromDaemon, Request, STATUS_TAKEN, Verb};
-use support::{LIMIT, Place, finish};
+use support::{LIMIT, Place, executable, finish};
 
 fn failed(kind: FailureKind) -> FromDaemon {
     FromDaemon::Failed(Failure {
@@ -204,9 +203,9 @@ fn a_question_is_asked_again_when_the_daemon_ends() {
 
 /// A daemon that finds another one in its folder.
 fn taken(place: &Place) {
-    let daemon = place.path().join("home/bin/fermatad");
-    std::fs::write(&daemon, format!("#!/bin/sh\nexit {STATUS_TAKEN}\n")).unwrap();
-    std::fs::set_permissions(&daemon, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let script = place.path().join("script");
+    std::fs::write(&script, format!("#!/bin/sh\nexit {STATUS_TAKEN}\n")).unwrap();
+    executable(&script, &place.path().join("home/bin/fermatad"));
 }
 
 #[test]

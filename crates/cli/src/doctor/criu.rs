@@ -10,7 +10,7 @@ use fermata_control::user::Check;
 
 use super::{fail, ok, warn};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 const INSTALL: &str = "run `make deps`, or set `FERMATA_CRIU` to a CRIU 4.2 or newer";
 
 /// Presence and release, and CRIU's own check.

@@ -38,7 +38,7 @@ impl Place {
             dir.path().join("home/bin/fermata"),
         );
         if std::fs::hard_link(built, &own).is_err() {
-            std::fs::copy(built, &own).unwrap();
+            executable(Path::new(built), &own);
         }
         Self { dir }
     }
@@ -121,6 +121,14 @@ impl Place {
             failure: None,
         }
     }
+}
+
+/// Makes an executable copy of a file. This process never has it open: one that another test starts just then would
+/// have it open too, and what somebody may write cannot be executed.
+pub fn executable(from: &Path, to: &Path) {
+    let mut install = Command::new("install");
+    let done = install.args(["-m", "755"]).arg(from).arg(to).status();
+    assert!(done.unwrap().success(), "{}", to.display());
 }
 
 /// Waits for the command's end, and reads what it says meanwhile, which may be more than a pipe holds; ends it at the

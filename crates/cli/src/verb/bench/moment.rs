@@ -82,9 +82,8 @@ fn wait_for(place: &Place, program: &Program, moment: f64) -> Result<f64, Failur
 
 fn row(moment: f64, length: f64, program: &Program, stall: &Stall) -> Vec<Cell> {
     let steps = program.steps();
-    let within = steps
-        .iter()
-        .find(|step| step.begin <= stall.stopped_at && stall.stopped_at <= step.end);
+    // Between two steps it is at the end of the first.
+    let within = steps.iter().rfind(|step| step.begin <= stall.stopped_at);
     let (aside, waited) = stall.aside();
     vec![
         moment.into(),

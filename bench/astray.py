@@ -2,10 +2,10 @@
 """A kernel that uses data before it is there, in restores on this machine's GPU: what catches it, what it is
 called, and what checking costs.
 
-    bench/astray.py REPORT.json [--mib 1024] [--device gpu|soft]
+    bench/astray.py REPORT.json [--mib 1024] [--disk FOLDER] [--device gpu|soft]
 
 The program is programs/overrun.cu: seven buffers of MIB MiB, of which its one kernel is given one and reaches the
-rest by distances from it. It is stopped in its middle and restored, from memory:
+rest by distances from it. It is stopped in its middle and restored, from a disk, whose data comes slowly enough:
 
   unchecked     from a copy of the image that nobody learns from; the fault says nothing of who has done it
   first         with `--validate ptx`: kernel, address and buffer are named
@@ -18,7 +18,6 @@ Needs a build tree (FERMATA_BUILD, default build/).
 
 import argparse
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -84,11 +83,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--mib", type=int, default=1024, help="of each of seven buffers")
+    parser.add_argument("--disk", type=pathlib.Path, help="a folder on a disk; else the one for temporary files")
     parser.add_argument("--device", choices=("gpu", "soft"), default="gpu")
     parser.add_argument("--pairs", type=int, default=3, help="restores with and without checks, in turn")
     args = parser.parse_args()
-    work, images = pathlib.Path(tempfile.mkdtemp()), pathlib.Path(f"/dev/shm/fermata-astray-{os.getpid()}")
-    daemon = Astray(work / "daemon", images, args.mib, args.device, work / "go")
+    work = pathlib.Path(tempfile.mkdtemp(dir=args.disk))
+    daemon = Astray(work / "daemon", work / "images", args.mib, args.device, work / "go")
     report = {**facts(), "mib": args.mib, "device": args.device, "restores": []}
     try:
         report["straight"] = daemon.straight()

@@ -10,9 +10,9 @@ mod launch;
 #[path = "../../../crates/app/tests/common/server.rs"]
 mod server;
 
-use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
-use common::{root, tree};
+use common::{root, run, tree};
 use launch::{ARCH, Job, Mpi, sum};
 use server::Server;
 
@@ -188,15 +188,18 @@ fn ranks_in_python_over_mpich() {
     mpi.folders = &["../mpi4py", ARCH, "lib/x86_64-linux-gnu"];
     let here = root().join("bindings");
     let program = here.join("c/tests/ranks.py").display().to_string();
-    let script = dir.path().join("rank");
+    let (script, draft) = (dir.path().join("rank"), dir.path().join("rank.draft"));
     let text = format!(
         "#!/bin/sh\nPYTHONDONTWRITEBYTECODE=1 PYTHONPATH={}:{} FERMATA_LIBRARY={} exec python3 {program} \"$@\"\n",
         here.join("python").display(),
         mpi.prefix.join("../mpi4py").display(),
         tree().join("libfermata.so.0").display(),
     );
-    std::fs::write(&script, text).unwrap();
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(&draft, text).unwrap();
+    // What another test's process still has open cannot be executed: this one never has the script open.
+    run(Command::new("install")
+        .args(["-m", "755"])
+        .args([&draft, &script]));
     let done = mpi.start(&script, 3, &[&dir.path().display().to_string(), "mpi"], &[]);
     let errors = String::from_utf8_lossy(&done.stderr);
     // What ranks print is mixed on its way.

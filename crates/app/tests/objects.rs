@@ -154,7 +154,7 @@ fn numbers_go_on_behind_a_bucket_that_could_not_be_seen() {
     let objects = server.config();
     // It waits as long at first, where there is no server.
     let hasty = ObjectConfig {
-        deadline: 10.0,
+        deadline: 30.0,
         ..server.config()
     };
     let port = server.port;

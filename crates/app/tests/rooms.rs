@@ -116,7 +116,7 @@ fn join(
         c.stage_bytes = ROOM;
         c.stage_schedule = how;
         c.staging_bytes = 4 << 20;
-        c.deadline = 60.0;
+        c.deadline = 300.0;
     };
     let mut session = Session::init(config(folder, with), Box::new(comm)).unwrap();
     let memory = match data {

@@ -271,7 +271,7 @@ fn a_forked_child_is_not_the_session_and_keeps_nobody_out() {
             && matches!(s.recover(), Err(AppError::Misuse { .. }));
         let began = Instant::now();
         drop(s);
-        let quick = began.elapsed() < Duration::from_secs(30);
+        let quick = began.elapsed() < Duration::from_secs(200);
         let code = if refused && quick { 7 } else { 1 };
         // Until its parent has seen enough.
         let _ = there.read_exact(&mut [0]);
@@ -370,9 +370,12 @@ fn nobody_answers(deadline: f64) -> bool {
         assert!([13, 15].contains(&e.code()), "{e}");
         true
     });
+    if !ends.into_iter().all(|end| end) {
+        return false;
+    }
     // The threads may go on, so this process keeps the folders.
     let again = config(&node(dir.path(), 0), |_| ());
     let e = Session::init(again, Box::new(Solo)).err().unwrap();
     assert_eq!(e.code(), 7, "{e}");
-    ends.into_iter().all(|end| end)
+    true
 }

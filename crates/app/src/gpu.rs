@@ -65,10 +65,11 @@ impl Gpu {
         Ok(self.facts.get_or_init(|| all))
     }
 
-    /// The pinned buffers, made at the first call. A context must be current.
+    /// The pinned buffers, made at the first call, and anew when the program has reset the device they were made for. A
+    /// context must be current.
     pub(crate) fn pool(&self) -> Result<PinnedPool> {
         let mut pool = self.pool.lock();
-        if let Some(pool) = &*pool {
+        if let Some(pool) = pool.as_ref().filter(|pool| pool.lives(&self.driver)) {
             return Ok(pool.clone());
         }
         let made = PinnedPool::new(&self.driver, self.staging, PIECE)
@@ -85,6 +86,10 @@ impl Gpu {
         work: impl FnOnce(&mut Hasher) -> Result<T>,
     ) -> Result<T> {
         let mut hashers = self.hashers.lock();
+        if hashers.get(&context).is_some_and(|it| !it.lives()) {
+            // It went with a context that had this handle before, and has nothing to give back.
+            std::mem::forget(hashers.remove(&context));
+        }
         let hasher = match hashers.entry(context) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => entry.insert(
@@ -170,6 +175,23 @@ impl Gpu {
         };
         let device = found.device;
         Ok((Some(Place::Device { context, device }), there))
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        let before = self.driver.current_context().ok().flatten();
+        for (context, hasher) in self.hashers.get_mut().drain() {
+            // What went with a device that was reset must not be given back: its addresses may be the program's now.
+            if self.driver.set_current(context).is_err() || !hasher.lives() {
+                std::mem::forget(hasher);
+            }
+        }
+        // Nothing can be done about a failure: there is no context left then.
+        let _ = match before {
+            Some(context) => self.driver.set_current(context),
+            None => self.driver.clear_current(),
+        };
     }
 }
 

@@ -113,6 +113,44 @@ fn with_host_data_alone() {
     assert!(data == want);
 }
 
+/// What the library keeps in the program's contexts goes with a device that is reset, and is made anew.
+#[test]
+fn a_device_that_was_reset_is_checkpointed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    alone("with_a_device_that_is_reset", dir.path(), &[]);
+}
+
+#[test]
+#[ignore = "is started by the test above"]
+fn with_a_device_that_is_reset() {
+    let folder = std::path::PathBuf::from(std::env::var_os("FERMATA_TEST_FOLDER").unwrap());
+    let cuda = Cuda::get();
+    let bytes = 5 << 20;
+    let mut s = session(&folder, |c| c.block_bytes = 65_536);
+    for id in 1..4 {
+        let data = noise(bytes, id);
+        let device = cuda.device(bytes);
+        cuda.write(device, &data);
+        s.protect(0, at(device, bytes), BYTE).unwrap();
+        s.checkpoint(id as i64, Level::Local).unwrap();
+        s.wait(Duration::from_secs(300)).unwrap();
+        assert_eq!(s.status().last.unwrap().written_bytes, bytes as u64);
+        call!(
+            cuda,
+            "cuDevicePrimaryCtxReset_v2",
+            unsafe extern "C" fn(i32) -> i32,
+            0
+        );
+        cuda.use_device(0);
+    }
+    drop(s);
+    let device = cuda.device(bytes);
+    let mut s = session(&folder, |_| ());
+    s.protect(0, at(device, bytes), BYTE).unwrap();
+    assert_eq!(s.recover().unwrap(), 3);
+    assert!(cuda.read(device, bytes) == noise(bytes, 3));
+}
+
 #[test]
 fn an_address_inside_an_allocation_will_do_even_unaligned() {
     let cuda = Cuda::get();

@@ -24,10 +24,14 @@ struct Shared {
     bytes: usize,
 }
 
-/// Buffers of pinned host memory; the memory stays until the process ends.
+/// Buffers of pinned host memory; the memory stays until the process ends, or until the program resets the device in
+/// whose context it was made ([`PinnedPool::lives`]).
 #[derive(Clone)]
 pub struct PinnedPool {
     shared: Arc<Shared>,
+    address: u64,
+    /// The driver's name of this memory, which is never given twice; `None` from a driver that has none for it.
+    id: Option<u64>,
 }
 
 /// One buffer, exclusively held; it goes back to the pool when dropped.
@@ -53,7 +57,7 @@ impl PinnedPool {
         let start = start.cast::<u8>();
         // SAFETY: the driver gave `all` bytes; nobody else knows of them yet.
         unsafe { std::ptr::write_bytes(start, 0, all) };
-        Ok(Self::of(start, count, bytes))
+        Ok(Self::of(driver, start, count, bytes))
     }
 
     /// As [`PinnedPool::new`], at an address where nothing may be mapped yet, so that where the kernel and
@@ -92,11 +96,18 @@ impl PinnedPool {
             let _ = unsafe { munmap(start.cast(), all) };
             return Err(error);
         }
-        Ok(Self::of(start, count, bytes))
+        Ok(Self::of(driver, start, count, bytes))
+    }
+
+    /// Whether the memory is still there: a device that is reset (`cuDevicePrimaryCtxReset`) takes with it what was made
+    /// in its context, under whose handle there may be another one now. A context must be current.
+    pub fn lives(&self, driver: &Driver) -> bool {
+        self.id
+            .is_none_or(|id| driver.buffer_id(self.address) == Ok(id))
     }
 
     /// A pool of memory that is pinned and stays.
-    fn of(start: *mut u8, count: usize, bytes: usize) -> Self {
+    fn of(driver: &Driver, start: *mut u8, count: usize, bytes: usize) -> Self {
         let slot = |i: usize| Slot {
             // SAFETY: for every i below `count` the offset stays within the allocation.
             start: unsafe { start.add(i * bytes) },
@@ -108,6 +119,8 @@ impl PinnedPool {
                 returned: Condvar::new(),
                 bytes,
             }),
+            address: start as u64,
+            id: driver.buffer_id(start as u64).ok(),
         }
     }
 

@@ -140,6 +140,15 @@ impl Driver {
         }))
     }
 
+    /// The name of the allocation at `address`; no other one of this process ever has it
+    /// (`CU_POINTER_ATTRIBUTE_BUFFER_ID`). A context must be current.
+    ///
+    /// # Errors
+    /// What the driver says, of an address that it does not know too.
+    pub fn buffer_id(&self, address: u64) -> Result<u64> {
+        self.pointer(cu::CU_POINTER_ATTRIBUTE_BUFFER_ID, address)
+    }
+
     /// An attribute of eight bytes at most.
     fn pointer<T: Copy + Default>(
         &self,

@@ -89,6 +89,12 @@ impl Hasher {
         })
     }
 
+    /// Whether the context in which it was made is still there ([`PinnedPool::lives`]). If not, nothing of it may be used,
+    /// nor given back: its addresses may be somebody else's. A context must be current.
+    pub fn lives(&self) -> bool {
+        self.bounce.lives(&self.driver)
+    }
+
     /// The BLAKE3 digest of every piece.
     ///
     /// # Errors

@@ -8,7 +8,8 @@ use fermata_device::layout::PAGE;
 use fermata_engine::access::Range;
 use fermata_engine::twin::{Guard, Twins};
 
-/// Every thread of several blocks loads a word of its own, as one that nobody writes, from behind the second of two words that are passed.
+/// Every thread of several blocks loads a word of its own, as one that nobody writes, from behind the second of two words
+/// that are passed.
 const WORK: &str = ".version 8.0\n.target sm_75\n.address_size 64
 .visible .entry far(.param .u64 p, .param .u64 q)
 {

@@ -39,20 +39,13 @@ def cpu_seconds():
     return used.ru_utime + used.ru_stime
 
 
-def use_gpu():
-    """What makes this a program with a GPU: the library hashes in a context that the program has."""
-    cu, context = Driver(), ctypes.c_void_p()
-    cu.cuInit(0)
-    cu.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-    cu.cuCtxSetCurrent(context)
-
-
 def one_way(folder, gib, on_gpu):
     """The checkpoints and the recovery of one way; writes what it measured to standard output."""
     sys.path.insert(0, str(TREE / "python"))
     import fermata
 
-    use_gpu()
+    # The library hashes in a context that the program has: this makes it a program with a GPU.
+    Driver().use(0)
     blocks = int(gib * (1 << 30)) // BLOCK
     data = mmap.mmap(-1, blocks * BLOCK)
     pattern = os.urandom(BLOCK - 8)

@@ -47,6 +47,14 @@ class Driver:
 
         return call
 
+    def use(self, device):
+        """Makes the device's primary context current, and returns it."""
+        context = C.c_void_p()
+        self.cuInit(0)
+        self.cuDevicePrimaryCtxRetain(C.byref(context), device)
+        self.cuCtxSetCurrent(context)
+        return context
+
 
 def device_memory(cu, size):
     on_gpu = Location(1, 0)
@@ -76,11 +84,8 @@ def main():
     parser.add_argument("--gib", type=int, default=4)
     size = parser.parse_args().gib * GIB
     cu = Driver()
-    context, device, stream = C.c_void_p(), C.c_int(), C.c_void_p()
-    cu.cuInit(0)
-    cu.cuDeviceGet(C.byref(device), 0)
-    cu.cuDevicePrimaryCtxRetain(C.byref(context), device)
-    cu.cuCtxSetCurrent(context)
+    stream = C.c_void_p()
+    cu.use(0)
     cu.cuStreamCreate(C.byref(stream), 1)
     gpu, mapped = device_memory(cu, size), host_memory(size)
     host = C.addressof(C.c_char.from_buffer(mapped))

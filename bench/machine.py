@@ -31,12 +31,10 @@ class Gpus:
         self.cu.cuDeviceGetCount(C.byref(count))
         self.contexts, self.buffers, self.streams = [], [], []
         for device in range(count.value):
-            context, at, stream = C.c_void_p(), C.c_uint64(), C.c_void_p()
-            self.cu.cuDevicePrimaryCtxRetain(C.byref(context), device)
-            self.cu.cuCtxSetCurrent(context)
+            at, stream = C.c_uint64(), C.c_void_p()
+            self.contexts.append(self.cu.use(device))
             self.cu.cuMemAlloc_v2(C.byref(at), C.c_size_t(size))
             self.cu.cuStreamCreate(C.byref(stream), 1)
-            self.contexts.append(context)
             self.buffers.append(at)
             self.streams.append(stream)
         self.host = C.c_void_p()

@@ -45,6 +45,14 @@ def trace(program, device, daemon):
     }
 
 
+def tried(program, device, daemon):
+    """Its table, or why there is none."""
+    try:
+        return trace(program, device, daemon)
+    except (subprocess.TimeoutExpired, ValueError, KeyError) as error:
+        return {"program": program, "status": None, "error": f"{type(error).__name__}: {error}"}
+
+
 def counts(kernel):
     """Without addresses, which are the device's."""
     names = ("name", "launches", "complete", "checked", "mispredicted", "wrongly_complete")
@@ -75,12 +83,11 @@ def main():
     report = {**facts(), "device": args.device, "programs": []}
     with tempfile.TemporaryDirectory() as folder:
         daemon = Daemon(pathlib.Path(folder) / "daemon", pathlib.Path(folder) / "images", **CHECKABLE)
-        for name in names:
-            try:
-                report["programs"].append(trace(name, args.device, daemon))
-            except (subprocess.TimeoutExpired, ValueError, KeyError) as error:
-                report["programs"].append({"program": name, "status": None, "error": f"{type(error).__name__}: {error}"})
-        daemon.end()
+        try:
+            for name in names:
+                report["programs"].append(tried(name, args.device, daemon))
+        finally:
+            daemon.end()
     bad = [it for it in report["programs"] if (it["status"] == 0) == (it["program"] in REFUSED)]
     report["failed"] = [it["program"] for it in bad]
     if args.against:

@@ -60,7 +60,7 @@ fn what_a_twin_has_told_outlives_its_context() {
     let told = twins.reported();
     assert_eq!(told, twins.reported(), "it is not taken away");
     assert!((p..p + 128).contains(&told[0].address), "{told:?}");
-    assert_eq!(twins.violations(&mut bench.site.live).unwrap().len(), 1);
+    assert_eq!(twins.violations(&mut bench.site.live).unwrap(), told);
 
     let params = block(&[p, absent]);
     let mut far = launch(function, &params);

@@ -40,6 +40,14 @@ pub struct Located {
     pub copied: bool,
 }
 
+impl Located {
+    /// Whether `next` begins where this ends.
+    #[must_use]
+    pub fn is_before(&self, next: &Self) -> bool {
+        self.key == next.key && self.offset + u64::from(self.length) == next.offset
+    }
+}
+
 impl ChunkReader {
     pub(crate) fn new(store: Store, index: Arc<Index>, lock: Guard) -> Self {
         Self {

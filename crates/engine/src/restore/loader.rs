@@ -23,7 +23,7 @@ use fermata_device::{
     ContextHandle, CopyEngine, Direction, Driver, DriverError, HostEnd, InFlight, PhysicalHandle,
     PinnedPool, SharedSpan, StreamHandle,
 };
-use fermata_store::ChunkReader;
+use fermata_store::{ChunkReader, Located};
 use parking_lot::Mutex;
 
 use super::arrived::Arrived;
@@ -173,19 +173,22 @@ impl Loader {
 
     fn read(&self) -> Result<(), EngineError> {
         while let Some(run) = self.schedule.take() {
-            if let Some(span) = self.run_in_tier(run)? {
-                let end = HostEnd::Shared(span);
-                self.schedule.ready(Ready { run, end });
-                continue;
-            }
-            for first in run.first..run.first + run.count {
-                let run = Run {
-                    first,
-                    count: 1,
+            let mut done = 0;
+            while done < run.count {
+                let mut part = Run {
+                    first: run.first + done,
+                    count: run.count - done,
                     ..run
                 };
-                let end = self.piece(run.block, first)?;
-                self.schedule.ready(Ready { run, end });
+                let end = match self.run_in_tier(&mut part)? {
+                    Some(span) => HostEnd::Shared(span),
+                    None => {
+                        part.count = 1;
+                        self.piece(part.block, part.first)?
+                    }
+                };
+                done += part.count;
+                self.schedule.ready(Ready { run: part, end });
             }
         }
         Ok(())
@@ -214,30 +217,34 @@ impl Loader {
         Ok(HostEnd::Buffer(buffer))
     }
 
-    /// Pieces that follow each other in the registered tier and on the device, noted to be checked.
-    fn run_in_tier(&self, run: Run) -> Result<Option<SharedSpan>, EngineError> {
+    /// The first of these pieces, as many as follow each other in the registered tier and on the device, noted to be
+    /// checked. `run` is cut to them.
+    fn run_in_tier(&self, run: &mut Run) -> Result<Option<SharedSpan>, EngineError> {
         let Some(tier) = &self.tier else {
             return Ok(None);
         };
         let block = &self.blocks.all()[run.block];
-        let pieces = run.first..run.first + run.count;
-        let mut places = Vec::with_capacity(run.count);
+        let mut places: Vec<Located> = Vec::with_capacity(run.count);
         let mut at = address_of(&block.stored[run.first].0);
-        for piece in pieces.clone() {
+        for piece in run.first..run.first + run.count {
             let (part, id) = &block.stored[piece];
             let place = self.reader.locate(id)?;
-            if address_of(part) != at
+            let apart = places.last().is_some_and(|last| !last.is_before(&place));
+            if apart
+                || address_of(part) != at
                 || place.length as usize != part.len
                 || !self.arrived.takes(block, piece)
             {
-                return Ok(None);
+                break;
             }
             at += part.len as u64;
             places.push(place);
         }
         let span = tier.share_run(&places);
         if span.is_some() {
-            self.arrived.note(run.block, pieces);
+            run.count = places.len();
+            self.arrived
+                .note(run.block, run.first..run.first + run.count);
             places.iter().for_each(|place| self.reader.took(place));
         }
         Ok(span)

@@ -215,16 +215,9 @@ impl Tier {
 
     /// The bytes of chunks that follow each other in one pack, whole blocks but for the last, to be read as one.
     pub(crate) fn share_run(&self, chunks: &[Located]) -> Option<SharedSpan> {
-        let (first, rest) = chunks.split_first()?;
-        let mut end = first.offset + u64::from(first.length);
-        for next in rest {
-            if next.key != first.key || next.offset != end {
-                return None;
-            }
-            end += u64::from(next.length);
-        }
-        self.window(first.key)?
-            .share(first.offset, end - first.offset)
+        let first = chunks.first()?;
+        let bytes = chunks.iter().map(|it| u64::from(it.length)).sum();
+        self.window(first.key)?.share(first.offset, bytes)
     }
 
     /// The bytes of a chunk, to be read.

@@ -41,9 +41,6 @@ pub struct Violation {
     pub address: Address,
     /// The first access: how many bytes.
     pub bytes: u64,
-    /// Accesses outside, one per thread and instruction, until this was reported; 0 if the device was not asked. Those
-    /// after the first may have been anywhere.
-    pub count: u64,
 }
 
 /// A kernel that has no twin.
@@ -241,7 +238,7 @@ impl Twins {
     /// What has been found since the last call. Kernels that are still running may report later.
     ///
     /// # Errors
-    /// What the driver says when counts are fetched; reports that were read by then come again.
+    /// What the driver says when kernels are to report again; what was read by then comes with the next call.
     pub fn violations(&mut self, live: &mut Live) -> Result<Vec<Violation>, DriverError> {
         let mut found = Vec::new();
         for (context, tables) in &mut self.tables {
@@ -256,7 +253,7 @@ impl Twins {
     }
 
     /// What has been found and not been fetched, as the host sees it; the device is not asked, so this works when it has
-    /// faulted. Counts are 0.
+    /// faulted.
     pub fn reported(&self) -> Vec<Violation> {
         let reports = self.tables.values().flat_map(Tables::reported);
         reports.map(|report| name(&self.twins, report)).collect()
@@ -337,7 +334,6 @@ fn name(twins: &HandleMap<Handle, Twin>, report: Report) -> Violation {
         kernel: twin.map(|twin| twin.kernel.clone()).unwrap_or_default(),
         address: report.address,
         bytes: report.bytes,
-        count: report.count,
     }
 }
 

@@ -33,11 +33,11 @@ const LEFT: usize = 4096;
 const NON_BLOCKING: u32 = 1;
 
 /// What a kernel has reported.
+#[derive(Clone, Copy)]
 pub(super) struct Report {
     pub function: Handle,
     pub address: Address,
     pub bytes: u64,
-    pub count: u64,
 }
 
 struct Table {
@@ -77,11 +77,11 @@ pub(super) struct Tables {
     left: Vec<usize>,
     /// Those that nothing uses.
     spare: Vec<usize>,
-    /// Reports that were found when a table's turn came again.
+    /// Reports that were found when a table's turn came again, or could not be handed over.
     early: Vec<Report>,
-    /// Counts are fetched here.
-    counts: PinnedWords,
-    fetching: StreamHandle,
+    /// Zeros, and where they are copied from so that no kernel under way is waited for.
+    zero: PinnedWords,
+    aside: StreamHandle,
     buffer: Vec<u8>,
 }
 
@@ -101,8 +101,8 @@ impl Tables {
             left: Vec::new(),
             spare: Vec::new(),
             early: Vec::new(),
-            counts: PinnedWords::new(driver, 1)?,
-            fetching: driver.create_stream(NON_BLOCKING, 0)?,
+            zero: PinnedWords::new(driver, 1)?,
+            aside: driver.create_stream(NON_BLOCKING, 0)?,
             buffer: Vec::new(),
         })
     }
@@ -225,7 +225,7 @@ impl Tables {
     pub fn release(mut self) {
         self.blocks.clear();
         // A stream of a context that is gone is gone too.
-        let _ = self.driver.destroy_stream(self.fetching);
+        let _ = self.driver.destroy_stream(self.aside);
     }
 
     /// Takes the report of an earlier launch away, before the table is used for another.
@@ -237,7 +237,6 @@ impl Tables {
                 function: self.tables[index].function,
                 address: at,
                 bytes: self.word(record + 1),
-                count: 1,
             });
             self.clear_word(record);
             self.driver.fill(address, 0, 4, 0, 2, 1, on)?;
@@ -253,41 +252,42 @@ impl Tables {
     /// The reports as they are, without asking the device.
     pub fn reported(&self) -> impl Iterator<Item = Report> {
         let tables = self.tables.iter();
-        tables.filter_map(|table| match self.word(table.record) {
+        let late = tables.filter_map(|table| match self.word(table.record) {
             0 => None,
             address => Some(Report {
                 function: table.function,
                 address,
                 bytes: self.word(table.record + 1),
-                count: 0,
             }),
-        })
+        });
+        self.early.iter().copied().chain(late)
     }
 
-    /// The reports, taken away so that kernels report again. The context is current.
+    /// The reports, taken away so that kernels report again: those under way too where launches are not told apart. The
+    /// context is current.
     pub fn take(&mut self, live: &mut Live) -> Result<Vec<Report>, DriverError> {
-        let mut reports = std::mem::take(&mut self.early);
         for table in &self.tables {
             let address = self.word(table.record);
             if address == 0 {
                 continue;
             }
-            let driver = &self.driver;
-            driver.copy(self.counts.address(0), table.address, 8, self.fetching)?;
-            driver.synchronize_stream(self.fetching)?;
-            reports.push(Report {
+            self.early.push(Report {
                 function: table.function,
                 address,
                 bytes: self.word(table.record + 1),
-                count: self.counts.load(0),
             });
+            // First this: what is reported after the device's word is cleared is there to stay.
             self.clear_word(table.record);
-            // A stream that is gone has no launches that could report.
+            if self.depth == 1 {
+                let zero = self.zero.address(0);
+                self.driver.copy(table.address, zero, 8, self.aside)?;
+            }
+            // The next launch reports in any case. A stream that is gone has none.
             if let Ok(on) = live.stream(table.stream) {
-                driver.fill(table.address, 0, 4, 0, 2, 1, on)?;
+                self.driver.fill(table.address, 0, 4, 0, 2, 1, on)?;
             }
         }
-        Ok(reports)
+        Ok(std::mem::take(&mut self.early))
     }
 
     fn add(

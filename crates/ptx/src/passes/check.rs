@@ -8,8 +8,9 @@ use super::guard::Guard;
 use crate::ast::{Function, Instruction, Item, Operand, Statement, Type};
 use crate::parse;
 
-/// Searches the table; `%s` is where addresses that may not be global are told apart, `%w` what follows a report, `%l` what
-/// those do that come after the first.
+/// Searches the table; `%s` is where addresses that may not be global are told apart, `%o` where one of those who are
+/// outside is picked, `%w` what follows a report. All later ones cost a look at a word of device memory that says so: a
+/// kernel that strays does it with every thread.
 const SEARCH: &str = "
 (.param .b64 table, .param .b64 address, .param .b32 bytes)
 {
@@ -45,27 +46,26 @@ FOUND:
     setp.le.u64 %p1, %rd2, %rd10;
     @%p1 bra DONE;
 OUTSIDE:
-    atom.global.add.u64 %rd11, [%rd3], 1;
-    ld.global.u64 %rd12, [%rd3+8];
+    ld.volatile.global.u64 %rd11, [%rd3];
     setp.ne.u64 %p1, %rd11, 0;
-    @%p1 bra LATER;
-REPORT:
+    @%p1 bra DONE;
+    %o
+    ld.global.u64 %rd12, [%rd3+8];
     st.global.u64 [%rd12+8], %rd0;
     membar.sys;
     st.volatile.global.u64 [%rd12], %rd1;
     %w
-LATER:
-    %l
 DONE:
     ret;
 }
 ";
 
-/// What follows a report that must be there before the access is made.
-const WAIT: &str = "membar.sys; bra DONE;";
-/// Then the first report may not have been made yet: the threads that come later make it too.
-const AGAIN: &str =
-    "ld.volatile.global.u64 %rd11, [%rd12]; setp.eq.u64 %p1, %rd11, 0; @%p1 bra REPORT;";
+/// One reports, whoever comes first.
+const ONE: &str =
+    "atom.global.exch.b64 %rd11, [%rd3], 1; setp.ne.u64 %p1, %rd11, 0; @%p1 bra DONE;";
+/// Where a report must be there before the access is made, all do until one is; of several the record may hold the address
+/// of one and the size of another.
+const THERE: &str = "membar.sys; st.volatile.global.u64 [%rd3], 1;";
 
 /// Leaves the function for addresses of other spaces.
 const APART: &str = "isspacep.global %p1, %rd1; @!%p1 bra DONE;";
@@ -74,11 +74,11 @@ const HEADER: &str = ".version 6.3\n.target sm_75\n.address_size 64\n";
 
 /// The functions that checks call.
 pub(super) fn functions(what: Guard) -> Vec<Item> {
-    let (wait, again) = match what {
-        Guard::Accesses => (WAIT, AGAIN),
-        Guard::Writes | Guard::Reads => ("", ""),
+    let (one, there) = match what {
+        Guard::Accesses => ("", THERE),
+        Guard::Writes | Guard::Reads => (ONE, ""),
     };
-    let search = SEARCH.replace("%w", wait).replace("%l", again);
+    let search = SEARCH.replace("%o", one).replace("%w", there);
     let (plain, generic) = (search.replace("%s", ""), search.replace("%s", APART));
     let text =
         format!("{HEADER}.func __fermata_check{plain}\n.func __fermata_check_generic{generic}");

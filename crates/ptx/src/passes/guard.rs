@@ -6,7 +6,7 @@
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
-//! | 0 | 8 | violations counted by kernels; they report while it is 0 |
+//! | 0 | 8 | written by kernels, which report while it is 0 |
 //! | 8 | 8 | where the first violation is written: its address, then its size in bytes |
 //! | 16 | 8 | not used |
 //! | 24 | 8 | number of ranges n |

@@ -98,6 +98,7 @@ def tier(folder):
         ratio = peer["checkpoint_s"] / memory["first"]["stopped_seconds"]
         yield "the driver's own stop, of ours", ratio, ">=", 20, "times"
     yield from on_disk(missing)
+    yield from in_cache(missing)
     yield from missing.rows
 
 
@@ -109,18 +110,29 @@ def on_disk(missing):
         yield "stopped checkpoint to the disk, of what it writes", wrote / stopped, ">=", 0.9, "times"
         yield "restore from the disk, of what it reads", read / usual(disk["eager"]), ">=", 0.9, "times"
         yield "host memory for an image on the disk", disk["extra_host_bytes"] / (1 << 30), "<=", 1, "GiB"
+
+
+def in_cache(missing):
     if cached := missing.unless("cached"):
         size = cached["gib"] * (1 << 30) / GB
-        rate = size / usual(cached["eager"])
-        yield "restore from a disk whose packs are in memory, whole command", rate, ">=", 50, "GB/s"
-        phases = [it["phases"] for it in several(cached["eager"])]
-        kept = min(sum(it["bytes"] for it in told if it["name"] == "device.cache") for told in phases)
+        behind = several(cached["behind"])
+        seconds = statistics.median_high(it["arrival"]["seconds"] for it in behind)
+        yield "restore from a disk whose packs are in memory, the command", usual(behind) * 1e3, "<=", 100, "ms"
+        yield "its data behind the program", size / seconds, ">=", 50, "GB/s"
+        told = [*(it["phases"] for it in several(cached["eager"])), *(it["arrival"]["steps"] for it in behind)]
+        kept = min(sum(it["bytes"] for it in steps if it["name"].endswith("cache")) for steps in told)
         yield "of its data, taken from memory", kept / GB / size, ">=", 0.99, "of all"
 
 
 def disk(folder):
     missing = Missing(load(folder, "disk", "disk.json"))
     yield from on_disk(missing)
+    yield from missing.rows
+
+
+def cached(folder):
+    missing = Missing(load(folder, "cached", "cached.json"))
+    yield from in_cache(missing)
     yield from missing.rows
 
 
@@ -250,10 +262,16 @@ PARTS = {
     "calls": (70, ["sh", str(HERE / "calls.sh"), "{}/calls.json"], "single calls, native and under Fermata", calls),
     "tier": (200, python("tier.py", "{}/tier.json"), "stopped checkpoints and restores, 16 GiB, memory and disk", tier),
     "disk": (
-        240,
-        python("tier.py", "{}/disk.json", "--gib", 2, "--disk-gib", 40, "--restores", 1, "--without-peer"),
+        150,
+        python("tier.py", "{}/disk.json", "--steps", "disk", "--disk-gib", 40),
         "40 GiB to the disk and back",
         disk,
+    ),
+    "cached": (
+        180,
+        python("tier.py", "{}/cached.json", "--steps", "cached", "--disk-gib", 40, "--restores", 2),
+        "40 GiB back from a disk whose packs are in memory",
+        cached,
     ),
     "hashes": (40, [str(TREE / "bench" / "hashes"), "libcuda.so.1", "40"], "hash kernels, 40 GiB", hashes),
     "stop": (

@@ -3,7 +3,7 @@
 GPU, beside the driver's own checkpoint of the same program, and the same to and from a disk, also with
 what lies there kept in memory (FERMATA_CACHE).
 
-    bench/tier.py REPORT.json [--gib 16] [--disk-gib 8] [--restores 3] [--without-peer]
+    bench/tier.py REPORT.json [--gib 16] [--disk-gib 8] [--restores 3] [--steps NAME,...]
 
 Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it, and NVIDIA's
 libcudart.so.13 for the native run (FERMATA_NATIVE_CUDART, a folder; searched for else). A step that
@@ -181,22 +181,24 @@ def main():
     parser.add_argument("--gib", type=int, default=16)
     parser.add_argument("--disk-gib", type=int, default=8)
     parser.add_argument("--restores", type=int, default=3, help="out of memory and out of the cache, of each kind")
-    parser.add_argument("--without-peer", action="store_true")
+    parser.add_argument("--steps", default="link,memory,disk,cached,driver_checkpoint", help="which; all else")
     args = parser.parse_args()
+    chosen = args.steps.split(",")
     report = {**facts(), "gib": args.gib}
     work = pathlib.Path(tempfile.mkdtemp())
     link = pathlib.Path(__file__).with_name("link.py")
-    steps = [
-        ("link", lambda: document(call(link))),
-        ("memory", lambda: memory(args.gib, work, args.restores)),
-        ("disk", lambda: disk(args.disk_gib, work)),
-        ("cached", lambda: cached(args.disk_gib, work, args.restores)),
-    ]
-    if not args.without_peer:
-        steps.append(("driver_checkpoint", lambda: peer(args.gib, work)))
-    for name, step in steps:
+    steps = {
+        "link": lambda: document(call(link)),
+        "memory": lambda: memory(args.gib, work, args.restores),
+        "disk": lambda: disk(args.disk_gib, work),
+        "cached": lambda: cached(args.disk_gib, work, args.restores),
+        "driver_checkpoint": lambda: peer(args.gib, work),
+    }
+    if unknown := set(chosen) - steps.keys():
+        parser.error(f"no step `{unknown.pop()}`; there are {', '.join(steps)}")
+    for name in chosen:
         try:
-            report[name] = step()
+            report[name] = steps[name]()
         except Exception as error:  # The other steps are worth having all the same.
             report[name] = None
             report[f"{name}_failed"] = str(error)

@@ -159,7 +159,8 @@ def cached(gib, work, restores):
         told = {"gib": gib, "checkpoint": daemon.checkpoint()}
         daemon.fermata("kill", "hold")
         begun = time.time()
-        told["warmed"] = document(daemon.fermata("images", "warm", "hold-1", "--json"))
+        warmed = document(daemon.fermata("images", "warm", "hold-1", "--json"))
+        told["warmed"] = {name: warmed[name] for name in ("bytes", "cached")}
         told["warm_s"] = time.time() - begun
         told["eager"], told["behind"] = [], []
         for name, flags in (("eager", ["--eager"]), ("behind", [])) * restores:

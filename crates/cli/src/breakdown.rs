@@ -51,10 +51,20 @@ pub struct Row {
     pub what: String,
     /// When.
     pub when: When,
-    /// Seconds in all.
+    /// Seconds in all; 0 in a row that says where another's bytes came from.
     pub seconds: f64,
     /// Bytes moved, or 0.
     pub bytes: u64,
+}
+
+impl Row {
+    /// Its time as people read it; empty where it has none of its own.
+    pub fn time(&self) -> String {
+        match self.seconds > 0.0 {
+            true => units::seconds(self.seconds),
+            false => String::new(),
+        }
+    }
 }
 
 /// The steps of an answer, as images have them.
@@ -112,6 +122,22 @@ impl Rows<'_> {
     fn steps(&mut self, what: &str, when: When, names: &[&str]) {
         self.add(what, when, sum(self.phases, names));
     }
+
+    /// Where the data of the row before came from.
+    fn sources(&mut self, when: When, steps: &[Phase], names: [&str; 2]) {
+        let kinds = ["of it out of the cache", "of it off the disk"];
+        for (what, name) in kinds.into_iter().zip(names) {
+            let (_, bytes) = sum(steps, &[name]);
+            if bytes > 0 {
+                self.rows.push(Row {
+                    what: what.to_owned(),
+                    when,
+                    seconds: 0.0,
+                    bytes,
+                });
+            }
+        }
+    }
 }
 
 /// Of a checkpoint taken with this mode.
@@ -161,6 +187,7 @@ pub fn of_restore(phases: &[Phase], arrival: Option<&Arrival>) -> Vec<Row> {
     rows.steps("objects", before, &["device.objects"]);
     rows.steps("data that cannot be late", before, &["device.now"]);
     rows.steps("data", before, &["device.data"]);
+    rows.sources(before, phases, ["device.cache", "device.disk"]);
     rows.steps("host process", before, &["host"]);
     rows.steps("check of the image's files", before, &["verify"]);
     rows.steps("resume", before, &["attach", "reattach"]);
@@ -169,6 +196,7 @@ pub fn of_restore(phases: &[Phase], arrival: Option<&Arrival>) -> Vec<Row> {
         let waits = sum(&steps, &["waits"]);
         rows.add("for data that is coming", When::Waits, waits);
         rows.add("data", When::Behind, (arrival.seconds, arrival.done));
+        rows.sources(When::Behind, &steps, ["cache", "disk"]);
     }
     rows.rows
 }
@@ -190,9 +218,8 @@ pub fn table(rows: &[Row]) -> String {
     let mut table = Table::new(&["WHAT", "THE PROGRAM", "TIME", "MOVED", "RATE"]);
     for row in rows {
         let [bytes, rate] = moved(row.bytes, row.seconds);
-        let time = units::seconds(row.seconds);
         let (what, when) = (row.what.clone(), row.when.name().to_owned());
-        table.row([what, when, time, bytes, rate]);
+        table.row([what, when, row.time(), bytes, rate]);
     }
     table.render()
 }
@@ -253,19 +280,28 @@ mod tests {
             seconds: 0.25,
             bytes: 0,
         };
+        let cached = user::Phase {
+            name: "cache".into(),
+            start: 0.0,
+            seconds: 0.0,
+            bytes: 3 << 28,
+        };
         let arrival = Arrival {
             stand: user::ArrivalStand::Complete,
             done: 1 << 30,
             total: 1 << 30,
             start: 1.0,
             seconds: 2.0,
-            steps: vec![wait],
+            steps: vec![wait, cached],
             misses: Vec::new(),
         };
         let rows = of_restore(&phases, Some(&arrival));
         assert_eq!(seconds_of(&rows, "for data that is coming"), 0.25);
         assert_eq!(seconds_of(&rows, "data"), 2.0);
         assert!(table(&rows).contains("512.0 MiB/s"));
+        let sources = rows.iter().filter(|row| row.what.starts_with("of it"));
+        let sources: Vec<_> = sources.map(|it| (it.what.as_str(), it.bytes)).collect();
+        assert_eq!(sources, [("of it out of the cache", 3 << 28)]);
         assert_eq!(of_restore(&phases, None).len(), 2);
     }
 }

@@ -93,7 +93,7 @@ fn rows(story: &Story) -> String {
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{bytes}</td><td>{rate}</td></tr>\n",
             escaped(&row.what),
             row.when.name(),
-            units::seconds(row.seconds),
+            row.time(),
         )
     };
     story.rows.iter().map(row).collect()

@@ -288,9 +288,9 @@ PARTS = {
     ),
     "validators": (
         290,
-        e2e("{}/validators.json", "--moments", 8, "--modes", "snapshot,cow,recopy", "--validate", "ptx,both")
+        e2e("{}/validators.json", "--moments", 2, "--modes", "snapshot,cow,recopy", "--validate", "ptx,both")
         + ["--pools", "0,2147483648", "--programs", "hidden,graphs,symbols", "--jobs", "12"],
-        "protocols with each pool and kernels that check themselves, at 8 moments",
+        "protocols with each pool and kernels that check themselves, at 2 moments",
         validators,
     ),
     "protocols": (280, python("protocols.py", "{}/protocols.json"), "40 GiB behind a running program", protocols),

@@ -311,12 +311,9 @@ impl Modules {
             functions: RwLock::default(),
             attributes: Mutex::default(),
         });
-        let kernel = library
-            .kernels
-            .lock()
-            .entry(name.to_owned())
-            .or_insert(kernel)
-            .clone();
+        // Held until its handle is known, for another thread that finds it there launches it at once.
+        let mut known = library.kernels.lock();
+        let kernel = known.entry(name.to_owned()).or_insert(kernel).clone();
         self.kernels.insert(kernel.handle, kernel.clone());
         Ok(kernel)
     }
@@ -333,7 +330,9 @@ impl Modules {
         let module = self.library_module(&kernel.library, context, |_| ())?;
         let name = kernel.name.to_str().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let function = self.function(&module, name)?;
-        for (&attribute, &value) in &*kernel.attributes.lock() {
+        // Held meanwhile, so that whoever sets one finds the function, or this finds what was set.
+        let attributes = kernel.attributes.lock();
+        for (&attribute, &value) in &*attributes {
             function.set_attribute(attribute, value)?;
         }
         kernel
@@ -345,7 +344,8 @@ impl Modules {
 
     /// Sets an attribute of a kernel, in contexts to come as well.
     pub fn set_kernel_attribute(&self, kernel: &Kernel, attribute: i32, value: i32) -> Result {
-        kernel.attributes.lock().insert(attribute, value);
+        let mut attributes = kernel.attributes.lock();
+        attributes.insert(attribute, value);
         for function in kernel.functions.read().values() {
             function.set_attribute(attribute, value)?;
         }
@@ -482,4 +482,46 @@ fn function_info(function: Handle, module: Handle, name: &str) -> Result<Functio
             _ => Err(CUDA_ERROR_UNKNOWN),
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// A thread makes kernels, and another, at work at the same time, finds each where the next user would.
+    #[test]
+    fn a_kernel_is_known_by_its_handle_as_soon_as_another_thread_finds_it() {
+        const KERNELS: usize = 20_000;
+        let modules = Modules::default();
+        let library = modules.library(&[]);
+        let meets = Barrier::new(2);
+        let make = || {
+            for number in 0..KERNELS {
+                meets.wait();
+                let made = modules.kernel(&library, &number.to_string(), None);
+                made.expect("a kernel");
+            }
+        };
+        let find = || {
+            let mut unknown = 0;
+            for name in (0..KERNELS).map(|it| it.to_string()) {
+                meets.wait();
+                let kernel = loop {
+                    if let Some(kernel) = library.kernels.lock().get(&name) {
+                        break kernel.handle;
+                    }
+                };
+                let known = modules.kernels.get(kernel, CUDA_ERROR_INVALID_HANDLE);
+                unknown += usize::from(known.is_err());
+            }
+            unknown
+        };
+        let unknown = std::thread::scope(|scope| {
+            scope.spawn(make);
+            scope.spawn(find).join().expect("a count")
+        });
+        assert_eq!(unknown, 0);
+    }
 }

@@ -512,6 +512,7 @@ mod tests {
                     if let Some(kernel) = library.kernels.lock().get(&name) {
                         break kernel.handle;
                     }
+                    std::thread::yield_now();
                 };
                 let known = modules.kernels.get(kernel, CUDA_ERROR_INVALID_HANDLE);
                 unknown += usize::from(known.is_err());

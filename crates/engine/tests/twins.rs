@@ -124,10 +124,11 @@ fn stores_outside_the_ranges_are_reported_once_with_their_address() {
 
     // Half of p is outside; the report has been reset in between.
     let found = run(&mut bench, &[range(scene.p, 64), q, counter]);
+    assert_eq!(found.len(), 1);
     assert!((scene.p + 64..scene.p + 128).contains(&found[0].address));
 
     let found = run(&mut bench, &[p, q]);
-    assert_eq!(found[0].address, scene.counter);
+    assert_eq!((found.len(), found[0].address), (1, scene.counter));
     assert_eq!(
         run(
             &mut bench,
@@ -152,6 +153,7 @@ fn loads_outside_are_reported_by_twins_for_restores() {
             .unwrap()
     );
     let found = finish(&mut bench, &mut twins);
+    assert_eq!(found.len(), 1);
     assert!((scene.p..scene.p + 128).contains(&found[0].address));
 }
 

@@ -230,52 +230,46 @@ impl Tables {
 
     /// Takes the report of an earlier launch away, before the table is used for another.
     fn collect(&mut self, index: usize, on: StreamHandle) -> Result<(), DriverError> {
-        let (record, address) = (self.tables[index].record, self.tables[index].address);
-        let at = self.word(record);
-        if self.depth > 1 && at != 0 {
-            self.early.push(Report {
-                function: self.tables[index].function,
-                address: at,
-                bytes: self.word(record + 1),
-            });
-            self.clear_word(record);
-            self.driver.fill(address, 0, 4, 0, 2, 1, on)?;
+        let table = &self.tables[index];
+        if self.depth > 1
+            && let Some(report) = self.report(table)
+        {
+            self.early.push(report);
+            self.clear_word(table.record);
+            self.driver.fill(table.address, 0, 4, 0, 2, 1, on)?;
         }
         Ok(())
     }
 
     /// Whether any kernel has reported.
     pub fn has_reports(&self) -> bool {
-        !self.early.is_empty() || self.tables.iter().any(|table| self.word(table.record) != 0)
+        self.reported().next().is_some()
     }
 
     /// The reports as they are, without asking the device.
     pub fn reported(&self) -> impl Iterator<Item = Report> {
-        let tables = self.tables.iter();
-        let late = tables.filter_map(|table| match self.word(table.record) {
-            0 => None,
-            address => Some(Report {
-                function: table.function,
-                address,
-                bytes: self.word(table.record + 1),
-            }),
-        });
+        let late = self.tables.iter().filter_map(|table| self.report(table));
         self.early.iter().copied().chain(late)
+    }
+
+    /// What the record of a table says.
+    fn report(&self, table: &Table) -> Option<Report> {
+        let address = self.word(table.record);
+        (address != 0).then(|| Report {
+            function: table.function,
+            address,
+            bytes: self.word(table.record + 1),
+        })
     }
 
     /// The reports, taken away so that kernels report again: those under way too where launches are not told apart. The
     /// context is current.
     pub fn take(&mut self, live: &mut Live) -> Result<Vec<Report>, DriverError> {
         for table in &self.tables {
-            let address = self.word(table.record);
-            if address == 0 {
+            let Some(report) = self.report(table) else {
                 continue;
-            }
-            self.early.push(Report {
-                function: table.function,
-                address,
-                bytes: self.word(table.record + 1),
-            });
+            };
+            self.early.push(report);
             // First this: what is reported after the device's word is cleared is there to stay.
             self.clear_word(table.record);
             if self.depth == 1 {

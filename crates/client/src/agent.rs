@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::mirror::Kind;
 use crate::session::{self, Control};
 use crate::wake::Summons;
-use crate::{callback, gate, host, link, notice, quiesce, signal, wake};
+use crate::{callback, gate, host, link, notice, quiesce, quiet, signal, wake};
 
 /// How often the daemon's summons is looked for.
 const WAKE_POLL: Duration = Duration::from_millis(1);
@@ -60,6 +60,7 @@ pub fn close_descriptor() {
 }
 
 fn run(control: Control, mut home: Summons) {
+    quiet::is_ours();
     let mut control = Some(control);
     let mut looked = Instant::now();
     relieve();

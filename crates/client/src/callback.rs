@@ -17,7 +17,7 @@ use fermata_abi::sys::driver::{
 };
 
 use crate::entry::Result;
-use crate::{gate, link, signal};
+use crate::{gate, link, quiet, signal};
 
 /// What a callback calls.
 #[derive(Debug, Clone, Copy)]
@@ -179,6 +179,7 @@ fn start() -> Result {
 }
 
 fn run() {
+    quiet::is_ours();
     THREAD.store(gate::gettid(), Ordering::Release);
     loop {
         let mut state = lock();

@@ -1,13 +1,14 @@
 //! Contexts: which exist, which is current to a thread, and who holds the primary ones.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fermata_abi::op::{Handle, Op};
 use fermata_abi::sys::driver::{
-    CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT, CUcontext,
-    CUdevice,
+    CU_CTX_FLAGS_MASK, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_INVALID_CONTEXT,
+    CUDA_ERROR_UNKNOWN, CUcontext, CUdevice,
 };
 use parking_lot::Mutex;
 
@@ -45,16 +46,27 @@ struct Primary {
 }
 
 thread_local! {
-    static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
+    /// Without a destructor, so that those of the program find it; see `ending`.
+    static STACK: ManuallyDrop<RefCell<Vec<Arc<Context>>>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// Calls `act` with the context that is current to the thread.
 #[inline(always)]
 pub fn with_current<T>(act: impl FnOnce(&Arc<Context>) -> Result<T>) -> Result<T> {
-    STACK.with_borrow(|stack| {
+    STACK.with(|stack| {
+        let stack = stack.try_borrow().map_err(|_| CUDA_ERROR_UNKNOWN)?;
         let context = stack.last().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         context.check()?;
         act(context)
+    })
+}
+
+/// Changes the thread's stack. A signal handler may interrupt a call that uses it: then it is refused.
+fn change<T>(act: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> Result<T> {
+    STACK.with(|stack| {
+        let mut stack = stack.try_borrow_mut().map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        Ok(act(&mut stack))
     })
 }
 
@@ -63,42 +75,43 @@ pub fn current() -> Result<Arc<Context>> {
     with_current(|context| Ok(context.clone()))
 }
 
-/// As [`current`], `None` if there is none or it has been destroyed.
+/// As [`current`], `None` if there is none.
 pub fn current_or_none() -> Option<Arc<Context>> {
-    // A thread at its end has no stack any more.
-    STACK
-        .try_with(|stack| stack.borrow().last().cloned())
-        .unwrap_or_default()
+    STACK.with(|stack| stack.try_borrow().ok()?.last().cloned())
 }
 
 /// The current context as the API names it, null if there is none.
 #[inline]
 pub fn current_pointer() -> CUcontext {
-    STACK.with_borrow(|stack| {
-        stack
-            .last()
-            .map_or(std::ptr::null_mut(), |context| context.pointer())
+    STACK.with(|stack| {
+        let stack = stack.try_borrow().ok();
+        let context = stack.as_ref().and_then(|stack| stack.last());
+        context.map_or(std::ptr::null_mut(), |context| context.pointer())
     })
 }
 
 /// Makes `context` current above the present one.
-pub fn push(context: Arc<Context>) {
-    STACK.with_borrow_mut(|stack| stack.push(context));
+pub fn push(context: Arc<Context>) -> Result {
+    change(|stack| stack.push(context))
 }
 
 /// Takes the current context off the thread's stack.
 pub fn pop() -> Result<Arc<Context>> {
-    STACK
-        .with_borrow_mut(Vec::pop)
-        .ok_or(CUDA_ERROR_INVALID_CONTEXT)
+    change(Vec::pop)?.ok_or(CUDA_ERROR_INVALID_CONTEXT)
 }
 
 /// Replaces the current context; `None` only takes it away.
-pub fn set_current(context: Option<Arc<Context>>) {
-    STACK.with_borrow_mut(|stack| {
+pub fn set_current(context: Option<Arc<Context>>) -> Result {
+    change(|stack| {
         stack.pop();
         stack.extend(context);
-    });
+    })
+}
+
+/// The thread ends: no context is current to it any more.
+pub fn let_go() {
+    let stack = change(std::mem::take);
+    drop(stack);
 }
 
 impl Context {
@@ -131,7 +144,7 @@ impl Contexts {
     /// A new context, which becomes current.
     pub fn create(&self, session: &Session, device: CUdevice, flags: u32) -> Result<Arc<Context>> {
         let context = self.make(session, handles::fresh(), device, flags, false)?;
-        push(context.clone());
+        push(context.clone())?;
         Ok(context)
     }
 
@@ -143,11 +156,11 @@ impl Contexts {
         if context.primary {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
-        STACK.with_borrow_mut(|stack| {
+        change(|stack| {
             if stack.last().is_some_and(|top| top.handle == context.handle) {
                 stack.pop();
             }
-        });
+        })?;
         self.end(session, &context)
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fermata_abi::op::HostKind;
 
 use crate::mirror::{self, Kind};
-use crate::{agent, alloc, host, link, session};
+use crate::{agent, alloc, gate, host, link, session};
 
 static ORPHAN: AtomicBool = AtomicBool::new(false);
 
@@ -25,8 +25,8 @@ pub fn is_orphan() -> bool {
 pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handlers are plain functions that stay loaded as long as the process: a library
-        // with a session is never unloaded, for its agent thread runs in it.
+        // SAFETY: the handlers are plain functions that stay loaded as long as the process: the library is never
+        // unloaded (`build.rs`).
         let _ = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
@@ -45,8 +45,12 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    ORPHAN.store(true, Ordering::Relaxed);
     alloc::thaw();
+    gate::after_fork();
+    if session::begun().is_none() {
+        return;
+    }
+    ORPHAN.store(true, Ordering::Relaxed);
     mirror::thaw(|block| {
         if block.kind == Kind::Host(HostKind::Registered) {
             host::make_private(block.start, block.mapped);

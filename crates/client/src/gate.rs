@@ -9,13 +9,14 @@
 //! ```
 //! Everything the signal handler touches is a static or a leaked record, found by thread id: a
 //! thread-local of a loaded library may need the allocator, which the interrupted code may hold.
+//! A thread's record is its own until the last of its destructors (`ending`).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
 use rustix::thread::futex;
 
-use crate::{alloc, exact, recent};
+use crate::{alloc, ending, exact, fork, quiet};
 
 /// `GATE`: threads pass.
 const OPEN: u32 = 0;
@@ -45,55 +46,57 @@ struct Record {
     next: AtomicPtr<Record>,
 }
 
-/// The calling thread's record, given back when the thread ends.
-struct Own(&'static Record);
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        KNOWN.set(None);
-        recent::let_go();
-        self.0.tid.store(0, Ordering::Release);
-    }
-}
-
 thread_local! {
-    /// What `OWN` holds, as soon and as long as it does; costs less to look at.
+    /// The calling thread's record. Without a destructor, so that it is there as long as the thread; see `ending`.
     static KNOWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
-    static OWN: Own = Own(register());
 }
 
 /// While this lives, the thread is inside one of our functions.
 pub struct Inside {
     record: &'static Record,
-    borrowed: bool,
 }
 
 /// Marks the thread as inside; parks first if the gate is closed.
 #[inline]
 pub fn enter() -> Inside {
-    let (record, borrowed) = match KNOWN.get() {
-        Some(record) => (record, false),
-        None => first_record(),
-    };
+    let record = KNOWN.get().unwrap_or_else(first_record);
     let depth = record.depth.load(Ordering::Relaxed);
     record.depth.store(depth + 1, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     if depth == 0 && GATE.load(Ordering::Acquire) != OPEN {
         wait_outside(record);
     }
-    Inside { record, borrowed }
+    Inside { record }
 }
 
-/// The thread's record, which it gets now; a thread that is being torn down has lost its own already and
-/// borrows one.
+/// The thread's record, which it gets now.
 #[cold]
-fn first_record() -> (&'static Record, bool) {
-    match OWN.try_with(|own| own.0) {
-        Ok(record) => {
-            KNOWN.set(Some(record));
-            (record, false)
+fn first_record() -> &'static Record {
+    quiet::arm();
+    fork::watch();
+    let record = register();
+    KNOWN.set(Some(record));
+    ending::watch();
+    record
+}
+
+/// The thread ends: its record may be another's.
+pub fn let_go() {
+    if let Some(record) = KNOWN.take() {
+        record.tid.store(0, Ordering::Release);
+    }
+}
+
+/// In a forked child: of all threads only the calling one is there, under another number.
+pub fn after_fork() {
+    let own = KNOWN.get().map(std::ptr::from_ref);
+    for record in all() {
+        let is_own = own == Some(std::ptr::from_ref(record));
+        if !is_own {
+            record.depth.store(0, Ordering::Relaxed);
         }
-        Err(_) => (register(), true),
+        let tid = if is_own { gettid() } else { 0 };
+        record.tid.store(tid, Ordering::Release);
     }
 }
 
@@ -129,15 +132,19 @@ impl Drop for Inside {
         if depth == 0 && is_closed() {
             park();
         }
-        if self.borrowed {
-            self.record.tid.store(0, Ordering::Release);
-        }
     }
 }
 
 /// Whether the calling thread is inside one of our functions.
 pub fn is_inside() -> bool {
     find(gettid()).is_some_and(|record| record.depth.load(Ordering::Relaxed) > 0)
+}
+
+/// As [`is_inside`], for code that no signal handler runs: takes no look at other threads' records.
+pub fn is_current_inside() -> bool {
+    KNOWN
+        .get()
+        .is_some_and(|record| record.depth.load(Ordering::Relaxed) > 0)
 }
 
 /// Parks the calling thread if it is outside; called by the signal handler, so async-signal-safe.
@@ -224,19 +231,23 @@ fn all() -> impl Iterator<Item = &'static Record> {
     })
 }
 
-/// A record for the calling thread: a free one, or a new one.
+/// A record for the calling thread: the one it had, if it calls after its last destructor of ours, a free one, or a
+/// new one.
 ///
 /// A signal between the record's creation and the first `depth` finds depth 0 and parks the thread here.
 /// That is harmless: no lock is held, and a thread inside the allocator is not parked (see `alloc`).
 fn register() -> &'static Record {
     let tid = gettid();
-    let free = all().find(|record| {
-        record
-            .tid
-            .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    });
-    if let Some(record) = free {
+    let take = |from: i32| {
+        all().find(|record| {
+            record
+                .tid
+                .compare_exchange(from, tid, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        })
+    };
+    // What bears this number belongs to a thread that is gone: there is one thread of a number.
+    if let Some(record) = take(tid).or_else(|| take(0)) {
         record.depth.store(0, Ordering::Relaxed);
         return record;
     }

@@ -1,7 +1,8 @@
 //! What lies at which address: answers pointer queries and tells ordinary memory from ours.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -80,13 +81,15 @@ impl Block {
 }
 
 thread_local! {
-    static FROZEN: RefCell<Option<RwLockReadGuard<'static, Blocks>>> = const { RefCell::new(None) };
+    /// Without a destructor: a thread may fork in one of its own.
+    static FROZEN: ManuallyDrop<Cell<Option<RwLockReadGuard<'static, Blocks>>>> =
+        const { ManuallyDrop::new(Cell::new(None)) };
 }
 
 /// Ends [`Mirror::freeze`], in the parent or in the child, and calls `act` with every host block before.
 /// Allocates nothing.
 pub fn thaw(mut act: impl FnMut(&Block)) {
-    if let Some(blocks) = FROZEN.take() {
+    if let Some(blocks) = FROZEN.with(|frozen| frozen.take()) {
         blocks
             .values()
             .filter(|block| block.is_host())
@@ -154,7 +157,8 @@ impl Mirror {
 
     /// Keeps the blocks as they are until [`thaw`]: around a fork, so that the child finds them whole.
     pub fn freeze(&'static self) {
-        FROZEN.set(Some(self.0.read()));
+        let blocks = self.0.read();
+        FROZEN.with(|frozen| frozen.set(Some(blocks)));
     }
 
     /// Bytes of the blocks that `wanted` accepts.

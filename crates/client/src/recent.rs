@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fermata_abi::op::{Handle, StreamRef};
-use fermata_abi::sys::driver::CUDA_ERROR_UNKNOWN;
 
 use crate::context::Context;
 use crate::entry::Result;
@@ -88,14 +87,18 @@ pub fn with_function<T>(
 ) -> Result<T> {
     let key = key(handle, context.handle);
     FUNCTIONS.with(|table| {
-        if table.borrow()[place(handle)].0 != key {
-            let function = find()?;
-            table.borrow_mut()[place(handle)] = (key, Some(function));
+        if let Ok(known) = table.try_borrow()
+            && let (found, Some(function)) = &known[place(handle)]
+            && *found == key
+        {
+            return act(function);
         }
-        match &table.borrow()[place(handle)].1 {
-            Some(function) => act(function),
-            None => Err(CUDA_ERROR_UNKNOWN),
+        let function = find()?;
+        // A signal handler that launches in the middle of a launch finds the table in use.
+        if let Ok(mut known) = table.try_borrow_mut() {
+            known[place(handle)] = (key, Some(function.clone()));
         }
+        act(&function)
     })
 }
 

@@ -26,7 +26,7 @@ use crate::module::Modules;
 use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
 use crate::stream::Streams;
-use crate::{exact, fork, notice, wake};
+use crate::{exact, notice, wake};
 
 /// The agent's connection to the daemon.
 pub type Control = Connection<ToAgent, FromAgent>;
@@ -120,7 +120,6 @@ fn start() -> core::result::Result<Session, CUresult> {
     })?;
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let devices = Devices::new(devices, visible.as_deref());
-    fork::watch();
     exact::arm();
     let home = wake::Summons {
         socket: path,

@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use fermata_abi::op::{Handle, Op, STREAM_LEGACY, STREAM_PER_THREAD, StreamRef};
-use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUstream};
+use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_UNKNOWN, CUstream};
 use parking_lot::Mutex;
 
 use crate::context::{Context, with_current};
@@ -14,7 +15,7 @@ use crate::graphs::any_capture;
 use crate::handles::{self, Table};
 use crate::link;
 use crate::session::{Session, session};
-use crate::{fault, fork, gate, recent};
+use crate::{fault, gate, recent};
 
 /// All streams the program made, and the hidden ones of its threads.
 #[derive(Debug, Default)]
@@ -35,24 +36,33 @@ pub struct Stream {
     pub attributes: Mutex<HashMap<u32, [u8; 64]>>,
 }
 
+/// The thread's default stream in each context it has used one in; they end with the thread.
+type Own = Vec<(Handle, Arc<Stream>)>;
+
 thread_local! {
-    static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
+    /// Without a destructor, so that those of the program find it; see `ending`.
+    static OWN: ManuallyDrop<RefCell<Own>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// The thread's default stream in each context it has used one in; they end with the thread.
-struct Own(Vec<(Handle, Arc<Stream>)>);
+/// A signal handler may interrupt a call that uses the list: then it is refused.
+fn with_own<T>(act: impl FnOnce(&mut Own) -> T) -> Result<T> {
+    OWN.with(|own| {
+        let mut own = own.try_borrow_mut().map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        Ok(act(&mut own))
+    })
+}
 
-impl Drop for Own {
-    fn drop(&mut self) {
-        if self.0.is_empty() || fork::is_orphan() {
-            return;
-        }
-        let _inside = gate::enter();
-        let Ok(session) = session() else { return };
-        for (_, stream) in &self.0 {
-            // A stream whose context is gone is gone already.
-            let _ = session.streams.destroy(stream.handle);
-        }
+/// The thread ends, and its default streams with it.
+pub fn let_go() {
+    let own = with_own(std::mem::take).unwrap_or_default();
+    if own.is_empty() {
+        return;
+    }
+    let _inside = gate::enter();
+    let Ok(session) = session() else { return };
+    for (_, stream) in own {
+        // A stream whose context is gone is gone already.
+        let _ = session.streams.destroy(stream.handle);
     }
 }
 
@@ -146,15 +156,15 @@ impl Streams {
                 graphs.captures.remove_stream(stream.handle);
             }
         }
-        OWN.with_borrow_mut(|own| own.0.retain(|(of, _)| *of != context));
+        let _ = with_own(|own| own.retain(|(of, _)| *of != context));
     }
 
     /// The thread's own default stream in a context.
     fn own(&self, context: &Arc<Context>) -> Result<Arc<Stream>> {
-        let known = OWN.with_borrow(|own| {
-            let mut found = own.0.iter().filter(|(of, _)| *of == context.handle);
+        let known = with_own(|own| {
+            let mut found = own.iter().filter(|(of, _)| *of == context.handle);
             found.next().map(|(_, stream)| stream.clone())
-        });
+        })?;
         // The context may have ended and begun again, in another thread.
         if let Some(stream) = known
             && self.0.get(stream.handle, CUDA_ERROR_INVALID_HANDLE).is_ok()
@@ -162,10 +172,10 @@ impl Streams {
             return Ok(stream);
         }
         let stream = self.create(context, 0, 0)?;
-        OWN.with_borrow_mut(|own| {
-            own.0.retain(|(of, _)| *of != context.handle);
-            own.0.push((context.handle, stream.clone()));
-        });
+        with_own(|own| {
+            own.retain(|(of, _)| *of != context.handle);
+            own.push((context.handle, stream.clone()));
+        })?;
         Ok(stream)
     }
 }

@@ -65,7 +65,7 @@ driver_api! {
     }
 
     fn cuCtxPushCurrent(context: sys::CUcontext) {
-        push(session()?.contexts.get(context)?);
+        push(session()?.contexts.get(context)?)?;
         Ok(())
     }
 
@@ -73,7 +73,7 @@ driver_api! {
         if context.is_null() {
             return Err(sys::CUDA_ERROR_INVALID_CONTEXT);
         }
-        push(session()?.contexts.get(context)?);
+        push(session()?.contexts.get(context)?)?;
         Ok(())
     }
 
@@ -92,7 +92,7 @@ driver_api! {
     fn cuCtxSetCurrent(context: sys::CUcontext) {
         let session = session()?;
         let new = if context.is_null() { None } else { Some(session.contexts.get(context)?) };
-        set_current(new);
+        set_current(new)?;
         Ok(())
     }
 

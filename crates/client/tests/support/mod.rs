@@ -34,6 +34,8 @@ pub struct Device {
     pub launches: Vec<(Handle, [u32; 3], Vec<u8>)>,
     pub copies: u64,
     pub drains: u32,
+    /// Streams made, and streams destroyed.
+    pub streams: (u32, u32),
 }
 
 /// A program under test, its daemon and its worker.
@@ -56,18 +58,28 @@ impl Stage {
 
     /// As [`Stage::start`], with a ring of these sizes.
     pub fn start_with(name: &str, config: Config) -> Self {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        program.args([
+            "--exact",
+            name,
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
+        let mut stage = Self::start_program(name, &mut program, config);
+        let (pid, reattach) = stage.hello();
+        assert_eq!((pid, reattach), (stage.program.id(), false));
+        stage.welcome(true);
+        stage
+    }
+
+    /// Runs a program, which has not been welcomed yet. `name` is the test's own.
+    pub fn start_program(name: &str, program: &mut Command, config: Config) -> Self {
         let socket =
             std::env::temp_dir().join(format!("fermata-{}-{name}.sock", std::process::id()));
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
-        let program = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                name,
-                "--ignored",
-                "--nocapture",
-                "--test-threads=1",
-            ])
+        let program = program
             .env(ENV_SOCKET, &socket)
             .env(ENV_TOKEN, TOKEN)
             // What a program waits for until its stage has seen what it wants to see.
@@ -79,7 +91,7 @@ impl Stage {
             ..Device::default()
         }));
         let agent = Connection::new(listener.accept().unwrap().0.into(), "agent");
-        let mut stage = Self {
+        Self {
             listener,
             socket,
             program,
@@ -88,14 +100,10 @@ impl Stage {
             config,
             wake: 0,
             worker: None,
-        };
-        let (pid, reattach) = stage.hello();
-        assert_eq!((pid, reattach), (stage.program.id(), false));
-        stage.welcome(true);
-        stage
+        }
     }
 
-    fn hello(&mut self) -> (u32, bool) {
+    pub fn hello(&mut self) -> (u32, bool) {
         match self.agent.recv(WAIT).unwrap().0 {
             FromAgent::Hello {
                 protocol: PROTOCOL,
@@ -112,7 +120,7 @@ impl Stage {
         }
     }
 
-    fn welcome(&mut self, resume: bool) {
+    pub fn welcome(&mut self, resume: bool) {
         let memory = create(&self.config).unwrap();
         let (program, worker) = Side::pair().unwrap();
         let side = Arc::new(Side::new(worker));
@@ -377,6 +385,8 @@ impl Serving {
         match op {
             Op::Devices => return (0, ReplyBody::Devices(vec![info(0), info(1)])),
             Op::Drain => device.drains += 1,
+            Op::StreamCreate { .. } => device.streams.0 += 1,
+            Op::StreamDestroy { .. } => device.streams.1 += 1,
             Op::MemAlloc { size, .. } | Op::MemAllocAsync { size, .. } => {
                 let address = device.next;
                 device.next += size.next_multiple_of(1 << 21);

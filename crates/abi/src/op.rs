@@ -133,6 +133,50 @@ pub struct Launch<'a> {
     pub attributes: Vec<LaunchAttribute<'a>>,
 }
 
+/// A question about how many blocks of a kernel run at once. The driver alone answers it, for its answer decides
+/// which kernels libraries choose; so numbers are as the program gave them, sensible or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Occupancy<'a> {
+    /// Blocks on a multiprocessor: [`ReplyBody::U64`].
+    Blocks {
+        /// Threads of a block.
+        block: i32,
+        /// Dynamic shared memory of a block, bytes.
+        shared: u64,
+        /// `CUoccupancy_flags`.
+        flags: u32,
+    },
+    /// Blocks of a grid that fills the device, and threads of a block: [`ReplyBody::Pair`].
+    BlockSize {
+        /// Dynamic shared memory of a block.
+        shared: SharedOf,
+        /// Most threads of a block; 0 for what the kernel allows.
+        limit: i32,
+        /// `CUoccupancy_flags`.
+        flags: u32,
+    },
+    /// Bytes of dynamic shared memory that each block may have: [`ReplyBody::U64`].
+    SharedMemory {
+        /// Blocks on a multiprocessor.
+        blocks: i32,
+        /// Threads of a block.
+        block: i32,
+    },
+    /// Clusters on the device for a launch without parameters in a stream: [`ReplyBody::U64`].
+    Clusters(#[serde(borrow)] Launch<'a>, StreamRef),
+    /// Blocks of the largest cluster for a launch without parameters in a stream: [`ReplyBody::U64`].
+    ClusterSize(#[serde(borrow)] Launch<'a>, StreamRef),
+}
+
+/// Dynamic shared memory by the size of a block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SharedOf {
+    /// The same bytes whatever the size.
+    Any(u64),
+    /// What the program's function says: threads and bytes.
+    Sizes(Vec<(i32, u64)>),
+}
+
 /// An operation. Fields are named as the driver API names its parameters; sizes are bytes.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -197,12 +241,11 @@ pub enum Op<'a> {
     },
     /// Answered with [`ReplyBody::Pair`]: address and size. The address is fixed from then on.
     VariableGet { module: Handle, name: &'a str },
-    /// Answered with [`ReplyBody::U64`]: blocks per multiprocessor.
+    /// Answered as [`Occupancy`] says.
     Occupancy {
         function: Handle,
-        block: u32,
-        shared: u64,
-        flags: u32,
+        #[serde(borrow)]
+        question: Occupancy<'a>,
     },
 
     // --- device memory ------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ mod mask;
 mod mirror;
 mod module;
 mod notice;
+mod occupancy;
 mod physical;
 mod pool;
 mod quiesce;

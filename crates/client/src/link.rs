@@ -3,7 +3,7 @@
 //! The agent takes it away and puts a new one in its place while the session is stopped. A thread inside
 //! one of our functions may use it without a lock: the agent waits until there is no such thread.
 
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
 use fermata_abi::op::{Handle, Op, Reply, ReplyBody};
@@ -17,6 +17,7 @@ use crate::entry::Result;
 use crate::{fault, notice};
 
 static LINK: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
+static INSTALLED: AtomicU64 = AtomicU64::new(0);
 static FAILED: AtomicU32 = AtomicU32::new(CUDA_SUCCESS);
 
 /// Results after which a context is of no more use: the first one is explained.
@@ -49,7 +50,13 @@ impl Link {
 
 /// Makes `link` the one in use.
 pub fn install(link: Link) {
+    INSTALLED.fetch_add(1, Ordering::AcqRel);
     LINK.store(Box::into_raw(Box::new(link)), Ordering::Release);
+}
+
+/// A number that changes whenever there may be another device behind the link.
+pub fn generation() -> u64 {
+    INSTALLED.load(Ordering::Acquire)
 }
 
 /// Takes the link out of use and gives it to the caller, who is the agent, when no thread is inside one

@@ -23,6 +23,7 @@ use crate::handles::{self, Table};
 use crate::link;
 use crate::mirror::{Block, Kind};
 use crate::notice;
+use crate::occupancy::Answers;
 use crate::recent;
 use crate::session::Session;
 
@@ -73,6 +74,8 @@ pub struct Function {
     pub attributes: Mutex<Vec<i32>>,
     /// Those that launches are checked against.
     pub limits: Limits,
+    /// What the driver has said about its blocks.
+    pub occupancy: Answers,
 }
 
 /// What a launch of a function may have, to be read without a lock. What the driver did not tell limits
@@ -212,6 +215,7 @@ impl Modules {
             params: info.params,
             params_size,
             limits: Limits::new(&info.attributes),
+            occupancy: Answers::default(),
             attributes: Mutex::new(info.attributes),
         });
         let mut known = module.functions.lock();
@@ -409,6 +413,7 @@ impl Function {
             value,
         };
         link::ask(&op, link::nothing)?;
+        self.occupancy.forget();
         if attribute as u32 == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES {
             self.limits.shared.store(value as u32, Ordering::Relaxed);
         }

@@ -239,6 +239,10 @@ functions! {
         cuPointerGetAttribute(value: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr);
         cuCtxGetCurrent(context: *mut CUcontext);
         cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
+        cuOccupancyMaxPotentialBlockSizeWithFlags(grid: *mut c_int, block: *mut c_int, function: CUfunction, shared_of: CUoccupancyB2DSize, shared: usize, limit: c_int, flags: c_uint);
+        cuOccupancyAvailableDynamicSMemPerBlock(bytes: *mut usize, function: CUfunction, blocks: c_int, block: c_int);
+        cuOccupancyMaxActiveClusters(clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
+        cuOccupancyMaxPotentialClusterSize(size: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
         cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
         cuModuleGetFunctionCount(count: *mut c_uint, module: CUmodule);
         cuModuleEnumerateFunctions(functions: *mut CUfunction, count: c_uint, module: CUmodule);

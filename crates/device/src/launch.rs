@@ -61,6 +61,40 @@ pub(crate) fn attribute_value(bytes: &[u8]) -> cu::CUlaunchAttributeValue {
     value
 }
 
+/// Calls `call` with the size and the attributes of a launch as the driver wants them.
+pub(crate) fn with_config<R>(
+    launch: &KernelLaunch<'_>,
+    stream: StreamHandle,
+    call: impl FnOnce(&cu::CUlaunchConfig) -> R,
+) -> R {
+    let Grid {
+        grid,
+        block,
+        shared,
+    } = launch.size;
+    let mut attributes: Vec<cu::CUlaunchAttribute> = launch
+        .attributes
+        .iter()
+        .map(|(id, bytes)| cu::CUlaunchAttribute {
+            id: *id,
+            pad: [0; 4],
+            value: attribute_value(bytes),
+        })
+        .collect();
+    call(&cu::CUlaunchConfig {
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: block[0],
+        blockDimY: block[1],
+        blockDimZ: block[2],
+        sharedMemBytes: shared,
+        hStream: stream.raw(),
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: attributes.len() as u32,
+    })
+}
+
 impl Driver {
     /// Launches a kernel.
     ///
@@ -96,33 +130,14 @@ impl Driver {
                 }
             });
         }
-        let mut attributes: Vec<cu::CUlaunchAttribute> = launch
-            .attributes
-            .iter()
-            .map(|(id, bytes)| cu::CUlaunchAttribute {
-                id: *id,
-                pad: [0; 4],
-                value: attribute_value(bytes),
+        with_config(launch, stream, |config| {
+            with_extra(launch.params, |extra| {
+                // SAFETY: configuration, attributes and parameter block outlive the call; the driver copies them.
+                unsafe {
+                    self.f
+                        .cuLaunchKernelEx(config, function, std::ptr::null_mut(), extra)
+                }
             })
-            .collect();
-        let config = cu::CUlaunchConfig {
-            gridDimX: grid[0],
-            gridDimY: grid[1],
-            gridDimZ: grid[2],
-            blockDimX: block[0],
-            blockDimY: block[1],
-            blockDimZ: block[2],
-            sharedMemBytes: shared,
-            hStream: stream.raw(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: attributes.len() as u32,
-        };
-        with_extra(launch.params, |extra| {
-            // SAFETY: configuration, attributes and parameter block outlive the call; the driver copies them.
-            unsafe {
-                self.f
-                    .cuLaunchKernelEx(&config, function, std::ptr::null_mut(), extra)
-            }
         })
     }
 }

@@ -29,6 +29,7 @@ mod launch;
 pub mod layout;
 mod memory;
 mod module;
+mod occupancy;
 mod pinned;
 mod ranges;
 mod resident;
@@ -53,6 +54,7 @@ pub use handles::{
 pub use host::HostMapping;
 pub use launch::{Grid, KernelLaunch};
 pub use module::ModuleRefused;
+pub use occupancy::{Clusters, SharedNeed};
 pub use pinned::{PinnedBuffer, PinnedPool};
 pub use resident::{MemoryKind, Resident};
 pub use transfer::{CopyEngine, Direction, HostEnd, InFlight};

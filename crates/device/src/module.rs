@@ -183,31 +183,4 @@ impl Driver {
         self.f
             .cuFuncSetAttribute(function.raw(), id.cast_unsigned(), value)
     }
-
-    /// Blocks of a kernel that fit on one multiprocessor.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub fn occupancy(
-        &self,
-        function: FunctionHandle,
-        block: u32,
-        shared: u64,
-        flags: u32,
-    ) -> Result<u64> {
-        let mut blocks = 0;
-        let block = i32::try_from(block).unwrap_or(i32::MAX);
-        // SAFETY: the pointer refers to a live local.
-        unsafe {
-            self.f
-                .cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-                    &mut blocks,
-                    function.raw(),
-                    block,
-                    shared as usize,
-                    flags,
-                )?;
-        }
-        Ok(u64::from(blocks.max(0).unsigned_abs()))
-    }
 }

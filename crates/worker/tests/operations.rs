@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREAM, Worker};
 use common::{PATIENCE, load_anew, started, words};
-use fermata_abi::op::{Blob, Extent, Op, Pitch, Place, StreamRef};
+use fermata_abi::op::{
+    Blob, Extent, Launch, LaunchAttribute, Occupancy, Op, Pitch, Place, SharedOf, StreamRef,
+};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, MemsetNode, NodeKind};
@@ -605,6 +607,68 @@ fn stream_ordered_memory_is_freed_behind_its_work() {
     ));
 }
 
+/// What the library asks goes to the driver as it was given, and its answers and refusals come back.
+#[test]
+fn occupancy_is_what_the_driver_says() {
+    let (_worker, program) = started();
+    let ask = |question| {
+        program.ask(&Op::Occupancy {
+            function: FUNCTION,
+            question,
+        })
+    };
+    let blocks = |block| Occupancy::Blocks {
+        block,
+        shared: 0,
+        flags: 0,
+    };
+    assert!(matches!(ask(blocks(64)), Answer::U64(1..)));
+    assert!(matches!(ask(blocks(-1)), Answer::Error(1, _)));
+    let best = |shared, limit| Occupancy::BlockSize {
+        shared,
+        limit,
+        flags: 0,
+    };
+    let any = ask(best(SharedOf::Any(1 << 10), 0));
+    assert!(matches!(any, Answer::Pair(1.., 32..)), "{any:?}");
+    let sizes = |bytes| SharedOf::Sizes((1..=32).map(|warps| (32 * warps, bytes)).collect());
+    assert_eq!(ask(best(sizes(1 << 10), 0)), any);
+    // Only blocks of one warp fit.
+    let small = SharedOf::Sizes(vec![(32, 0)]);
+    assert!(matches!(ask(best(small, 0)), Answer::Pair(1.., 32)));
+    let room = |blocks| Occupancy::SharedMemory { blocks, block: 64 };
+    let (one, two) = (ask(room(1)), ask(room(2)));
+    assert!(
+        matches!((&one, &two), (Answer::U64(one), Answer::U64(two)) if one >= two && *two > 0),
+        "{one:?} {two:?}"
+    );
+    assert!(matches!(ask(room(0)), Answer::Error(1, _)));
+    let mut value = [0; 64];
+    value[..12].copy_from_slice(&[2, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
+    let across = LaunchAttribute {
+        id: cu::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        value: &value,
+    };
+    let launch = Launch {
+        function: FUNCTION,
+        grid: [64, 1, 1],
+        block: [128, 1, 1],
+        shared: 0,
+        cooperative: false,
+        params: &[],
+        attributes: vec![across],
+    };
+    // A driver without clusters says so.
+    for question in [
+        Occupancy::Clusters(launch.clone(), LEGACY),
+        Occupancy::ClusterSize(launch.clone(), STREAM),
+    ] {
+        let answer = ask(question);
+        let good = matches!(answer, Answer::U64(1..) | Answer::Error(801, _));
+        assert!(good, "{answer:?}");
+    }
+}
+
 #[test]
 fn functions_modules_and_limits() {
     let (worker, program) = started();
@@ -617,12 +681,15 @@ fn functions_modules_and_limits() {
             value: 1024,
         },
     );
-    let blocks = program.ask_u64(&Op::Occupancy {
+    let occupancy = || Op::Occupancy {
         function: FUNCTION,
-        block: 64,
-        shared: 0,
-        flags: 0,
-    });
+        question: Occupancy::Blocks {
+            block: 64,
+            shared: 0,
+            flags: 0,
+        },
+    };
+    let blocks = program.ask_u64(&occupancy());
     assert!(blocks > 0);
     let limit = cu::CU_LIMIT_PRINTF_FIFO_SIZE;
     done(
@@ -647,15 +714,7 @@ fn functions_modules_and_limits() {
             limit
         }) >= 2 * MIB
     );
-    assert_eq!(
-        program.ask_u64(&Op::Occupancy {
-            function: FUNCTION,
-            block: 64,
-            shared: 0,
-            flags: 0
-        }),
-        blocks
-    );
+    assert_eq!(program.ask_u64(&occupancy()), blocks);
     done(&program, &Op::ModuleUnload { module: MODULE });
     assert!(matches!(
         program.ask(&Op::VariableGet {

@@ -70,12 +70,7 @@ driver_api! {
         let config = get(config)?;
         let session = session()?;
         let attributes = array(config.attrs, config.numAttrs as usize)?;
-        let is_cooperative = |attribute: &&sys::CUlaunchAttribute| attribute.id == sys::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-        let cooperative =
-            attributes.iter().filter(is_cooperative).any(|attribute| attribute.value.cooperative != 0);
-        let kept = |attribute: &&sys::CUlaunchAttribute| {
-            attribute.id != sys::CU_LAUNCH_ATTRIBUTE_IGNORE && !is_cooperative(attribute)
-        };
+        let Attributes { cooperative, plain } = Attributes::of(attributes);
         let shape = Shape {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
@@ -84,8 +79,7 @@ driver_api! {
         };
         let stream = config.hStream;
         session.modules.with_launchable(of(function), |context, function| {
-            let attributes: Vec<_> = attributes.iter().filter(kept).map(encode).collect();
-            with_params(function, params, extra, |params| issue(session, (context, function), shape, params, &attributes, stream))
+            with_params(function, params, extra, |params| issue(session, (context, function), shape, params, &plain, stream))
         })
     }
 
@@ -116,6 +110,34 @@ driver_api! {
         capture::forbid_on(session, stream)?;
         let reference = session.streams.resolve(stream)?;
         callback::enqueue(Callback::Stream { call, stream, data }, reference)
+    }
+}
+
+/// Launch attributes, sorted by what becomes of them.
+pub(super) struct Attributes<'a> {
+    /// Whether all blocks run at once.
+    pub cooperative: bool,
+    /// Those that the driver gets as they are.
+    pub plain: Vec<LaunchAttribute<'a>>,
+}
+
+impl<'a> Attributes<'a> {
+    pub(super) fn of(given: &'a [sys::CUlaunchAttribute]) -> Self {
+        let mut sorted = Self {
+            cooperative: false,
+            plain: Vec::new(),
+        };
+        for attribute in given {
+            match attribute.id {
+                sys::CU_LAUNCH_ATTRIBUTE_IGNORE => {}
+                sys::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
+                    // SAFETY: every bit pattern of the union is a number.
+                    sorted.cooperative |= unsafe { attribute.value.cooperative } != 0;
+                }
+                _ => sorted.plain.push(encode(attribute)),
+            }
+        }
+        sorted
     }
 }
 

@@ -1,14 +1,13 @@
-//! Occupancy.
+//! Occupancy: every answer is the driver's.
 
 use core::ffi::{c_int, c_uint};
 
-use fermata_abi::op::Op;
+use fermata_abi::op::{Launch, Occupancy, STREAM_LEGACY, SharedOf, StreamRef};
 use fermata_abi::sys::driver as sys;
 
 use super::function::find;
-use crate::context::current;
-use crate::entry::{Result, driver_api, put};
-use crate::link;
+use super::launch::Attributes;
+use crate::entry::{Result, array, driver_api, get, put};
 use crate::module::Function;
 use crate::session::session;
 
@@ -65,30 +64,35 @@ driver_api! {
         blocks: c_int,
         block: c_int,
     ) {
-        if blocks <= 0 || block <= 0 {
-            return Err(sys::CUDA_ERROR_INVALID_VALUE);
-        }
         let function = find(function)?;
-        let device = session()?.devices.get(current()?.device)?;
-        let all = device.attribute(sys::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?;
-        let fixed = function.attribute(sys::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as i32)?;
-        let most = device.attribute(sys::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        put(bytes, ((all / blocks).min(most) - fixed).max(0) as usize)
+        let question = Occupancy::SharedMemory { blocks, block };
+        put(bytes, function.occupancy.ask(function.handle, question)?.0 as usize)
+    }
+
+    fn cuOccupancyMaxActiveClusters(
+        clusters: *mut c_int,
+        function: sys::CUfunction,
+        config: *const sys::CUlaunchConfig,
+    ) {
+        put(clusters, of_launch(&*find(function)?, get(config)?, Occupancy::Clusters)?)
+    }
+
+    fn cuOccupancyMaxPotentialClusterSize(
+        size: *mut c_int,
+        function: sys::CUfunction,
+        config: *const sys::CUlaunchConfig,
+    ) {
+        put(size, of_launch(&*find(function)?, get(config)?, Occupancy::ClusterSize)?)
     }
 }
 
 fn active_blocks(function: &Function, block: c_int, shared: usize, flags: u32) -> Result<c_int> {
-    let block = u32::try_from(block).map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
-    if block == 0 {
-        return Err(sys::CUDA_ERROR_INVALID_VALUE);
-    }
-    let op = Op::Occupancy {
-        function: function.handle,
+    let question = Occupancy::Blocks {
         block,
         shared: shared as u64,
         flags,
     };
-    Ok(link::ask(&op, link::number)? as c_int)
+    Ok(function.occupancy.ask(function.handle, question)?.0 as c_int)
 }
 
 /// The largest block that keeps the most threads on a multiprocessor, and the grid that fills the device.
@@ -99,21 +103,64 @@ fn best(
     limit: c_int,
     flags: u32,
 ) -> Result<(c_int, c_int)> {
-    let device = session()?.devices.get(current()?.device)?;
-    let warp = device.attribute(sys::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?.max(1);
-    let most = function.attribute(sys::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK as i32)?;
-    let most = if limit > 0 { most.min(limit) } else { most };
-    let mut found = (0, 0, 0);
-    let mut block = (most / warp).max(1) * warp;
-    while block > 0 {
-        // SAFETY: the program passes a function of this type, which only computes.
-        let shared = shared_of.map_or(shared, |of| unsafe { of(block) });
-        let blocks = active_blocks(function, block.min(most), shared, flags)?;
-        if blocks * block > found.0 {
-            found = (blocks * block, blocks, block.min(most));
+    let shared = match shared_of {
+        None => SharedOf::Any(shared as u64),
+        Some(of) => {
+            let device = session()?.devices.get(function.module.context.device)?;
+            let warp = device
+                .attribute(sys::CU_DEVICE_ATTRIBUTE_WARP_SIZE)
+                .unwrap_or(32)
+                .max(1);
+            let most = function.attribute(sys::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK as i32)?;
+            let most = if limit > 0 { most.min(limit) } else { most };
+            // Sizes that a driver tries: whole warps, and the most that there may be.
+            let whole = (1..=most / warp).rev().map(|warps| warps * warp);
+            let sizes = (most % warp != 0).then_some(most).into_iter().chain(whole);
+            // SAFETY: the program passes a function of this type, which only computes.
+            let need = sizes.map(|size| (size, unsafe { of(size) } as u64));
+            SharedOf::Sizes(need.collect())
         }
-        block -= warp;
-    }
-    let processors = device.attribute(sys::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    Ok((found.1 * processors, found.2))
+    };
+    let question = Occupancy::BlockSize {
+        shared,
+        limit,
+        flags,
+    };
+    let (grid, block) = function.occupancy.ask(function.handle, question)?;
+    Ok((grid as c_int, block as c_int))
+}
+
+/// # Safety
+/// `config` names as many attributes as it says.
+unsafe fn of_launch<'a>(
+    function: &Function,
+    config: &'a sys::CUlaunchConfig,
+    question: impl FnOnce(Launch<'a>, StreamRef) -> Occupancy<'a>,
+) -> Result<c_int> {
+    // SAFETY: by the caller's promise.
+    let attributes = unsafe { array(config.attrs, config.numAttrs as usize) }?;
+    let attributes = Attributes::of(attributes);
+    let launch = Launch {
+        function: function.handle,
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        shared: config.sharedMemBytes,
+        cooperative: attributes.cooperative,
+        params: &[],
+        attributes: attributes.plain,
+    };
+    let stream = session()?.streams.resolve(config.hStream)?;
+    // Only the multiprocessors matter that the stream may use: in another context these are all.
+    let context = function.module.context.handle;
+    let stream = match stream.context == context {
+        true => stream,
+        false => StreamRef {
+            context,
+            stream: STREAM_LEGACY,
+        },
+    };
+    Ok(function
+        .occupancy
+        .ask(function.handle, question(launch, stream))?
+        .0 as c_int)
 }

@@ -1429,24 +1429,6 @@ pub unsafe extern "C" fn cuMulticastUnbind(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
-    _numClusters: *mut core::ffi::c_int,
-    _func: sys::CUfunction,
-    _config: *const sys::CUlaunchConfig,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(
-    _clusterSize: *mut core::ffi::c_int,
-    _func: sys::CUfunction,
-    _config: *const sys::CUlaunchConfig,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuParamSetSize(
     _hfunc: sys::CUfunction,
     _numbytes: core::ffi::c_uint,

@@ -1,4 +1,5 @@
 //! A daemon and a worker for tests: enough of both to run a small program against the library.
+#![allow(dead_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
@@ -36,6 +37,8 @@ pub struct Device {
     pub drains: u32,
     /// Streams made, and streams destroyed.
     pub streams: (u32, u32),
+    /// Every question about occupancy that has come, as text.
+    pub questions: Vec<String>,
 }
 
 /// A program under test, its daemon and its worker.
@@ -445,6 +448,10 @@ impl Serving {
                     .launches
                     .push((launch.function, launch.grid, launch.params.to_vec()));
             }
+            Op::Occupancy { question, .. } => {
+                device.questions.push(format!("{question:?}"));
+                return (0, answer(question));
+            }
             Op::HostCall { id, .. } => {
                 self.streams.push_back(Vec::new());
                 self.side
@@ -454,6 +461,30 @@ impl Serving {
             _ => {}
         }
         (0, ReplyBody::None)
+    }
+}
+
+/// Numbers by which a test sees that all of its question has come over.
+fn answer(question: &Occupancy<'_>) -> ReplyBody<'static> {
+    let first_words = |launch: &Launch<'_>| {
+        let words = launch.attributes.iter().map(|it| u64::from(it.value[0]));
+        words.sum::<u64>() * 1000 + u64::from(launch.grid[0])
+    };
+    match question {
+        Occupancy::Blocks {
+            block,
+            shared,
+            flags,
+        } => ReplyBody::U64(shared.wrapping_add_signed((*block).into()) + u64::from(*flags)),
+        Occupancy::BlockSize { shared, limit, .. } => match shared {
+            SharedOf::Any(bytes) => ReplyBody::Pair(*bytes, *limit as u64),
+            SharedOf::Sizes(sizes) => {
+                ReplyBody::Pair(sizes.len() as u64, sizes.iter().map(|it| it.1).sum())
+            }
+        },
+        Occupancy::SharedMemory { blocks, block } => ReplyBody::U64((blocks * block) as u64),
+        Occupancy::Clusters(launch, _) => ReplyBody::U64(first_words(launch)),
+        Occupancy::ClusterSize(launch, _) => ReplyBody::U64(1_000_000 + first_words(launch)),
     }
 }
 

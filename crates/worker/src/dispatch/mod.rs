@@ -10,6 +10,7 @@ mod host_memory;
 mod launch;
 mod memory;
 mod modules;
+mod occupancy;
 mod streams;
 
 use fermata_abi::op::{Handle, Op, ReplyBody, StreamRef};
@@ -77,12 +78,7 @@ impl Server {
                 value,
             } => self.function_set_attribute(*function, *attribute, *value),
             Op::VariableGet { module, name } => self.variable_get(*module, name),
-            Op::Occupancy {
-                function,
-                block,
-                shared,
-                flags,
-            } => self.occupancy(*function, *block, *shared, *flags),
+            Op::Occupancy { function, question } => self.occupancy(*function, question),
 
             Op::MemAlloc { context, size } => self.mem_alloc(*context, *size, ticket),
             Op::MemFree { address } => self.mem_free(*address, ticket),

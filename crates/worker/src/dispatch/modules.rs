@@ -172,21 +172,4 @@ impl Server {
             .map_or(address, |it| it.address);
         Ok(Reaction::Answer(ReplyBody::Pair(address, size)))
     }
-
-    pub(super) fn occupancy(
-        &mut self,
-        function: Handle,
-        block: u32,
-        shared: u64,
-        flags: u32,
-    ) -> Step {
-        let live = &mut self.site.live;
-        let found = live.function(function)?;
-        Ok(Reaction::Answer(ReplyBody::U64(live.driver.occupancy(
-            found.handle,
-            block,
-            shared,
-            flags,
-        )?)))
-    }
 }

@@ -1,0 +1,68 @@
+//! What the driver has said about how many blocks of a function run at once.
+//!
+//! Libraries ask before many launches, and choose kernels by the answers; so every answer is the driver's own, and is
+//! kept until something changes that it may depend on: an attribute of the function, or the device behind the link.
+
+use std::collections::HashMap;
+
+use fermata_abi::op::{Handle, Occupancy, Op, ReplyBody};
+use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN};
+use parking_lot::Mutex;
+
+use crate::entry::Result;
+use crate::link;
+
+/// Answers that are kept of a function; a program that asks for more begins anew.
+const MOST: usize = 1024;
+
+/// The answers of one function, by question.
+#[derive(Debug, Default)]
+pub struct Answers(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    generation: u64,
+    /// Changes with every [`Answers::forget`], so that an answer on its way then is not kept.
+    revision: u64,
+    answers: HashMap<Vec<u8>, (u64, u64)>,
+}
+
+impl Answers {
+    /// What the driver says, one number or two.
+    pub fn ask(&self, function: Handle, question: Occupancy<'_>) -> Result<(u64, u64)> {
+        let key = postcard::to_stdvec(&question).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let generation = link::generation();
+        let revision = {
+            let mut known = self.0.lock();
+            if known.generation != generation {
+                known.generation = generation;
+                known.answers.clear();
+            }
+            if let Some(answer) = known.answers.get(&key) {
+                return Ok(*answer);
+            }
+            known.revision
+        };
+        let op = Op::Occupancy { function, question };
+        let answer = link::ask(&op, |body| match body {
+            ReplyBody::U64(number) => Ok((number, 0)),
+            ReplyBody::Pair(first, second) => Ok((first, second)),
+            _ => Err(CUDA_ERROR_UNKNOWN),
+        })?;
+        let mut known = self.0.lock();
+        if known.revision == revision && known.generation == generation {
+            if known.answers.len() >= MOST {
+                known.answers.clear();
+            }
+            known.answers.insert(key, answer);
+        }
+        Ok(answer)
+    }
+
+    /// Something has changed that the answers depend on.
+    pub fn forget(&self) {
+        let mut known = self.0.lock();
+        known.revision += 1;
+        known.answers.clear();
+    }
+}

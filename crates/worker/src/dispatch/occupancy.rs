@@ -1,0 +1,70 @@
+//! How many blocks of a kernel run at once: what the driver says.
+
+use fermata_abi::op::{Handle, Launch, Occupancy, ReplyBody, SharedOf, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_device::{Clusters, Grid, KernelLaunch, SharedNeed};
+
+use super::{Reaction, Step};
+use crate::serve::Server;
+
+impl Server {
+    pub(super) fn occupancy(&mut self, function: Handle, question: &Occupancy<'_>) -> Step {
+        let live = &mut self.site.live;
+        let found = live.function(function)?.handle;
+        let driver = &live.driver;
+        let answer = match question {
+            Occupancy::Blocks {
+                block,
+                shared,
+                flags,
+            } => ReplyBody::U64(driver.active_blocks(found, *block, *shared, *flags)?),
+            Occupancy::BlockSize {
+                shared,
+                limit,
+                flags,
+            } => {
+                let shared = match shared {
+                    SharedOf::Any(bytes) => SharedNeed::Any(*bytes),
+                    SharedOf::Sizes(sizes) => SharedNeed::Sizes(sizes),
+                };
+                let (grid, block) = driver.best_block(found, shared, *limit, *flags)?;
+                ReplyBody::Pair(grid, block)
+            }
+            Occupancy::SharedMemory { blocks, block } => {
+                ReplyBody::U64(driver.available_shared(found, *blocks, *block)?)
+            }
+            Occupancy::Clusters(launch, stream) => {
+                return self.clusters(Clusters::Active, launch, *stream);
+            }
+            Occupancy::ClusterSize(launch, stream) => {
+                return self.clusters(Clusters::LargestSize, launch, *stream);
+            }
+        };
+        Ok(Reaction::Answer(answer))
+    }
+
+    fn clusters(&mut self, asked: Clusters, launch: &Launch<'_>, stream: StreamRef) -> Step {
+        let live = &mut self.site.live;
+        let function = live.function(launch.function)?.handle;
+        let handle = live.stream(stream)?;
+        let size = Grid {
+            grid: launch.grid,
+            block: launch.block,
+            shared: launch.shared,
+        };
+        let given = launch.attributes.iter();
+        let mut attributes: Vec<(u32, &[u8])> = given.map(|it| (it.id, it.value)).collect();
+        let yes = 1i32.to_ne_bytes();
+        if launch.cooperative {
+            attributes.push((cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &yes));
+        }
+        let kernel = KernelLaunch {
+            function,
+            size,
+            params: &[],
+            attributes: &attributes,
+        };
+        let number = live.driver.clusters(asked, &kernel, handle)?;
+        Ok(Reaction::Answer(ReplyBody::U64(number)))
+    }
+}

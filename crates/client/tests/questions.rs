@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code)]
 mod support;
 
 use core::ffi::{c_int, c_uint, c_void};

@@ -1,5 +1,4 @@
 //! A daemon and a worker for tests: enough of both to run a small program against the library.
-#![allow(dead_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;

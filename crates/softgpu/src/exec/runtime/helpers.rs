@@ -5,6 +5,7 @@
 use super::barrier::Others;
 use super::block::Block;
 use super::context::{Context, FUEL, Pause, Stop};
+use super::warp::Arrival;
 use crate::exec::{WINDOW_BASE, WINDOW_END};
 
 /// Reasons that compiled code gives by number.
@@ -128,7 +129,8 @@ pub unsafe extern "C" fn barrier(
     }
 }
 
-/// An operation among lanes; `kind` is one of [`super::warp::kind`]. The second result is in `flag`.
+/// An operation among lanes; `kind` is one of [`super::warp::kind`] and, in its high half, where in the program it
+/// stands. The second result is in `flag`.
 pub unsafe extern "C" fn warp(
     context: *mut Context,
     kind: u64,
@@ -145,14 +147,14 @@ pub unsafe extern "C" fn warp(
                 ready,
                 ..
             } = block(context);
-            warps.arrive(
-                &mut *context,
-                kind as u32,
-                mask as u32,
+            let arrival = Arrival {
+                kind: kind as u32,
+                mask: mask as u32,
                 value,
-                other,
-                &mut Others { contexts, ready },
-            )
+                operand: other,
+                site: (kind >> 32) as u32,
+            };
+            warps.arrive(&mut *context, arrival, &mut Others { contexts, ready })
         };
         if waits {
             (*context).pause(Pause::Waiting);

@@ -2,6 +2,11 @@
 //!
 //! A lane that names a mask waits until every lane of the mask has arrived at an operation of the same
 //! kind with the same mask, or has ended. The last one computes the answers of all.
+//!
+//! A shuffle may name a source lane outside the mask. The PTX manual leaves the value open; programs rely on
+//! what GPUs give: the source's value if it runs the same instruction together with the lane that asks, else 0.
+//! Such a shuffle waits until no other thread can get any further. Lanes ran together if they stand at the same
+//! instruction then, or if it was the last shuffle of both and both have made as many.
 
 use super::barrier::Others;
 use super::context::Context;
@@ -40,12 +45,42 @@ struct Meeting {
     values: [u64; 32],
     operands: [u64; 32],
     fibers: [u32; 32],
+    /// Where in the program each lane stands.
+    sites: [u32; 32],
 }
 
 #[derive(Debug, Default)]
 struct Warp {
     exited: u32,
     meetings: Vec<Meeting>,
+    /// Complete shuffles with a source that has not arrived.
+    parked: Vec<Meeting>,
+    /// The last shuffle of each lane.
+    last: [LastShuffle; 32],
+}
+
+/// A lane's last shuffle.
+#[derive(Debug, Default, Clone, Copy)]
+struct LastShuffle {
+    /// Shuffles of the lane so far, with this one.
+    count: u32,
+    site: u32,
+    value: u64,
+}
+
+/// One lane's part in an operation.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// One of [`kind`].
+    pub kind: u32,
+    /// Lanes that take part.
+    pub mask: u32,
+    /// The lane's value.
+    pub value: u64,
+    /// Its second operand.
+    pub operand: u64,
+    /// Where in the program it stands.
+    pub site: u32,
 }
 
 /// A lane that has asked which lanes it runs together with.
@@ -62,6 +97,8 @@ struct Asker {
 pub struct Warps {
     list: Vec<Warp>,
     waiting: u32,
+    /// Meetings that are parked.
+    parked: u32,
     askers: Vec<Asker>,
 }
 
@@ -70,7 +107,10 @@ impl Warps {
     pub fn begin(&mut self, threads: u32) {
         let count = threads.div_ceil(32) as usize;
         self.list.resize_with(count, Warp::default);
-        self.list.iter_mut().for_each(|w| w.exited = 0);
+        for warp in &mut self.list {
+            warp.exited = 0;
+            warp.last = Default::default();
+        }
         if !threads.is_multiple_of(32) {
             self.list[count - 1].exited = u32::MAX << (threads % 32);
         }
@@ -81,68 +121,90 @@ impl Warps {
         self.list.clear();
         self.askers.clear();
         self.waiting = 0;
+        self.parked = 0;
     }
 
     /// The thread of `context` arrives. Returns whether it must wait; if not, its answer is there.
     pub fn arrive(
         &mut self,
         context: &mut Context,
-        kind: u32,
-        mask: u32,
-        value: u64,
-        operand: u64,
+        arrival: Arrival,
         others: &mut Others<'_>,
     ) -> bool {
         let lane = context.lane as usize;
-        let mask = mask | 1 << lane;
+        let Arrival { kind, .. } = arrival;
+        let mask = arrival.mask | 1 << lane;
         let warp = &mut self.list[context.warp as usize];
+        if is_shuffle(kind) {
+            let last = &mut warp.last[lane];
+            last.count = last.count.wrapping_add(1);
+            (last.site, last.value) = (arrival.site, arrival.value);
+        }
         let open = warp
             .meetings
             .iter()
             .position(|m| m.kind == kind && m.mask == mask && m.arrived >> lane & 1 == 0);
         let index = open.unwrap_or_else(|| {
-            let (values, operands, fibers) = ([0; 32], [0; 32], [0; 32]);
             warp.meetings.push(Meeting {
                 kind,
                 mask,
                 arrived: 0,
-                values,
-                operands,
-                fibers,
+                values: [0; 32],
+                operands: [0; 32],
+                fibers: [0; 32],
+                sites: [0; 32],
             });
             warp.meetings.len() - 1
         });
         let meeting = &mut warp.meetings[index];
         meeting.arrived |= 1 << lane;
-        meeting.values[lane] = value;
-        meeting.operands[lane] = operand;
+        meeting.values[lane] = arrival.value;
+        meeting.operands[lane] = arrival.operand;
         meeting.fibers[lane] = context.fiber;
+        meeting.sites[lane] = arrival.site;
+        self.waiting += 1;
         if (meeting.arrived | warp.exited) & mask != mask {
-            self.waiting += 1;
             return true;
         }
+        self.conclude(context.warp, index, Some(context.fiber), others)
+    }
+
+    /// All lanes of a meeting are there. Returns whether they still wait, for a source outside the mask.
+    fn conclude(
+        &mut self,
+        warp: u32,
+        index: usize,
+        running: Option<u32>,
+        others: &mut Others<'_>,
+    ) -> bool {
+        let warp = &mut self.list[warp as usize];
         let meeting = warp.meetings.swap_remove(index);
-        self.waiting -= meeting.arrived.count_ones() - 1;
-        complete(&meeting, Some(context.fiber), others);
+        if meeting.needs_outsiders(warp.exited) {
+            warp.parked.push(meeting);
+            self.parked += 1;
+            return true;
+        }
+        self.waiting -= meeting.arrived.count_ones();
+        let outside = |source: usize, lane: usize| run_together(&warp.last, source, lane);
+        complete(&meeting, running, &outside, others);
         false
     }
 
     /// A lane has ended.
     pub fn exited(&mut self, warp: u32, lane: u32, others: &mut Others<'_>) {
+        let index = warp;
         let warp = &mut self.list[warp as usize];
         warp.exited |= 1 << lane;
         if self.waiting == 0 {
             return;
         }
         let exited = warp.exited;
-        while let Some(index) = warp
+        while let Some(ready) = self.list[index as usize]
             .meetings
             .iter()
             .position(|m| (m.arrived | exited) & m.mask == m.mask)
         {
-            let meeting = warp.meetings.swap_remove(index);
-            self.waiting -= meeting.arrived.count_ones();
-            complete(&meeting, None, others);
+            self.conclude(index, ready, None, others);
         }
     }
 
@@ -156,14 +218,44 @@ impl Warps {
         });
     }
 
-    /// Whether any thread has asked.
+    /// Whether any thread waits until no other can get any further.
     pub fn any_converging(&self) -> bool {
-        !self.askers.is_empty()
+        !self.askers.is_empty() || self.parked > 0
+    }
+
+    /// Completes the shuffles that wait for sources outside their mask.
+    fn converge_shuffles(&mut self, others: &mut Others<'_>) -> bool {
+        if self.parked == 0 {
+            return false;
+        }
+        self.parked = 0;
+        for warp in &mut self.list {
+            let parked = std::mem::take(&mut warp.parked);
+            let value_at = |source: usize, lane: usize| {
+                let site = warp.last[lane].site;
+                let stands = |m: &&Meeting| {
+                    is_shuffle(m.kind) && m.arrived >> source & 1 == 1 && m.sites[source] == site
+                };
+                let meeting = parked.iter().chain(&warp.meetings).find(stands);
+                meeting.map_or_else(
+                    || run_together(&warp.last, source, lane),
+                    |m| m.values[source],
+                )
+            };
+            for meeting in &parked {
+                self.waiting -= meeting.arrived.count_ones();
+                complete(meeting, None, &value_at, others);
+            }
+        }
+        true
     }
 
     /// Answers all that have asked: those of one warp at one site run together. Called when no other
     /// thread can get any further. Returns whether there were any.
     pub fn converge(&mut self, others: &mut Others<'_>) -> bool {
+        if self.converge_shuffles(others) {
+            return true;
+        }
         let askers = std::mem::take(&mut self.askers);
         for asker in &askers {
             let together = askers
@@ -178,12 +270,46 @@ impl Warps {
     }
 }
 
-/// Gives every arrived lane its answer; all but `running` become ready.
-fn complete(meeting: &Meeting, running: Option<u32>, others: &mut Others<'_>) {
-    let lanes = (0..32).filter(|lane| meeting.arrived >> lane & 1 == 1);
+fn is_shuffle(kind: u32) -> bool {
+    (kind::SHFL_UP..=kind::SHFL_IDX).contains(&kind)
+}
+
+/// The value of a source that took part in the last shuffle of `lane`, under another mask; 0 if it did not.
+fn run_together(last: &[LastShuffle; 32], source: usize, lane: usize) -> u64 {
+    let (theirs, own) = (last[source], last[lane]);
+    let together = theirs.count == own.count && theirs.site == own.site;
+    if together { theirs.value } else { 0 }
+}
+
+impl Meeting {
+    /// Whether some lane reads from one that exists, has not ended and is not here.
+    fn needs_outsiders(&self, exited: u32) -> bool {
+        let here = self.arrived | exited;
+        is_shuffle(self.kind)
+            && here != u32::MAX
+            && lanes(self.arrived).any(|lane| {
+                let (source, valid) = source(self, lane);
+                valid && here >> source & 1 == 0
+            })
+    }
+}
+
+fn lanes(mask: u32) -> impl Iterator<Item = usize> + Clone {
+    (0..32).filter(move |lane| mask >> lane & 1 == 1)
+}
+
+/// Gives every arrived lane its answer; all but `running` become ready. `outside` is the value of a lane that has
+/// not arrived, for one that has.
+fn complete(
+    meeting: &Meeting,
+    running: Option<u32>,
+    outside: &dyn Fn(usize, usize) -> u64,
+    others: &mut Others<'_>,
+) {
+    let lanes = lanes(meeting.arrived);
     let common = common_answer(meeting, lanes.clone());
     for lane in lanes {
-        let (result, flag) = common.unwrap_or_else(|| own_answer(meeting, lane));
+        let (result, flag) = common.unwrap_or_else(|| own_answer(meeting, lane, outside));
         let fiber = meeting.fibers[lane];
         // SAFETY: contexts are valid while the block runs; waiting fibers do not run now, and the
         // running one is inside a helper that reads its answer afterwards.
@@ -242,7 +368,11 @@ fn common_answer(m: &Meeting, lanes: impl Iterator<Item = usize> + Clone) -> Opt
 }
 
 /// The answer of one lane where they differ.
-fn own_answer(m: &Meeting, lane: usize) -> (u64, bool) {
+fn own_answer(
+    m: &Meeting,
+    lane: usize,
+    outside: &dyn Fn(usize, usize) -> u64,
+) -> (u64, bool) {
     match m.kind {
         kind::MATCH_ANY => {
             let same =
@@ -253,12 +383,17 @@ fn own_answer(m: &Meeting, lane: usize) -> (u64, bool) {
             let leader = m.arrived.trailing_zeros();
             (u64::from(leader), lane as u32 == leader)
         }
-        _ => shuffle(m, lane),
+        _ => match source(m, lane) {
+            (_, false) => (m.values[lane], false),
+            (source, true) if m.arrived >> source & 1 == 1 => (m.values[source], true),
+            (source, true) => (outside(source, lane), true),
+        },
     }
 }
 
-/// Source lane and value of a shuffle; `operands` holds lane operand and clamp operand (high half).
-fn shuffle(m: &Meeting, lane: usize) -> (u64, bool) {
+/// Source lane of a shuffle, and whether it lies in the segment; `operands` holds lane operand and clamp operand
+/// (high half).
+fn source(m: &Meeting, lane: usize) -> (usize, bool) {
     let operand = (m.operands[lane] as u32 & 31) as i32;
     let clamp = (m.operands[lane] >> 32) as u32;
     let segment = clamp >> 8 & 31;
@@ -274,12 +409,5 @@ fn shuffle(m: &Meeting, lane: usize) -> (u64, bool) {
             (source, source <= last)
         }
     };
-    let source = if valid { source as usize & 31 } else { lane };
-    // The value of a lane that takes no part is undefined; the own one is as good as any.
-    let source = if m.arrived >> source & 1 == 1 {
-        source
-    } else {
-        lane
-    };
-    (m.values[source], valid)
+    (source as usize & 31, valid)
 }

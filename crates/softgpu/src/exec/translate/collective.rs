@@ -111,7 +111,8 @@ impl<'a> Translator<'a, '_> {
         other: Option<Value>,
     ) -> Step<Value> {
         let zero = self.b.ins().iconst(types::I64, 0);
-        let kind = self.b.ins().iconst(types::I64, i64::from(kind));
+        let site = i64::from(self.site) << 32;
+        let kind = self.b.ins().iconst(types::I64, i64::from(kind) | site);
         let [mask, value, other] =
             [Some(mask), value, other].map(|v| v.map_or(zero, |v| self.widen(v, types::I64)));
         let helper = helpers::warp as *const () as usize;

@@ -169,17 +169,33 @@ impl<'a> Translator<'a, '_> {
                 if !known && bytes > 1 {
                     self.check_alignment(target, bytes);
                 }
-                let start = self.constant_field(types::I64, offset_of!(Context, shared_base));
-                self.b.ins().iadd(start, target.base)
+                if !known {
+                    self.verified.insert(target.base, (target.offset, bytes));
+                }
+                return (self.shared_pointer(target), 0);
             }
         };
-        if !known && target.check != Check::None {
+        if !known && target.check == Check::Pointer {
             self.verified.insert(target.base, (target.offset, bytes));
         }
         match i32::try_from(target.offset) {
             Ok(offset) => (base, offset),
             Err(_) => (self.b.ins().iadd_imm_s(base, target.offset), 0),
         }
+    }
+
+    /// Where a shared address lies. Base and displacement are added in 32 bits, as the device adds them: a base
+    /// below 0 with a displacement that brings it back is a good address.
+    fn shared_pointer(&mut self, target: Target) -> Value {
+        let low = self.b.ins().ireduce(types::I32, target.base);
+        let low = if target.offset == 0 {
+            low
+        } else {
+            self.b.ins().iadd_imm_s(low, i64::from(target.offset as i32))
+        };
+        let distance = self.b.ins().uextend(types::I64, low);
+        let start = self.constant_field(types::I64, offset_of!(Context, shared_base));
+        self.b.ins().iadd(start, distance)
     }
 
     /// Whether a check of the same base near by covers this access. Near the window's ends, and around

@@ -135,6 +135,8 @@ struct Translator<'a, 'f> {
     frame_offsets: Vec<u32>,
     next_offset: usize,
     line: u32,
+    /// Where the instruction that is being translated stands in the text.
+    site: u32,
 }
 
 /// Translates `function` into `out`.
@@ -173,6 +175,7 @@ pub fn translate(
         frame_offsets: Vec::new(),
         next_offset: 0,
         line: function.line,
+        site: 0,
     };
     let body = function.body.as_deref().unwrap_or_default();
     t.prepare(body)?;
@@ -308,6 +311,7 @@ impl<'a> Translator<'a, '_> {
                 }
                 Statement::Instruction(i) => {
                     self.line = i.line;
+                    self.site = i.span.start;
                     self.guarded(i).map_err(|refused| match refused {
                         Refused::Undefined(name) => LoadError::Undefined {
                             name: name.to_string(),

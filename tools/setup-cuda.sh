@@ -11,7 +11,8 @@ wheels=$deps/wheels
 stamp=$wheels/.complete
 
 packages="nvidia-cuda-nvcc==13.0.88 nvidia-cuda-runtime==13.0.96
-nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.*"
+nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.*
+nvidia-cuda-profiler-api==13.0.85"
 
 if [ "$(cat "$stamp" 2>/dev/null)" != "$packages" ]; then
     pip=$(sh tools/find-pip.sh)

@@ -140,10 +140,11 @@ fn signature(function: &Function, underscore: &str) -> Result<String> {
 fn refuse(shim: Shim, function: &Function, symbol: &str, out: &mut String) -> Result<()> {
     let signature = signature(function, "_")?;
     let refusal = match (shim, function.result) {
-        (Shim::Cudart, "cudaError_t") => "crate::error::refuse()",
-        (Shim::Cudart, result) if result.ends_with('*') => "core::ptr::null()",
-        (Shim::Cudart, _) => "Default::default()",
-        _ => "sys::CUDA_ERROR_NOT_SUPPORTED",
+        (Shim::Cudart, "cudaError_t") => "crate::error::refuse()".to_owned(),
+        (Shim::Cudart, result) if result.ends_with('*') => "core::ptr::null()".to_owned(),
+        (Shim::Cudart, _) => "Default::default()".to_owned(),
+        (Shim::Softgpu, _) => format!("crate::log::refuse_call(\"{symbol}\")"),
+        _ => "sys::CUDA_ERROR_NOT_SUPPORTED".to_owned(),
     };
     writeln!(
         out,

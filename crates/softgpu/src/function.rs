@@ -18,6 +18,10 @@ pub struct Attributes {
     pub carveout: i32,
     /// `CU_FUNC_CACHE_*`
     pub cache_config: u32,
+    /// Clusters may have more blocks than every device runs.
+    pub non_portable_cluster: bool,
+    /// `CU_CLUSTER_SCHEDULING_POLICY_*`
+    pub cluster_scheduling: i32,
 }
 
 impl Default for Attributes {
@@ -26,6 +30,8 @@ impl Default for Attributes {
             max_dynamic_shared: None,
             carveout: -1,
             cache_config: 0,
+            non_portable_cluster: false,
+            cluster_scheduling: 0,
         }
     }
 }
@@ -62,6 +68,10 @@ impl Attributes {
             cu::CU_FUNC_ATTRIBUTE_BINARY_VERSION => sm as i32,
             cu::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => self.dynamic_limit(info) as i32,
             cu::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => self.carveout,
+            cu::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
+                i32::from(self.non_portable_cluster)
+            }
+            cu::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => self.cluster_scheduling,
             _ if attribute < cu::CU_FUNC_ATTRIBUTE_MAX => 0,
             _ => return Err(INVALID_VALUE),
         })
@@ -91,8 +101,12 @@ impl Attributes {
                 }
                 self.carveout = value;
             }
-            cu::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            | cu::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => {}
+            cu::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
+                self.non_portable_cluster = value != 0;
+            }
+            cu::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
+                self.cluster_scheduling = value;
+            }
             _ => return Err(INVALID_VALUE),
         }
         Ok(())

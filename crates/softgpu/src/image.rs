@@ -31,7 +31,7 @@ pub unsafe fn from_pointer(image: *const c_void, sm: u32) -> Result<String> {
     // are read only up to the first difference from a magic number.
     let starts = |magic: [u8; 4]| unsafe { (0..4).all(|i| *bytes.add(i) == magic[i]) };
     if starts(ELF) {
-        return Err(NO_BINARY);
+        return Err(only_machine_code());
     }
     if starts(fatbin::WRAPPER_MAGIC.to_le_bytes()) {
         // SAFETY: the wrapper has the container's address 8 bytes in.
@@ -66,7 +66,7 @@ unsafe fn container(bytes: *const u8, sm: u32) -> Result<String> {
 /// Damaged, or without PTX that this device can run.
 pub fn from_bytes(bytes: &[u8], sm: u32) -> Result<String> {
     if bytes.starts_with(&ELF) {
-        return Err(NO_BINARY);
+        return Err(only_machine_code());
     }
     if bytes.starts_with(&fatbin::MAGIC.to_le_bytes()) {
         return from_container(bytes, sm);
@@ -81,12 +81,20 @@ pub fn from_bytes(bytes: &[u8], sm: u32) -> Result<String> {
 fn from_container(bytes: &[u8], sm: u32) -> Result<String> {
     let entries = fatbin::entries(bytes).map_err(refuse)?;
     let Some(entry) = fatbin::best_ptx(&entries, sm) else {
-        log::note(format!(
-            "the fat binary holds no PTX for compute capability {sm} or lower"
+        log::tell(format!(
+            "a fat binary holds no PTX for compute capability {sm} or lower (nvcc: -gencode arch=compute_{sm},code=compute_{sm})"
         ));
         return Err(NO_BINARY);
     };
     text(&entry.contents().map_err(refuse)?, sm)
+}
+
+fn only_machine_code() -> CuError {
+    log::tell(
+        "a module holds machine code of a GPU only; the software GPU runs PTX (nvcc: -gencode arch=compute_90,code=compute_90)"
+            .to_owned(),
+    );
+    NO_BINARY
 }
 
 /// PTX text of a version and for an architecture that this device knows.
@@ -100,7 +108,7 @@ fn text(bytes: &[u8], sm: u32) -> Result<String> {
         return Err(INVALID_PTX);
     };
     if (major, minor) > NEWEST {
-        log::note(format!(
+        log::tell(format!(
             "PTX version {version} is newer than this driver knows"
         ));
         return Err(CuError(cu::CUDA_ERROR_UNSUPPORTED_PTX_VERSION));
@@ -111,7 +119,7 @@ fn text(bytes: &[u8], sm: u32) -> Result<String> {
         .and_then(|digits| digits.parse::<u32>().ok())
         .is_some_and(|target| target > sm)
     {
-        log::note(format!(
+        log::tell(format!(
             "the PTX is for compute capability {}, the device's is {sm}",
             digits.unwrap_or("")
         ));
@@ -130,7 +138,7 @@ fn directive<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn refuse(error: fatbin::FatbinError) -> CuError {
-    log::note(error.to_string());
+    log::tell(error.to_string());
     INVALID_IMAGE
 }
 

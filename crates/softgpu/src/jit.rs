@@ -19,6 +19,7 @@ struct Buffer {
 #[derive(Debug, Default)]
 pub struct JitOptions {
     error: Option<Buffer>,
+    info: Option<Buffer>,
 }
 
 impl JitOptions {
@@ -41,32 +42,46 @@ impl JitOptions {
         if options.is_null() || values.is_null() {
             return Err(INVALID_VALUE);
         }
-        let (mut at, mut size) = (None, None);
+        let (mut error, mut info) = ((None, None), (None, None));
         for index in 0..count as usize {
             // SAFETY: `index` is below the number of elements that the caller vouches for.
             let (option, slot) = unsafe { (*options.add(index), values.add(index)) };
             // SAFETY: as above.
             let value = unsafe { *slot };
             match option {
-                cu::CU_JIT_ERROR_LOG_BUFFER => at = Some(value.cast::<u8>()),
-                cu::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => size = Some((value.addr(), slot)),
+                cu::CU_JIT_ERROR_LOG_BUFFER => error.0 = Some(value.cast::<u8>()),
+                cu::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => error.1 = Some((value.addr(), slot)),
+                cu::CU_JIT_INFO_LOG_BUFFER => info.0 = Some(value.cast::<u8>()),
+                cu::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES => info.1 = Some((value.addr(), slot)),
                 _ => {}
             }
         }
-        let error = match (at, size) {
-            (Some(at), Some((size, filled))) if !at.is_null() => Some(Buffer {
+        let buffer = |(at, size): (Option<*mut u8>, Option<(usize, *mut *mut c_void)>)| {
+            let (at, (size, filled)) = (at.filter(|at| !at.is_null())?, size?);
+            Some(Buffer {
                 at,
                 size: size as u32 as usize,
                 filled,
-            }),
-            _ => None,
+            })
         };
-        Ok(Self { error })
+        Ok(Self {
+            error: buffer(error),
+            info: buffer(info),
+        })
     }
 
-    /// Writes a message, NUL-terminated and cut to the buffer, and its length.
+    /// Writes an error's message, NUL-terminated and cut to the buffer, and its length.
     pub fn report(&self, message: &str) {
-        let Some(buffer) = self.error else { return };
+        Self::write(self.error, message);
+    }
+
+    /// Writes a message that is no error's, likewise.
+    pub fn inform(&self, message: &str) {
+        Self::write(self.info, message);
+    }
+
+    fn write(buffer: Option<Buffer>, message: &str) {
+        let Some(buffer) = buffer else { return };
         if buffer.size == 0 {
             return;
         }

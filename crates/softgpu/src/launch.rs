@@ -7,10 +7,14 @@ use fermata_graph::KernelNode;
 
 use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK};
 use crate::context::Context;
+use crate::device::MULTIPROCESSORS;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result};
+use crate::exec;
 use crate::function::max_threads;
+use crate::log;
 use crate::module::Function;
+use crate::occupancy::{Need, active_blocks};
 use crate::work::KernelWork;
 
 /// Checks a launch. `context` is that of the stream it goes to; nodes of graphs that name their own
@@ -23,8 +27,13 @@ pub fn check(driver: &Driver, context: &Context, node: &KernelNode) -> Result<Ke
     if node.context == 0 && function.module.context.id != context.id {
         return Err(INVALID_HANDLE);
     }
+    check_supported(&function)?;
     check_shape(&function, node)?;
-    check_attributes(node)?;
+    let cooperative = check_attributes(&function, node)?;
+    let resident = resident(&function, node);
+    if cooperative && blocks(node) > resident {
+        return Err(CuError(cu::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
+    }
     if node.params.len() < function.info.param_bytes {
         return Err(INVALID_VALUE);
     }
@@ -32,9 +41,22 @@ pub fn check(driver: &Driver, context: &Context, node: &KernelNode) -> Result<Ke
         grid: node.grid,
         block: node.block,
         shared_bytes: node.shared_bytes,
+        cooperative,
+        resident,
         params: node.params[..function.info.param_bytes].to_vec(),
         function,
     })
+}
+
+/// Whether all that a function may run is executed here.
+///
+/// # Errors
+/// It is not; the reason is told.
+pub fn check_supported(function: &Function) -> Result {
+    match &function.info.refused {
+        Some(why) => Err(refuse(function, why)),
+        None => Ok(()),
+    }
 }
 
 fn check_shape(function: &Arc<Function>, node: &KernelNode) -> Result {
@@ -60,20 +82,43 @@ fn check_shape(function: &Arc<Function>, node: &KernelNode) -> Result {
     Ok(())
 }
 
-/// Attributes that only tune are ignored; those that would change what a kernel does are refused.
-fn check_attributes(node: &KernelNode) -> Result {
+/// Tells why a launch is refused.
+fn refuse(function: &Function, why: &str) -> CuError {
+    log::tell(format!("cannot launch `{}`: {why}", function.info.name));
+    NOT_SUPPORTED
+}
+
+fn blocks(node: &KernelNode) -> u64 {
+    node.grid.iter().map(|&n| u64::from(n)).product()
+}
+
+/// Blocks of a launch that the device runs at once.
+fn resident(function: &Function, node: &KernelNode) -> u64 {
+    let shared = node
+        .shared_bytes
+        .saturating_add(function.info.static_shared);
+    let need = Need::new(&function.info, node.block.iter().product(), shared);
+    (u64::from(active_blocks(&need)) * u64::from(MULTIPROCESSORS)).clamp(1, exec::MOST_BLOCKS)
+}
+
+/// Whether the launch is cooperative. Attributes that only tune are ignored; those that would change what a kernel
+/// does, and are not supported, are refused.
+fn check_attributes(function: &Function, node: &KernelNode) -> Result<bool> {
+    let mut cooperative = false;
     for attribute in &node.attributes {
         let words = |count: usize| attribute.value.chunks_exact(4).take(count).map(word);
-        let changes_kernel = match attribute.id {
-            cu::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => words(3).any(|size| size > 1),
-            cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => words(1).any(|on| on != 0),
-            _ => false,
-        };
-        if changes_kernel {
-            return Err(NOT_SUPPORTED);
+        match attribute.id {
+            cu::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION if words(3).any(|size| size > 1) => {
+                return Err(refuse(
+                    function,
+                    "clusters of more than one block are not supported",
+                ));
+            }
+            cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => cooperative = words(1).any(|on| on != 0),
+            _ => {}
         }
     }
-    Ok(())
+    Ok(cooperative)
 }
 
 fn word(bytes: &[u8]) -> u32 {

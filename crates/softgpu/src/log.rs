@@ -1,10 +1,13 @@
 //! What went wrong, in words: the messages behind `cuLogsCurrent` and the like.
 //!
-//! As with other drivers, `CUDA_LOG_FILE` may name a file (or `stdout`, `stderr`) that gets them too.
+//! As with other drivers, `CUDA_LOG_FILE` may name a file (or `stdout`, `stderr`) that gets them too. What a program
+//! asks for and this driver does not do is also told once on standard error, for a result code names no reason;
+//! `FERMATA_SOFTGPU_QUIET` forbids that. Under a worker standard error is the program's.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::Write;
 
+use fermata_abi::sys::driver as cu;
 use parking_lot::Mutex;
 
 /// Messages kept.
@@ -44,6 +47,30 @@ pub fn note(message: String) {
         log.messages.pop_front();
         log.first += 1;
     }
+}
+
+/// Texts that have been told; no more than [`KEPT`], so that a program cannot make this grow.
+static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Adds a message and tells it on standard error, unless it has been told before or the user wants none.
+pub fn tell(message: String) {
+    let quiet = std::env::var_os("FERMATA_SOFTGPU_QUIET").is_some_and(|value| value != "0");
+    if !quiet {
+        let mut told = TOLD.lock();
+        if told.len() < KEPT && told.insert(message.clone()) {
+            // A program without standard error must not fail for it.
+            let _ = writeln!(std::io::stderr(), "software GPU: {message}");
+        }
+    }
+    note(message);
+}
+
+/// Tells that a function of the driver API is not supported.
+pub fn refuse_call(name: &str) -> cu::CUresult {
+    tell(format!(
+        "the program called `{name}`, which is not supported"
+    ));
+    cu::CUDA_ERROR_NOT_SUPPORTED
 }
 
 /// Number that the next message will have.

@@ -68,18 +68,29 @@ impl fmt::Debug for Module {
     }
 }
 
-/// Reads PTX; tells the program's message buffer what is wrong with it.
+/// Reads PTX; tells the program's message buffers what is wrong with it, and which kernels cannot be launched.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_PTX` where it cannot be executed.
 pub fn compile(ptx: &str, jit: &JitOptions) -> Result<exec::Module> {
-    exec::Module::load(ptx).map_err(|error| refuse(&error, jit))
+    let module = exec::Module::load(ptx).map_err(|error| refuse(&error, jit))?;
+    let refused = module
+        .kernels()
+        .iter()
+        .filter_map(|k| Some(format!("`{}`: {}", k.name, k.refused.as_ref()?)));
+    let messages: Vec<String> = refused.collect();
+    if !messages.is_empty() {
+        let text = messages.join("\n");
+        jit.inform(&text);
+        log::note(text);
+    }
+    Ok(module)
 }
 
 fn refuse(error: &LoadError, jit: &JitOptions) -> CuError {
     let message = error.to_string();
     jit.report(&message);
-    log::note(message);
+    log::tell(message);
     CuError(cu::CUDA_ERROR_INVALID_PTX)
 }
 

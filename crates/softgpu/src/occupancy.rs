@@ -59,9 +59,24 @@ pub fn active_blocks(need: &Need) -> u32 {
 /// Shared memory each of `blocks` blocks can have.
 pub fn available_shared(blocks: u32) -> u32 {
     let share = SHARED_PER_MULTIPROCESSOR / blocks / SHARED_UNIT * SHARED_UNIT;
-    share
-        .saturating_sub(SHARED_RESERVED)
-        .min(SHARED_PER_BLOCK_OPTIN)
+    // What the system takes of each block is not subtracted: NVIDIA's driver answers so (seen on an H200).
+    share.min(SHARED_PER_BLOCK_OPTIN)
+}
+
+/// Blocks of clusters that a multiprocessor holds at most.
+const CLUSTERED_BLOCKS: u32 = 8;
+/// Blocks of a cluster that every device runs.
+pub const PORTABLE_CLUSTER: u32 = 8;
+/// Blocks of a cluster that this device runs where the function allows it.
+pub const LARGEST_CLUSTER: u32 = 16;
+
+/// Clusters of `size` blocks that run at once. The device's multiprocessors are one group, within which a cluster may
+/// lie anywhere.
+pub fn active_clusters(need: &Need, multiprocessors: u32, size: u32) -> u32 {
+    if size == 0 || size > LARGEST_CLUSTER {
+        return 0;
+    }
+    active_blocks(need).min(CLUSTERED_BLOCKS) * multiprocessors / size
 }
 
 /// The block size up to `most` that keeps most threads busy (the largest of equals), and how many blocks
@@ -105,6 +120,7 @@ mod tests {
             max_threads: 1024,
             target: 90,
             ptx_version: 80,
+            refused: None,
         }
     }
 
@@ -120,6 +136,29 @@ mod tests {
         assert_eq!(blocks(16, 256, 227 << 10), 1);
         assert_eq!(blocks(255, 1024, 0), 0);
         assert_eq!(blocks(16, 256, 228 << 10), 0);
+    }
+
+    #[test]
+    fn clusters_take_at_most_eight_blocks_of_a_multiprocessor() {
+        let clusters = |threads, shared, size| {
+            active_clusters(&Need::new(&kernel(16, 0), threads, shared), 16, size)
+        };
+        assert_eq!(clusters(32, 0, 1), 128);
+        assert_eq!(clusters(256, 48 << 10, 4), 16);
+        assert_eq!(clusters(1024, 227 << 10, 16), 1);
+        assert_eq!(clusters(256, 0, 3), 42);
+        assert_eq!(clusters(256, 300 << 10, 2), 0);
+        assert_eq!(clusters(256, 0, 17), 0);
+    }
+
+    /// As an H200 answered.
+    #[test]
+    fn shared_memory_is_split_among_blocks_as_the_driver_answers() {
+        let shares = [1, 2, 3, 5, 7, 8, 16, 31, 32].map(available_shared);
+        let seen = [
+            232448, 116736, 77824, 46592, 33280, 29184, 14592, 7424, 7296,
+        ];
+        assert_eq!(shares, seen);
     }
 
     #[test]

@@ -6,15 +6,17 @@
 //! | `MEMORY` | memory of each device in bytes; `K`, `M`, `G`, `T` multiply by 1024 | 4G |
 //! | `NAME` | name of the devices | Fermata Software GPU |
 //! | `COMPUTE_CAPABILITY` | as `major.minor` | 9.0 |
-//! | `THREADS` | threads that run the blocks of a kernel; 0: one per core | 0 |
+//! | `THREADS` | threads that run the blocks of a kernel; 0: one per core. More run those of a cooperative launch, and of kernels whose blocks wait for later ones | 0 |
 //! | `HOST_LINK` | bytes per second between host and device; 0: as fast as it goes | 0 |
 //! | `PEER_LINK` | bytes per second between devices; 0: as fast as it goes | 0 |
 //! | `KERNEL_LIMIT` | seconds after which a kernel is stopped with a timeout; 0: never | 0 |
+//! | `BLOCK_WAIT` | seconds without an end of a block after which a kernel is stopped whose blocks poll memory while others cannot begin; 0: never | 300 |
 //! | `QUEUE` | work that a stream holds; a call that adds more waits until there is room; 0: no limit | 0 |
 //! | `FAIL_ALLOC` | the n-th allocation of device memory fails for want of memory; 0: none | 0 |
 //! | `FAIL_COPY` | the n-th copy fails like an uncorrectable memory error; 0: none | 0 |
 //! | `FLIP_COPIES` | the first n copies of 64 KiB or more to the host arrive with a wrong bit; 0: none | 0 |
 //! | `LOSE_DEVICE` | the device is lost when its n-th kernel is launched; 0: never | 0 |
+//! | `QUIET` | 1: what the software GPU refuses is not told on standard error | 0 |
 //! | `HOLD` | folder whose files hold up work, see `hold` | none |
 //!
 //! A value that cannot be read makes `cuInit` fail with `CUDA_ERROR_INVALID_VALUE`.
@@ -42,6 +44,8 @@ pub struct Settings {
     pub peer_link: u64,
     /// Seconds a kernel may run; 0 is for ever.
     pub kernel_limit: u64,
+    /// Seconds that blocks may wait for ones that have not begun; 0 is for ever.
+    pub block_wait: u64,
     /// Pieces of work that a stream's queue holds; 0 is no limit.
     pub queue: u64,
     /// Number of the allocation that fails, from 1; 0 is none.
@@ -67,6 +71,7 @@ impl Default for Settings {
             host_link: 0,
             peer_link: 0,
             kernel_limit: 0,
+            block_wait: 300,
             queue: 0,
             fail_alloc: 0,
             fail_copy: 0,
@@ -101,6 +106,7 @@ impl Settings {
         number("HOST_LINK", &mut settings.host_link)?;
         number("PEER_LINK", &mut settings.peer_link)?;
         number("KERNEL_LIMIT", &mut settings.kernel_limit)?;
+        number("BLOCK_WAIT", &mut settings.block_wait)?;
         number("QUEUE", &mut settings.queue)?;
         number("FAIL_ALLOC", &mut settings.fail_alloc)?;
         number("FAIL_COPY", &mut settings.fail_copy)?;

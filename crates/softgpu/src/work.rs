@@ -28,6 +28,9 @@ use crate::module::Function;
 /// How often a wait for a value in memory looks.
 const POLL: Duration = Duration::from_micros(20);
 
+/// Bytes of the barrier of a cooperative launch, which begins with its size.
+const BARRIER: u64 = 64;
+
 /// One piece of work in a stream.
 #[derive(Debug)]
 pub enum Work {
@@ -66,6 +69,10 @@ pub struct KernelWork {
     pub block: [u32; 3],
     /// Dynamic shared memory.
     pub shared_bytes: u32,
+    /// All blocks run at once.
+    pub cooperative: bool,
+    /// Blocks that the device runs at once.
+    pub resident: u64,
     /// The parameter block.
     pub params: Vec<u8>,
 }
@@ -272,6 +279,20 @@ impl KernelWork {
     fn run(&self) -> Result {
         let context = &self.function.module.context;
         context.check()?;
+        if !self.cooperative {
+            return self.run_with(context, None);
+        }
+        let memory = &driver::running()?.memory;
+        let barrier = memory.allocate(&context.device, context.handle, BARRIER, Kind::Device)?;
+        let result = memory
+            .write(barrier, &[0; BARRIER as usize])
+            .and_then(|()| self.run_with(context, Some(barrier)));
+        // A context that is being destroyed may have taken it along.
+        let _ = memory.free(barrier, |_| true);
+        result
+    }
+
+    fn run_with(&self, context: &Arc<Context>, cooperative: Option<u64>) -> Result {
         let grid_id = context.device.count_launch()?;
         let launch = Launch {
             grid: self.grid,
@@ -281,6 +302,9 @@ impl KernelWork {
             multiprocessors: MULTIPROCESSORS,
             grid_id,
             limit_seconds: context.device.settings.kernel_limit,
+            resident: self.resident,
+            cooperative,
+            block_wait: context.device.settings.block_wait,
             stop: &context.stop,
             host: Arc::new(Surroundings(Arc::clone(context))),
         };
@@ -290,7 +314,16 @@ impl KernelWork {
             .launch(&self.function.info.name, &launch)
             .map_err(|fault| {
                 if !context.stop.load(Ordering::Relaxed) {
-                    log::note(fault.to_string());
+                    // A GPU would give a code alone, and where it would not the user must know why.
+                    match fault {
+                        Fault::Illegal { .. }
+                        | Fault::Timeout { .. }
+                        | Fault::Unbegun { .. }
+                        | Fault::Deadlock { .. } => {
+                            log::tell(fault.to_string());
+                        }
+                        _ => log::note(fault.to_string()),
+                    }
                 }
                 CuError(code(&fault))
             })
@@ -305,7 +338,9 @@ fn code(fault: &Fault) -> cu::CUresult {
         Fault::Trap { .. } | Fault::Stopped { .. } => cu::CUDA_ERROR_LAUNCH_FAILED,
         Fault::Assert { .. } => cu::CUDA_ERROR_ASSERT,
         Fault::Illegal { .. } => cu::CUDA_ERROR_ILLEGAL_INSTRUCTION,
-        Fault::Timeout { .. } | Fault::Deadlock { .. } => cu::CUDA_ERROR_LAUNCH_TIMEOUT,
+        Fault::Timeout { .. } | Fault::Unbegun { .. } | Fault::Deadlock { .. } => {
+            cu::CUDA_ERROR_LAUNCH_TIMEOUT
+        }
     }
 }
 

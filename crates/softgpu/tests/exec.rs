@@ -32,6 +32,9 @@ fn request<'a>(
         multiprocessors: 4,
         grid_id: 1,
         limit_seconds: seconds,
+        resident: 32,
+        cooperative: None,
+        block_wait: 0,
         stop,
         host,
     }
@@ -53,6 +56,83 @@ fn an_endless_kernel_ends_at_its_limit_and_the_next_one_runs() {
         })
     );
     launch(&l, "fine", [4, 1, 1], [32, 1, 1], 0, &[]).0.unwrap();
+}
+
+/// Every block but the last waits for the last, then adds 1.
+fn waiting() -> (support::Loaded, Memory) {
+    let l = load(&format!(
+        "{HEAD}.visible .entry wait(.param .u64 p) {{
+ .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %a;
+ ld.param.u64 %a, [p];
+ mov.u32 %r0, %ctaid.x; mov.u32 %r1, %nctaid.x; sub.u32 %r1, %r1, 1;
+ setp.eq.u32 %p, %r0, %r1; @%p bra last;
+again:
+ ld.volatile.global.u32 %r2, [%a]; setp.eq.u32 %p, %r2, 0; @%p bra again;
+ red.global.add.u32 [%a+4], 1;
+ ret;
+last:
+ st.volatile.global.u32 [%a], 1;
+ ret; }}"
+    ));
+    (l, Memory::of(&[0u32, 0]))
+}
+
+#[test]
+fn a_block_that_waits_for_a_later_one_gets_on() {
+    let (l, memory) = waiting();
+    let stop = AtomicBool::new(false);
+    let params = Params::default().ptr(&memory).0;
+    let mut launch = request(&stop, Arc::new(Collector::default()), &params, 300);
+    (launch.grid, launch.block) = ([40, 1, 1], [1, 1, 1]);
+    launch.resident = 40;
+    l.module.launch("wait", &launch).unwrap();
+    assert_eq!(memory.read::<u32>(), [1, 39]);
+}
+
+#[test]
+fn blocks_that_wait_for_more_than_a_device_runs_at_once_end_with_a_reason() {
+    let (l, memory) = waiting();
+    let stop = AtomicBool::new(false);
+    let params = Params::default().ptr(&memory).0;
+    let mut launch = request(&stop, Arc::new(Collector::default()), &params, 300);
+    (launch.grid, launch.block) = ([10_000, 1, 1], [1, 1, 1]);
+    (launch.resident, launch.block_wait) = (2, 1);
+    let fault = l.module.launch("wait", &launch).unwrap_err();
+    assert!(
+        matches!(fault, Fault::Unbegun { seconds: 1, .. }),
+        "{fault}"
+    );
+    assert!(fault.to_string().contains("kernel `wait`"), "{fault}");
+}
+
+/// Counts blocks in the words that the special registers name, and waits for all.
+#[test]
+fn all_blocks_of_a_cooperative_launch_run_at_once() {
+    let l = load(&format!(
+        "{HEAD}.visible .entry meet(.param .u64 p) {{
+ .reg .pred %p; .reg .b32 %r<8>; .reg .b64 %a<4>;
+ ld.param.u64 %a0, [p];
+ mov.u32 %r0, %envreg1; mov.u32 %r1, %envreg2; mov.b64 %a1, {{%r1, %r0}};
+ bar.sync 0;
+ mov.u32 %r2, %tid.x; setp.ne.u32 %p, %r2, 0; @%p bra met;
+ mov.u32 %r3, %nctaid.x;
+ atom.global.add.u32 %r4, [%a1+4], 1;
+again:
+ ld.acquire.gpu.global.u32 %r4, [%a1+4]; setp.lt.u32 %p, %r4, %r3; @%p bra again;
+met:
+ bar.sync 0;
+ red.global.add.u32 [%a0], 1;
+ ret; }}"
+    ));
+    let (memory, barrier) = (Memory::of(&[0u32]), Memory::of(&[0u32, 0]));
+    let stop = AtomicBool::new(false);
+    let params = Params::default().ptr(&memory).0;
+    let mut launch = request(&stop, Arc::new(Collector::default()), &params, 300);
+    (launch.grid, launch.block) = ([30, 1, 1], [64, 1, 1]);
+    launch.cooperative = Some(barrier.address);
+    l.module.launch("meet", &launch).unwrap();
+    assert_eq!(memory.read::<u32>(), [30 * 64]);
+    assert_eq!(barrier.read::<u32>(), [0, 30]);
 }
 
 #[test]
@@ -77,31 +157,60 @@ fn an_endless_kernel_can_be_stopped_from_outside() {
     });
 }
 
+/// Why the kernel number `index` of a text is refused.
+fn refusal(text: &str, index: usize) -> String {
+    let module = Module::load(text).unwrap();
+    let why = module.kernels()[index].refused.as_deref();
+    why.unwrap_or_default().to_owned()
+}
+
+#[test]
+fn an_unknown_instruction_refuses_the_kernels_that_may_reach_it_and_no_other() {
+    let text = format!(
+        "{HEAD}.func inner() {{\n .reg .b32 %r<2>;\n tcgen05.fence.all %r0;\n ret;\n}}
+.visible .entry direct() {{\n .reg .b32 %r<2>;\n add.sideways.u32 %r0, %r1, 1;\n ret;\n}}
+.visible .entry through() {{ call inner; ret; }}
+.visible .entry fine(.param .u64 p) {{ .reg .b64 %a; ld.param.u64 %a, [p]; st.global.u32 [%a], 5; ret; }}"
+    );
+    let l = load(&text);
+    let refused = |name: &str| launch(&l, name, [1; 3], [1; 3], 0, &[]).0;
+    for (name, what) in [("direct", "sideways"), ("through", "tcgen05.fence.all")] {
+        let Err(Fault::Illegal { what: why, .. }) = refused(name) else {
+            panic!("`{name}` ran");
+        };
+        assert!(why.contains(what), "{why}");
+    }
+    let memory = Memory::of(&[0u32]);
+    let params = Params::default().ptr(&memory).0;
+    launch(&l, "fine", [1; 3], [1; 3], 0, &params).0.unwrap();
+    assert_eq!(memory.read::<u32>(), [5]);
+}
+
+#[test]
+fn memory_and_launches_of_kernels_are_refused_in_words() {
+    let text = format!(
+        "{HEAD}.extern .func (.param .b64 r) malloc(.param .b64 n);
+.extern .func (.param .b64 r) cudaGetParameterBufferV2(.param .b64 f);
+.visible .entry a() {{ .param .b64 r; .param .b64 n; st.param.b64 [n], 8; call (r), malloc, (n); ret; }}
+.visible .entry b() {{ .param .b64 r; .param .b64 n; st.param.b64 [n], 8; call (r), cudaGetParameterBufferV2, (n); ret; }}"
+    );
+    assert!(refusal(&text, 0).contains("memory that a kernel allocates"));
+    assert!(refusal(&text, 1).contains("a kernel that launches kernels"));
+}
+
 #[test]
 fn an_unknown_instruction_is_named_at_load() {
     let text = format!(
         "{HEAD}.visible .entry k() {{\n .reg .b32 %r<2>;\n tcgen05.fence.all %r0;\n ret;\n}}"
     );
-    match Module::load(&text).err() {
-        Some(LoadError::Unsupported {
-            line,
-            function,
-            instruction,
-        }) => {
-            assert_eq!(
-                (line, function.as_str(), instruction.as_str()),
-                (6, "k", "tcgen05.fence.all %r0")
-            );
-        }
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(
+        refusal(&text, 0),
+        "PTX line 6, in `k`: `tcgen05.fence.all %r0` is not supported by the software GPU"
+    );
     let unknown_word = format!(
         "{HEAD}.visible .entry k() {{\n .reg .b32 %r<2>;\n add.sideways.u32 %r0, %r1, 1;\n ret;\n}}"
     );
-    assert!(matches!(
-        Module::load(&unknown_word).err(),
-        Some(LoadError::Unsupported { line: 6, .. })
-    ));
+    assert!(refusal(&unknown_word, 0).starts_with("PTX line 6, in `k`: `add.sideways.u32"));
     let no_register = format!("{HEAD}.visible .entry k() {{\n add.u32 %r0, %r0, 1;\n ret;\n}}");
     assert!(
         matches!(Module::load(&no_register).err(), Some(LoadError::Undefined { name }) if name == "%r0")

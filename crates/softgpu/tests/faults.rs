@@ -14,11 +14,16 @@ use std::time::{Duration, Instant};
 use common::{Context, check, cuda};
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
-use fermata_softgpu::api::{checkpoint, context, copy, device, init, memory, stream};
+use fermata_softgpu::api::{checkpoint, context, copy, device, init, memory, stream, unsupported};
 use hold::{COPIES, Hold, SETTING};
 
 /// Runs one of the scenarios below with these settings, and returns what it printed.
 fn scenario(name: &str, settings: &[(&str, &str)]) -> String {
+    outputs(name, settings).0
+}
+
+/// What a scenario wrote to standard output and to standard error.
+fn outputs(name: &str, settings: &[(&str, &str)]) -> (String, String) {
     let program = std::env::current_exe().expect("a test has a program");
     let mut command = Command::new(program);
     command.args(["--exact", name, "--ignored", "--test-threads=1"]);
@@ -31,7 +36,33 @@ fn scenario(name: &str, settings: &[(&str, &str)]) -> String {
         output.status.success() && text.contains("1 passed"),
         "{text}"
     );
-    text
+    (text, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn what_is_refused_is_told_once_on_standard_error_unless_the_user_wants_none() {
+    let told = outputs("a_program_asks_for_what_is_not_there", &[]).1;
+    for what in ["cuGreenCtxCreate", "cannot launch `bad`", "frobnicate"] {
+        assert_eq!(told.matches(what).count(), 1, "{what}: {told}");
+    }
+    let quiet = outputs("a_program_asks_for_what_is_not_there", &[("QUIET", "1")]).1;
+    assert!(!quiet.contains("software GPU"), "{quiet}");
+}
+
+#[test]
+#[ignore = "run by what_is_refused_is_told_once_on_standard_error_unless_the_user_wants_none"]
+fn a_program_asks_for_what_is_not_there() {
+    let context = Context::new();
+    let text = c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry bad() { frobnicate.u32 %r1, 3; ret; }";
+    let bad = context.load(text).function(c"bad");
+    for _ in 0..3 {
+        let mut made = null_mut();
+        // SAFETY: all its pointers are null or valid, and it refuses.
+        let refused = unsafe { unsupported::cuGreenCtxCreate(&raw mut made, null_mut(), 0, 0) };
+        assert_eq!(refused, cu::CUDA_ERROR_NOT_SUPPORTED);
+        let launched = bad.try_launch([1; 3], [1; 3], 0, null_mut(), &[]);
+        assert_eq!(launched, cu::CUDA_ERROR_NOT_SUPPORTED);
+    }
 }
 
 #[test]

@@ -235,6 +235,7 @@ fn fault_name(fault: &Fault) -> &'static str {
         Fault::Timeout { .. } => "timeout",
         Fault::Stopped { .. } => "stopped",
         Fault::Deadlock { .. } => "deadlock",
+        Fault::Unbegun { .. } => "unbegun",
     }
 }
 

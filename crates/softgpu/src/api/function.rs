@@ -10,6 +10,7 @@ use super::init::driver;
 use super::module::sm;
 use super::{to_handle, to_pointer};
 use crate::error::{INVALID_VALUE, Result};
+use crate::launch;
 use crate::module::Function;
 
 /// The function behind a handle, which may be a kernel's.
@@ -65,7 +66,9 @@ api! {
         state.set(cu::CU_FUNCTION_LOADING_STATE_LOADED)
     }
 
+    /// Tells whether the function can be launched.
     fn cuFuncLoad(handle: cu::CUfunction) {
-        function(handle).map(drop)
+        let function = function(handle)?;
+        launch::check_supported(&function)
     }
 }

@@ -8,7 +8,7 @@ use fermata_graph::{HostCall, KernelNode, LaunchAttribute, NodeKind};
 use super::args::{In, Out};
 use super::function::function;
 use crate::capture;
-use crate::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, Result};
+use crate::error::{CuError, INVALID_VALUE, Result};
 use crate::exec::KernelInfo;
 use crate::stream::Stream;
 
@@ -139,7 +139,6 @@ api! {
         launch(handle, (grid, block), config.sharedMemBytes, config.hStream, (params, extra), attributes)
     }
 
-    /// Blocks of a grid cannot wait for each other here.
     fn cuLaunchCooperativeKernel(
         handle: cu::CUfunction,
         grid_x: c_uint,
@@ -152,9 +151,14 @@ api! {
         stream: cu::CUstream,
         params: In<*mut c_void>,
     ) {
-        let _ = (grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params);
-        function(handle)?;
-        Err(NOT_SUPPORTED)
+        let shape = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let mut value = vec![0; 64];
+        value[0] = 1;
+        let cooperative = LaunchAttribute {
+            id: cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            value,
+        };
+        launch(handle, shape, shared_bytes, stream, (params, In::null()), vec![cooperative])
     }
 
     fn cuLaunchHostFunc(stream: cu::CUstream, function: cu::CUhostFn, user_data: Out<c_void>) {

@@ -6,16 +6,71 @@ use fermata_abi::sys::driver as cu;
 
 use super::args::{In, Out};
 use super::function::function;
+use super::launch::read_attributes;
 use crate::device::MULTIPROCESSORS;
-use crate::error::{INVALID_VALUE, NOT_SUPPORTED, Result};
+use crate::error::{CuError, INVALID_VALUE, Result};
 use crate::module::Function;
-use crate::occupancy::{Need, active_blocks, available_shared, best_block};
+use crate::occupancy::{
+    LARGEST_CLUSTER, Need, PORTABLE_CLUSTER, active_blocks, active_clusters, available_shared,
+    best_block,
+};
 
+/// What a block with `shared` bytes of dynamic shared memory needs.
 fn need(function: &Function, block: u32, shared: usize) -> Need {
-    let shared = u32::try_from(shared)
-        .unwrap_or(u32::MAX)
-        .saturating_add(function.info.static_shared);
-    Need::new(&function.info, block, shared)
+    let shared = u32::try_from(shared).unwrap_or(u32::MAX);
+    let allowed = shared <= function.attributes.lock().dynamic_limit(&function.info);
+    let all = if allowed {
+        shared.saturating_add(function.info.static_shared)
+    } else {
+        u32::MAX
+    };
+    Need::new(&function.info, block, all)
+}
+
+/// The cluster that a launch asks for; none if it asks for none.
+fn cluster(config: &cu::CUlaunchConfig) -> Result<Option<[u32; 3]>> {
+    let attributes = read_attributes(Out::from_raw(config.attrs).to_in(), config.numAttrs)?;
+    let dimension = attributes
+        .iter()
+        .rev()
+        .find(|attribute| attribute.id == cu::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+    Ok(dimension.map(|attribute| {
+        let word = |at: usize| {
+            let bytes = attribute.value.get(4 * at..4 * at + 4);
+            bytes.map_or(0, |b| b.iter().rev().fold(0, |n, b| n << 8 | u32::from(*b)))
+        };
+        [word(0), word(1), word(2)]
+    }))
+}
+
+fn cluster_need(function: &Function, config: &cu::CUlaunchConfig) -> Need {
+    let threads = config
+        .blockDimX
+        .saturating_mul(config.blockDimY)
+        .saturating_mul(config.blockDimZ);
+    need(function, threads, config.sharedMemBytes as usize)
+}
+
+/// Clusters that run at once; none where the launch asks for no clusters.
+fn clusters(function: &Function, config: &cu::CUlaunchConfig) -> Result<u32> {
+    let Some(cluster) = cluster(config)? else {
+        return Ok(0);
+    };
+    let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+    let fits = grid
+        .iter()
+        .zip(cluster)
+        .all(|(blocks, size)| size > 0 && blocks.is_multiple_of(size));
+    let size = cluster.iter().fold(1u32, |n, d| n.saturating_mul(*d));
+    let allowed = size <= PORTABLE_CLUSTER || function.attributes.lock().non_portable_cluster;
+    if !fits || !allowed {
+        return Err(CuError(cu::CUDA_ERROR_INVALID_CLUSTER_SIZE));
+    }
+    Ok(active_clusters(
+        &cluster_need(function, config),
+        MULTIPROCESSORS,
+        size,
+    ))
 }
 
 fn blocks(
@@ -128,8 +183,22 @@ api! {
         handle: cu::CUfunction,
         config: In<cu::CUlaunchConfig>,
     ) {
-        let _ = (out, config);
-        function(handle)?;
-        Err(NOT_SUPPORTED)
+        let function = function(handle)?;
+        out.set(clusters(&function, &config.get()?)? as c_int)
+    }
+
+    fn cuOccupancyMaxPotentialClusterSize(
+        out: Out<c_int>,
+        handle: cu::CUfunction,
+        config: In<cu::CUlaunchConfig>,
+    ) {
+        let function = function(handle)?;
+        let possible = active_blocks(&cluster_need(&function, &config.get()?)) > 0;
+        let largest = if function.attributes.lock().non_portable_cluster {
+            LARGEST_CLUSTER
+        } else {
+            PORTABLE_CLUSTER
+        };
+        out.set(if possible { largest as c_int } else { 0 })
     }
 }

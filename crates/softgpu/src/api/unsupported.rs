@@ -12,7 +12,7 @@ pub unsafe extern "C" fn cuArray3DCreate(
     _pHandle: *mut sys::CUarray,
     _pAllocateArray: *const core::ffi::c_void,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuArray3DCreate")
 }
 
 #[unsafe(no_mangle)]
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn cuArray3DGetDescriptor(
     _pArrayDescriptor: *mut core::ffi::c_void,
     _hArray: sys::CUarray,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuArray3DGetDescriptor")
 }
 
 #[unsafe(no_mangle)]
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn cuArrayCreate(
     _pHandle: *mut sys::CUarray,
     _pAllocateArray: *const core::ffi::c_void,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuArrayCreate")
 }
 
 #[unsafe(no_mangle)]
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn cuArrayGetDescriptor(
     _pArrayDescriptor: *mut core::ffi::c_void,
     _hArray: sys::CUarray,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuArrayGetDescriptor")
 }
 
 #[unsafe(no_mangle)]
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn cuArrayGetMemoryRequirements(
     _array: sys::CUarray,
     _device: sys::CUdevice,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuArrayGetMemoryRequirements")
 }
 
 #[unsafe(no_mangle)]
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn cuArrayGetPlane(
     _hArray: sys::CUarray,
     _planeIdx: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuArrayGetPlane")
 }
 
 #[unsafe(no_mangle)]
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn cuArrayGetSparseProperties(
     _sparseProperties: *mut sys::CUDA_ARRAY_SPARSE_PROPERTIES,
     _array: sys::CUarray,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuArrayGetSparseProperties")
 }
 
 #[unsafe(no_mangle)]
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn cuCoredumpGetAttribute(
     _value: *mut core::ffi::c_void,
     _size: *mut usize,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuCoredumpGetAttribute")
 }
 
 #[unsafe(no_mangle)]
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn cuCoredumpGetAttributeGlobal(
     _value: *mut core::ffi::c_void,
     _size: *mut usize,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuCoredumpGetAttributeGlobal")
 }
 
 #[unsafe(no_mangle)]
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn cuCoredumpSetAttribute(
     _value: *mut core::ffi::c_void,
     _size: *mut usize,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuCoredumpSetAttribute")
 }
 
 #[unsafe(no_mangle)]
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn cuCoredumpSetAttributeGlobal(
     _value: *mut core::ffi::c_void,
     _size: *mut usize,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuCoredumpSetAttributeGlobal")
 }
 
 #[unsafe(no_mangle)]
@@ -106,12 +106,12 @@ pub unsafe extern "C" fn cuCtxAttach(
     _pctx: *mut sys::CUcontext,
     _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuCtxAttach")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxDetach(_ctx: sys::CUcontext) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuCtxDetach")
 }
 
 #[unsafe(no_mangle)]
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn cuCtxFromGreenCtx(
     _pContext: *mut sys::CUcontext,
     _hCtx: sys::CUgreenCtx,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuCtxFromGreenCtx")
 }
 
 #[unsafe(no_mangle)]
@@ -128,19 +128,19 @@ pub unsafe extern "C" fn cuCtxGetDevResource(
     _resource: *mut sys::CUdevResource,
     _type_: sys::CUdevResourceType,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuCtxGetDevResource")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDestroyExternalMemory(_extMem: sys::CUexternalMemory) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuDestroyExternalMemory")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDestroyExternalSemaphore(
     _extSem: sys::CUexternalSemaphore,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuDestroyExternalSemaphore")
 }
 
 #[unsafe(no_mangle)]
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn cuDevResourceGenerateDesc(
     _resources: *mut sys::CUdevResource,
     _nbResources: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuDevResourceGenerateDesc")
 }
 
 #[unsafe(no_mangle)]
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn cuDevSmResourceSplitByCount(
     _useFlags: core::ffi::c_uint,
     _minCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuDevSmResourceSplitByCount")
 }
 
 #[unsafe(no_mangle)]
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn cuDeviceGetDevResource(
     _resource: *mut sys::CUdevResource,
     _type_: sys::CUdevResourceType,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuDeviceGetDevResource")
 }
 
 #[unsafe(no_mangle)]
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn cuDeviceGetNvSciSyncAttributes(
     _dev: sys::CUdevice,
     _flags: core::ffi::c_int,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuDeviceGetNvSciSyncAttributes")
 }
 
 #[unsafe(no_mangle)]
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn cuDeviceRegisterAsyncNotification(
     _userData: *mut core::ffi::c_void,
     _callback: *mut sys::CUasyncCallbackHandle,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuDeviceRegisterAsyncNotification")
 }
 
 #[unsafe(no_mangle)]
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem(
     _bytes: *mut core::ffi::c_uint,
     _dev: sys::CUdevice,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuDeviceTotalMem")
 }
 
 #[unsafe(no_mangle)]
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn cuDeviceUnregisterAsyncNotification(
     _device: sys::CUdevice,
     _callback: sys::CUasyncCallbackHandle,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuDeviceUnregisterAsyncNotification")
 }
 
 #[unsafe(no_mangle)]
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn cuExternalMemoryGetMappedBuffer(
     _extMem: sys::CUexternalMemory,
     _bufferDesc: *const sys::CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuExternalMemoryGetMappedBuffer")
 }
 
 #[unsafe(no_mangle)]
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn cuExternalMemoryGetMappedMipmappedArray(
     _extMem: sys::CUexternalMemory,
     _mipmapDesc: *const sys::CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuExternalMemoryGetMappedMipmappedArray")
 }
 
 #[unsafe(no_mangle)]
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn cuFuncSetBlockShape(
     _y: core::ffi::c_int,
     _z: core::ffi::c_int,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuFuncSetBlockShape")
 }
 
 #[unsafe(no_mangle)]
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn cuFuncSetSharedSize(
     _hfunc: sys::CUfunction,
     _bytes: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuFuncSetSharedSize")
 }
 
 #[unsafe(no_mangle)]
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn cuGraphAddExternalSemaphoresSignalNode(
     _numDependencies: usize,
     _nodeParams: *const sys::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphAddExternalSemaphoresSignalNode")
 }
 
 #[unsafe(no_mangle)]
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn cuGraphAddExternalSemaphoresWaitNode(
     _numDependencies: usize,
     _nodeParams: *const sys::CUDA_EXT_SEM_WAIT_NODE_PARAMS,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphAddExternalSemaphoresWaitNode")
 }
 
 #[unsafe(no_mangle)]
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn cuGraphBatchMemOpNodeGetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams_out: *mut sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphBatchMemOpNodeGetParams")
 }
 
 #[unsafe(no_mangle)]
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn cuGraphConditionalHandleCreate(
     _defaultLaunchValue: core::ffi::c_uint,
     _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphConditionalHandleCreate")
 }
 
 #[unsafe(no_mangle)]
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn cuGraphExecExternalSemaphoresSignalNodeSetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams: *const sys::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphExecExternalSemaphoresSignalNodeSetParams")
 }
 
 #[unsafe(no_mangle)]
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn cuGraphExecExternalSemaphoresWaitNodeSetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams: *const sys::CUDA_EXT_SEM_WAIT_NODE_PARAMS,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphExecExternalSemaphoresWaitNodeSetParams")
 }
 
 #[unsafe(no_mangle)]
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn cuGraphExternalSemaphoresSignalNodeGetParams(
     _hNode: sys::CUgraphNode,
     _params_out: *mut sys::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphExternalSemaphoresSignalNodeGetParams")
 }
 
 #[unsafe(no_mangle)]
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn cuGraphExternalSemaphoresSignalNodeSetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams: *const sys::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphExternalSemaphoresSignalNodeSetParams")
 }
 
 #[unsafe(no_mangle)]
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn cuGraphExternalSemaphoresWaitNodeGetParams(
     _hNode: sys::CUgraphNode,
     _params_out: *mut sys::CUDA_EXT_SEM_WAIT_NODE_PARAMS,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphExternalSemaphoresWaitNodeGetParams")
 }
 
 #[unsafe(no_mangle)]
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn cuGraphExternalSemaphoresWaitNodeSetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams: *const sys::CUDA_EXT_SEM_WAIT_NODE_PARAMS,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphExternalSemaphoresWaitNodeSetParams")
 }
 
 #[unsafe(no_mangle)]
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn cuGraphicsMapResources(
     _resources: *mut sys::CUgraphicsResource,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsMapResources")
 }
 
 #[unsafe(no_mangle)]
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn cuGraphicsMapResources_ptsz(
     _resources: *mut sys::CUgraphicsResource,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsMapResources_ptsz")
 }
 
 #[unsafe(no_mangle)]
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn cuGraphicsResourceGetMappedMipmappedArray(
     _pMipmappedArray: *mut sys::CUmipmappedArray,
     _resource: sys::CUgraphicsResource,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsResourceGetMappedMipmappedArray")
 }
 
 #[unsafe(no_mangle)]
@@ -367,7 +367,7 @@ pub unsafe extern "C" fn cuGraphicsResourceGetMappedPointer(
     _pSize: *mut core::ffi::c_uint,
     _resource: sys::CUgraphicsResource,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsResourceGetMappedPointer")
 }
 
 #[unsafe(no_mangle)]
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn cuGraphicsResourceGetMappedPointer_v2(
     _pSize: *mut usize,
     _resource: sys::CUgraphicsResource,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsResourceGetMappedPointer_v2")
 }
 
 #[unsafe(no_mangle)]
@@ -384,7 +384,7 @@ pub unsafe extern "C" fn cuGraphicsResourceSetMapFlags(
     _resource: sys::CUgraphicsResource,
     _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsResourceSetMapFlags")
 }
 
 #[unsafe(no_mangle)]
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn cuGraphicsResourceSetMapFlags_v2(
     _resource: sys::CUgraphicsResource,
     _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsResourceSetMapFlags_v2")
 }
 
 #[unsafe(no_mangle)]
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn cuGraphicsSubResourceGetMappedArray(
     _arrayIndex: core::ffi::c_uint,
     _mipLevel: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsSubResourceGetMappedArray")
 }
 
 #[unsafe(no_mangle)]
@@ -411,7 +411,7 @@ pub unsafe extern "C" fn cuGraphicsUnmapResources(
     _resources: *mut sys::CUgraphicsResource,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsUnmapResources")
 }
 
 #[unsafe(no_mangle)]
@@ -420,14 +420,14 @@ pub unsafe extern "C" fn cuGraphicsUnmapResources_ptsz(
     _resources: *mut sys::CUgraphicsResource,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsUnmapResources_ptsz")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphicsUnregisterResource(
     _resource: sys::CUgraphicsResource,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGraphicsUnregisterResource")
 }
 
 #[unsafe(no_mangle)]
@@ -437,12 +437,12 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
     _dev: sys::CUdevice,
     _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGreenCtxCreate")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGreenCtxDestroy(_hCtx: sys::CUgreenCtx) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGreenCtxDestroy")
 }
 
 #[unsafe(no_mangle)]
@@ -451,7 +451,7 @@ pub unsafe extern "C" fn cuGreenCtxGetDevResource(
     _resource: *mut sys::CUdevResource,
     _type_: sys::CUdevResourceType,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGreenCtxGetDevResource")
 }
 
 #[unsafe(no_mangle)]
@@ -459,7 +459,7 @@ pub unsafe extern "C" fn cuGreenCtxGetId(
     _greenCtx: sys::CUgreenCtx,
     _greenCtxId: *mut core::ffi::c_ulonglong,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGreenCtxGetId")
 }
 
 #[unsafe(no_mangle)]
@@ -467,7 +467,7 @@ pub unsafe extern "C" fn cuGreenCtxRecordEvent(
     _hCtx: sys::CUgreenCtx,
     _hEvent: sys::CUevent,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGreenCtxRecordEvent")
 }
 
 #[unsafe(no_mangle)]
@@ -477,7 +477,7 @@ pub unsafe extern "C" fn cuGreenCtxStreamCreate(
     _flags: core::ffi::c_uint,
     _priority: core::ffi::c_int,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGreenCtxStreamCreate")
 }
 
 #[unsafe(no_mangle)]
@@ -485,7 +485,7 @@ pub unsafe extern "C" fn cuGreenCtxWaitEvent(
     _hCtx: sys::CUgreenCtx,
     _hEvent: sys::CUevent,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuGreenCtxWaitEvent")
 }
 
 #[unsafe(no_mangle)]
@@ -493,7 +493,7 @@ pub unsafe extern "C" fn cuImportExternalMemory(
     _extMem_out: *mut sys::CUexternalMemory,
     _memHandleDesc: *const sys::CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuImportExternalMemory")
 }
 
 #[unsafe(no_mangle)]
@@ -501,12 +501,12 @@ pub unsafe extern "C" fn cuImportExternalSemaphore(
     _extSem_out: *mut sys::CUexternalSemaphore,
     _semHandleDesc: *const sys::CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuImportExternalSemaphore")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcCloseMemHandle(_dptr: sys::CUdeviceptr) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuIpcCloseMemHandle")
 }
 
 #[unsafe(no_mangle)]
@@ -514,7 +514,7 @@ pub unsafe extern "C" fn cuIpcGetEventHandle(
     _pHandle: *mut sys::CUipcEventHandle,
     _event: sys::CUevent,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuIpcGetEventHandle")
 }
 
 #[unsafe(no_mangle)]
@@ -522,7 +522,7 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(
     _pHandle: *mut sys::CUipcMemHandle,
     _dptr: sys::CUdeviceptr,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuIpcGetMemHandle")
 }
 
 #[unsafe(no_mangle)]
@@ -530,7 +530,7 @@ pub unsafe extern "C" fn cuIpcOpenEventHandle(
     _phEvent: *mut sys::CUevent,
     _handle: sys::CUipcEventHandle,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuIpcOpenEventHandle")
 }
 
 #[unsafe(no_mangle)]
@@ -539,7 +539,7 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle(
     _handle: sys::CUipcMemHandle,
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuIpcOpenMemHandle")
 }
 
 #[unsafe(no_mangle)]
@@ -548,12 +548,12 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
     _handle: sys::CUipcMemHandle,
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuIpcOpenMemHandle_v2")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunch(_f: sys::CUfunction) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLaunch")
 }
 
 #[unsafe(no_mangle)]
@@ -562,7 +562,7 @@ pub unsafe extern "C" fn cuLaunchCooperativeKernelMultiDevice(
     _numDevices: core::ffi::c_uint,
     _flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLaunchCooperativeKernelMultiDevice")
 }
 
 #[unsafe(no_mangle)]
@@ -571,7 +571,7 @@ pub unsafe extern "C" fn cuLaunchGrid(
     _grid_width: core::ffi::c_int,
     _grid_height: core::ffi::c_int,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLaunchGrid")
 }
 
 #[unsafe(no_mangle)]
@@ -581,7 +581,7 @@ pub unsafe extern "C" fn cuLaunchGridAsync(
     _grid_height: core::ffi::c_int,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLaunchGridAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -595,7 +595,7 @@ pub unsafe extern "C" fn cuLinkAddData(
     _options: *mut sys::CUjit_option,
     _optionValues: *mut *mut core::ffi::c_void,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLinkAddData")
 }
 
 #[unsafe(no_mangle)]
@@ -609,7 +609,7 @@ pub unsafe extern "C" fn cuLinkAddData_v2(
     _options: *mut sys::CUjit_option,
     _optionValues: *mut *mut core::ffi::c_void,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLinkAddData_v2")
 }
 
 #[unsafe(no_mangle)]
@@ -621,7 +621,7 @@ pub unsafe extern "C" fn cuLinkAddFile(
     _options: *mut sys::CUjit_option,
     _optionValues: *mut *mut core::ffi::c_void,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLinkAddFile")
 }
 
 #[unsafe(no_mangle)]
@@ -633,7 +633,7 @@ pub unsafe extern "C" fn cuLinkAddFile_v2(
     _options: *mut sys::CUjit_option,
     _optionValues: *mut *mut core::ffi::c_void,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLinkAddFile_v2")
 }
 
 #[unsafe(no_mangle)]
@@ -642,7 +642,7 @@ pub unsafe extern "C" fn cuLinkComplete(
     _cubinOut: *mut *mut core::ffi::c_void,
     _sizeOut: *mut usize,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLinkComplete")
 }
 
 #[unsafe(no_mangle)]
@@ -652,7 +652,7 @@ pub unsafe extern "C" fn cuLinkCreate(
     _optionValues: *mut *mut core::ffi::c_void,
     _stateOut: *mut sys::CUlinkState,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLinkCreate")
 }
 
 #[unsafe(no_mangle)]
@@ -662,12 +662,12 @@ pub unsafe extern "C" fn cuLinkCreate_v2(
     _optionValues: *mut *mut core::ffi::c_void,
     _stateOut: *mut sys::CUlinkState,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLinkCreate_v2")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLinkDestroy(_state: sys::CUlinkState) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLinkDestroy")
 }
 
 #[unsafe(no_mangle)]
@@ -676,14 +676,14 @@ pub unsafe extern "C" fn cuLogsRegisterCallback(
     _userData: *mut core::ffi::c_void,
     _callback_out: *mut sys::CUlogsCallbackHandle,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLogsRegisterCallback")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLogsUnregisterCallback(
     _callback: sys::CUlogsCallbackHandle,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuLogsUnregisterCallback")
 }
 
 #[unsafe(no_mangle)]
@@ -691,7 +691,7 @@ pub unsafe extern "C" fn cuMemAlloc(
     _dptr: *mut core::ffi::c_uint,
     _bytesize: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemAlloc")
 }
 
 #[unsafe(no_mangle)]
@@ -699,7 +699,7 @@ pub unsafe extern "C" fn cuMemAllocHost(
     _pp: *mut *mut core::ffi::c_void,
     _bytesize: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemAllocHost")
 }
 
 #[unsafe(no_mangle)]
@@ -710,7 +710,7 @@ pub unsafe extern "C" fn cuMemAllocPitch(
     _Height: core::ffi::c_uint,
     _ElementSizeBytes: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemAllocPitch")
 }
 
 #[unsafe(no_mangle)]
@@ -721,7 +721,7 @@ pub unsafe extern "C" fn cuMemBatchDecompressAsync(
     _errorIndex: *mut usize,
     _stream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemBatchDecompressAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -732,7 +732,7 @@ pub unsafe extern "C" fn cuMemBatchDecompressAsync_ptsz(
     _errorIndex: *mut usize,
     _stream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemBatchDecompressAsync_ptsz")
 }
 
 #[unsafe(no_mangle)]
@@ -746,7 +746,7 @@ pub unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync(
     _flags: core::ffi::c_ulonglong,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemDiscardAndPrefetchBatchAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -760,7 +760,7 @@ pub unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
     _flags: core::ffi::c_ulonglong,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemDiscardAndPrefetchBatchAsync_ptsz")
 }
 
 #[unsafe(no_mangle)]
@@ -771,7 +771,7 @@ pub unsafe extern "C" fn cuMemDiscardBatchAsync(
     _flags: core::ffi::c_ulonglong,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemDiscardBatchAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -782,12 +782,12 @@ pub unsafe extern "C" fn cuMemDiscardBatchAsync_ptsz(
     _flags: core::ffi::c_ulonglong,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemDiscardBatchAsync_ptsz")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree(_dptr: core::ffi::c_uint) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemFree")
 }
 
 #[unsafe(no_mangle)]
@@ -796,7 +796,7 @@ pub unsafe extern "C" fn cuMemGetAddressRange(
     _psize: *mut core::ffi::c_uint,
     _dptr: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemGetAddressRange")
 }
 
 #[unsafe(no_mangle)]
@@ -807,7 +807,7 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
     _handleType: sys::CUmemRangeHandleType,
     _flags: core::ffi::c_ulonglong,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemGetHandleForAddressRange")
 }
 
 #[unsafe(no_mangle)]
@@ -815,7 +815,7 @@ pub unsafe extern "C" fn cuMemGetInfo(
     _free: *mut core::ffi::c_uint,
     _total: *mut core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemGetInfo")
 }
 
 #[unsafe(no_mangle)]
@@ -824,7 +824,7 @@ pub unsafe extern "C" fn cuMemHostGetDevicePointer(
     _p: *mut core::ffi::c_void,
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemHostGetDevicePointer")
 }
 
 #[unsafe(no_mangle)]
@@ -833,7 +833,7 @@ pub unsafe extern "C" fn cuMemMapArrayAsync(
     _count: core::ffi::c_uint,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemMapArrayAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -842,7 +842,7 @@ pub unsafe extern "C" fn cuMemMapArrayAsync_ptsz(
     _count: core::ffi::c_uint,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemMapArrayAsync_ptsz")
 }
 
 #[unsafe(no_mangle)]
@@ -850,7 +850,7 @@ pub unsafe extern "C" fn cuMemPoolExportPointer(
     _shareData_out: *mut sys::CUmemPoolPtrExportData,
     _ptr: sys::CUdeviceptr,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemPoolExportPointer")
 }
 
 #[unsafe(no_mangle)]
@@ -860,7 +860,7 @@ pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
     _handleType: sys::CUmemAllocationHandleType,
     _flags: core::ffi::c_ulonglong,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemPoolImportFromShareableHandle")
 }
 
 #[unsafe(no_mangle)]
@@ -869,12 +869,12 @@ pub unsafe extern "C" fn cuMemPoolImportPointer(
     _pool: sys::CUmemoryPool,
     _shareData: *mut sys::CUmemPoolPtrExportData,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemPoolImportPointer")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2D(_pCopy: *const core::ffi::c_void) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpy2D")
 }
 
 #[unsafe(no_mangle)]
@@ -882,17 +882,17 @@ pub unsafe extern "C" fn cuMemcpy2DAsync(
     _pCopy: *const core::ffi::c_void,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpy2DAsync")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2DUnaligned(_pCopy: *const core::ffi::c_void) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpy2DUnaligned")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy3D(_pCopy: *const core::ffi::c_void) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpy3D")
 }
 
 #[unsafe(no_mangle)]
@@ -900,7 +900,7 @@ pub unsafe extern "C" fn cuMemcpy3DAsync(
     _pCopy: *const core::ffi::c_void,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpy3DAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -911,7 +911,7 @@ pub unsafe extern "C" fn cuMemcpy3DBatchAsync(
     _flags: core::ffi::c_ulonglong,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpy3DBatchAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -922,7 +922,7 @@ pub unsafe extern "C" fn cuMemcpy3DBatchAsync_ptsz(
     _flags: core::ffi::c_ulonglong,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpy3DBatchAsync_ptsz")
 }
 
 #[unsafe(no_mangle)]
@@ -932,7 +932,7 @@ pub unsafe extern "C" fn cuMemcpy3DBatchAsync_v2(
     _flags: core::ffi::c_ulonglong,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpy3DBatchAsync_v2")
 }
 
 #[unsafe(no_mangle)]
@@ -942,7 +942,7 @@ pub unsafe extern "C" fn cuMemcpy3DBatchAsync_v2_ptsz(
     _flags: core::ffi::c_ulonglong,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpy3DBatchAsync_v2_ptsz")
 }
 
 #[unsafe(no_mangle)]
@@ -953,7 +953,7 @@ pub unsafe extern "C" fn cuMemcpyAtoA(
     _srcOffset: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyAtoA")
 }
 
 #[unsafe(no_mangle)]
@@ -963,7 +963,7 @@ pub unsafe extern "C" fn cuMemcpyAtoD(
     _srcOffset: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyAtoD")
 }
 
 #[unsafe(no_mangle)]
@@ -973,7 +973,7 @@ pub unsafe extern "C" fn cuMemcpyAtoH(
     _srcOffset: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyAtoH")
 }
 
 #[unsafe(no_mangle)]
@@ -984,7 +984,7 @@ pub unsafe extern "C" fn cuMemcpyAtoHAsync(
     _ByteCount: core::ffi::c_uint,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyAtoHAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -994,7 +994,7 @@ pub unsafe extern "C" fn cuMemcpyDtoA(
     _srcDevice: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyDtoA")
 }
 
 #[unsafe(no_mangle)]
@@ -1003,7 +1003,7 @@ pub unsafe extern "C" fn cuMemcpyDtoD(
     _srcDevice: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyDtoD")
 }
 
 #[unsafe(no_mangle)]
@@ -1013,7 +1013,7 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync(
     _ByteCount: core::ffi::c_uint,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyDtoDAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -1022,7 +1022,7 @@ pub unsafe extern "C" fn cuMemcpyDtoH(
     _srcDevice: core::ffi::c_uint,
     _ByteCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyDtoH")
 }
 
 #[unsafe(no_mangle)]
@@ -1032,7 +1032,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync(
     _ByteCount: core::ffi::c_uint,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyDtoHAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -1042,7 +1042,7 @@ pub unsafe extern "C" fn cuMemcpyHtoA(
     _srcHost: *const core::ffi::c_void,
     _ByteCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyHtoA")
 }
 
 #[unsafe(no_mangle)]
@@ -1053,7 +1053,7 @@ pub unsafe extern "C" fn cuMemcpyHtoAAsync(
     _ByteCount: core::ffi::c_uint,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyHtoAAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -1062,7 +1062,7 @@ pub unsafe extern "C" fn cuMemcpyHtoD(
     _srcHost: *const core::ffi::c_void,
     _ByteCount: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyHtoD")
 }
 
 #[unsafe(no_mangle)]
@@ -1072,7 +1072,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync(
     _ByteCount: core::ffi::c_uint,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemcpyHtoDAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -1081,7 +1081,7 @@ pub unsafe extern "C" fn cuMemsetD16(
     _us: core::ffi::c_ushort,
     _N: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemsetD16")
 }
 
 #[unsafe(no_mangle)]
@@ -1092,7 +1092,7 @@ pub unsafe extern "C" fn cuMemsetD2D16(
     _Width: core::ffi::c_uint,
     _Height: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemsetD2D16")
 }
 
 #[unsafe(no_mangle)]
@@ -1103,7 +1103,7 @@ pub unsafe extern "C" fn cuMemsetD2D32(
     _Width: core::ffi::c_uint,
     _Height: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemsetD2D32")
 }
 
 #[unsafe(no_mangle)]
@@ -1114,7 +1114,7 @@ pub unsafe extern "C" fn cuMemsetD2D8(
     _Width: core::ffi::c_uint,
     _Height: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemsetD2D8")
 }
 
 #[unsafe(no_mangle)]
@@ -1123,7 +1123,7 @@ pub unsafe extern "C" fn cuMemsetD32(
     _ui: core::ffi::c_uint,
     _N: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemsetD32")
 }
 
 #[unsafe(no_mangle)]
@@ -1132,7 +1132,7 @@ pub unsafe extern "C" fn cuMemsetD8(
     _uc: core::ffi::c_uchar,
     _N: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMemsetD8")
 }
 
 #[unsafe(no_mangle)]
@@ -1141,14 +1141,14 @@ pub unsafe extern "C" fn cuMipmappedArrayCreate(
     _pMipmappedArrayDesc: *const sys::CUDA_ARRAY3D_DESCRIPTOR,
     _numMipmapLevels: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMipmappedArrayCreate")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMipmappedArrayDestroy(
     _hMipmappedArray: sys::CUmipmappedArray,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMipmappedArrayDestroy")
 }
 
 #[unsafe(no_mangle)]
@@ -1157,7 +1157,7 @@ pub unsafe extern "C" fn cuMipmappedArrayGetLevel(
     _hMipmappedArray: sys::CUmipmappedArray,
     _level: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMipmappedArrayGetLevel")
 }
 
 #[unsafe(no_mangle)]
@@ -1166,7 +1166,7 @@ pub unsafe extern "C" fn cuMipmappedArrayGetMemoryRequirements(
     _mipmap: sys::CUmipmappedArray,
     _device: sys::CUdevice,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMipmappedArrayGetMemoryRequirements")
 }
 
 #[unsafe(no_mangle)]
@@ -1174,7 +1174,7 @@ pub unsafe extern "C" fn cuMipmappedArrayGetSparseProperties(
     _sparseProperties: *mut sys::CUDA_ARRAY_SPARSE_PROPERTIES,
     _mipmap: sys::CUmipmappedArray,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMipmappedArrayGetSparseProperties")
 }
 
 #[unsafe(no_mangle)]
@@ -1184,7 +1184,7 @@ pub unsafe extern "C" fn cuModuleGetGlobal(
     _hmod: sys::CUmodule,
     _name: *const core::ffi::c_char,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuModuleGetGlobal")
 }
 
 #[unsafe(no_mangle)]
@@ -1193,7 +1193,7 @@ pub unsafe extern "C" fn cuModuleGetSurfRef(
     _hmod: sys::CUmodule,
     _name: *const core::ffi::c_char,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuModuleGetSurfRef")
 }
 
 #[unsafe(no_mangle)]
@@ -1202,7 +1202,7 @@ pub unsafe extern "C" fn cuModuleGetTexRef(
     _hmod: sys::CUmodule,
     _name: *const core::ffi::c_char,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuModuleGetTexRef")
 }
 
 #[unsafe(no_mangle)]
@@ -1210,7 +1210,7 @@ pub unsafe extern "C" fn cuMulticastAddDevice(
     _mcHandle: sys::CUmemGenericAllocationHandle,
     _dev: sys::CUdevice,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMulticastAddDevice")
 }
 
 #[unsafe(no_mangle)]
@@ -1221,7 +1221,7 @@ pub unsafe extern "C" fn cuMulticastBindAddr(
     _size: usize,
     _flags: core::ffi::c_ulonglong,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMulticastBindAddr")
 }
 
 #[unsafe(no_mangle)]
@@ -1233,7 +1233,7 @@ pub unsafe extern "C" fn cuMulticastBindMem(
     _size: usize,
     _flags: core::ffi::c_ulonglong,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMulticastBindMem")
 }
 
 #[unsafe(no_mangle)]
@@ -1241,7 +1241,7 @@ pub unsafe extern "C" fn cuMulticastCreate(
     _mcHandle: *mut sys::CUmemGenericAllocationHandle,
     _prop: *const sys::CUmulticastObjectProp,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMulticastCreate")
 }
 
 #[unsafe(no_mangle)]
@@ -1250,7 +1250,7 @@ pub unsafe extern "C" fn cuMulticastGetGranularity(
     _prop: *const sys::CUmulticastObjectProp,
     _option: sys::CUmulticastGranularity_flags,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMulticastGetGranularity")
 }
 
 #[unsafe(no_mangle)]
@@ -1260,16 +1260,7 @@ pub unsafe extern "C" fn cuMulticastUnbind(
     _mcOffset: usize,
     _size: usize,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(
-    _clusterSize: *mut core::ffi::c_int,
-    _func: sys::CUfunction,
-    _config: *const sys::CUlaunchConfig,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuMulticastUnbind")
 }
 
 #[unsafe(no_mangle)]
@@ -1277,7 +1268,7 @@ pub unsafe extern "C" fn cuParamSetSize(
     _hfunc: sys::CUfunction,
     _numbytes: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuParamSetSize")
 }
 
 #[unsafe(no_mangle)]
@@ -1286,7 +1277,7 @@ pub unsafe extern "C" fn cuParamSetTexRef(
     _texunit: core::ffi::c_int,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuParamSetTexRef")
 }
 
 #[unsafe(no_mangle)]
@@ -1295,7 +1286,7 @@ pub unsafe extern "C" fn cuParamSetf(
     _offset: core::ffi::c_int,
     _value: f32,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuParamSetf")
 }
 
 #[unsafe(no_mangle)]
@@ -1304,7 +1295,7 @@ pub unsafe extern "C" fn cuParamSeti(
     _offset: core::ffi::c_int,
     _value: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuParamSeti")
 }
 
 #[unsafe(no_mangle)]
@@ -1314,7 +1305,7 @@ pub unsafe extern "C" fn cuParamSetv(
     _ptr: *mut core::ffi::c_void,
     _numbytes: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuParamSetv")
 }
 
 #[unsafe(no_mangle)]
@@ -1324,7 +1315,7 @@ pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync(
     _numExtSems: core::ffi::c_uint,
     _stream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuSignalExternalSemaphoresAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -1334,7 +1325,7 @@ pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync_ptsz(
     _numExtSems: core::ffi::c_uint,
     _stream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuSignalExternalSemaphoresAsync_ptsz")
 }
 
 #[unsafe(no_mangle)]
@@ -1342,12 +1333,12 @@ pub unsafe extern "C" fn cuSurfObjectCreate(
     _pSurfObject: *mut sys::CUsurfObject,
     _pResDesc: *const sys::CUDA_RESOURCE_DESC,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuSurfObjectCreate")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuSurfObjectDestroy(_surfObject: sys::CUsurfObject) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuSurfObjectDestroy")
 }
 
 #[unsafe(no_mangle)]
@@ -1355,7 +1346,7 @@ pub unsafe extern "C" fn cuSurfObjectGetResourceDesc(
     _pResDesc: *mut sys::CUDA_RESOURCE_DESC,
     _surfObject: sys::CUsurfObject,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuSurfObjectGetResourceDesc")
 }
 
 #[unsafe(no_mangle)]
@@ -1363,7 +1354,7 @@ pub unsafe extern "C" fn cuSurfRefGetArray(
     _phArray: *mut sys::CUarray,
     _hSurfRef: sys::CUsurfref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuSurfRefGetArray")
 }
 
 #[unsafe(no_mangle)]
@@ -1372,7 +1363,7 @@ pub unsafe extern "C" fn cuSurfRefSetArray(
     _hArray: sys::CUarray,
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuSurfRefSetArray")
 }
 
 #[unsafe(no_mangle)]
@@ -1393,7 +1384,7 @@ pub unsafe extern "C" fn cuTensorMapEncodeIm2col(
     _l2Promotion: sys::CUtensorMapL2promotion,
     _oobFill: sys::CUtensorMapFloatOOBfill,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTensorMapEncodeIm2col")
 }
 
 #[unsafe(no_mangle)]
@@ -1415,7 +1406,7 @@ pub unsafe extern "C" fn cuTensorMapEncodeIm2colWide(
     _l2Promotion: sys::CUtensorMapL2promotion,
     _oobFill: sys::CUtensorMapFloatOOBfill,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTensorMapEncodeIm2colWide")
 }
 
 #[unsafe(no_mangle)]
@@ -1433,7 +1424,7 @@ pub unsafe extern "C" fn cuTensorMapEncodeTiled(
     _l2Promotion: sys::CUtensorMapL2promotion,
     _oobFill: sys::CUtensorMapFloatOOBfill,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTensorMapEncodeTiled")
 }
 
 #[unsafe(no_mangle)]
@@ -1441,7 +1432,7 @@ pub unsafe extern "C" fn cuTensorMapReplaceAddress(
     _tensorMap: *mut sys::CUtensorMap,
     _globalAddress: *mut core::ffi::c_void,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTensorMapReplaceAddress")
 }
 
 #[unsafe(no_mangle)]
@@ -1451,12 +1442,12 @@ pub unsafe extern "C" fn cuTexObjectCreate(
     _pTexDesc: *const sys::CUDA_TEXTURE_DESC,
     _pResViewDesc: *const sys::CUDA_RESOURCE_VIEW_DESC,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexObjectCreate")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuTexObjectDestroy(_texObject: sys::CUtexObject) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexObjectDestroy")
 }
 
 #[unsafe(no_mangle)]
@@ -1464,7 +1455,7 @@ pub unsafe extern "C" fn cuTexObjectGetResourceDesc(
     _pResDesc: *mut sys::CUDA_RESOURCE_DESC,
     _texObject: sys::CUtexObject,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexObjectGetResourceDesc")
 }
 
 #[unsafe(no_mangle)]
@@ -1472,7 +1463,7 @@ pub unsafe extern "C" fn cuTexObjectGetResourceViewDesc(
     _pResViewDesc: *mut sys::CUDA_RESOURCE_VIEW_DESC,
     _texObject: sys::CUtexObject,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexObjectGetResourceViewDesc")
 }
 
 #[unsafe(no_mangle)]
@@ -1480,17 +1471,17 @@ pub unsafe extern "C" fn cuTexObjectGetTextureDesc(
     _pTexDesc: *mut sys::CUDA_TEXTURE_DESC,
     _texObject: sys::CUtexObject,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexObjectGetTextureDesc")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuTexRefCreate(_pTexRef: *mut sys::CUtexref) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefCreate")
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuTexRefDestroy(_hTexRef: sys::CUtexref) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefDestroy")
 }
 
 #[unsafe(no_mangle)]
@@ -1498,7 +1489,7 @@ pub unsafe extern "C" fn cuTexRefGetAddress(
     _pdptr: *mut core::ffi::c_uint,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetAddress")
 }
 
 #[unsafe(no_mangle)]
@@ -1506,7 +1497,7 @@ pub unsafe extern "C" fn cuTexRefGetAddress_v2(
     _pdptr: *mut sys::CUdeviceptr,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetAddress_v2")
 }
 
 #[unsafe(no_mangle)]
@@ -1515,7 +1506,7 @@ pub unsafe extern "C" fn cuTexRefGetAddressMode(
     _hTexRef: sys::CUtexref,
     _dim: core::ffi::c_int,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetAddressMode")
 }
 
 #[unsafe(no_mangle)]
@@ -1523,7 +1514,7 @@ pub unsafe extern "C" fn cuTexRefGetArray(
     _phArray: *mut sys::CUarray,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetArray")
 }
 
 #[unsafe(no_mangle)]
@@ -1531,7 +1522,7 @@ pub unsafe extern "C" fn cuTexRefGetBorderColor(
     _pBorderColor: *mut f32,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetBorderColor")
 }
 
 #[unsafe(no_mangle)]
@@ -1539,7 +1530,7 @@ pub unsafe extern "C" fn cuTexRefGetFilterMode(
     _pfm: *mut sys::CUfilter_mode,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetFilterMode")
 }
 
 #[unsafe(no_mangle)]
@@ -1547,7 +1538,7 @@ pub unsafe extern "C" fn cuTexRefGetFlags(
     _pFlags: *mut core::ffi::c_uint,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetFlags")
 }
 
 #[unsafe(no_mangle)]
@@ -1556,7 +1547,7 @@ pub unsafe extern "C" fn cuTexRefGetFormat(
     _pNumChannels: *mut core::ffi::c_int,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetFormat")
 }
 
 #[unsafe(no_mangle)]
@@ -1564,7 +1555,7 @@ pub unsafe extern "C" fn cuTexRefGetMaxAnisotropy(
     _pmaxAniso: *mut core::ffi::c_int,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetMaxAnisotropy")
 }
 
 #[unsafe(no_mangle)]
@@ -1572,7 +1563,7 @@ pub unsafe extern "C" fn cuTexRefGetMipmapFilterMode(
     _pfm: *mut sys::CUfilter_mode,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetMipmapFilterMode")
 }
 
 #[unsafe(no_mangle)]
@@ -1580,7 +1571,7 @@ pub unsafe extern "C" fn cuTexRefGetMipmapLevelBias(
     _pbias: *mut f32,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetMipmapLevelBias")
 }
 
 #[unsafe(no_mangle)]
@@ -1589,7 +1580,7 @@ pub unsafe extern "C" fn cuTexRefGetMipmapLevelClamp(
     _pmaxMipmapLevelClamp: *mut f32,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetMipmapLevelClamp")
 }
 
 #[unsafe(no_mangle)]
@@ -1597,7 +1588,7 @@ pub unsafe extern "C" fn cuTexRefGetMipmappedArray(
     _phMipmappedArray: *mut sys::CUmipmappedArray,
     _hTexRef: sys::CUtexref,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefGetMipmappedArray")
 }
 
 #[unsafe(no_mangle)]
@@ -1607,7 +1598,7 @@ pub unsafe extern "C" fn cuTexRefSetAddress(
     _dptr: core::ffi::c_uint,
     _bytes: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetAddress")
 }
 
 #[unsafe(no_mangle)]
@@ -1617,7 +1608,7 @@ pub unsafe extern "C" fn cuTexRefSetAddress_v2(
     _dptr: sys::CUdeviceptr,
     _bytes: usize,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetAddress_v2")
 }
 
 #[unsafe(no_mangle)]
@@ -1627,7 +1618,7 @@ pub unsafe extern "C" fn cuTexRefSetAddress2D(
     _dptr: core::ffi::c_uint,
     _Pitch: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetAddress2D")
 }
 
 #[unsafe(no_mangle)]
@@ -1637,7 +1628,7 @@ pub unsafe extern "C" fn cuTexRefSetAddress2D_v2(
     _dptr: sys::CUdeviceptr,
     _Pitch: usize,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetAddress2D_v2")
 }
 
 #[unsafe(no_mangle)]
@@ -1647,7 +1638,7 @@ pub unsafe extern "C" fn cuTexRefSetAddress2D_v3(
     _dptr: sys::CUdeviceptr,
     _Pitch: usize,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetAddress2D_v3")
 }
 
 #[unsafe(no_mangle)]
@@ -1656,7 +1647,7 @@ pub unsafe extern "C" fn cuTexRefSetAddressMode(
     _dim: core::ffi::c_int,
     _am: sys::CUaddress_mode,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetAddressMode")
 }
 
 #[unsafe(no_mangle)]
@@ -1665,7 +1656,7 @@ pub unsafe extern "C" fn cuTexRefSetArray(
     _hArray: sys::CUarray,
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetArray")
 }
 
 #[unsafe(no_mangle)]
@@ -1673,7 +1664,7 @@ pub unsafe extern "C" fn cuTexRefSetBorderColor(
     _hTexRef: sys::CUtexref,
     _pBorderColor: *mut f32,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetBorderColor")
 }
 
 #[unsafe(no_mangle)]
@@ -1681,7 +1672,7 @@ pub unsafe extern "C" fn cuTexRefSetFilterMode(
     _hTexRef: sys::CUtexref,
     _fm: sys::CUfilter_mode,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetFilterMode")
 }
 
 #[unsafe(no_mangle)]
@@ -1689,7 +1680,7 @@ pub unsafe extern "C" fn cuTexRefSetFlags(
     _hTexRef: sys::CUtexref,
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetFlags")
 }
 
 #[unsafe(no_mangle)]
@@ -1698,7 +1689,7 @@ pub unsafe extern "C" fn cuTexRefSetFormat(
     _fmt: sys::CUarray_format,
     _NumPackedComponents: core::ffi::c_int,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetFormat")
 }
 
 #[unsafe(no_mangle)]
@@ -1706,7 +1697,7 @@ pub unsafe extern "C" fn cuTexRefSetMaxAnisotropy(
     _hTexRef: sys::CUtexref,
     _maxAniso: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetMaxAnisotropy")
 }
 
 #[unsafe(no_mangle)]
@@ -1714,7 +1705,7 @@ pub unsafe extern "C" fn cuTexRefSetMipmapFilterMode(
     _hTexRef: sys::CUtexref,
     _fm: sys::CUfilter_mode,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetMipmapFilterMode")
 }
 
 #[unsafe(no_mangle)]
@@ -1722,7 +1713,7 @@ pub unsafe extern "C" fn cuTexRefSetMipmapLevelBias(
     _hTexRef: sys::CUtexref,
     _bias: f32,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetMipmapLevelBias")
 }
 
 #[unsafe(no_mangle)]
@@ -1731,7 +1722,7 @@ pub unsafe extern "C" fn cuTexRefSetMipmapLevelClamp(
     _minMipmapLevelClamp: f32,
     _maxMipmapLevelClamp: f32,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetMipmapLevelClamp")
 }
 
 #[unsafe(no_mangle)]
@@ -1740,7 +1731,7 @@ pub unsafe extern "C" fn cuTexRefSetMipmappedArray(
     _hMipmappedArray: sys::CUmipmappedArray,
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuTexRefSetMipmappedArray")
 }
 
 #[unsafe(no_mangle)]
@@ -1750,7 +1741,7 @@ pub unsafe extern "C" fn cuWaitExternalSemaphoresAsync(
     _numExtSems: core::ffi::c_uint,
     _stream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuWaitExternalSemaphoresAsync")
 }
 
 #[unsafe(no_mangle)]
@@ -1760,5 +1751,5 @@ pub unsafe extern "C" fn cuWaitExternalSemaphoresAsync_ptsz(
     _numExtSems: core::ffi::c_uint,
     _stream: sys::CUstream,
 ) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
+    crate::log::refuse_call("cuWaitExternalSemaphoresAsync_ptsz")
 }

@@ -359,6 +359,7 @@ fn kernel_info(
         max_threads: threads.unwrap_or(1024).clamp(1, 1024),
         target,
         ptx_version: version,
+        refused: None,
     })
 }
 

@@ -29,6 +29,9 @@ pub const WINDOW_BASE: u64 = 0x1000_0000_0000;
 /// One past the last address of that range.
 pub const WINDOW_END: u64 = 0x4000_0000_0000;
 
+/// Blocks that can run at once in a process, whatever a device would run.
+pub const MOST_BLOCKS: u64 = runtime::window::SLOTS;
+
 /// Why PTX was refused. Names the construct, the function it stands in and the line.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -41,15 +44,13 @@ pub enum LoadError {
         message: String,
     },
     /// A valid construct that this software GPU does not execute.
-    #[error(
-        "PTX line {line}, in `{function}`: `{instruction}` is not supported by the software GPU"
-    )]
+    #[error("PTX line {line}, in `{function}`: {instruction} is not supported by the software GPU")]
     Unsupported {
         /// Line in the PTX text, from 1.
         line: u32,
         /// The function or kernel it stands in.
         function: String,
-        /// The instruction or directive as written.
+        /// The instruction or directive as written, in backticks, or what it is in words.
         instruction: String,
     },
     /// A name that nothing in the module or the linked environment defines.
@@ -92,6 +93,8 @@ pub struct KernelInfo {
     pub target: u32,
     /// `.version X.Y` as 10 * major + minor.
     pub ptx_version: u32,
+    /// Why it cannot be launched: it, or a function that it may call, holds something that is not executed here.
+    pub refused: Option<Arc<str>>,
 }
 
 /// Where a module variable lives.
@@ -188,6 +191,20 @@ pub enum Fault {
         /// The kernel.
         kernel: String,
     },
+    /// No block ended for long, more blocks than a GPU would run at once were running, and others had not begun.
+    #[error(
+        "kernel `{kernel}`: none of its {running} running blocks has ended for {seconds} s and others have not begun: \
+         blocks that wait for later ones wait for ever where a device runs no more at once; launch at most \
+         cuOccupancyMaxActiveBlocksPerMultiprocessor blocks per multiprocessor, or set FERMATA_SOFTGPU_BLOCK_WAIT"
+    )]
+    Unbegun {
+        /// The kernel.
+        kernel: String,
+        /// Blocks that were running.
+        running: u64,
+        /// The limit.
+        seconds: u64,
+    },
     /// Threads of a block wait at a barrier that can never complete.
     #[error("kernel `{kernel}`: threads wait for one another for ever at a barrier")]
     Deadlock {
@@ -222,6 +239,13 @@ pub struct Launch<'a> {
     pub grid_id: u64,
     /// Seconds after which the kernel is stopped with [`Fault::Timeout`]; 0 means never.
     pub limit_seconds: u64,
+    /// Blocks that a device runs at once; at least 1.
+    pub resident: u64,
+    /// All blocks run at once (a cooperative launch), and this is the address of two zero words for their barrier.
+    pub cooperative: Option<u64>,
+    /// Seconds without an end of a block after which the kernel is stopped with [`Fault::Unbegun`], where blocks may
+    /// be waiting for others that have not begun; 0 means never.
+    pub block_wait: u64,
     /// Set by others to stop the kernel with [`Fault::Stopped`].
     pub stop: &'a AtomicBool,
     /// Address checks and output.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::compile::{Compiler, Descriptor, closure, descriptors};
 use super::layout::Layout;
 use super::runtime::context::{Context, Stop};
-use super::runtime::grid::{Entry, Grid, RESERVED_SHARED};
+use super::runtime::grid::{Entry, Grid, RESERVED_SHARED, Residents};
 use super::runtime::{pool, window};
 use super::translate::{FUNCTIONS, Unit, descriptor};
 use super::{Fault, GlobalVar, KernelInfo, Launch, LoadError, WINDOW_BASE};
@@ -25,10 +25,11 @@ pub struct Module {
 }
 
 impl Module {
-    /// Reads PTX text and checks that every instruction of it can be executed.
+    /// Reads PTX text and checks every function of it. A kernel that may reach something that this software GPU does
+    /// not execute is there, but refused.
     ///
     /// # Errors
-    /// Text that is not PTX, and constructs that this software GPU does not execute.
+    /// Text that is not PTX, names that are not defined, and module variables that are not possible here.
     pub fn load(ptx: &str) -> Result<Self, LoadError> {
         let ast = fermata_ptx::parse(ptx).map_err(|e| LoadError::Syntax {
             line: e.line,
@@ -37,12 +38,12 @@ impl Module {
         let refuse = |what: String| LoadError::Unsupported {
             line: 1,
             function: String::new(),
-            instruction: what,
+            instruction: format!("`{what}`"),
         };
         if ast.address_size != 64 {
             return Err(refuse(format!(".address_size {}", ast.address_size)));
         }
-        let layout = Layout::new(&ast)?;
+        let mut layout = Layout::new(&ast)?;
         let mut compiler = Compiler::new().map_err(refuse)?;
         let target = compiler
             .target()
@@ -60,12 +61,22 @@ impl Module {
             functions: WINDOW_BASE,
             target,
         };
-        for item in &ast.items {
+        let mut refused: HashMap<usize, Arc<str>> = HashMap::new();
+        for (index, item) in ast.items.iter().enumerate() {
             if let Item::Function(function) = item
                 && function.body.is_some()
             {
-                compiler.check(&unit, function)?;
+                match compiler.check(&unit, function) {
+                    Ok(()) => {}
+                    Err(why @ LoadError::Unsupported { .. }) => {
+                        refused.insert(index, Arc::from(why.to_string()));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
+        }
+        if !refused.is_empty() {
+            refuse_kernels(&ast, &mut layout, &refused);
         }
         Ok(Self {
             ast,
@@ -120,6 +131,24 @@ impl Module {
     }
 }
 
+/// Refuses the kernels that may reach one of the `refused` functions, by item number.
+fn refuse_kernels(ast: &ast::Module, layout: &mut Layout, refused: &HashMap<usize, Arc<str>>) {
+    let reason = |name: &str| {
+        let index = *layout.functions.get(name)?;
+        let own = refused.get(&index);
+        let reached = || {
+            closure(ast, layout, index)
+                .iter()
+                .find_map(|i| refused.get(i))
+        };
+        own.or_else(reached).cloned()
+    };
+    let reasons: Vec<_> = layout.kernels.iter().map(|k| reason(&k.name)).collect();
+    for (kernel, reason) in layout.kernels.iter_mut().zip(reasons) {
+        kernel.refused = reason;
+    }
+}
+
 /// How compiling a kernel went, once it has been tried.
 type Compiled = OnceLock<Result<Entry, Arc<str>>>;
 
@@ -155,6 +184,9 @@ impl LinkedModule {
 
     fn entry(&self, name: &str) -> Result<(&KernelInfo, Entry), String> {
         let (index, compiled) = self.kernels.get(name).ok_or("no such kernel")?;
+        if let Some(why) = &self.layout.kernels[*index].refused {
+            return Err(why.to_string());
+        }
         let entry = compiled.get_or_init(|| self.compile(name).map_err(Arc::from));
         match entry {
             Ok(entry) => Ok((&self.layout.kernels[*index], *entry)),
@@ -189,7 +221,7 @@ impl LinkedModule {
     /// # Errors
     /// The fault that stopped it; memory is left as it was at that moment.
     pub fn launch(&self, kernel: &str, launch: &Launch<'_>) -> Result<(), Fault> {
-        let fault = |stop| name_fault(kernel, launch.limit_seconds, stop);
+        let fault = |stop| name_fault(kernel, launch, stop);
         let (info, entry) = self
             .entry(kernel)
             .map_err(|what| fault(Stop::Illegal(what)))?;
@@ -221,13 +253,15 @@ impl LinkedModule {
             grid_id: launch.grid_id,
             deadline: (launch.limit_seconds > 0)
                 .then(|| Instant::now() + Duration::from_secs(launch.limit_seconds)),
+            residents: Residents::new(launch.resident, launch.block_wait),
+            workspace: launch.cooperative.unwrap_or(0),
             stop: launch.stop,
             host: launch.host.clone(),
             next: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             fault: Mutex::new(None),
         };
-        pool::run(&grid);
+        pool::run(&grid, launch.cooperative.is_some());
         match grid.fault.into_inner() {
             None => Ok(()),
             Some(stop) => Err(fault(stop)),
@@ -235,7 +269,7 @@ impl LinkedModule {
     }
 }
 
-fn name_fault(kernel: &str, seconds: u64, stop: Stop) -> Fault {
+fn name_fault(kernel: &str, launch: &Launch<'_>, stop: Stop) -> Fault {
     let kernel = kernel.to_owned();
     match stop {
         Stop::Address(address) => Fault::IllegalAddress { kernel, address },
@@ -243,8 +277,16 @@ fn name_fault(kernel: &str, seconds: u64, stop: Stop) -> Fault {
         Stop::Trap => Fault::Trap { kernel },
         Stop::Assert => Fault::Assert { kernel },
         Stop::Illegal(what) => Fault::Illegal { kernel, what },
-        Stop::Timeout => Fault::Timeout { kernel, seconds },
+        Stop::Timeout => Fault::Timeout {
+            kernel,
+            seconds: launch.limit_seconds,
+        },
         Stop::Stopped => Fault::Stopped { kernel },
         Stop::Deadlock => Fault::Deadlock { kernel },
+        Stop::Unbegun(running) => Fault::Unbegun {
+            kernel,
+            running,
+            seconds: launch.block_wait,
+        },
     }
 }

@@ -9,7 +9,7 @@ use fermata_softgpu::api::{
     context, copy, device, function, init, launch, memory, memset, module, stream,
 };
 
-use crate::common::{self, Context, check, cuda};
+use crate::common::{self, Context, Module, check, cuda};
 
 #[test]
 fn a_kernel_computes_and_its_result_is_copied_back() {
@@ -224,7 +224,7 @@ fn ptx_that_cannot_be_read_tells_the_line() {
         log.as_mut_ptr().cast(),
         std::ptr::without_provenance_mut(256),
     ];
-    let text = c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { frobnicate.u32 %r1, 3; ret; }";
+    let text = c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { frobnicate.u32 %r1 3; ret; }";
     let refused = cuda!(module::cuModuleLoadDataEx(
         Out::from(&mut handle),
         In::from(text.to_bytes_with_nul()).cast(),
@@ -235,7 +235,47 @@ fn ptx_that_cannot_be_read_tells_the_line() {
     options.reverse();
     assert_eq!(refused, cu::CUDA_ERROR_INVALID_PTX);
     let text = String::from_utf8_lossy(&log);
-    assert!(text.contains("frobnicate") && text.contains('4'), "{text}");
+    assert!(text.contains("line 4"), "{text}");
+}
+
+#[test]
+fn a_kernel_that_cannot_run_is_refused_when_it_is_launched() {
+    let _context = Context::new();
+    let mut handle = null_mut();
+    let mut log = [0u8; 256];
+    let options = [
+        cu::CU_JIT_INFO_LOG_BUFFER,
+        cu::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+    ];
+    let mut values: [*mut c_void; 2] = [
+        log.as_mut_ptr().cast(),
+        std::ptr::without_provenance_mut(256),
+    ];
+    let text = c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry bad() { frobnicate.u32 %r1, 3; ret; }\n.visible .entry good() { ret; }";
+    check(cuda!(module::cuModuleLoadDataEx(
+        Out::from(&mut handle),
+        In::from(text.to_bytes_with_nul()).cast(),
+        2,
+        In::from(&options[..]),
+        Out::from(&mut values[..]),
+    )));
+    let module = Module(handle);
+    let text = String::from_utf8_lossy(&log).into_owned();
+    assert!(
+        text.contains("frobnicate") && text.contains("`bad`"),
+        "{text}"
+    );
+    let bad = module.function(c"bad");
+    let launched = bad.try_launch([1; 3], [1; 3], 0, null_mut(), &[]);
+    assert_eq!(launched, cu::CUDA_ERROR_NOT_SUPPORTED);
+    assert_eq!(
+        cuda!(function::cuFuncLoad(bad.0)),
+        cu::CUDA_ERROR_NOT_SUPPORTED
+    );
+    module
+        .function(c"good")
+        .launch([1; 3], [1; 3], 0, null_mut(), &[]);
+    check(cuda!(context::cuCtxSynchronize()));
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 
 mod basics;
 mod graphs;
+mod launches;
 mod libraries;
 mod sticky;
 mod streams;

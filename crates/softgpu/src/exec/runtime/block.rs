@@ -17,6 +17,7 @@ use super::barrier::{Barriers, Others};
 use super::context::{Context, FUEL, Pause, Stop};
 use super::engine::Engine;
 use super::grid::{Grid, RESERVED_SHARED};
+use super::pool;
 use super::signal;
 use super::warp::Warps;
 
@@ -118,6 +119,7 @@ impl Block {
         c.dynamic_bytes = grid.dynamic_shared;
         c.params = params;
         c.grid_id = grid.grid_id;
+        c.workspace = [(grid.workspace >> 32) as u32, grid.workspace as u32];
         c.ntid = grid.block;
         c.nctaid = grid.grid;
         c.ctaid = self.index;
@@ -153,10 +155,18 @@ impl Block {
             match result {
                 CoroutineResult::Yield(Pause::Idle) => idle.push(fiber),
                 CoroutineResult::Yield(Pause::Waiting) => {}
-                // SAFETY: as above.
-                CoroutineResult::Yield(Pause::Yielded) => unsafe {
-                    (*block).spinning.push_back(fiber)
-                },
+                CoroutineResult::Yield(Pause::Yielded) => {
+                    let polls = std::mem::take(&mut engine.contexts[fiber as usize].polls);
+                    // SAFETY: as above.
+                    let stop = unsafe {
+                        (*block).spinning.push_back(fiber);
+                        (*block).polled(polls != 0)
+                    };
+                    if let Some(why) = stop {
+                        // It hangs on this block; the caller resets its stack.
+                        return Err(why);
+                    }
+                }
                 CoroutineResult::Yield(Pause::Exited) => {
                     engine.reset(fiber as usize);
                     // SAFETY: as above; the context stays where it was.
@@ -187,6 +197,20 @@ impl Block {
             return Pick::Waiting(fiber);
         }
         self.spinning.pop_front().map_or(Pick::Stuck, Pick::Waiting)
+    }
+
+    /// A thread has run for long. If it polls memory and no other thread of the block can get any further, it may be
+    /// waiting for another block.
+    fn polled(&self, polls: bool) -> Option<Stop> {
+        if !polls || !self.ready.is_empty() || self.next < self.threads {
+            return None;
+        }
+        let grid = self.grid();
+        if grid.blocks() > 1 {
+            // Other blocks may be waiting for this core.
+            std::thread::yield_now();
+        }
+        pool::polled(grid)
     }
 
     /// Whether another thread could run while the caller's waits.

@@ -23,6 +23,8 @@ pub enum Stop {
     Stopped,
     /// Threads wait for one another for ever.
     Deadlock,
+    /// So many blocks ran and none ended, while others had not begun.
+    Unbegun(u64),
 }
 
 /// What a fiber tells its scheduler when it lets go.
@@ -98,6 +100,10 @@ pub struct Context {
     pub fiber: u32,
     /// What a reducing barrier shall answer.
     pub barrier_mode: u32,
+    /// Not 0 after accesses with which threads wait for one another, since others were last given their turn.
+    pub polls: u32,
+    /// `%envreg1` and `%envreg2`: the high and the low half of the address of a cooperative launch's barrier.
+    pub workspace: [u32; 2],
 }
 
 impl Context {
@@ -130,6 +136,8 @@ impl Context {
             yielder: std::ptr::null(),
             fiber,
             barrier_mode: 0,
+            polls: 0,
+            workspace: [0; 2],
         }
     }
 

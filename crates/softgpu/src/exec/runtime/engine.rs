@@ -94,6 +94,9 @@ static SHELF: Mutex<Shelf> = Mutex::new(Shelf {
 });
 static RETURNED: Condvar = Condvar::new();
 
+/// Engines that are kept for later, at least.
+const KEPT: usize = 16;
+
 /// How often and how long a thread waits for an engine when no further one can be made.
 const PATIENCE: (u32, Duration) = (600, Duration::from_secs(1));
 
@@ -125,10 +128,15 @@ struct Loan(Option<Engine>);
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        let engine = self.0.take().filter(|_| !std::thread::panicking());
+        let mut engine = self.0.take().filter(|_| !std::thread::panicking());
         let mut shelf = SHELF.lock();
         shelf.lent -= 1;
-        shelf.free.extend(engine);
+        // Those of a cooperative launch are not kept: each holds what its threads have touched of their stacks.
+        if shelf.free.len() < KEPT.max(super::pool::limit()) {
+            shelf.free.extend(engine.take());
+        }
+        drop(shelf);
+        drop(engine);
         RETURNED.notify_one();
     }
 }

@@ -79,7 +79,7 @@ pub unsafe extern "C" fn refuel(context: *mut Context) {
         if let Some(why) = block(context).grid().interrupted() {
             (*context).stop(why);
         }
-        if block(context).others() {
+        if (*context).polls != 0 || block(context).others() {
             (*context).pause(Pause::Yielded);
         }
         (*context).fuel = FUEL;

@@ -1,7 +1,8 @@
 //! The host threads that run blocks, shared by the whole process.
 //!
 //! A launching thread runs blocks itself, and is joined by threads of the pool. It leaves only when
-//! all of them have left the grid, which therefore may live on its stack.
+//! all of them have left the grid, which therefore may live on its stack. Where blocks wait for one another, threads
+//! beyond the pool's number are started for that grid alone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use super::block::Block;
 use super::context::Stop;
 use super::engine::with_engine;
-use super::grid::{Grid, RESERVED_SHARED};
+use super::grid::{Grid, Poll, RESERVED_SHARED};
 use super::window;
 use crate::exec::THREADS;
 
@@ -53,18 +54,19 @@ static POOL: Pool = Pool {
 };
 
 /// Threads that may serve one launch.
-fn limit() -> usize {
+pub fn limit() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         n => n,
     }
 }
 
-/// Runs all blocks of `grid`; faults are left in it.
-pub fn run(grid: &Grid<'_>) {
+/// Runs all blocks of `grid`, all at once if they are `cooperative`; faults are left in it.
+pub fn run(grid: &Grid<'_>, cooperative: bool) {
+    let several = grid.blocks() > 1;
     let helpers = (limit() as u64).min(grid.blocks()).saturating_sub(1) as usize;
     let pointer: *const Grid<'static> = std::ptr::from_ref(grid).cast();
-    if helpers > 0 {
+    if several {
         let mut state = POOL.jobs.lock();
         // After a fork the threads are gone.
         if state.pid != std::process::id() {
@@ -77,10 +79,10 @@ pub fn run(grid: &Grid<'_>) {
         }
         state.list.push(Job {
             grid: pointer,
-            wanted: helpers,
+            wanted: if cooperative { 0 } else { helpers },
             active: 0,
         });
-        while state.idle < helpers && state.threads < limit() {
+        while !cooperative && state.idle < helpers && state.threads < limit() {
             let started = std::thread::Builder::new()
                 .name("softgpu".into())
                 .spawn(worker);
@@ -92,8 +94,18 @@ pub fn run(grid: &Grid<'_>) {
         }
         POOL.work.notify_all();
     }
+    if several && cooperative {
+        let others = grid.blocks() - 1;
+        let joined = call(pointer, others);
+        if joined < others {
+            grid.fail(Stop::Illegal(format!(
+                "a cooperative launch of {} blocks needs as many threads, and the system gives {joined}",
+                grid.blocks()
+            )));
+        }
+    }
     run_blocks(grid);
-    if helpers > 0 {
+    if several {
         let mut state = POOL.jobs.lock();
         while let Some(at) = state.list.iter().position(|j| j.grid == pointer) {
             state.list[at].wanted = 0;
@@ -102,6 +114,58 @@ pub fn run(grid: &Grid<'_>) {
                 break;
             }
             POOL.left.wait(&mut state);
+        }
+    }
+}
+
+/// Starts up to `count` threads for one grid alone; how many have started.
+fn call(grid: *const Grid<'static>, count: u64) -> u64 {
+    /// Movable into a thread.
+    struct Shared(*const Grid<'static>);
+    // SAFETY: `Grid` is `Sync`, and the launching thread keeps it alive while `active` is not 0.
+    unsafe impl Send for Shared {}
+
+    for started in 0..count {
+        let mut state = POOL.jobs.lock();
+        let Some(job) = state.list.iter_mut().find(|j| j.grid == grid) else {
+            return started;
+        };
+        job.active += 1;
+        drop(state);
+        let shared = Shared(grid);
+        let thread = std::thread::Builder::new()
+            .name("softgpu+".into())
+            .spawn(move || {
+                let shared = shared;
+                // SAFETY: this thread counts as active until `leave`.
+                run_blocks(unsafe { &*shared.0 });
+                leave(&mut POOL.jobs.lock(), shared.0);
+            });
+        if thread.is_err() {
+            leave(&mut POOL.jobs.lock(), grid);
+            return started;
+        }
+    }
+    count
+}
+
+/// One thread fewer runs blocks of a grid.
+fn leave(state: &mut State, grid: *const Grid<'static>) {
+    if let Some(job) = state.list.iter_mut().find(|j| j.grid == grid) {
+        job.active -= 1;
+    }
+    POOL.left.notify_all();
+}
+
+/// A block of `grid` polls memory: whether it shall stop. Calls more threads where it may be waiting for a block that
+/// has not begun.
+pub fn polled(grid: &Grid<'static>) -> Option<Stop> {
+    match grid.residents.poll(grid.unbegun()) {
+        Poll::GoOn => None,
+        Poll::Stop(why) => Some(why),
+        Poll::Call(count) => {
+            call(grid, count);
+            None
         }
     }
 }
@@ -122,14 +186,17 @@ fn worker() {
         run_blocks(unsafe { &*pointer });
         state = POOL.jobs.lock();
         state.idle += 1;
-        if let Some(job) = state.list.iter_mut().find(|j| j.grid == pointer) {
-            job.active -= 1;
-        }
-        POOL.left.notify_all();
+        leave(&mut state, pointer);
     }
 }
 
 fn run_blocks(grid: &Grid<'_>) {
+    grid.residents.threads.fetch_add(1, Ordering::Relaxed);
+    run_blocks_here(grid);
+    grid.residents.threads.fetch_sub(1, Ordering::Relaxed);
+}
+
+fn run_blocks_here(grid: &Grid<'_>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         with_engine(|engine| {
             if let Err(error) = engine
@@ -160,6 +227,7 @@ fn run_blocks(grid: &Grid<'_>) {
                     grid.fail(why);
                     return;
                 }
+                grid.residents.ended();
             }
         })
     }));

@@ -368,11 +368,7 @@ fn common_answer(m: &Meeting, lanes: impl Iterator<Item = usize> + Clone) -> Opt
 }
 
 /// The answer of one lane where they differ.
-fn own_answer(
-    m: &Meeting,
-    lane: usize,
-    outside: &dyn Fn(usize, usize) -> u64,
-) -> (u64, bool) {
+fn own_answer(m: &Meeting, lane: usize, outside: &dyn Fn(usize, usize) -> u64) -> (u64, bool) {
     match m.kind {
         kind::MATCH_ANY => {
             let same =

@@ -1,33 +1,37 @@
 //! A piece of the device window per engine, for shared and local memory and parameters.
 //!
 //! ```text
-//! slot  +2 GiB         shared memory of the running block, as many pages as the launch asks for
-//!       +7 GiB         parameters of the running grid, 64 KiB
-//!       +7 GiB+64 MiB  local memory, 512 KiB per fiber
+//! slot  +0             shared memory of the running block, as many pages as the launch asks for
+//!       +4 GiB+1 MiB   parameters of the running grid, 64 KiB
+//!       +4 GiB+64 MiB  local memory, 512 KiB per fiber
 //! ```
-//! Nothing else of a slot is accessible: a 32-bit shared address with a 32-bit displacement that is out
-//! of bounds faults by itself.
+//! Nothing else of a slot is accessible: a shared address, which has 32 bits, faults by itself where it is out of
+//! bounds.
 
 use std::io;
 use std::sync::Mutex;
 
 use super::engine::MAX_THREADS;
 use super::fiber::stagger;
+use crate::exec::WINDOW_END;
 
 /// First slot.
 pub const AREA: u64 = 0x3E00_0000_0000;
-const SLOT: u64 = 8 << 30;
-const SLOTS: u64 = 256;
-const SHARED_AT: u64 = 2 << 30;
+const SLOT: u64 = (4 << 30) + (640 << 20);
+/// As many as there is room for, and thus blocks that can run at once.
+pub const SLOTS: u64 = (WINDOW_END - AREA) / SLOT;
+const SHARED_AT: u64 = 0;
 /// Room for shared memory.
 pub const SHARED: u64 = 1 << 20;
-const PARAMS_AT: u64 = 7 << 30;
+const PARAMS_AT: u64 = (4 << 30) + (1 << 20);
 /// Room for parameters.
 pub const PARAMS: usize = 64 << 10;
-const LOCAL_AT: u64 = (7 << 30) + (64 << 20);
+const LOCAL_AT: u64 = (4 << 30) + (64 << 20);
 /// Room for local memory per thread.
 pub const LOCAL: u64 = 512 << 10;
 const PAGE: u64 = 4096;
+
+const _: () = assert!(LOCAL_AT + LOCAL * MAX_THREADS as u64 <= SLOT);
 
 static USED: Mutex<Vec<bool>> = Mutex::new(Vec::new());
 

@@ -362,7 +362,13 @@ impl<'a> Translator<'a, '_> {
                 self.call_helper(print::assertfail as *const () as usize, &arguments, None);
                 Ok(())
             }
-            "malloc" | "free" => Err(Refused::Unsupported),
+            "malloc" | "free" => Err(Refused::Missing(format!(
+                "`{name}`, memory that a kernel allocates,"
+            ))),
+            // The runtime on the device, which launches kernels.
+            name if name.starts_with("cuda") => Err(Refused::Missing(format!(
+                "`{name}`, a kernel that launches kernels,"
+            ))),
             _ => Err(Refused::Undefined(name.clone())),
         }
     }

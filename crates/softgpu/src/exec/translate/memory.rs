@@ -191,7 +191,9 @@ impl<'a> Translator<'a, '_> {
         let low = if target.offset == 0 {
             low
         } else {
-            self.b.ins().iadd_imm_s(low, i64::from(target.offset as i32))
+            self.b
+                .ins()
+                .iadd_imm_s(low, i64::from(target.offset as i32))
         };
         let distance = self.b.ins().uextend(types::I64, low);
         let start = self.constant_field(types::I64, offset_of!(Context, shared_base));
@@ -265,6 +267,13 @@ impl<'a> Translator<'a, '_> {
         let fuel = self.b.use_var(self.fuel);
         let fuel = self.b.ins().iadd_imm_s(fuel, -STRONG_COST);
         self.b.def_var(self.fuel, fuel);
+        self.polls();
+    }
+
+    /// Notes that the thread may be waiting for another.
+    pub(super) fn polls(&mut self) {
+        let one = self.b.ins().iconst(types::I32, 1);
+        self.set_field(one, offset_of!(Context, polls));
     }
 
     /// Takes the words on ordering; whether other threads must see or be seen.

@@ -46,6 +46,8 @@ use super::runtime::helpers;
 pub enum Refused {
     /// It, or one of its modifiers or operands, is not executed here.
     Unsupported,
+    /// As before, and there is a name for what is missing.
+    Missing(String),
     /// It names something unknown.
     Undefined(Name),
 }
@@ -312,20 +314,29 @@ impl<'a> Translator<'a, '_> {
                 Statement::Instruction(i) => {
                     self.line = i.line;
                     self.site = i.span.start;
-                    self.guarded(i).map_err(|refused| match refused {
-                        Refused::Undefined(name) => LoadError::Undefined {
-                            name: name.to_string(),
-                        },
-                        Refused::Unsupported => LoadError::Unsupported {
-                            line: i.line,
-                            function: self.function.name.to_string(),
-                            instruction: i.to_string(),
-                        },
-                    })?;
+                    self.guarded(i)
+                        .map_err(|refused| self.explain(i, refused))?;
                 }
             }
         }
         Ok(())
+    }
+
+    fn explain(&self, i: &Instruction, refused: Refused) -> LoadError {
+        let instruction = match refused {
+            Refused::Undefined(name) => {
+                return LoadError::Undefined {
+                    name: name.to_string(),
+                };
+            }
+            Refused::Unsupported => format!("`{i}`"),
+            Refused::Missing(what) => what,
+        };
+        LoadError::Unsupported {
+            line: i.line,
+            function: self.function.name.to_string(),
+            instruction,
+        }
     }
 
     /// An instruction under its guard.
@@ -410,6 +421,7 @@ impl<'a> Translator<'a, '_> {
             "mbarrier" => self.mbarrier(i, m),
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.collective(i, m),
             "nanosleep" => {
+                self.polls();
                 self.yield_now();
                 Ok(())
             }

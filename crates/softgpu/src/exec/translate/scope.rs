@@ -106,7 +106,7 @@ impl<'a> Translator<'a, '_> {
         LoadError::Unsupported {
             line: v.line,
             function: self.function.name.to_string(),
-            instruction: v.to_string(),
+            instruction: format!("`{v}`"),
         }
     }
 

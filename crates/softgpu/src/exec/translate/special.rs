@@ -79,6 +79,8 @@ impl Translator<'_, '_> {
             "reserved_smem_offset_end" | "reserved_smem_offset_cap" => {
                 Some(self.reserved(RESERVED_SHARED as i64))
             }
+            "envreg1" => Some(self.constant_field(types::I32, offset_of!(Context, workspace))),
+            "envreg2" => Some(self.constant_field(types::I32, offset_of!(Context, workspace) + 4)),
             _ => {
                 let number = name
                     .strip_prefix("envreg")

@@ -1,0 +1,143 @@
+//! Launches with attributes, and how many blocks fit.
+
+use std::ffi::{c_int, c_uint};
+use std::ptr::null_mut;
+
+use fermata_abi::sys::driver as cu;
+use fermata_softgpu::api::args::{In, Out};
+use fermata_softgpu::api::{context, function, launch, occupancy};
+
+use crate::common::{Context, Kernel, check, cuda};
+
+/// Each block counts itself in the launch's barrier, waits for all others, and counts again.
+const MEET: &std::ffi::CStr = c"
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry meet(.param .u64 p)
+{
+    .reg .pred %p;
+    .reg .b32 %r<8>;
+    .reg .b64 %a<4>;
+    ld.param.u64 %a0, [p];
+    mov.u32 %r0, %envreg1;
+    mov.u32 %r1, %envreg2;
+    mov.b64 %a1, {%r1, %r0};
+    mov.u32 %r3, %nctaid.x;
+    atom.global.add.u32 %r4, [%a1+4], 1;
+again:
+    ld.acquire.gpu.global.u32 %r4, [%a1+4];
+    setp.lt.u32 %p, %r4, %r3;
+    @%p bra again;
+    red.global.add.u32 [%a0], 1;
+    ret;
+}
+";
+
+fn cooperative(kernel: &Kernel, blocks: c_uint, threads: c_uint, word: u64) -> cu::CUresult {
+    let params = [(&raw const word).cast_mut().cast()];
+    cuda!(launch::cuLaunchCooperativeKernel(
+        kernel.0,
+        blocks,
+        1,
+        1,
+        threads,
+        1,
+        1,
+        0,
+        null_mut(),
+        In::from(&params[..]),
+    ))
+}
+
+#[test]
+fn blocks_of_a_cooperative_launch_meet_and_too_many_are_refused() {
+    let context = Context::new();
+    let kernel = context.load(MEET).function(c"meet");
+    let word = context.upload(&[0u32]);
+    for _ in 0..2 {
+        check(cooperative(&kernel, 24, 1, word));
+    }
+    check(cuda!(context::cuCtxSynchronize()));
+    assert_eq!(context.download::<u32>(word, 1), [48]);
+    let mut each = 0;
+    check(cuda!(
+        occupancy::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            Out::from(&mut each),
+            kernel.0,
+            1024,
+            0
+        )
+    ));
+    let most = (each * 16) as c_uint;
+    check(cooperative(&kernel, most, 1024, word));
+    check(cuda!(context::cuCtxSynchronize()));
+    assert_eq!(
+        cooperative(&kernel, most + 1, 1024, word),
+        cu::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+    );
+}
+
+/// What the driver answers for a launch in clusters of `size` blocks; of none if `size` is 0.
+fn clusters(kernel: &Kernel, size: c_uint, shared: c_uint) -> (cu::CUresult, c_int, c_int) {
+    let mut attribute = cu::CUlaunchAttribute {
+        id: cu::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        ..Default::default()
+    };
+    attribute.value.clusterDim = cu::CUlaunchAttributeValue_union__bindgen_ty_1 {
+        x: size,
+        y: 1,
+        z: 1,
+    };
+    let config = cu::CUlaunchConfig {
+        gridDimX: 48,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 1024,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: shared,
+        hStream: null_mut(),
+        attrs: &raw mut attribute,
+        numAttrs: u32::from(size > 0),
+    };
+    let (mut active, mut potential) = (-1, -1);
+    let code = cuda!(occupancy::cuOccupancyMaxActiveClusters(
+        Out::from(&mut active),
+        kernel.0,
+        In::from(&config)
+    ));
+    check(cuda!(occupancy::cuOccupancyMaxPotentialClusterSize(
+        Out::from(&mut potential),
+        kernel.0,
+        In::from(&config)
+    )));
+    (code, active, potential)
+}
+
+/// The cases of which an H200 was asked; it has more multiprocessors.
+#[test]
+fn clusters_fit_as_the_driver_answers() {
+    let context = Context::new();
+    let kernel = context.load(MEET).function(c"meet");
+    assert_eq!(clusters(&kernel, 4, 0), (cu::CUDA_SUCCESS, 8, 8));
+    assert_eq!(clusters(&kernel, 0, 0), (cu::CUDA_SUCCESS, 0, 8));
+    assert_eq!(clusters(&kernel, 3, 0), (cu::CUDA_SUCCESS, 10, 8));
+    let wrong = cu::CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    assert_eq!(clusters(&kernel, 5, 0), (wrong, -1, 8));
+    assert_eq!(clusters(&kernel, 16, 0), (wrong, -1, 8));
+    assert_eq!(clusters(&kernel, 4, 100 << 10), (cu::CUDA_SUCCESS, 0, 0));
+    let set = |attribute, value| {
+        check(cuda!(function::cuFuncSetAttribute(
+            kernel.0, attribute, value
+        )));
+    };
+    set(
+        cu::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+        200 << 10,
+    );
+    assert_eq!(clusters(&kernel, 4, 200 << 10), (cu::CUDA_SUCCESS, 4, 8));
+    set(cu::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+    assert_eq!(clusters(&kernel, 16, 0), (cu::CUDA_SUCCESS, 2, 16));
+    assert_eq!(clusters(&kernel, 24, 0), (cu::CUDA_SUCCESS, 0, 16));
+}

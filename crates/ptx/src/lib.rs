@@ -9,6 +9,7 @@ pub mod analysis;
 pub mod ast;
 pub mod fatbin;
 mod lexer;
+pub mod link;
 mod parser;
 pub mod passes;
 mod printer;

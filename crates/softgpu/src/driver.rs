@@ -16,6 +16,7 @@ use crate::graph::{Exec, GraphObject, NodeRef, UserObject};
 use crate::handle::Table;
 use crate::hold::Hold;
 use crate::library::{Kernel, Library};
+use crate::link::Linker;
 use crate::memory::{Memory, Physical};
 use crate::module::{Function, Module};
 use crate::pool::Pool;
@@ -49,6 +50,8 @@ pub struct Driver {
     pub pools: Table<Pool>,
     /// Arrays.
     pub arrays: Table<Array>,
+    /// Modules that are being linked.
+    pub linkers: Table<Linker>,
     /// Graphs.
     pub graphs: Table<GraphObject>,
     /// Nodes of graphs.

@@ -44,6 +44,8 @@ pub enum Tag {
     Exec = 0x4d,
     /// `CUuserObject`
     UserObject = 0x4e,
+    /// `CUlinkState`
+    Linker = 0x4f,
 }
 
 /// A fresh handle of a kind.

@@ -78,6 +78,28 @@ pub fn from_bytes(bytes: &[u8], sm: u32) -> Result<String> {
     text(&bytes[..end], sm)
 }
 
+/// All PTX that the containers within a file hold, which may be an object or a library of objects.
+pub fn within(bytes: &[u8], sm: u32) -> Vec<String> {
+    let magic = fatbin::MAGIC.to_le_bytes();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(distance) = bytes[at..].windows(4).position(|word| word == magic) {
+        let start = at + distance;
+        let header = bytes[start..].first_chunk::<16>();
+        let len = header.and_then(|header| fatbin::container_len(header).ok());
+        let whole = len.and_then(|len| bytes.get(start..start.checked_add(len)?));
+        at = start + 4;
+        let Some(whole) = whole else { continue };
+        at = start + whole.len();
+        let entries = fatbin::entries(whole).unwrap_or_default();
+        let text = fatbin::best_ptx(&entries, sm)
+            .and_then(|entry| entry.contents().ok())
+            .and_then(|contents| text(&contents, sm).ok());
+        found.extend(text);
+    }
+    found
+}
+
 fn from_container(bytes: &[u8], sm: u32) -> Result<String> {
     let entries = fatbin::entries(bytes).map_err(refuse)?;
     let Some(entry) = fatbin::best_ptx(&entries, sm) else {

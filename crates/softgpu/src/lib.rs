@@ -30,6 +30,7 @@ mod image;
 mod jit;
 mod launch;
 mod library;
+mod link;
 mod log;
 mod memory;
 mod module;

@@ -85,6 +85,7 @@ mod graph_params;
 pub mod init;
 pub mod launch;
 pub mod library;
+pub mod link;
 pub mod managed;
 pub mod memop;
 pub mod memory;

@@ -7,6 +7,7 @@ mod basics;
 mod graphs;
 mod launches;
 mod libraries;
+mod linking;
 mod sticky;
 mod streams;
 mod vmm;

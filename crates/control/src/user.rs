@@ -188,6 +188,9 @@ pub struct Checkpoint {
     /// What finds writes that nobody has foreseen.
     #[serde(default)]
     pub validate: Validate,
+    /// TCP connections whose other end is outside the session are closed in the image, instead of refused.
+    #[serde(default)]
+    pub tcp_close: bool,
 }
 
 /// What `cow` sets aside of each device's memory unless told otherwise (PhoenixOS, section 4.2).
@@ -505,6 +508,7 @@ mod tests {
             then: Then::Run,
             pool_bytes: DEFAULT_POOL,
             validate: Validate::Content,
+            tcp_close: true,
         }));
         let json = serde_json::to_string(&request).expect("encoded");
         assert!(json.contains(r#""mode":"stop""#), "{json}");

@@ -160,12 +160,13 @@ impl Criu {
         Ok(format!("{}.{}.{sublevel}", version.major, version.minor))
     }
 
-    /// Dumps the tree whose root is process `pid` into `dir`, and lets it run on. That takes as long as it takes: a
-    /// CRIU that is killed leaves its code in the program, which does not survive that.
+    /// Dumps the tree whose root is process `pid` into `dir`, with both ends of its TCP connections, and lets it run on;
+    /// connections that it has not accepted yet are an error, unless `tcp_close`. That takes as long as it takes: a CRIU
+    /// that is killed leaves its code in the program, which does not survive that.
     ///
     /// # Errors
     /// `NotCheckpointable` with CRIU's reason, `Host` when CRIU cannot run here.
-    pub fn dump(&self, pid: u32, dir: &Path) -> Result<()> {
+    pub fn dump(&self, pid: u32, dir: &Path, tcp_close: bool) -> Result<()> {
         let (ours, theirs) = channel()?;
         let ended = || fail(FailureKind::NotFound, format!("process {pid} has ended"));
         let inner = proc::inner_pid(pid).ok_or_else(ended)?;
@@ -180,6 +181,8 @@ impl Criu {
         let options = Options {
             pid: i32::try_from(inner).ok(),
             leave_running: Some(true),
+            tcp_established: Some(true),
+            tcp_skip_in_flight: tcp_close.then_some(true),
             log_file: Some(DUMP_LOG.into()),
             ..options(dir)
         };
@@ -205,7 +208,7 @@ impl Criu {
     }
 
     /// Asks the CRIU behind `channel` to restore from `dir`; `inherit` replaces files of the image by
-    /// descriptors of that CRIU. Returns the root's process id as its namespace has it.
+    /// descriptors of that CRIU. Without `connected` TCP connections come back closed. Returns the root's process id as its namespace has it.
     ///
     /// # Errors
     /// `Host` with CRIU's reason.
@@ -213,12 +216,15 @@ impl Criu {
         channel: &OwnedFd,
         dir: &Path,
         lazy: bool,
+        connected: bool,
         inherit: Vec<InheritFd>,
     ) -> Result<u32> {
         let options = Options {
             rst_sibling: Some(true),
             inherit_fd: inherit,
             lazy_pages: Some(lazy),
+            tcp_established: Some(connected),
+            tcp_close: Some(!connected),
             log_file: Some(RESTORE_LOG.into()),
             ..options(dir)
         };
@@ -331,7 +337,6 @@ fn options(dir: &Path) -> Options {
         file_locks: Some(true),
         manage_cgroups_mode: Some(CGROUPS_IGNORE),
         network_lock: Some(NETWORK_LOCK_SKIP),
-        tcp_close: Some(true),
         ghost_limit: Some(GHOST_BYTES),
         timeout: Some(FREEZE_SECONDS),
         unprivileged: (!rustix::process::geteuid().is_root()).then_some(true),

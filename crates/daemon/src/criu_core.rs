@@ -54,7 +54,7 @@ fn registrations(bytes: &[u8]) -> Option<(usize, u8)> {
 }
 
 /// The value of the first field `number` of the message in `range`.
-fn field(
+pub fn field(
     bytes: &[u8],
     range: std::ops::Range<usize>,
     number: u64,

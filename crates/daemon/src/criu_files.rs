@@ -1,4 +1,5 @@
-//! The open files that CRIU has recorded in an image (`files.img`): which have changed since, and where sockets are.
+//! The open files that CRIU has recorded in an image (`files.img`): which have changed since, and where sockets are. Names
+//! need not be UTF-8.
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -6,14 +7,16 @@
 //! | 8 | 4 + n | length and record, repeated to the end; field numbers as in `fdinfo.proto`, `regfile.proto`, `sk-unix.proto` |
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
+
+use crate::criu_core;
 
 /// Name of the file in CRIU's folder.
 const FILE: &str = "files.img";
@@ -26,8 +29,8 @@ struct RegularFile {
     flags: Option<u32>,
     #[prost(uint64, optional, tag = "3")]
     position: Option<u64>,
-    #[prost(string, optional, tag = "6")]
-    name: Option<String>,
+    #[prost(bytes = "vec", optional, tag = "6")]
+    name: Option<Vec<u8>>,
     #[prost(uint64, optional, tag = "8")]
     size: Option<u64>,
 }
@@ -73,7 +76,7 @@ pub fn changed(host: &Path, except: &Path) -> io::Result<Vec<ChangedFile>> {
         let (Some(name), Some(recorded)) = (file.name, file.size) else {
             continue;
         };
-        let path = PathBuf::from(name);
+        let path = PathBuf::from(OsString::from_vec(name));
         let Some(meta) = fs::metadata(&path).ok().filter(|m| m.is_file()) else {
             continue;
         };
@@ -99,7 +102,7 @@ pub fn changed(host: &Path, except: &Path) -> io::Result<Vec<ChangedFile>> {
 pub fn length_of(host: &Path, path: &Path) -> io::Result<Option<u64>> {
     let entries = decode(&fs::read(host.join(FILE))?)?;
     let regular = entries.into_iter().filter_map(|entry| entry.regular);
-    let its = |file: &RegularFile| file.name.as_deref().map(Path::new) == Some(path);
+    let its = |file: &RegularFile| file.name.as_deref() == Some(path.as_os_str().as_bytes());
     Ok(regular.filter(its).filter_map(|file| file.size).max())
 }
 
@@ -119,27 +122,97 @@ pub fn sockets(host: &Path) -> io::Result<BTreeSet<PathBuf>> {
 }
 
 fn decode(bytes: &[u8]) -> io::Result<Vec<Entry>> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidData, "not CRIU's list of files");
-    let word = |at: usize| -> Option<u32> {
-        Some(u32::from_le_bytes(
-            bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
-        ))
-    };
-    if word(0) != Some(MAGIC) || word(4).is_none() {
-        return Err(bad());
+    let records = Records::parse(bytes)?.list;
+    let entries = records.iter().map(|record| Entry::decode(&record[..]));
+    entries.collect::<Result<_, _>>().map_err(|_| bad())
+}
+
+/// CRIU's list as it is, for a change.
+#[derive(Debug)]
+pub struct Records {
+    magic: [u8; 8],
+    /// The records, encoded.
+    pub list: Vec<Vec<u8>>,
+}
+
+/// Reads the list of the dump in `host`.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(host: &Path) -> io::Result<Records> {
+    Records::parse(&fs::read(host.join(FILE))?)
+}
+
+impl Records {
+    fn parse(bytes: &[u8]) -> io::Result<Self> {
+        let word = |at: usize| -> Option<u32> {
+            Some(u32::from_le_bytes(
+                bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
+            ))
+        };
+        let magic = bytes.first_chunk().ok_or_else(bad)?;
+        if word(0) != Some(MAGIC) {
+            return Err(bad());
+        }
+        let mut list = Vec::new();
+        let mut at = 8;
+        while at < bytes.len() {
+            let length = word(at).ok_or_else(bad)? as usize;
+            let record = bytes.get(at + 4..).and_then(|rest| rest.get(..length));
+            list.push(record.ok_or_else(bad)?.to_vec());
+            at += 4 + length;
+        }
+        Ok(Self {
+            magic: *magic,
+            list,
+        })
     }
-    let mut entries = Vec::new();
-    let mut at = 8;
-    while at < bytes.len() {
-        let length = word(at).ok_or_else(bad)? as usize;
-        let record = bytes
-            .get(at + 4..)
-            .and_then(|rest| rest.get(..length))
-            .ok_or_else(bad)?;
-        entries.push(Entry::decode(record).map_err(|_| bad())?);
-        at += 4 + length;
+
+    /// Writes the list to the dump in `host`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, host: &Path) -> io::Result<()> {
+        let mut bytes = self.magic.to_vec();
+        for record in &self.list {
+            let length = u32::try_from(record.len()).map_err(|_| bad())?;
+            bytes.extend(length.to_le_bytes());
+            bytes.extend(record);
+        }
+        fs::write(host.join(FILE), bytes)
     }
-    Ok(entries)
+}
+
+/// A record whose field `number`, which is a message, has more fields at its end.
+pub fn append_to_field(record: &[u8], number: u64, fields: &[u8]) -> Option<Vec<u8>> {
+    let value = criu_core::field(record, 0..record.len(), number)?;
+    let old = length_prefix(value.len());
+    let start = value.start.checked_sub(old.len())?;
+    // CRIU writes lengths in as few bytes as there can be.
+    if record.get(start..value.start)? != old {
+        return None;
+    }
+    let new = length_prefix(value.len() + fields.len());
+    Some(
+        [
+            &record[..start],
+            &new,
+            &record[value.clone()],
+            fields,
+            &record[value.end..],
+        ]
+        .concat(),
+    )
+}
+
+fn length_prefix(length: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    prost::encoding::encode_varint(length as u64, &mut bytes);
+    bytes
+}
+
+fn bad() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "not CRIU's list of files")
 }
 
 #[cfg(test)]
@@ -150,7 +223,7 @@ mod tests {
         let regular = |(name, size): &(&Path, u64)| RegularFile {
             flags: Some(2),
             position: Some(3),
-            name: Some(name.to_string_lossy().into_owned()),
+            name: Some(name.as_os_str().as_bytes().to_vec()),
             size: Some(*size),
         };
         let entries = names.iter().map(|it| Entry {
@@ -196,7 +269,9 @@ mod tests {
             fs::write(path, "12345").expect("written");
         }
         let gone = dir.path().join("gone");
-        let bytes = list(&[(&same, 5), (&other, 4), (&log, 1), (&gone, 1)]);
+        let odd = dir.path().join(OsStr::from_bytes(b"\xff"));
+        fs::write(&odd, "1").expect("written");
+        let bytes = list(&[(&same, 5), (&other, 4), (&log, 1), (&gone, 1), (&odd, 1)]);
         fs::write(dir.path().join(FILE), bytes).expect("written");
         let length = |path| length_of(dir.path(), path).expect("read");
         assert_eq!((length(&log), length(&other)), (Some(1), Some(4)));

@@ -12,7 +12,7 @@ pub mod kind {
 
 /// Do not touch control groups.
 pub const CGROUPS_IGNORE: i32 = 0;
-/// Do not lock the network: connections are not kept.
+/// Do not lock the network: all ends of a connection that is kept stand still.
 pub const NETWORK_LOCK_SKIP: i32 = 3;
 
 /// A descriptor that replaces one of the image.
@@ -38,6 +38,9 @@ pub struct Options {
     /// Let it run on after the dump.
     #[prost(bool, optional, tag = "3")]
     pub leave_running: Option<bool>,
+    /// Keep TCP connections.
+    #[prost(bool, optional, tag = "5")]
+    pub tcp_established: Option<bool>,
     /// Keep file locks.
     #[prost(bool, optional, tag = "8")]
     pub file_locks: Option<bool>,
@@ -62,6 +65,9 @@ pub struct Options {
     /// Seconds that freezing may take.
     #[prost(uint32, optional, tag = "45")]
     pub timeout: Option<u32>,
+    /// Forget connections that a listening socket has not given out yet.
+    #[prost(bool, optional, tag = "46")]
+    pub tcp_skip_in_flight: Option<bool>,
     /// Bring pages in on demand.
     #[prost(bool, optional, tag = "48")]
     pub lazy_pages: Option<bool>,

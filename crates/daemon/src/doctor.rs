@@ -59,22 +59,22 @@ pub fn session(daemon: &Daemon, session: &Session) -> Vec<Check> {
         Ok(()) => check("state", CheckState::Ok, "the program runs", ""),
         Err(failure) => failed("state", CheckState::Fail, failure),
     }];
-    let root = session.lock().root;
+    let (root, agent) = session.processes();
     let obstacles = root
-        .map(|root| preflight::obstacles(root.pid))
+        .map(|root| preflight::obstacles(root.pid, agent))
         .unwrap_or_default();
     if obstacles.is_empty() && root.is_some() {
         checks.push(check(
             "descriptors",
             CheckState::Ok,
-            "nothing that CRIU refuses is open",
+            "nothing is open that an image cannot hold",
             "",
         ));
     }
     checks.extend(
         obstacles
             .into_iter()
-            .map(|o| check("descriptors", CheckState::Fail, o.what, o.hint)),
+            .map(|o| check(o.subject(), CheckState::Fail, o.what.as_str(), o.hint)),
     );
     checks.push(criu(daemon));
     checks.push(space(daemon));

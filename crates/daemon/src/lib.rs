@@ -44,6 +44,7 @@ mod server;
 mod session;
 mod setting;
 mod sys;
+mod tcp;
 mod tier;
 mod wake;
 mod worker;

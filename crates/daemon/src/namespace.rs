@@ -39,6 +39,8 @@ pub struct HostImage<'a> {
     pub replaced: Vec<ChangedFile>,
     /// Bring pages in on demand.
     pub lazy: bool,
+    /// Whether the image holds TCP connections whole; else they come back closed.
+    pub connected: bool,
     /// File that gets the status of the program.
     pub exit_file: PathBuf,
 }
@@ -252,7 +254,7 @@ fn bring_up(
     for (number, file) in (LOG + 1..).zip(&image.replaced) {
         inherit.push(inherited(&file.path, number));
     }
-    let restored = Criu::restore(socket, &image.work, image.lazy, inherit);
+    let restored = Criu::restore(socket, &image.work, image.lazy, image.connected, inherit);
     if restored.is_err()
         && let Ok(Report::LazyFailed(reason)) = reports.recv_timeout(Duration::from_millis(50))
     {

@@ -6,39 +6,103 @@ use std::path::{Path, PathBuf};
 use fermata_control::worker::FailureKind;
 
 use crate::failure::{Hint, Result, fail};
-use crate::proc;
+use crate::proc::{self, ProcessId};
+use crate::tcp::live;
 
-/// Something a process holds that CRIU refuses.
+/// What stands in the way at a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Obstacle {
     /// The process.
     pub pid: u32,
-    /// What it holds, naming the descriptor.
+    /// What it holds, naming the descriptor, or what holds it.
     pub what: String,
     /// What can be done.
     pub hint: &'static str,
+    /// Whether it is a connection, which `--tcp-close` leaves out.
+    pub connection: bool,
 }
 
-/// All obstacles in the tree below `root`.
-pub fn obstacles(root: u32) -> Vec<Obstacle> {
-    proc::tree(root).into_iter().flat_map(of_process).collect()
+impl Obstacle {
+    /// What `fermata doctor NAME` calls it.
+    pub fn subject(&self) -> &'static str {
+        match self.connection {
+            true => "connections",
+            false => "program",
+        }
+    }
+}
+
+/// All obstacles in the tree below `root`, of which process `agent` uses CUDA.
+pub fn obstacles(root: u32, agent: Option<u32>) -> Vec<Obstacle> {
+    let tree = proc::tree(root);
+    let mut found: Vec<Obstacle> = agent.and_then(stopped).into_iter().collect();
+    found.extend(tree.iter().copied().filter_map(traced));
+    found.extend(tree.iter().copied().flat_map(of_process));
+    found.extend(live::unsaved(&tree).into_iter().map(|it| Obstacle {
+        pid: it.holder.pid,
+        what: holds(it.holder.pid, it.holder.descriptor, &it.what),
+        hint: it.hint,
+        connection: true,
+    }));
+    found
+}
+
+/// A process that a signal has stopped: its threads cannot be led to where they can be parked.
+fn stopped(pid: u32) -> Option<Obstacle> {
+    let process = ProcessId::of(pid).filter(ProcessId::is_stopped)?;
+    Some(Obstacle {
+        pid,
+        what: format!("process {} is stopped by a signal", shown(process.pid)),
+        hint: "let it go on, `kill -CONT` and its number, and stop it again after the checkpoint",
+        connection: false,
+    })
+}
+
+/// A process that a debugger holds: CRIU needs that place.
+fn traced(pid: u32) -> Option<Obstacle> {
+    let tracer = proc::tracer(pid)?;
+    if proc::ancestors(tracer).contains(&std::process::id()) {
+        // A CRIU of ours: another checkpoint is under way.
+        return None;
+    }
+    let what = format!(
+        "process {} is traced by process {}",
+        shown(pid),
+        shown(tracer)
+    );
+    Some(Obstacle {
+        pid,
+        what,
+        hint: "detach the debugger",
+        connection: false,
+    })
 }
 
 fn of_process(pid: u32) -> Vec<Obstacle> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let target = fs::read_link(entry.path()).ok()?;
+    let descriptors = proc::descriptors(pid).into_iter();
+    descriptors
+        .filter_map(|(number, target)| {
             let (reason, hint) = refused(&target)?;
-            let number = entry.file_name().to_string_lossy().into_owned();
-            let name = proc::name(pid).unwrap_or_default();
-            let what = format!("process {pid} ({name}) holds {reason}, descriptor {number}");
-            Some(Obstacle { pid, what, hint })
+            Some(Obstacle {
+                pid,
+                what: holds(pid, number, &reason),
+                hint,
+                connection: false,
+            })
         })
         .collect()
+}
+
+fn holds(pid: u32, descriptor: u32, what: &str) -> String {
+    format!(
+        "process {} holds, as descriptor {descriptor}, {what}",
+        shown(pid)
+    )
+}
+
+/// Number and name of a process.
+fn shown(pid: u32) -> String {
+    format!("{pid} ({})", proc::name_of(pid))
 }
 
 /// Why CRIU does not dump a descriptor with this target.
@@ -70,18 +134,22 @@ fn refused(target: &Path) -> Option<(String, &'static str)> {
     })
 }
 
-/// Refuses a tree with obstacles.
+/// Refuses a tree with obstacles; connections are none with `tcp_close`.
 ///
 /// # Errors
 /// `NotCheckpointable`, naming the first.
-pub fn check_tree(root: u32) -> Result<()> {
-    match obstacles(root).into_iter().next() {
-        None => Ok(()),
-        Some(o) => {
-            let message = format!("the program cannot be checkpointed: {}", o.what);
-            Err(fail(FailureKind::NotCheckpointable, message).hint(o.hint))
-        }
+pub fn check_tree(root: u32, agent: Option<u32>, tcp_close: bool) -> Result<()> {
+    let mut obstacles = obstacles(root, agent);
+    obstacles.retain(|it| !(it.connection && tcp_close));
+    let more = obstacles.len().saturating_sub(1);
+    let Some(first) = obstacles.into_iter().next() else {
+        return Ok(());
+    };
+    let mut message = format!("the program cannot be checkpointed: {}", first.what);
+    if more > 0 {
+        message += &format!(" (and {more} more: `fermata doctor NAME` lists them)");
     }
+    Err(fail(FailureKind::NotCheckpointable, message).hint(first.hint))
 }
 
 /// Resident bytes of the tree below `root`, shared ones counted once per process.
@@ -155,6 +223,54 @@ mod tests {
         ] {
             assert_eq!(refused(fine), None, "{fine}");
         }
+    }
+
+    #[test]
+    fn a_stopped_process_and_a_connection_to_elsewhere_are_found() {
+        use std::net::{TcpListener, TcpStream};
+        use std::os::fd::AsRawFd as _;
+        use std::time::{Duration, Instant};
+
+        // The other end is ours, not that of the program.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+        let at = listener.local_addr().expect("an address");
+        let stream = TcpStream::connect(at).expect("connected");
+        let _other = listener.accept().expect("accepted");
+        let input = stream.try_clone().expect("cloned");
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .stdin(std::os::fd::OwnedFd::from(input))
+            .spawn()
+            .expect("sleep starts");
+        let pid = child.id();
+        assert!(stream.as_raw_fd() > 2);
+        let until = Instant::now() + Duration::from_secs(120);
+        // Before it executes the other program it is this one, with all its descriptors.
+        while proc::name_of(pid) != "sleep" {
+            assert!(Instant::now() < until, "it does not start");
+        }
+        let refused = check_tree(pid, None, false).expect_err("a connection");
+        for word in [
+            "sleep",
+            "descriptor 0",
+            &at.to_string(),
+            "outside the session",
+        ] {
+            assert!(refused.message.contains(word), "{}", refused.message);
+        }
+        assert!(refused.hint.contains("--tcp-close"));
+        check_tree(pid, Some(pid), true).expect("it may be closed");
+        let process = ProcessId::of(pid).expect("it runs");
+        process.signal(rustix::process::Signal::STOP);
+        while !process.is_stopped() {
+            assert!(Instant::now() < until, "it is not stopped");
+        }
+        let refused = check_tree(pid, Some(pid), true).expect_err("stopped");
+        assert!(refused.hint.contains("kill -CONT"), "{}", refused.hint);
+        // One that does not use CUDA is left to CRIU.
+        check_tree(pid, None, true).expect("CRIU can dump it");
+        process.signal(rustix::process::Signal::KILL);
+        child.wait().expect("waited");
     }
 
     #[test]

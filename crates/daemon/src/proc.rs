@@ -137,14 +137,16 @@ pub fn runs_below(root: u32, argument: &str) -> bool {
     tree(root).iter().skip(1).any(has)
 }
 
+/// The process that traces process `pid`: a debugger, or CRIU.
+pub fn tracer(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;
+    line.trim().parse().ok().filter(|pid| *pid != 0)
+}
+
 /// Whether a debugger, or CRIU, holds any process of the tree below `root`.
 pub fn is_traced(root: u32) -> bool {
-    let traced = |pid: &u32| {
-        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let tracer = text.lines().find_map(|l| l.strip_prefix("TracerPid:"));
-        tracer.is_some_and(|pid| pid.trim() != "0")
-    };
-    tree(root).iter().any(traced)
+    tree(root).into_iter().any(|pid| tracer(pid).is_some())
 }
 
 /// A process's number in its own, innermost namespace.
@@ -178,6 +180,18 @@ pub fn foreign_namespaces(pid: u32) -> io::Result<Option<Vec<OwnedFd>>> {
     }
     let open = |name: &str| File::open(theirs.join(name)).map(OwnedFd::from);
     Ok(Some(vec![open("pid")?, open("mnt")?]))
+}
+
+/// The open descriptors of a process, and what each leads to.
+pub fn descriptors(pid: u32) -> Vec<(u32, PathBuf)> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    let target = |entry: fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((number, fs::read_link(entry.path()).ok()?))
+    };
+    entries.flatten().filter_map(target).collect()
 }
 
 /// Path of a process's executable.

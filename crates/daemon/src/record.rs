@@ -32,6 +32,8 @@ pub struct Record {
     pub variables: BTreeMap<String, String>,
     /// Whether its worker had our kernels before the program's modules; a restore's worker does the same.
     pub kernels_first: bool,
+    /// Ends of TCP connections that are whole in the image; none in images of releases that closed them.
+    pub connections: Option<u32>,
 }
 
 /// The process with the agent.
@@ -89,6 +91,7 @@ mod tests {
             soft: Some(true),
             variables: [("A".to_owned(), "b".to_owned())].into(),
             kernels_first: true,
+            connections: Some(2),
         };
         let mut manifest = Manifest::default();
         assert!(Record::load(&manifest).is_err());

@@ -64,6 +64,11 @@ pub fn restore(
         let message = format!("the number of copies must be 1 to {MOST_COPIES}");
         return Err(fail(FailureKind::User, message));
     }
+    if request.copies > 1 && source.record.connections.is_some_and(|ends| ends > 0) {
+        let message =
+            "the program has TCP connections, whose addresses only one of its copies can have";
+        return Err(fail(FailureKind::User, message).hint("restore it once"));
+    }
     let names: Vec<Option<String>> = match (request.copies, &request.name) {
         (1, name) => vec![name.clone()],
         (n, name) => {
@@ -370,6 +375,7 @@ impl Source {
             old_log: Some(self.record.log.clone()),
             replaced: self.replaced.clone(),
             lazy,
+            connected: self.record.connections.is_some(),
             exit_file: session.dir.join(EXIT_FILE),
         };
         let mut namespace = Namespace::restore(&criu, &image).map_err(|failure| {
@@ -384,7 +390,11 @@ impl Source {
         inner.root = Some(namespace.root);
         drop(inner);
         // From here on the next daemon finds it, and ends it or goes on with it.
-        let noted = session.note_down().and_then(|()| namespace.keep());
+        let noted = session.note_down().and_then(|()| match namespace.keep() {
+            // The program runs already, and may have ended by now.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            kept => kept,
+        });
         if let Err(error) = noted {
             namespace.kill();
             // Its status is of no interest.
@@ -519,6 +529,12 @@ fn explain(failure: Failure) -> Failure {
     if message.contains("bad size") {
         return fail(FailureKind::User, message)
             .hint("a file that the program has open was changed since: put back the old version");
+    }
+    if message.contains("connect inet socket back") || message.contains("bind inet socket back") {
+        return fail(FailureKind::User, message).hint(
+            "the program has a TCP connection whose addresses are in use, or are not this machine's: end the session \
+             that has it (`ss -tanp` lists connections), and restore again",
+        );
     }
     if message.contains("Address already in use") {
         return fail(FailureKind::User, message)

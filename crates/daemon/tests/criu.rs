@@ -114,7 +114,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
 
     let host = dir.join("host");
     fs::create_dir(&host).expect("made");
-    criu.dump(child.id(), &host).expect("dumped");
+    criu.dump(child.id(), &host, false).expect("dumped");
     let files = fs::read_dir(&host).expect("listed").count();
     assert!(
         child.try_wait().expect("asked").is_none(),
@@ -139,6 +139,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             log: own.clone(),
             old_log: Some(log.clone()),
             lazy,
+            connected: true,
             replaced: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
         };
@@ -149,12 +150,13 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
     // A restored program can be dumped again, from inside its namespace.
     let again = dir.join("again");
     fs::create_dir(&again).expect("made");
-    criu.dump(copies[1].0.root.pid, &again).unwrap_or_else(|e| {
-        panic!(
-            "{e:?}: {}",
-            fs::read_to_string(again.join("dump.log")).unwrap_or_default()
-        )
-    });
+    criu.dump(copies[1].0.root.pid, &again, false)
+        .unwrap_or_else(|e| {
+            panic!(
+                "{e:?}: {}",
+                fs::read_to_string(again.join("dump.log")).unwrap_or_default()
+            )
+        });
 
     poke(copies[0].0.root.pid, address, 7, "first");
     assert_eq!(copies[0].0.wait().expect("waited"), 7);
@@ -183,6 +185,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
         log: own.clone(),
         old_log: Some(copies[1].1.clone()),
         lazy: true,
+        connected: true,
         replaced: Vec::new(),
         exit_file: dir.join("exit-3"),
     };
@@ -206,6 +209,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             log: own,
             old_log: Some(copies[1].1.clone()),
             lazy: false,
+            connected: true,
             replaced: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
         };
@@ -238,6 +242,7 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
         log: dir.path().join("log"),
         old_log: None,
         lazy: false,
+        connected: true,
         replaced: Vec::new(),
         exit_file: dir.path().join("exit"),
     };

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::command::{self, Finished};
 use fermata_e2e::fermata::COMMAND_LIMIT;
-use fermata_e2e::scene::{SHORT, Scene, wait_until};
+use fermata_e2e::scene::{SHORT, Scene, Which, wait_until};
 
 /// Runs `fermata run --device soft -- words` to its end.
 fn run(scene: &Scene, words: &[&str]) -> Result<Finished> {
@@ -168,6 +168,32 @@ fn a_port_that_is_in_use_is_named_and_leaves_the_image_whole() -> Result<()> {
         .try_restore("image", "second")?
         .success("fermata restore")?;
     fermata.kill("second")?;
+    scene.close()
+}
+
+#[test]
+fn a_stopped_program_is_refused_at_once() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.start_held("heat")?;
+    let process = scene.process("heat", Which::Program)?;
+    let pid = rustix::process::Pid::from_raw(process.pid).context("a number")?;
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
+    wait_until("a program is stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid))?;
+        Ok(stat.contains(") T "))
+    })?;
+    let words = ["stopped by a signal", "hint:", "kill -CONT"];
+    let done = scene.fermata().call(&["checkpoint", "heat"])?;
+    expect(&done, 14, &words)?;
+    let doctor = scene.fermata().call(&["doctor", "heat"])?;
+    ensure!(
+        doctor.status == 14 && doctor.stdout.contains("kill -CONT"),
+        "{}",
+        doctor.stdout
+    );
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT)?;
+    scene.fermata().checkpoint("heat", "image", Mode::Stop)?;
+    scene.let_go()?;
     scene.close()
 }
 

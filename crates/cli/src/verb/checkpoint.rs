@@ -86,6 +86,10 @@ pub struct Args {
     /// What finds writes that nobody has foreseen, while the program is copied behind its back.
     #[arg(long, value_enum, default_value_t)]
     validate: Validate,
+    /// Leave TCP connections out whose other end is outside the session, instead of refusing the program. It keeps them;
+    /// in a restored one they are closed, and it must connect again. Those within the session come back whole.
+    #[arg(long)]
+    tcp_close: bool,
     /// Say what the time went into.
     #[arg(long)]
     times: bool,
@@ -116,6 +120,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Validate::Both => user::Validate::Both,
             Validate::Off => user::Validate::Off,
         },
+        tcp_close: args.tcp_close,
     });
     let done = match daemon.ask(verb, &Progress::new(printer))? {
         FromDaemon::Checkpointed(done) => done,

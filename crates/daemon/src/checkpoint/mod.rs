@@ -39,6 +39,8 @@ use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::record::{self, AgentRecord, Record};
 use crate::session::Session;
+use crate::tcp::dumped::{self, Unusable};
+use crate::tcp::live;
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 
 /// Receives phase, bytes done and bytes in all.
@@ -132,6 +134,8 @@ struct Taking<'a> {
     criu: Criu,
     draft: Draft,
     root: ProcessId,
+    /// TCP connections to elsewhere are closed in the image.
+    tcp_close: bool,
     phases: Phases,
 }
 
@@ -154,7 +158,8 @@ impl<'a> Taking<'a> {
                     format!("session `{}` has ended", session.name),
                 )
             })?;
-        preflight::check_tree(root.pid)?;
+        let (_, agent) = session.processes();
+        preflight::check_tree(root.pid, agent, request.tcp_close)?;
         let (folder, name) = target(daemon, session, request.output.as_ref())?;
         // What a killed checkpoint has left takes space, too: opening the store and this remove it.
         let store = daemon.store()?;
@@ -169,6 +174,7 @@ impl<'a> Taking<'a> {
             criu,
             draft,
             root,
+            tcp_close: request.tcp_close,
             phases: Phases::start(),
         })
     }
@@ -184,7 +190,9 @@ impl<'a> Taking<'a> {
         };
         let Some(worker) = attached else {
             let mut record = self.record(None);
-            record.log_length = self.phases.time("host", || self.host(&record))?;
+            self.phases
+                .time("host", || self.host(&record))?
+                .note(&mut record);
             let parts = Parts {
                 record,
                 device: Totals::default(),
@@ -279,8 +287,8 @@ impl<'a> Taking<'a> {
             .inspect(|()| moments::pass("detached"))
             .and_then(|()| self.both(&record, worker, report, device));
         match taken {
-            Ok((taken, log_length)) => {
-                record.log_length = log_length;
+            Ok((taken, dumped)) => {
+                dumped.note(&mut record);
                 let stop = Stop {
                     record,
                     detached,
@@ -301,7 +309,7 @@ impl<'a> Taking<'a> {
         worker: &Worker,
         report: &mut Report<'_>,
         device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
-    ) -> Result<(T, u64)> {
+    ) -> Result<(T, Dumped)> {
         match self.phases.time("release", || {
             worker.request(&ToWorker::Detach, &[], STEP_TIME, &mut |_, _| {})
         })? {
@@ -324,8 +332,8 @@ impl<'a> Taking<'a> {
             };
             (device, host)
         });
-        let log_length = host?;
-        Ok((device?, log_length))
+        let dumped = host?;
+        Ok((device?, dumped))
     }
 
     fn device(&self, worker: &Worker, report: &Mutex<&mut Report<'_>>) -> Result<Totals> {
@@ -345,13 +353,18 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// Has CRIU dump the program; the answer is how long its log was then. Processes of it that do not use CUDA run
-    /// until CRIU stops them, so that the log may have grown since the record was made.
-    fn host(&self, record: &Record) -> Result<u64> {
-        if let Err(failure) = self.criu.dump(self.root.pid, &self.draft.host()) {
+    /// Has CRIU dump the program. Processes of it that do not use CUDA run until CRIU stops them, so that there may be
+    /// more than when the record was made.
+    fn host(&self, record: &Record) -> Result<Dumped> {
+        let host = self.draft.host();
+        if let Err(failure) = self.criu.dump(self.root.pid, &host, self.tcp_close) {
             self.keep_log();
             return Err(keep_hint(failure, &self.session.dir.join(DUMP_LOG)));
         }
+        let tree = proc::tree(self.root.pid);
+        let elsewhere = |ends| live::is_held_elsewhere(ends, &tree);
+        let connections =
+            dumped::settle(&host, self.tcp_close, elsewhere).map_err(|e| no_connection(&e))?;
         clear_registrations(&self.draft.host()).or_fail(FailureKind::Internal, || {
             format!("cannot change `{}`", self.draft.host().display())
         })?;
@@ -366,11 +379,14 @@ impl<'a> Taking<'a> {
         let dumped = dumped.or_fail(FailureKind::Internal, || {
             format!("cannot read `{}`", self.draft.host().display())
         })?;
-        let length = dumped.unwrap_or(record.log_length);
+        let log_length = dumped.unwrap_or(record.log_length);
         let copy = self.draft.path().join(record::LOG);
-        copy_prefix(&self.session.log(), &copy, length)
+        copy_prefix(&self.session.log(), &copy, log_length)
             .or_fail(FailureKind::User, || "cannot copy the session's log".into())?;
-        Ok(length)
+        Ok(Dumped {
+            log_length,
+            connections,
+        })
     }
 
     /// The draft disappears after a failure, and CRIU's log with it.
@@ -390,6 +406,7 @@ impl<'a> Taking<'a> {
             mut draft,
             root,
             phases,
+            ..
         } = self;
         let resume = |parts: &Parts| match &parts.worker {
             Some((worker, detached)) if !parts.resumed => phases.time("reattach", || {
@@ -482,10 +499,37 @@ impl<'a> Taking<'a> {
             log_length: log.metadata().map_or(0, |m| m.len()),
             log,
             agent,
+            connections: None,
             soft: worker.as_ref().map(|w| w.driver.soft),
             kernels_first: worker.is_some_and(|w| w.kernels_first),
             variables: self.session.variables.iter().filter_map(text).collect(),
         }
+    }
+}
+
+/// What only the dump tells.
+struct Dumped {
+    /// Bytes of the log.
+    log_length: u64,
+    /// Ends of TCP connections that are whole.
+    connections: u32,
+}
+
+impl Dumped {
+    fn note(&self, record: &mut Record) {
+        record.log_length = self.log_length;
+        record.connections = Some(self.connections);
+    }
+}
+
+/// Why connections keep the dump from being an image.
+fn no_connection(why: &Unusable) -> Failure {
+    let message = format!("the program cannot be checkpointed: {why}");
+    let failure = fail(FailureKind::NotCheckpointable, message);
+    match why {
+        Unusable::Outside(_) => failure.hint(live::CLOSE_HINT),
+        Unusable::Moving(_) => failure.hint("try again"),
+        Unusable::Files(_) => failure,
     }
 }
 

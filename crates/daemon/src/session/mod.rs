@@ -180,6 +180,13 @@ impl Session {
         self.inner.lock()
     }
 
+    /// The program, and the number of its process that uses CUDA, if one does.
+    pub fn processes(&self) -> (Option<ProcessId>, Option<u32>) {
+        let inner = self.lock();
+        let agent = inner.agent.as_ref().map(|it| it.process.pid);
+        (inner.root, agent)
+    }
+
     /// Path of what the program prints.
     pub fn log(&self) -> PathBuf {
         self.dir.join(LOG)

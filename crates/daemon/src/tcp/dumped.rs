@@ -1,0 +1,256 @@
+//! The TCP connections in a dump of CRIU: which are whole, and what a restore needs.
+//!
+//! | file | offset | bytes | field |
+//! | --- | --- | --- | --- |
+//! | `files.img` | 8 | 4 + n | see `criu_files`; a socket is field 4 of a record, as in CRIU's `sk-inet.proto` |
+//! | `tcp-stream-INODE.img` | 0 | 8 | two magic numbers |
+//! | | 8 | 4 + n | length and record, as in `tcp-stream.proto`, then unread and unacknowledged bytes |
+//!
+//! CRIU dumps one end after the other. Both stand still, but the kernel may send what was kept back in the meantime:
+//! numbers that do not fit together fail the dump.
+//!
+//! A restore makes one end after the other, too. CRIU would send what an end had not sent yet at once, and the kernel would
+//! answer for the end that is not there yet with a reset. Here it is recorded as sent and not acknowledged, so that the
+//! kernel sends it again when both ends are there.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use prost::Message as _;
+
+use super::{Ends, state};
+use crate::criu_files::{self, Records};
+
+const IPPROTO_TCP: u32 = 6;
+const AF_INET: u32 = 2;
+/// `SK_SHUTDOWN__BOTH`: it reads as ended and cannot be written.
+const SHUT_BOTH: u32 = 3;
+/// Where the record of a connection begins.
+const RECORD: usize = 12;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Entry {
+    #[prost(message, optional, tag = "4")]
+    socket: Option<InetSocket>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct InetSocket {
+    #[prost(uint32, optional, tag = "2")]
+    inode: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    family: Option<u32>,
+    #[prost(uint32, optional, tag = "5")]
+    protocol: Option<u32>,
+    #[prost(uint32, optional, tag = "6")]
+    state: Option<u32>,
+    #[prost(uint32, optional, tag = "7")]
+    own_port: Option<u32>,
+    #[prost(uint32, optional, tag = "8")]
+    other_port: Option<u32>,
+    #[prost(uint32, repeated, packed = "false", tag = "11")]
+    own: Vec<u32>,
+    #[prost(uint32, repeated, packed = "false", tag = "12")]
+    other: Vec<u32>,
+}
+
+/// The changes that close a socket; of a field that comes twice the last one counts.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Closed {
+    #[prost(uint32, optional, tag = "6")]
+    state: Option<u32>,
+    #[prost(uint32, optional, tag = "7")]
+    own_port: Option<u32>,
+    #[prost(uint32, optional, tag = "8")]
+    other_port: Option<u32>,
+    #[prost(uint32, optional, tag = "19")]
+    shutdown: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Stream {
+    #[prost(uint32, optional, tag = "2")]
+    received: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    unacknowledged: Option<u32>,
+    #[prost(uint32, optional, tag = "4")]
+    written: Option<u32>,
+}
+
+/// The change to a connection that has everything sent.
+#[derive(Clone, PartialEq, prost::Message)]
+struct AllSent {
+    #[prost(uint32, optional, tag = "12")]
+    unsent: Option<u32>,
+}
+
+/// Why a dump cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// A connection has its other end elsewhere.
+    #[error(
+        "a TCP connection {0} was made while the checkpoint began, and its other end is outside the session"
+    )]
+    Outside(Ends),
+    /// Bytes have come between the dumps of both ends.
+    #[error("bytes of the TCP connection {0} were on their way")]
+    Moving(Ends),
+    /// The dump cannot be read or changed.
+    #[error(transparent)]
+    Files(#[from] io::Error),
+}
+
+/// A connection in a dump.
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    ends: Ends,
+    state: u32,
+    inode: u32,
+    /// Its record in `files.img`.
+    record: usize,
+}
+
+/// Makes the connections of the dump in `host` fit for a restore; the answer is how many ends are whole. Those whose
+/// other end is elsewhere are closed in the image, if `close`. `is_elsewhere` says whether a process outside holds the
+/// other end of one.
+///
+/// # Errors
+/// There are such, and they are not to be closed; or the dump is of no use.
+pub fn settle(
+    host: &Path,
+    close: bool,
+    is_elsewhere: impl Fn(Ends) -> bool,
+) -> Result<u32, Unusable> {
+    let mut records = criu_files::read(host)?;
+    let all = connections(&records)?;
+    if all.is_empty() {
+        return Ok(0);
+    }
+    let by_ends: HashMap<Ends, &Connection> = all.iter().map(|it| (it.ends, it)).collect();
+    let (mut whole, mut closed) = (0, false);
+    for it in &all {
+        let other = by_ends.get(&it.ends.reversed()).copied();
+        let alone = || {
+            let over = it.ends.is_local() && state::has_heard_all(it.state);
+            over && !is_elsewhere(it.ends)
+        };
+        match other {
+            Some(other) => check_numbers(host, it, other)?,
+            None if alone() => {}
+            None if close => {
+                records.list[it.record] = shut(&records.list[it.record])?;
+                fs::remove_file(stream_of(host, it.inode))?;
+                closed = true;
+                continue;
+            }
+            None => return Err(Unusable::Outside(it.ends)),
+        }
+        mark_sent(&stream_of(host, it.inode))?;
+        whole += 1;
+    }
+    if closed {
+        records.write(host)?;
+    }
+    Ok(whole)
+}
+
+fn connections(records: &Records) -> io::Result<Vec<Connection>> {
+    let mut found = Vec::new();
+    for (record, bytes) in records.list.iter().enumerate() {
+        let entry = Entry::decode(&bytes[..]).map_err(|_| bad())?;
+        let Some(socket) = entry.socket else { continue };
+        let other_port = socket.other_port.unwrap_or(0);
+        if socket.protocol != Some(IPPROTO_TCP) || other_port == 0 {
+            continue;
+        }
+        let address = |words: &[u32], port: u32| -> Option<SocketAddr> {
+            let ip = match socket.family? {
+                AF_INET => IpAddr::from(words.first()?.to_ne_bytes()),
+                _ => {
+                    let bytes: Vec<u8> = words.iter().flat_map(|it| it.to_ne_bytes()).collect();
+                    let bytes: [u8; 16] = bytes.try_into().ok()?;
+                    IpAddr::from(Ipv6Addr::from(bytes)).to_canonical()
+                }
+            };
+            Some(SocketAddr::new(ip, u16::try_from(port).ok()?))
+        };
+        let ends = address(&socket.own, socket.own_port.unwrap_or(0))
+            .zip(address(&socket.other, other_port))
+            .map(|(own, other)| Ends { own, other })
+            .ok_or_else(bad)?;
+        found.push(Connection {
+            ends,
+            state: socket.state.unwrap_or(0),
+            inode: socket.inode.unwrap_or(0),
+            record,
+        });
+    }
+    Ok(found)
+}
+
+/// What `one` has got must be what `other` has sent: nothing that is acknowledged may be in neither record.
+fn check_numbers(host: &Path, one: &Connection, other: &Connection) -> Result<(), Unusable> {
+    let got = read_stream(&stream_of(host, one.inode))?.received;
+    let sent = read_stream(&stream_of(host, other.inode))?;
+    let (Some(got), Some(written), Some(unacknowledged)) = (got, sent.written, sent.unacknowledged)
+    else {
+        return Err(bad().into());
+    };
+    // The mark of the end has a number, and is not among the bytes.
+    let mark = state::ends_unheard(other.state).into();
+    let acknowledged = written.wrapping_sub(unacknowledged).wrapping_sub(mark);
+    let distance = |from: u32, to: u32| to.wrapping_sub(from).cast_signed();
+    if distance(acknowledged, got) < 0 || distance(got, written) < 0 {
+        return Err(Unusable::Moving(one.ends));
+    }
+    Ok(())
+}
+
+/// The record of a socket, closed.
+fn shut(record: &[u8]) -> io::Result<Vec<u8>> {
+    let closed = Closed {
+        state: Some(state::CLOSED),
+        own_port: Some(0),
+        other_port: Some(0),
+        shutdown: Some(SHUT_BOTH),
+    };
+    criu_files::append_to_field(record, 4, &closed.encode_to_vec()).ok_or_else(bad)
+}
+
+fn stream_of(host: &Path, inode: u32) -> PathBuf {
+    host.join(format!("tcp-stream-{inode:x}.img"))
+}
+
+/// The record of a connection, and where it ends.
+fn record_of(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let length = u32::from_le_bytes(bytes.get(8..RECORD)?.try_into().ok()?);
+    let end = RECORD.checked_add(usize::try_from(length).ok()?)?;
+    Some((bytes.get(RECORD..end)?, end))
+}
+
+fn read_stream(path: &Path) -> io::Result<Stream> {
+    let bytes = fs::read(path)?;
+    let (record, _) = record_of(&bytes).ok_or_else(bad)?;
+    Stream::decode(record).map_err(|_| bad())
+}
+
+/// Lets a restore take everything for sent.
+fn mark_sent(path: &Path) -> io::Result<()> {
+    let mut bytes = fs::read(path)?;
+    let (record, end) = record_of(&bytes).ok_or_else(bad)?;
+    let change = AllSent { unsent: Some(0) }.encode_to_vec();
+    let length = u32::try_from(record.len() + change.len()).map_err(|_| bad())?;
+    bytes.splice(end..end, change);
+    bytes[8..RECORD].copy_from_slice(&length.to_le_bytes());
+    fs::write(path, bytes)
+}
+
+fn bad() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "not CRIU's record of a connection",
+    )
+}

@@ -1,0 +1,226 @@
+//! TCP connections of a program at a checkpoint: those within the session come back whole, those to elsewhere are refused
+//! beforehand, or closed on request.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::scene::{Scene, wait_until};
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// What both programs begin with: connections of a program with itself, and the wait for a file.
+const COMMON: &str = "
+import os, socket, sys, time
+
+def wait():
+    end = time.time() + 600
+    while not os.path.exists(sys.argv[1]):
+        assert time.time() < end
+        time.sleep(0.01)
+
+listener = socket.create_server(('127.0.0.1', 0))
+port = listener.getsockname()[1]
+
+def pair():
+    client = socket.create_connection(('127.0.0.1', port))
+    return client, listener.accept()[0]
+
+def whole(end):
+    pieces = []
+    while piece := end.recv(1 << 20):
+        pieces.append(piece)
+    return b''.join(pieces)
+";
+
+/// Connections in all states that both ends can be in: unread bytes, more of them than the other end has room for, one
+/// direction closed, one end gone.
+const WITHIN: &str = "
+a, b = pair()
+a.sendall(b'unread')
+half, rest = pair()
+half.sendall(b'request')
+half.shutdown(socket.SHUT_WR)
+gone, left = pair()
+gone.sendall(b'last words')
+gone.close()
+full, slow = pair()
+full.setblocking(False)
+sent = 0
+try:
+    while True:
+        sent += full.send(bytes([sent % 251]) * 10007)
+except BlockingIOError:
+    pass
+full.setblocking(True)
+print('ready', flush=True)
+wait()
+print(b.recv(100))
+b.sendall(b'answer')
+print(a.recv(100))
+print(whole(rest))
+rest.sendall(b'response')
+print(half.recv(100))
+print(whole(left))
+full.shutdown(socket.SHUT_WR)
+got = whole(slow)
+print(len(got) == sent)
+print(pair()[0].getpeername()[1] == port, flush=True)
+";
+
+const EXPECTED: &str = "ready
+b'unread'
+b'answer'
+b'request'
+b'response'
+b'last words'
+True
+True
+";
+
+fn run(scene: &Scene, name: &str, program: &str, arguments: &[&str]) -> Result<()> {
+    let program = format!("{COMMON}{program}");
+    let go = go(scene)?;
+    let words = [&["-c", &program, &go][..], arguments].concat();
+    let fermata = scene.fermata();
+    fermata.run(name, Device::Soft, Path::new(PYTHON), &words)?;
+    wait_until("a program is ready", || {
+        Ok(fermata.log(name)?.contains("ready"))
+    })
+}
+
+fn go(scene: &Scene) -> Result<String> {
+    let path = scene.sandbox().work().join("go");
+    Ok(path.to_str().context("path")?.to_owned())
+}
+
+#[test]
+fn connections_within_a_session_come_back_whole() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    run(&scene, "first", WITHIN, &[])?;
+    fermata.checkpoint("first", "image", Mode::Stop)?;
+    // Their addresses belong to the first as long as it runs.
+    let refused = scene.try_restore("image", "second")?;
+    ensure!(
+        refused.status == 1,
+        "{}: {}",
+        refused.status,
+        refused.stderr
+    );
+    ensure!(refused.stderr.contains("in use"), "{}", refused.stderr);
+    fermata.kill("first")?;
+    let path = fermata.image("image");
+    let path = path.to_str().context("path")?;
+    let copies = fermata.call(&["restore", path, "--copies", "2"])?;
+    ensure!(copies.status == 1, "{}: {}", copies.status, copies.stderr);
+    ensure!(
+        copies.stderr.contains("one of its copies"),
+        "{}",
+        copies.stderr
+    );
+    scene
+        .try_restore("image", "second")?
+        .success("fermata restore")?;
+    std::fs::write(go(&scene)?, "")?;
+    fermata.wait_exit("second", PROGRAM_LIMIT)?;
+    let log = fermata.log("second")?;
+    ensure!(log == EXPECTED, "{log}");
+    scene.close()
+}
+
+#[test]
+fn connections_are_as_before_in_a_program_that_goes_on() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    run(&scene, "first", WITHIN, &[])?;
+    fermata.checkpoint("first", "image", Mode::Stop)?;
+    std::fs::write(go(&scene)?, "")?;
+    fermata.wait_exit("first", PROGRAM_LIMIT)?;
+    let log = fermata.log("first")?;
+    ensure!(log == EXPECTED, "{log}");
+    scene.close()
+}
+
+/// One connection within the session, and one to where the second argument says.
+const ELSEWHERE: &str = "
+there = ('127.0.0.1', int(sys.argv[2]))
+a, b = pair()
+a.sendall(b'within')
+outside = socket.create_connection(there)
+print('ready', outside.fileno(), flush=True)
+wait()
+print(b.recv(100))
+try:
+    print(outside.recv(100))
+    outside.sendall(b'first')
+except OSError as error:
+    print(type(error).__name__)
+again = socket.create_connection(there)
+print(again.recv(100), flush=True)
+";
+
+/// The next connection, greeted.
+fn accept(listener: &TcpListener) -> Result<TcpStream> {
+    let (mut stream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(PROGRAM_LIMIT))?;
+    stream.write_all(b"hello")?;
+    Ok(stream)
+}
+
+#[test]
+fn a_connection_to_elsewhere_is_refused_before_the_stop_or_closed_on_request() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port().to_string();
+    let path = fermata.image("image");
+    let path = path.to_str().context("path")?;
+    run(&scene, "first", ELSEWHERE, &[&port])?;
+    let mut outside = accept(&listener)?;
+
+    let refused = fermata.call(&["checkpoint", "first", "-o", path])?;
+    ensure!(
+        refused.status == 14,
+        "{}: {}",
+        refused.status,
+        refused.stderr
+    );
+    let doctor = fermata.call(&["doctor", "first"])?;
+    ensure!(doctor.status == 14, "{}: {}", doctor.status, doctor.stdout);
+    for word in [
+        format!("127.0.0.1:{port}").as_str(),
+        "descriptor 6",
+        "python3",
+        "--tcp-close",
+    ] {
+        ensure!(refused.stderr.contains(word), "{word}: {}", refused.stderr);
+        ensure!(doctor.stdout.contains(word), "{word}: {}", doctor.stdout);
+    }
+    ensure!(!Path::new(path).exists(), "there is an image");
+
+    fermata.checkpoint_with("first", "image", Mode::Stop, &["--tcp-close"])?;
+    std::fs::write(go(&scene)?, "")?;
+    // The program that goes on has kept it.
+    accept(&listener)?;
+    let mut text = String::new();
+    outside.read_to_string(&mut text)?;
+    ensure!(text == "first", "{text}");
+    fermata.wait_exit("first", PROGRAM_LIMIT)?;
+    let log = fermata.log("first")?;
+    ensure!(log.ends_with("b'within'\nb'hello'\nb'hello'\n"), "{log}");
+
+    scene
+        .try_restore("image", "second")?
+        .success("fermata restore")?;
+    accept(&listener)?;
+    fermata.wait_exit("second", PROGRAM_LIMIT)?;
+    let log = fermata.log("second")?;
+    ensure!(
+        log.ends_with("b'within'\nb''\nBrokenPipeError\nb'hello'\n"),
+        "{log}"
+    );
+    scene.close()
+}

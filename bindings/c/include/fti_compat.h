@@ -1,18 +1,19 @@
 /* FTI's common calls over libfermata: a program written for FTI's C API includes
  * this header instead of fti.h and is linked with -lfermata.
  *
- * There are: FTI_Init, FTI_Status, FTI_InitType, FTI_Protect, FTI_Checkpoint,
- * FTI_Snapshot, FTI_Recover, FTI_RecoverVarInit, FTI_RecoverVar,
- * FTI_RecoverVarFinalize, FTI_GetStoredSize, FTI_Finalize, the types FTI_CHAR to
- * FTI_LDBE, the levels FTI_L1 to FTI_L4 and FTI_L1_DCP to FTI_L4_DCP, and
- * FTI_COMM_WORLD.
+ * There are: FTI_Init, FTI_Status, FTI_InitType, FTI_InitCompositeType,
+ * FTI_AddScalarField, FTI_AddVectorField, FTI_InitGroup, FTI_RenameGroup,
+ * FTI_Protect, FTI_Checkpoint, FTI_Snapshot, FTI_Recover, FTI_RecoverVarInit,
+ * FTI_RecoverVar, FTI_RecoverVarFinalize, FTI_GetStoredSize, FTI_Finalize, the types
+ * fti_id_t, FTIT_type and FTIT_H5Group, the element types FTI_CHAR to FTI_LDBE, the
+ * levels FTI_L1 to FTI_L4 and FTI_L1_DCP to FTI_L4_DCP, and FTI_COMM_WORLD.
  *
  * There are not:
  *   - dedicated FTI processes (head = 1; FTI_COMM_WORLD is always the communicator
  *     given to FTI_Init);
- *   - composite types and HDF5: FTI_InitCompositeType (FTI_InitComplexType),
- *     FTI_AddScalarField, FTI_AddVectorField, FTI_InitGroup, FTI_RenameGroup,
- *     FTI_DefineDataset, FTI_DefineGlobalDataset, FTI_AddSubset,
+ *   - composite types as FTI had them before 1.5: FTI_InitComplexType,
+ *     FTI_AddSimpleField, FTI_AddComplexField;
+ *   - HDF5: FTI_DefineDataset, FTI_DefineGlobalDataset, FTI_AddSubset,
  *     FTI_UpdateGlobalDataset, FTI_UpdateSubset, FTI_RecoverDatasetDimension,
  *     FTI_GetDatasetSpan, FTI_GetDatasetRank, FTI_L4_H5_SINGLE;
  *   - incremental checkpoints: FTI_InitICP, FTI_AddVarICP, FTI_FinalizeICP;
@@ -21,9 +22,11 @@
  *     FTI_GetConfig, FTI_Print, the calls for Fortran, and reading of files that FTI
  *     has written.
  *
- * Differences: all checkpoints are differential, so FTI_L4_DCP is FTI_L4; a protected host pointer must be valid when it is protected, and
- * recovery refuses variables of another type or size. A message goes to stderr when
- * a call fails, as FTI does.
+ * Differences: all checkpoints are differential, so FTI_L4_DCP is FTI_L4; a protected
+ * host pointer must be valid when it is protected, and recovery refuses variables of
+ * another type or size. A composite type is stored as the bytes that it has; its
+ * fields are checked when they are added, and groups have no effect. A type has at
+ * most 16 MiB. A message goes to stderr when a call fails, as FTI does.
  *
  * Without MPI define FERMATA_NO_MPI; the second argument of FTI_Init is ignored then.
  */
@@ -60,11 +63,14 @@ enum {
     FTI_L4_DCP
 };
 
-/* An element type: what it is for the library, and its bytes. */
-typedef struct FTIT_type {
+/* An element type: a fermata_type. FTI before 1.5 has the other name for it. */
+typedef int fti_id_t;
+typedef fti_id_t FTIT_type;
+
+/* A group of FTI's HDF5 files, which are not written. */
+typedef struct FTIT_H5Group {
     int id;
-    int size;
-} FTIT_type;
+} FTIT_H5Group;
 
 /* The one session of an FTI program, shared by all its source files. */
 typedef struct fermata_fti {
@@ -76,14 +82,7 @@ typedef struct fermata_fti {
 __attribute__((weak)) fermata_fti fermata_fti_state;
 #define FTI_COMM_WORLD (fermata_fti_state.world)
 
-static inline FTIT_type fermata_fti_type(fermata_type type, size_t bytes) {
-    FTIT_type made;
-    made.id = (int)type;
-    made.size = (int)bytes;
-    return made;
-}
-#define FERMATA_FTI_TYPE(class_of, type) \
-    fermata_fti_type(class_of(sizeof(type)), sizeof(type))
+#define FERMATA_FTI_TYPE(class_of, type) ((fti_id_t)class_of(sizeof(type)))
 #define FTI_CHAR FERMATA_FTI_TYPE(FERMATA_INT, char)
 #define FTI_SHRT FERMATA_FTI_TYPE(FERMATA_INT, short)
 #define FTI_INTG FERMATA_FTI_TYPE(FERMATA_INT, int)
@@ -137,15 +136,80 @@ static inline int FTI_Status(void) {
     return info.recoverable && !info.recovery_level && !info.checkpoints;
 }
 
-static inline int FTI_InitType(FTIT_type *type, int bytes) {
-    *type = fermata_fti_type(FERMATA_BYTES(bytes), (size_t)bytes);
+/* The largest size of a type, and what of a type is its size. */
+#define FERMATA_FTI_SIZE 0xffffffu
+
+/* FTI_NSCS with a message. */
+static inline int fermata_fti_wrong(const char *call, const char *what) {
+    fprintf(stderr, "fermata: %s: %s\n", call, what);
+    return FTI_NSCS;
+}
+
+static inline int FTI_InitType(fti_id_t *type, int bytes) {
+    if (!type || bytes <= 0 || (unsigned)bytes > FERMATA_FTI_SIZE) {
+        return fermata_fti_wrong("FTI_InitType", "a type has 1 byte to 16 MiB");
+    }
+    *type = (fti_id_t)FERMATA_BYTES(bytes);
     return FTI_SCES;
 }
 
-static inline int FTI_Protect(int id, void *data, int64_t count, FTIT_type type) {
+/* The new type, or FTI_NSCS. */
+static inline fti_id_t FTI_InitCompositeType(const char *name, size_t size,
+                                             FTIT_H5Group *group) {
+    (void)name;
+    (void)group;
+    if (size == 0 || size > FERMATA_FTI_SIZE) {
+        return fermata_fti_wrong("FTI_InitCompositeType", "a type has 1 byte to 16 MiB");
+    }
+    return (fti_id_t)FERMATA_BYTES(size);
+}
+
+static inline int FTI_AddVectorField(fti_id_t id, const char *name, fti_id_t field,
+                                     size_t offset, int dimensions, int *lengths) {
+    size_t room = (size_t)id & FERMATA_FTI_SIZE;
+    size_t bytes = (size_t)field & FERMATA_FTI_SIZE;
+    int i;
+    (void)name;
+    if (id <= 0 || field <= 0 || dimensions < 0 || (dimensions > 0 && !lengths)) {
+        return fermata_fti_wrong("FTI_AddVectorField", "there is no such type or dimension");
+    }
+    for (i = 0; i < dimensions; i++) {
+        if (lengths[i] <= 0 || bytes > room / (size_t)lengths[i]) {
+            return fermata_fti_wrong("FTI_AddVectorField", "the field exceeds the type");
+        }
+        bytes *= (size_t)lengths[i];
+    }
+    if (bytes > room || offset > room - bytes) {
+        return fermata_fti_wrong("FTI_AddVectorField", "the field exceeds the type");
+    }
+    return FTI_SCES;
+}
+
+static inline int FTI_AddScalarField(fti_id_t id, const char *name, fti_id_t field,
+                                     size_t offset) {
+    return FTI_AddVectorField(id, name, field, offset, 0, NULL);
+}
+
+static inline int FTI_InitGroup(FTIT_H5Group *group, const char *name,
+                                FTIT_H5Group *parent) {
+    (void)name;
+    (void)parent;
+    if (group) {
+        group->id = 0;
+    }
+    return FTI_SCES;
+}
+
+static inline int FTI_RenameGroup(FTIT_H5Group *group, const char *name) {
+    (void)group;
+    (void)name;
+    return FTI_SCES;
+}
+
+static inline int FTI_Protect(int id, void *data, int64_t count, fti_id_t type) {
     fermata_error *error = NULL;
     fermata_status status = fermata_protect(fermata_fti_state.session, (uint32_t)id, data,
-                                            (size_t)count, (fermata_type)type.id, &error);
+                                            (size_t)count, (fermata_type)type, &error);
     return fermata_fti_done(status, error, FTI_SCES);
 }
 

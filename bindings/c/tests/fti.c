@@ -4,6 +4,7 @@
 #define FERMATA_NO_MPI
 #include "fti_compat.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -16,7 +17,10 @@ int main(int argc, char **argv) {
     progress p = {0, 0.0};
     double *values = (double *)malloc(10000 * sizeof(double));
     int i, stop, good = 1;
-    FTIT_type progress_type;
+    fti_id_t progress_type, bytes_type;
+    FTIT_type old_name;
+    FTIT_H5Group group;
+    int lengths[2] = {2, 4};
     if (argc != 3 || !values) {
         return 2;
     }
@@ -24,7 +28,25 @@ int main(int argc, char **argv) {
     if (FTI_Init(argv[1], 0) != FTI_SCES) {
         return 3;
     }
-    FTI_InitType(&progress_type, sizeof(progress));
+    /* A type by its size, one by its fields, and by the name that the type had. */
+    FTI_InitType(&bytes_type, sizeof(progress));
+    FTI_InitGroup(&group, "group", NULL);
+    progress_type = FTI_InitCompositeType("progress", sizeof(progress), &group);
+    old_name = progress_type;
+    if (progress_type < 0 || bytes_type != old_name ||
+        FTI_AddScalarField(progress_type, "step", FTI_INTG, offsetof(progress, step)) ||
+        FTI_AddScalarField(progress_type, "sum", FTI_DBLE, offsetof(progress, sum)) ||
+        FTI_AddVectorField(progress_type, "bytes", FTI_CHAR, 8, 2, lengths)) {
+        return 7;
+    }
+    /* Fields that the type has no place for, and types that there are not. */
+    if (FTI_AddVectorField(progress_type, "bytes", FTI_CHAR, 9, 2, lengths) == FTI_SCES ||
+        FTI_AddScalarField(progress_type, "sum", FTI_DBLE, sizeof(progress)) == FTI_SCES ||
+        FTI_AddScalarField(FTI_NSCS, "sum", FTI_DBLE, 0) == FTI_SCES ||
+        FTI_InitCompositeType("large", (size_t)1 << 24, NULL) != FTI_NSCS ||
+        FTI_InitType(&bytes_type, 0) != FTI_NSCS) {
+        return 8;
+    }
     for (i = 0; i < 10000; i++) {
         values[i] = i;
     }

@@ -93,6 +93,7 @@ int main(int argc, char **argv) {
     /* What cannot be. */
     FAILS(fermata_init(NULL, NULL, &s, &error), FERMATA_MISUSE, "null");
     FAILS(fermata_init("/nowhere/at/all", NULL, &s, &error), FERMATA_STORAGE, "/nowhere");
+    FAILS(fermata_init("/dev/zero", NULL, &s, &error), FERMATA_STORAGE, "regular file");
     FAILS(fermata_init_text("", NULL, &s, &error), FERMATA_CONFIG, "local.folders");
     FAILS(fermata_init_text("nam = 1", NULL, &s, &error), FERMATA_CONFIG, "`name`");
     FAILS(fermata_init_text(config, NULL, NULL, &error), FERMATA_MISUSE, "nowhere");

@@ -259,3 +259,23 @@ fn intervals_follow_either_papers_equations() {
     ];
     assert_eq!(place.call(&wrong).status, 1);
 }
+
+#[test]
+fn files_that_never_end_are_refused() {
+    let place = Place::new();
+    for words in [
+        &["plan", "schedule", "--problem", "/dev/zero"][..],
+        &[
+            "plan",
+            "schedule",
+            "--sizes",
+            "1",
+            "--topology",
+            "/dev/zero",
+        ],
+    ] {
+        let done = place.call(words);
+        assert_eq!(done.status, 1, "{}", done.stderr);
+        assert!(done.stderr.contains("no regular file"), "{}", done.stderr);
+    }
+}

@@ -8,6 +8,7 @@ mod nearest;
 mod object;
 mod text;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub use object::{ObjectConfig, Secret};
@@ -19,6 +20,9 @@ pub const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 16 << 10..=4 << 20;
 
 /// Longest time that can be asked for, in seconds.
 const LONGEST: f64 = 1e9;
+
+/// The longest configuration, in bytes.
+const LARGEST: u64 = 1 << 20;
 
 /// Most ranks of a group of level 3.
 const LARGEST_GROUP: u32 = 64;
@@ -134,7 +138,11 @@ impl Config {
     /// # Errors
     /// `Io`, `Config` or `UnknownKey`.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|source| AppError::Io {
+        let read = || {
+            let bytes = fermata_store::read_named(path, LARGEST)?;
+            String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+        };
+        let text = read().map_err(|source| AppError::Io {
             op: "read the configuration",
             path: path.into(),
             source,
@@ -260,6 +268,20 @@ mod tests {
 
     fn parse(text: &str) -> Result<Config> {
         Config::parse(text, "test")
+    }
+
+    #[test]
+    fn a_configuration_that_never_ends_is_refused() {
+        let read = |path: &str| Config::read(Path::new(path)).expect_err("refused");
+        for path in ["/dev/zero", "/dev", "/dev/tty"] {
+            assert!(matches!(read(path), AppError::Io { .. }), "{path}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let long = dir.path().join("long.toml");
+        std::fs::write(&long, "#".repeat(1 + LARGEST as usize)).unwrap();
+        let error = Config::read(&long).expect_err("refused");
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        assert!(cause.unwrap().contains("longer than"), "{error:?}");
     }
 
     #[test]

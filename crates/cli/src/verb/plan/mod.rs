@@ -43,9 +43,13 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     }
 }
 
+/// The longest file of a machine or a problem, in bytes.
+const LARGEST: u64 = 16 << 20;
+
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, Failure> {
     let name = path.display();
-    let text = std::fs::read(path).map_err(|e| Failure::io(&format!("read `{name}`"), &e))?;
+    let text = fermata_store::read_named(path, LARGEST)
+        .map_err(|e| Failure::io(&format!("read `{name}`"), &e))?;
     serde_json::from_slice(&text)
         .map_err(|e| Failure::new(USER, format!("`{name}` is not what was expected: {e}")))
 }

@@ -4,19 +4,19 @@
 //! talked to any more, and the next one is started once it is gone. What only asks is asked again then; what does
 //! something is not, for it may have been done.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{FromDaemon, Request, STATUS_TAKEN, Session, Verb};
-use fermata_control::{Connection, ControlError, Paths};
+use fermata_control::{Connection, ControlError, Paths, private_folder};
+use rustix::fs::{Mode, OFlags};
 
-use crate::failure::{Failure, INTERNAL, USER};
+use crate::failure::{ANOTHER_FOLDER, Failure, INTERNAL, USER, sentence};
 use crate::printer::Printer;
 use crate::progress::Progress;
 
@@ -35,7 +35,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Connects if a daemon runs.
+    /// Connects if a daemon runs that is to be trusted.
     pub fn find() -> Option<Self> {
         connect(&Paths::find()).ok().flatten()
     }
@@ -230,8 +230,12 @@ pub fn executable(paths: &Paths) -> PathBuf {
 fn start(paths: &Paths, printer: &Printer) -> Result<Daemon, Failure> {
     let executable = executable(paths);
     let log = paths.runtime.join("fermatad.log");
+    private_folder(&paths.runtime).map_err(|e| {
+        let text = format!("cannot start the daemon: {}", sentence(&e));
+        Failure::new(USER, text).hint(ANOTHER_FOLDER)
+    })?;
     let spawn = || {
-        spawn(&executable, &paths.runtime, &log).map_err(|e| {
+        spawn(&executable, paths, &log).map_err(|e| {
             let text = format!("cannot start `{}`: {e}", executable.display());
             Failure::new(USER, text).hint("FERMATA_HOME names the folder of the installation")
         })
@@ -272,17 +276,12 @@ fn start(paths: &Paths, printer: &Printer) -> Result<Daemon, Failure> {
     }
 }
 
-fn spawn(executable: &Path, runtime: &Path, log: &Path) -> io::Result<Child> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(runtime)?;
-    let log: File = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(log)?;
+/// Starts the daemon with nothing of this command but the folders. It closes what descriptors it gets beyond these.
+fn spawn(executable: &Path, paths: &Paths, log: &Path) -> io::Result<Child> {
+    let flags = OFlags::CREATE | OFlags::APPEND | OFlags::WRONLY | OFlags::CLOEXEC;
+    let log = rustix::fs::open(log, flags | OFlags::NOFOLLOW, Mode::RUSR | Mode::WUSR)?;
     Command::new(executable)
+        .envs(paths.variables())
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

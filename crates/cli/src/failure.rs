@@ -30,6 +30,10 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// `run`: there is no such program.
 pub const NO_PROGRAM: u8 = 127;
 
+/// What to do about a runtime folder that cannot be used.
+pub const ANOTHER_FOLDER: &str = "set FERMATA_RUNTIME_DIR to a folder that only you can write to, or run the command \
+     as the user whose daemon this is";
+
 /// A verb's failure.
 #[derive(Debug)]
 pub struct Failure {
@@ -149,10 +153,13 @@ impl From<StoreError> for Failure {
 impl From<ControlError> for Failure {
     fn from(e: ControlError) -> Self {
         let status = match e {
-            ControlError::Connect { .. } => USER,
+            ControlError::Connect { .. } | ControlError::Untrusted { .. } => USER,
             _ => INTERNAL,
         };
         let failure = Self::new(status, sentence(&e));
+        if matches!(e, ControlError::Untrusted { .. }) {
+            return failure.hint(ANOTHER_FOLDER);
+        }
         if e.is_closed() {
             let failure = Self {
                 hung_up: true,

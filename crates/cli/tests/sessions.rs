@@ -5,7 +5,7 @@ mod support;
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -160,7 +160,7 @@ fn signals_go_out_by_number() {
 #[test]
 fn a_daemon_that_hangs_up_is_named() {
     let place = Place::new();
-    let listener = UnixListener::bind(place.path().join("run/fermatad.sock")).unwrap();
+    let listener = place.listen();
     std::thread::spawn(move || drop(listener.accept()));
     // It may have done it: that is not asked for twice.
     let done = place.call(&["checkpoint", "heat"]);
@@ -175,7 +175,7 @@ fn a_daemon_that_hangs_up_is_named() {
 #[test]
 fn a_question_is_asked_again_when_the_daemon_ends() {
     let place = Place::new();
-    let listener = UnixListener::bind(place.path().join("run/fermatad.sock")).unwrap();
+    let listener = place.listen();
     let ended = place.session("heat", Some(0));
     std::fs::write(&ended.log, "printed\n").unwrap();
     std::thread::spawn(move || {
@@ -223,7 +223,8 @@ fn a_daemon_that_somebody_else_has_just_started_is_waited_for() {
 }
 
 /// Listens, and then is as a process that was killed and has one thread left.
-const DYING: &str = "import ctypes, socket, sys, threading, time\n\
+const DYING: &str = "import ctypes, os, socket, sys, threading, time\n\
+    os.umask(0o077)\n\
     listener = socket.socket(socket.AF_UNIX)\n\
     listener.bind(sys.argv[1])\n\
     listener.listen()\n\
@@ -257,4 +258,72 @@ fn nothing_is_asked_of_a_daemon_that_is_about_to_be_gone() {
         place.call(&["checkpoint", "heat"])
     });
     assert_eq!(done.status, 10, "{}", done.stderr);
+}
+
+#[test]
+fn nothing_is_said_to_a_socket_where_others_may_put_theirs() {
+    let place = Place::new();
+    let listener = place.listen();
+    listener.set_nonblocking(true).unwrap();
+    let (run, socket) = (place.path().join("run"), "fermatad.sock");
+    for path in [run.clone(), run.join(socket)] {
+        let before = std::fs::metadata(&path).unwrap().permissions();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+        for (words, status) in [
+            (&["run", "--", "true"][..], 125),
+            (&["ps"], 1),
+            (&["checkpoint", "heat"], 1),
+        ] {
+            let done = place.call(words);
+            assert_eq!(done.status, status, "{words:?}: {}", done.stderr);
+            let named = format!("other users may write to `{}`", path.display());
+            assert!(
+                done.stderr.contains(&named) && done.stderr.contains("hint:"),
+                "{}",
+                done.stderr
+            );
+        }
+        assert!(listener.accept().is_err(), "it was called");
+        std::fs::set_permissions(&path, before).unwrap();
+    }
+}
+
+/// A daemon that writes down what it was started with, and ends.
+const TELLS: &str = "#!/bin/sh\npwd >&2\necho \"runtime $FERMATA_RUNTIME_DIR\" >&2\nexit 1\n";
+
+#[test]
+fn a_relative_runtime_folder_is_the_same_for_the_daemon() {
+    let place = Place::new();
+    let script = place.path().join("script");
+    std::fs::write(&script, TELLS).unwrap();
+    executable(&script, &place.path().join("home/bin/fermatad"));
+    let child = Command::new(place.path().join("home/bin/fermata"))
+        .arg("ps")
+        .current_dir(place.path())
+        .env("FERMATA_RUNTIME_DIR", "run/below")
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let done = finish(child);
+    assert_eq!(done.status, 1, "{}", done.stderr);
+    let here = std::fs::canonicalize(place.path()).unwrap();
+    let log = std::fs::read_to_string(here.join("run/below/fermatad.log")).unwrap();
+    let expected = format!("/\nruntime {}\n", here.join("run/below").display());
+    assert_eq!(log, expected, "{}", done.stderr);
+}
+
+#[test]
+fn a_daemon_is_not_started_in_a_folder_that_is_a_link() {
+    let place = Place::new();
+    let link = place.path().join("link");
+    std::os::unix::fs::symlink(place.path().join("home"), &link).unwrap();
+    let mut command = Command::new(place.path().join("home/bin/fermata"));
+    command.arg("ps").env("FERMATA_RUNTIME_DIR", &link);
+    let out = command.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("symbolic link"), "{said}");
+    assert!(!place.path().join("home/fermatad.log").exists());
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use crate::trust::TrustError;
+
 /// A failed step of a conversation; the message names the peer and the step.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -16,6 +18,15 @@ pub enum ControlError {
         /// The cause.
         #[source]
         source: io::Error,
+    },
+    /// The socket, or who listens there, is not to be trusted; nothing was sent.
+    #[error("the socket of {peer} is not used")]
+    Untrusted {
+        /// Who was called.
+        peer: String,
+        /// The reason.
+        #[source]
+        source: TrustError,
     },
     /// The kernel refused a read, write or wait.
     #[error("cannot {step} {peer}")]

@@ -25,7 +25,9 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::credentials;
 use crate::error::ControlError;
+use crate::trust::Trust;
 
 /// The longest JSON text of a message, in bytes.
 pub const MAX_FRAME: usize = 8 << 20;
@@ -54,12 +56,23 @@ impl<In: DeserializeOwned, Out: Serialize> Connection<In, Out> {
         }
     }
 
-    /// Connects to the socket at `path`.
+    /// Connects to the socket at `path`, if this user or root has made it and listens there. Nothing is sent.
     ///
     /// # Errors
-    /// [`ControlError::Connect`] when nobody listens there.
+    /// [`ControlError::Connect`] when nobody listens there, [`ControlError::Untrusted`] when another user does, or
+    /// when another user could put a socket there.
     pub fn connect(path: &Path, peer: impl Into<String>) -> Result<Self, ControlError> {
-        let peer = peer.into();
+        Self::connect_trusting(path, peer.into(), Trust::own())
+    }
+
+    fn connect_trusting(path: &Path, peer: String, trust: Trust) -> Result<Self, ControlError> {
+        match trust.check_socket(path) {
+            Err(source) if !source.is_absent() => {
+                return Err(ControlError::Untrusted { peer, source });
+            }
+            // Where nothing is, connecting says so.
+            _ => {}
+        }
         let open = || -> io::Result<OwnedFd> {
             let socket = rustix::net::socket_with(
                 AddressFamily::UNIX,
@@ -70,11 +83,16 @@ impl<In: DeserializeOwned, Out: Serialize> Connection<In, Out> {
             rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
             Ok(socket)
         };
-        match open() {
-            Ok(socket) => Ok(Self::new(socket, peer)),
-            Err(source) => Err(ControlError::Connect {
-                peer,
-                path: path.display().to_string(),
+        let socket = open().map_err(|source| ControlError::Connect {
+            peer: peer.clone(),
+            path: path.display().to_string(),
+            source,
+        })?;
+        let connection = Self::new(socket, peer);
+        match trust.check_peer(path, connection.peer_uid()?) {
+            Ok(()) => Ok(connection),
+            Err(source) => Err(ControlError::Untrusted {
+                peer: connection.peer,
                 source,
             }),
         }
@@ -90,20 +108,21 @@ impl<In: DeserializeOwned, Out: Serialize> Connection<In, Out> {
     /// # Errors
     /// [`ControlError::Io`] when the kernel does not say.
     pub fn peer_uid(&self) -> Result<u32, ControlError> {
-        rustix::net::sockopt::socket_peercred(&self.socket)
-            .map(|credentials| credentials.uid.as_raw())
-            .map_err(|e| self.io("read the credentials of", e.into()))
+        credentials::of_peer(&self.socket)
+            .map(|peer| peer.user)
+            .map_err(|e| self.io("read the credentials of", e))
     }
 
     /// The process at the other end, as the kernel recorded it at connect time, in this process's
     /// numbering.
     ///
     /// # Errors
-    /// [`ControlError::Io`] when the kernel does not say.
+    /// [`ControlError::Io`] when the kernel does not say, or it has no number here: it is in a PID namespace that this
+    /// process does not see.
     pub fn peer_pid(&self) -> Result<u32, ControlError> {
-        rustix::net::sockopt::socket_peercred(&self.socket)
-            .map(|credentials| credentials.pid.as_raw_nonzero().get().unsigned_abs())
-            .map_err(|e| self.io("read the credentials of", e.into()))
+        credentials::of_peer(&self.socket)
+            .and_then(|peer| peer.pid.ok_or_else(|| io::ErrorKind::NotFound.into()))
+            .map_err(|e| self.io("read the process id of", e))
     }
 
     /// Ends the conversation for both sides; a thread blocked in [`Self::recv`] wakes.
@@ -348,6 +367,27 @@ mod tests {
         let mut text = String::new();
         right.read_to_string(&mut text).expect("read");
         assert_eq!(text, "x");
+    }
+
+    #[test]
+    fn nothing_is_sent_to_a_socket_of_another_user() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("listens");
+        let connect = |trust| {
+            Connection::<ToAgent, FromAgent>::connect_trusting(&path, "the daemon".into(), trust)
+        };
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .expect("protected");
+        let refused = connect(Trust::of_another_user());
+        assert!(
+            matches!(refused, Err(ControlError::Untrusted { .. })),
+            "{refused:?}"
+        );
+        listener.set_nonblocking(true).expect("set");
+        assert!(listener.accept().is_err(), "it was not even called");
+        connect(Trust::own()).expect("the user's own is called");
+        listener.accept().expect("called");
     }
 
     #[test]

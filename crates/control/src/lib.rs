@@ -17,12 +17,14 @@ mod frame;
 mod paths;
 mod text;
 pub mod trace;
+mod trust;
 pub mod user;
 pub mod worker;
 
 pub use error::ControlError;
 pub use frame::{Connection, MAX_FDS, MAX_FRAME};
 pub use paths::Paths;
+pub use trust::{TrustError, private_folder};
 
 /// Version of all three conversations; the first message of each side carries it.
 pub const PROTOCOL: u32 = 1;

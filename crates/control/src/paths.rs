@@ -1,5 +1,6 @@
 //! Where the daemon of a user is: the same rules for the daemon and its callers.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::user::{ENV_HOME, ENV_IMAGE_DIR, ENV_RUNTIME_DIR, SOCKET};
@@ -17,12 +18,16 @@ pub struct Paths {
 
 impl Paths {
     /// The folders by the rules in `docs/architecture.md`, from the environment and the place of the
-    /// running executable. Nothing is created.
+    /// running executable. A relative path counts from the working folder. Nothing is created.
     pub fn find() -> Self {
+        Self::from_environment(|name| std::env::var_os(name))
+    }
+
+    fn from_environment(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| {
-            std::env::var_os(name)
-                .filter(|v| !v.is_empty())
-                .map(PathBuf::from)
+            let path = variable(name).filter(|value| !value.is_empty())?;
+            // Fails only where there is no working folder any more.
+            Some(std::path::absolute(&path).unwrap_or_else(|_| path.into()))
         };
         let uid = rustix::process::getuid().as_raw();
         let runtime = set(ENV_RUNTIME_DIR)
@@ -48,6 +53,15 @@ impl Paths {
         }
     }
 
+    /// Variables that make a process with another working folder find the same folders.
+    pub fn variables(&self) -> [(&'static str, &PathBuf); 3] {
+        [
+            (ENV_RUNTIME_DIR, &self.runtime),
+            (ENV_IMAGE_DIR, &self.images),
+            (ENV_HOME, &self.home),
+        ]
+    }
+
     /// The daemon's socket for users.
     pub fn socket(&self) -> PathBuf {
         self.runtime.join(SOCKET)
@@ -61,5 +75,27 @@ impl Paths {
     /// The daemon's executable.
     pub fn daemon(&self) -> PathBuf {
         self.home.join("bin/fermatad")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_folders_count_from_the_working_folder() {
+        let here = std::env::current_dir().expect("a working folder");
+        let paths = Paths::from_environment(|name| match name {
+            ENV_RUNTIME_DIR => Some("run".into()),
+            "XDG_DATA_HOME" => Some("data".into()),
+            _ => None,
+        });
+        assert_eq!(paths.runtime, here.join("run"));
+        assert_eq!(paths.images, here.join("data/fermata/images"));
+        let given = |name: &str| {
+            let found = paths.variables().into_iter().find(|(it, _)| *it == name);
+            found.map(|(_, path)| path.clone().into_os_string())
+        };
+        assert_eq!(Paths::from_environment(given), paths);
     }
 }

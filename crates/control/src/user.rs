@@ -127,6 +127,9 @@ pub struct Run {
     pub name: Option<String>,
     /// Which driver.
     pub device: DeviceChoice,
+    /// File mode creation mask of the program.
+    #[serde(default)]
+    pub umask: Option<u32>,
 }
 
 /// Protocol of a checkpoint.

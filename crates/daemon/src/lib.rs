@@ -52,3 +52,4 @@ mod worker;
 pub use init::helper;
 pub use leave::leave_session;
 pub use server::{Taken, serve};
+pub use sys::close_inherited;

@@ -9,6 +9,7 @@ fn main() -> ExitCode {
     if let Some(status) = fermata_daemon::helper(&arguments) {
         return ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX));
     }
+    fermata_daemon::close_inherited();
     match arguments.first().and_then(|a| a.to_str()) {
         None if arguments.is_empty() => {}
         Some("--version") => {

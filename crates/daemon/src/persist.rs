@@ -1,8 +1,9 @@
 //! What of a session outlives the daemon: `meta.json` in the session's folder, replaced as a whole.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use fermata_control::user::{Device, DeviceChoice, SessionState};
@@ -74,7 +75,14 @@ impl SessionMeta {
             version: VERSION,
             ..self.clone()
         };
-        fs::write(&temporary, serde_json::to_vec_pretty(&stored)?)?;
+        // It holds the token: its mode does not depend on the umask.
+        let _ = fs::remove_file(&temporary);
+        let mut file = OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        file.write_all(&serde_json::to_vec_pretty(&stored)?)?;
         fs::rename(&temporary, dir.join(FILE))
     }
 

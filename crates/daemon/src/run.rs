@@ -29,6 +29,9 @@ use crate::worker;
 /// Environment variable: the file to which the library in the program appends messages for the user.
 pub const ENV_NOTICES: &str = "FERMATA_NOTICE_FILE";
 
+/// The mask of a program whose request, of an older tool, has none.
+const USUAL_UMASK: u32 = 0o022;
+
 /// Starts the program.
 ///
 /// # Errors
@@ -65,7 +68,7 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
         image: None,
         state: SessionState::Running,
     })?;
-    match start(daemon, &session, &path, &argv, &cwd, env, stdin) {
+    match start(daemon, &session, request, &path, &argv, env, stdin) {
         Ok(()) => Ok(session),
         Err(failure) => {
             daemon.remove(&session);
@@ -77,9 +80,9 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
 fn start(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
+    request: &Run,
     path: &Path,
     argv: &[OsString],
-    cwd: &Path,
     env: Vec<(OsString, OsString)>,
     stdin: Option<OwnedFd>,
 ) -> Result<()> {
@@ -91,7 +94,7 @@ fn start(
     command
         .arg0(&argv[0])
         .args(&argv[1..])
-        .current_dir(cwd)
+        .current_dir(request.cwd.to_path())
         .env_clear();
     command.envs(injected(env, &daemon.paths.home));
     command.env(ENV_SOCKET, daemon.agent_socket());
@@ -105,6 +108,7 @@ fn start(
         &mut command,
         Extra {
             setsid: true,
+            umask: Some(request.umask.unwrap_or(USUAL_UMASK)),
             ..Extra::default()
         },
     );

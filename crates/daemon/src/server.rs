@@ -1,16 +1,16 @@
 //! The daemon's life: folders, lock, sockets, and a thread for every connection.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
-use fermata_control::{Connection, Paths};
-use rustix::fs::FlockOperation;
+use anyhow::Context;
+use fermata_control::{Connection, Paths, private_folder};
+use rustix::fs::{FlockOperation, Mode};
 
 use crate::attach;
 use crate::daemon::Daemon;
@@ -32,10 +32,17 @@ pub struct Taken {
 /// [`Taken`] when another daemon of this user runs; else folders and sockets cannot be made.
 pub fn serve() -> anyhow::Result<()> {
     sys::block_end_signals();
+    // What it makes is its user's alone, whoever started it; programs get the mask of their own `fermata run`.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let paths = Paths::find();
     let executable = std::env::current_exe().context("cannot find the daemon's own executable")?;
     sys::raise_file_limit();
-    private_folder(&paths.runtime)?;
+    private_folder(&paths.runtime).with_context(|| {
+        format!(
+            "cannot use the runtime folder `{}`",
+            paths.runtime.display()
+        )
+    })?;
     let _alone = lock(&paths.runtime)?;
     let log =
         Arc::new(Log::open(paths.runtime.join("fermatad.log")).context("cannot open the log")?);
@@ -110,27 +117,6 @@ fn end(daemon: &Daemon) {
     let _ = fs::remove_file(daemon.worker_socket());
     daemon.close();
     daemon.log.line("ended");
-}
-
-/// Makes the runtime folder, and refuses one in which others could plant sockets.
-fn private_folder(dir: &Path) -> anyhow::Result<()> {
-    let shown = dir.display();
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .with_context(|| format!("cannot make the runtime folder `{shown}`"))?;
-    let meta = fs::symlink_metadata(dir).with_context(|| format!("cannot examine `{shown}`"))?;
-    let uid = rustix::process::getuid().as_raw();
-    ensure!(
-        meta.is_dir() && meta.uid() == uid,
-        "the runtime folder `{shown}` belongs to somebody else"
-    );
-    if meta.permissions().mode() & 0o077 != 0 {
-        fs::set_permissions(dir, Permissions::from_mode(0o700))
-            .with_context(|| format!("cannot protect the runtime folder `{shown}`"))?;
-    }
-    Ok(())
 }
 
 /// One daemon per runtime folder; the lock ends with its process.

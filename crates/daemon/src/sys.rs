@@ -10,6 +10,9 @@ use std::sync::{Arc, OnceLock};
 
 use crate::kerndat;
 
+/// The first descriptor after standard input, output and error.
+const FIRST: RawFd = 3;
+
 /// What a new process gets beyond what [`Command`] says.
 #[derive(Default)]
 pub struct Extra {
@@ -23,6 +26,8 @@ pub struct Extra {
     pub own_mounts: bool,
     /// Namespaces it enters; a PID namespace counts for its children.
     pub namespaces: Vec<OwnedFd>,
+    /// Its file mode creation mask; else this process's.
+    pub umask: Option<u32>,
     /// What CRIU knows of the kernel; its descriptor [`kerndat::DESCRIPTOR`], and that of all below it.
     pub kernel: Option<Arc<OwnedFd>>,
 }
@@ -60,8 +65,56 @@ pub fn raise_file_limit() {
     }
 }
 
-/// Lets `command` start its process with `extra` and no signal blocked. The descriptors stay open here until `command` is
-/// dropped.
+/// Closes every descriptor but standard input, output and error: those that the starter of this process left open by
+/// mistake, which would stay open as long as this process lives, and in all that it starts.
+///
+/// To be called before this process has opened anything itself.
+pub fn close_inherited() {
+    // SAFETY: the caller says that nothing in this process owns a descriptor from 3 on.
+    if unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST as libc::c_uint,
+            libc::c_uint::MAX,
+            0,
+        )
+    } == 0
+    {
+        return;
+    }
+    // A kernel before 5.9.
+    let numbers: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|number| *number >= FIRST)
+        .collect();
+    for number in numbers {
+        // SAFETY: as above; the folder's own descriptor is closed by now, which `close` answers with an error.
+        unsafe { libc::close(number) };
+    }
+}
+
+/// Marks all descriptors from `first` on to be closed at the next exec. Descriptors of this crate are already; the
+/// call is for those that a library has opened. A kernel before 5.11 does not know it.
+///
+/// # Safety
+/// Only between fork and exec.
+unsafe fn close_at_exec(first: RawFd, last: libc::c_uint) {
+    let first = first as libc::c_uint;
+    // SAFETY: a plain system call on this process's own table of descriptors.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            last,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+}
+
+/// Lets `command` start its process with `extra`, no signal blocked, and no descriptor but standard input, output and
+/// error and those of `extra`. The descriptors stay open here until `command` is dropped.
 pub fn prepare(command: &mut Command, extra: Extra) {
     let hook = move || -> io::Result<()> {
         // SAFETY: every call below is a plain system call, safe between fork and exec; the
@@ -92,8 +145,17 @@ pub fn prepare(command: &mut Command, extra: Extra) {
                 None => None,
             };
             place(&extra.fds)?;
-            if let Some(kernel) = kernel {
-                check(libc::dup2(kernel, kerndat::DESCRIPTOR))?;
+            let first = FIRST + extra.fds.len() as RawFd;
+            match kernel {
+                Some(kernel) => {
+                    close_at_exec(first, kerndat::DESCRIPTOR as libc::c_uint - 1);
+                    close_at_exec(kerndat::DESCRIPTOR + 1, libc::c_uint::MAX);
+                    check(libc::dup2(kernel, kerndat::DESCRIPTOR))?;
+                }
+                None => close_at_exec(first, libc::c_uint::MAX),
+            }
+            if let Some(umask) = extra.umask {
+                libc::umask(umask & 0o777);
             }
             if let Some(former) = FILES.get() {
                 check(libc::setrlimit(libc::RLIMIT_NOFILE, former))?;
@@ -110,7 +172,6 @@ pub fn prepare(command: &mut Command, extra: Extra) {
 /// # Safety
 /// Only between fork and exec: whatever had those numbers is closed.
 unsafe fn place(fds: &[OwnedFd]) -> io::Result<()> {
-    let first: RawFd = 3;
     // Above the targets first, so that no source is overwritten before its turn.
     const MOST: usize = 64;
     let mut high = [-1; MOST];
@@ -122,7 +183,7 @@ unsafe fn place(fds: &[OwnedFd]) -> io::Result<()> {
     }
     for (i, source) in high.iter().take(fds.len()).enumerate() {
         // SAFETY: the caller gave up the targets.
-        check(unsafe { libc::dup2(*source, first + i as RawFd) })?;
+        check(unsafe { libc::dup2(*source, FIRST + i as RawFd) })?;
     }
     Ok(())
 }
@@ -226,5 +287,48 @@ mod tests {
         let said = command.output().expect("run").stdout;
         let said = String::from_utf8_lossy(&said);
         assert!(said.starts_with("/memfd:answers"), "{said}");
+    }
+
+    #[test]
+    fn a_new_process_gets_the_descriptors_meant_for_it_and_no_other() {
+        let open = |number: &str| {
+            let file = File::open("/dev/null").expect("opened");
+            // As a library does that does not know of exec.
+            rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).expect(number);
+            file
+        };
+        let _leaked = [open("one"), open("two")];
+        let given = OwnedFd::from(File::open("/dev/zero").expect("opened"));
+        let kernel = memfd_create("answers", MemfdFlags::CLOEXEC).expect("a memory file");
+        for (kernel, expected) in [(None, "0 1 2 3"), (Some(Arc::new(kernel)), "0 1 2 3 99")] {
+            let mut command = Command::new("sh");
+            command.args(["-c", "ls /proc/$$/fd; true"]);
+            command.stdin(std::process::Stdio::null());
+            let given = given.try_clone().expect("another");
+            let extra = Extra {
+                kernel,
+                ..Extra::fds(vec![given])
+            };
+            prepare(&mut command, extra);
+            let said = command.output().expect("run").stdout;
+            let said = String::from_utf8_lossy(&said);
+            let mut numbers: Vec<u32> = said.split_whitespace().flat_map(str::parse).collect();
+            numbers.sort_unstable();
+            let text: Vec<String> = numbers.iter().map(u32::to_string).collect();
+            assert_eq!(text.join(" "), expected);
+        }
+    }
+
+    #[test]
+    fn a_new_process_gets_its_file_mode_mask() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask"]);
+        let extra = Extra {
+            umask: Some(0o027),
+            ..Extra::default()
+        };
+        prepare(&mut command, extra);
+        let said = command.output().expect("run").stdout;
+        assert_eq!(String::from_utf8_lossy(&said).trim(), "0027");
     }
 }

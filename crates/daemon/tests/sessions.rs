@@ -25,6 +25,12 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
+        let folder = Self::folder();
+        let process = Self::spawn(folder.path());
+        Self { folder, process }
+    }
+
+    fn folder() -> tempfile::TempDir {
         let folder = tempfile::Builder::new()
             .prefix("fd-")
             .tempdir_in("/tmp")
@@ -33,8 +39,7 @@ impl Daemon {
         fs::create_dir_all(&soft).expect("made");
         // Nobody loads it: these programs use no GPU.
         fs::write(soft.join("libcuda.so.1"), "").expect("written");
-        let process = Self::spawn(folder.path());
-        Self { folder, process }
+        folder
     }
 
     fn spawn(folder: &Path) -> Child {
@@ -92,6 +97,7 @@ impl Daemon {
             env: vec![("PATH".into(), "/usr/bin:/bin".into())],
             name: Some(name.into()),
             device: DeviceChoice::Soft,
+            umask: Some(0o027),
         }))
     }
 
@@ -345,6 +351,66 @@ fn programs_get_the_limit_of_files_that_the_daemon_was_started_with() {
         .current
         .map_or("unlimited".to_owned(), |it| it.to_string());
     assert_eq!(printed(&daemon.wait("asks").log).trim(), expected);
+    daemon.end();
+}
+
+/// A daemon that a shell starts after `words`.
+fn started_after(words: &str) -> Daemon {
+    let folder = Daemon::folder();
+    let mut shell = Command::new("sh");
+    let plain = Daemon::command(folder.path());
+    shell
+        .args(["-c", &format!("{words}; exec \"$0\"")])
+        .arg(plain.get_program())
+        .current_dir(folder.path());
+    shell.stdout(Stdio::null()).stderr(Stdio::piped());
+    for (name, value) in plain.get_envs() {
+        shell.env(name, value.expect("set"));
+    }
+    let process = Daemon::listening(&mut shell, folder.path());
+    Daemon { folder, process }
+}
+
+#[test]
+fn what_the_starter_of_a_daemon_has_open_stays_with_nobody() {
+    let daemon = started_after("exec 5>lock; flock 5; exec 7</etc/passwd");
+    let locked = fs::File::open(daemon.path().join("lock")).expect("opened");
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    rustix::fs::flock(&locked, lock).expect("the daemon does not hold the caller's lock");
+    session(daemon.run("tells", "ls /proc/$$/fd; true"));
+    let said = printed(&daemon.wait("tells").log);
+    let mut numbers: Vec<u32> = said.split_whitespace().flat_map(str::parse).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [0, 1, 2], "{said}");
+    daemon.end();
+}
+
+#[test]
+fn nothing_of_a_daemon_is_open_to_others_whatever_its_umask() {
+    let daemon = started_after("umask 0");
+    session(daemon.run("asks", "umask; echo x >made"));
+    let ended = daemon.wait("asks");
+    assert_eq!(printed(&ended.log).trim(), "0027", "the program's own");
+    let made = fs::metadata(daemon.path().join("made")).expect("made");
+    assert_eq!(made.permissions().mode() & 0o777, 0o640);
+    let mut folders = vec![daemon.path().join("run")];
+    let mut seen = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).expect("listed");
+        let below = entries.map(|entry| entry.expect("listed").path());
+        for path in std::iter::once(folder.clone()).chain(below) {
+            let found = fs::symlink_metadata(&path).expect("there");
+            let mode = found.permissions().mode() & 0o777;
+            assert_eq!(mode & 0o077, 0, "`{}` has mode {mode:o}", path.display());
+            if found.is_dir() && path != folder {
+                folders.push(path.clone());
+            }
+            seen.push(path);
+        }
+    }
+    for name in ["meta.json", "log", SOCKET, "agent.sock", "worker.sock"] {
+        assert!(seen.iter().any(|path| path.ends_with(name)), "no {name}");
+    }
     daemon.end();
 }
 

@@ -102,7 +102,15 @@ fn request(
             .collect(),
         name,
         device: device.into(),
+        umask: own_umask(),
     }))
+}
+
+/// This process's file mode creation mask, which can otherwise only be read by setting it.
+fn own_umask() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|it| it.strip_prefix("Umask:"))?;
+    u32::from_str_radix(line.trim(), 8).ok()
 }
 
 fn start(daemon: &Daemon, verb: Verb, printer: &Printer) -> Result<user::Session, Failure> {

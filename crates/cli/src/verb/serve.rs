@@ -34,7 +34,7 @@ pub fn call(_args: Args, printer: &Printer) -> Result<u8, Failure> {
         paths.socket().display()
     ));
     // Returns only when it fails.
-    let error = Command::new(&executable).exec();
+    let error = Command::new(&executable).envs(paths.variables()).exec();
     Err(Failure::io(
         &format!("start `{}`", executable.display()),
         &error,

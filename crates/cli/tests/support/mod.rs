@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -32,6 +33,7 @@ impl Place {
         for folder in ["run", "home", "home/bin"] {
             std::fs::create_dir(dir.path().join(folder)).unwrap();
         }
+        fermata_control::private_folder(&dir.path().join("run")).unwrap();
         // Alone in its folder, so that it finds no daemon beside it.
         let (built, own) = (
             env!("CARGO_BIN_EXE_fermata"),
@@ -71,12 +73,22 @@ impl Place {
         finish(self.start(args))
     }
 
+    /// Listens where the daemon does, at a socket that only its owner may write to, whatever the umask is.
+    pub fn listen(&self) -> UnixListener {
+        let (new, socket) = ("run/new.sock", "run/fermatad.sock");
+        let [new, socket] = [new, socket].map(|name| self.path().join(name));
+        let listener = UnixListener::bind(&new).unwrap();
+        std::fs::set_permissions(&new, PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::rename(&new, socket).unwrap();
+        listener
+    }
+
     /// A daemon that answers each request with what `answer` says, on any number of connections.
     pub fn daemon<F>(&self, answer: F) -> JoinHandle<()>
     where
         F: Fn(Verb) -> Vec<FromDaemon> + Clone + Send + 'static,
     {
-        let listener = UnixListener::bind(self.path().join("run/fermatad.sock")).unwrap();
+        let listener = self.listen();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let connection: Connection<Request, FromDaemon> =

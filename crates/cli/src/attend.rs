@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use fermata_control::printed;
 use fermata_control::user::{Session, SessionState, Verb};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -14,6 +15,7 @@ use crate::daemon::{Daemon, Waiting};
 use crate::failure::{Failure, INTERNAL, USER};
 use crate::printer::Printer;
 use crate::progress::Progress;
+use crate::units;
 
 const POLL: Duration = Duration::from_millis(20);
 /// How many interrupts an answer that does not come is worth.
@@ -40,7 +42,17 @@ impl Follower {
         // A rollback cuts the log; what comes then is new.
         self.position = self.position.min(length);
         let mut piece = [0; 64 << 10];
+        let read = |e: &std::io::Error| Failure::io("read the session's log", e);
         loop {
+            let kept = printed::next_kept(&self.file, self.position).map_err(|e| read(&e))?;
+            let Some(kept) = kept else { return Ok(()) };
+            if kept > self.position {
+                printer.note(&format!(
+                    "{} of the output are missing here: a log keeps its last part (FERMATA_LOG_LIMIT)",
+                    units::bytes(kept - self.position)
+                ));
+                self.position = kept;
+            }
             match self.file.read_at(&mut piece, self.position) {
                 Ok(0) => return Ok(()),
                 Ok(n) => {
@@ -48,7 +60,7 @@ impl Follower {
                     self.position += n as u64;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(Failure::io("read the session's log", &e)),
+                Err(e) => return Err(read(&e)),
             }
         }
     }

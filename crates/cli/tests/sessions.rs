@@ -327,3 +327,56 @@ fn a_daemon_is_not_started_in_a_folder_that_is_a_link() {
     assert!(said.contains("symbolic link"), "{said}");
     assert!(!place.path().join("home/fermatad.log").exists());
 }
+
+#[test]
+fn what_a_log_has_dropped_is_said_and_not_printed() {
+    let place = Place::new();
+    let ended = place.session("heat", Some(0));
+    let text: String = (0..20_000)
+        .map(|number| format!("{number:063}\n"))
+        .collect();
+    std::fs::write(&ended.log, &text).unwrap();
+    let file = OpenOptions::new().write(true).open(&ended.log).unwrap();
+    assert!(fermata_control::printed::drop_oldest(&file, 128 << 10).unwrap());
+    place.daemon(move |_| vec![FromDaemon::Session(ended.clone())]);
+    for words in [&["logs", "heat"][..], &["logs", "-f", "heat"]] {
+        let done = place.call(words);
+        assert_eq!(done.status, 0, "{}", done.stderr);
+        assert!(!done.stdout.is_empty() && text.ends_with(&done.stdout));
+        assert!(done.stderr.contains("FERMATA_LOG_LIMIT"), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn wrong_settings_are_errors_and_unknown_ones_are_told() {
+    let place = Place::new();
+    place.daemon(|_| vec![FromDaemon::Sessions(Vec::new())]);
+    let call = |words: &[&str], name: &str, value: &str| {
+        let mut command = Command::new(place.path().join("home/bin/fermata"));
+        command
+            .args(words)
+            .env("FERMATA_RUNTIME_DIR", place.path().join("run"))
+            .env(name, value);
+        let out = command.output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.code(), said)
+    };
+    for (words, status) in [(&["ps"][..], 1), (&["run", "--", "true"], 125)] {
+        let (code, said) = call(words, "FERMATA_WRITE_RATE", "fast");
+        assert_eq!(code, Some(status), "{said}");
+        for part in [
+            "`FERMATA_WRITE_RATE`",
+            "`fast`",
+            "a number of bytes",
+            "hint:",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+    let (code, said) = call(&["ps"], "FERMATA_CASHE", "1G");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("warning:") && said.contains("`FERMATA_CACHE`"),
+        "{said}"
+    );
+}

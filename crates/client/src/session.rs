@@ -26,7 +26,7 @@ use crate::module::Modules;
 use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
 use crate::stream::Streams;
-use crate::{exact, notice, wake};
+use crate::{exact, notice, signal, wake};
 
 /// The agent's connection to the daemon.
 pub type Control = Connection<ToAgent, FromAgent>;
@@ -101,6 +101,10 @@ fn start() -> core::result::Result<Session, CUresult> {
     let (Ok(path), Ok(token)) = (std::env::var(ENV_SOCKET), std::env::var(ENV_TOKEN)) else {
         return Err(CUDA_ERROR_SYSTEM_NOT_READY);
     };
+    signal::asked().map_err(|wrong| {
+        notice::write(&format!("the session does not begin: {wrong}"));
+        CUDA_ERROR_SYSTEM_NOT_READY
+    })?;
     wake::prepare();
     let connect = || -> core::result::Result<_, String> {
         let control =
@@ -125,7 +129,14 @@ fn start() -> core::result::Result<Session, CUresult> {
         socket: path,
         token,
     };
-    agent::start(control, home).map_err(|_| CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)?;
+    agent::start(control, home).map_err(|error| {
+        let signal = signal::chosen();
+        notice::write(&format!(
+            "the session does not begin: its agent cannot start or take signal {signal} ({error}); \
+             FERMATA_PARK_SIGNAL names another"
+        ));
+        CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+    })?;
     Ok(Session {
         devices,
         contexts: Contexts::default(),

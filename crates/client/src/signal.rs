@@ -5,6 +5,8 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use fermata_control::settings::{self, WrongSetting};
+
 use crate::{gate, restart};
 
 const VARIABLE: &str = "FERMATA_PARK_SIGNAL";
@@ -16,14 +18,19 @@ pub fn chosen() -> i32 {
     if known != 0 {
         return known;
     }
-    let asked = std::env::var(VARIABLE)
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let chosen = asked
-        .filter(|number| (1..=64).contains(number))
-        .unwrap_or_else(|| libc::SIGRTMIN() + 12);
+    let asked = asked().ok().flatten();
+    let chosen = asked.unwrap_or_else(|| libc::SIGRTMIN() + 12);
     NUMBER.store(chosen, Ordering::Relaxed);
     chosen
+}
+
+/// The signal that the environment asks for.
+///
+/// # Errors
+/// It asks for something that is no signal: a session does not begin then.
+pub fn asked() -> Result<Option<i32>, WrongSetting> {
+    let number = settings::number(VARIABLE)?;
+    Ok(number.and_then(|number| i32::try_from(number).ok()))
 }
 
 /// Takes the signal for us.

@@ -9,12 +9,15 @@
 //!                               └────── agent ───── the library in the program
 //! ```
 //! A peer's bytes are hostile: lengths are bounded, unknown fields ignored, unknown messages refused.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod agent;
+mod credentials;
 mod error;
 mod frame;
 mod paths;
+pub mod printed;
+pub mod settings;
 mod text;
 pub mod trace;
 mod trust;

@@ -14,16 +14,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_control::Paths;
 use fermata_control::user::{Cache, Check, CheckState, Warmed};
 use fermata_control::worker::FailureKind;
+use fermata_control::{Paths, settings};
 use fermata_store::image::Image;
 use fermata_store::{Kept, PackCache, PackId, StoreError, is_memory};
 use parking_lot::{Condvar, Mutex};
 
 use crate::failure::{Failure, Hint, Result, fail, from_store};
 use crate::log::Log;
-use crate::setting;
 
 /// The variable that sets how much is kept.
 const SETTING: &str = "FERMATA_CACHE";
@@ -72,7 +71,7 @@ impl ImageCache {
     /// The cache that the environment asks for, with what a dead daemon has left of it; none by default, for it
     /// takes memory from everybody.
     pub fn from_env(paths: &Paths, log: &Arc<Log>) -> Option<Arc<Self>> {
-        let limit = setting::bytes(SETTING, log).unwrap_or(0);
+        let limit = settings::number(SETTING).ok().flatten().unwrap_or(0);
         let folder = folder(&paths.runtime);
         let packs = PackCache::new(&folder, limit);
         if limit == 0 {

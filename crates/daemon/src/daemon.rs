@@ -28,6 +28,8 @@ use crate::session::{self, Plan, Session, same_token};
 use crate::tier::MemoryTier;
 use crate::worker;
 
+/// Name of the workers' log in the runtime folder.
+const WORKERS_LOG: &str = "workers.log";
 /// How many ended sessions are remembered, with their logs.
 const ENDED_SESSIONS: usize = 200;
 /// How long ending a session may take.
@@ -58,7 +60,7 @@ impl Daemon {
     pub fn new(paths: Paths, executable: PathBuf, log: Arc<Log>) -> Arc<Self> {
         let cache = ImageCache::from_env(&paths, &log);
         let tier = MemoryTier::from_env(&paths, cache.as_deref(), &log);
-        let workers_log = paths.runtime.join("workers.log");
+        let workers_log = paths.runtime.join(WORKERS_LOG);
         let pool = Pool::new(&paths.home, workers_log, log.clone(), tier.clone());
         if let Some(tier) = &tier {
             tier.refill();
@@ -88,6 +90,11 @@ impl Daemon {
     /// Path of the socket for agents.
     pub fn agent_socket(&self) -> PathBuf {
         self.paths.runtime.join("agent.sock")
+    }
+
+    /// Path of what workers print.
+    pub fn workers_log(&self) -> PathBuf {
+        self.paths.runtime.join(WORKERS_LOG)
     }
 
     /// CRIU.

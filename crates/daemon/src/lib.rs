@@ -42,7 +42,6 @@ mod returning;
 mod run;
 mod server;
 mod session;
-mod setting;
 mod sys;
 mod tcp;
 mod tier;

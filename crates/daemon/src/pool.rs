@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fermata_control::settings;
 use fermata_control::worker::ToWorker;
 use parking_lot::Mutex;
 
@@ -36,9 +37,8 @@ impl Pool {
         log: Arc<Log>,
         tier: Option<Arc<MemoryTier>>,
     ) -> Arc<Self> {
-        let most = std::env::var("FERMATA_SPARE_WORKERS")
-            .ok()
-            .and_then(|n| n.parse().ok());
+        let most = settings::number("FERMATA_SPARE_WORKERS").ok().flatten();
+        let most = most.and_then(|most| usize::try_from(most).ok());
         Arc::new(Self {
             home: home.into(),
             worker_log,

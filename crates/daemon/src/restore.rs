@@ -37,7 +37,7 @@ use crate::namespace::{HostImage, Namespace};
 use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
 use crate::record::{self, Record};
-use crate::session::{EXIT_FILE, Plan, Session};
+use crate::session::{EXIT_FILE, Plan, Session, output};
 use crate::sys;
 use crate::worker::{STALL_TIME, Variables, Worker, unexpected};
 
@@ -269,7 +269,8 @@ impl Source {
         phases: &Phases,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<()> {
-        fs::copy(self.image.dir().join(record::LOG), session.log())
+        let copy = self.image.dir().join(record::LOG);
+        output::bring_back(&copy, &session.log(), self.record.log_length)
             .or_fail(FailureKind::User, || {
                 format!("cannot make `{}`", session.log().display())
             })?;

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN};
+use fermata_control::settings;
 use fermata_control::user::{Run, SessionState};
 use fermata_control::worker::FailureKind;
 use rustix::process::Signal;
@@ -42,6 +43,10 @@ pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Resul
         .iter()
         .map(|(name, value)| (name.to_os(), value.to_os()))
         .collect();
+    // Those of the program and of its worker; the tool has told the unknown ones.
+    settings::check(env.iter().map(|(name, value)| (&**name, &**value))).map_err(|wrong| {
+        fail(FailureKind::User, wrong.to_string()).hint("docs/settings.md lists the settings")
+    })?;
     let argv: Vec<OsString> = request.argv.iter().map(|a| a.to_os()).collect();
     let program = argv
         .first()

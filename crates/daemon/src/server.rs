@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use fermata_control::{Connection, Paths, private_folder};
+use fermata_control::{Connection, Paths, private_folder, settings};
 use rustix::fs::{FlockOperation, Mode};
 
 use crate::attach;
@@ -17,6 +17,7 @@ use crate::daemon::Daemon;
 use crate::log::Log;
 use crate::requests;
 use crate::returning;
+use crate::session::output;
 use crate::sys;
 
 /// Another daemon has the folder, or the last threads of one that was killed still have it.
@@ -34,6 +35,7 @@ pub fn serve() -> anyhow::Result<()> {
     sys::block_end_signals();
     // What it makes is its user's alone, whoever started it; programs get the mask of their own `fermata run`.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let unknown = settings::check_environment().context("a setting cannot be used")?;
     let paths = Paths::find();
     let executable = std::env::current_exe().context("cannot find the daemon's own executable")?;
     sys::raise_file_limit();
@@ -52,6 +54,9 @@ pub fn serve() -> anyhow::Result<()> {
         std::process::id()
     ));
 
+    for setting in unknown {
+        log.line(&setting.to_string());
+    }
     let daemon = Daemon::new(paths, executable, log);
     let agents = listen(&daemon.agent_socket())?;
     let workers = listen(&daemon.worker_socket())?;
@@ -61,6 +66,7 @@ pub fn serve() -> anyhow::Result<()> {
     // Who comes before the sessions are known waits in a socket's queue, and is not told that there is none.
     daemon.adopt();
     sweep(&daemon);
+    output::limit(&daemon);
     accept(agents, "agents", {
         let daemon = daemon.clone();
         move |socket| {

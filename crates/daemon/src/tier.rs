@@ -11,15 +11,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_control::Paths;
 use fermata_control::worker::{FromWorker, Tier, TierState, ToWorker};
+use fermata_control::{Paths, settings};
 use fermata_store::Store;
 use parking_lot::Mutex;
 
 use crate::cache::ImageCache;
 use crate::failure::{Result, from_store};
 use crate::log::Log;
-use crate::setting;
 use crate::worker::{Pending, Worker, unexpected};
 
 /// How long a worker may take to say how its tier is.
@@ -58,8 +57,10 @@ impl MemoryTier {
         cache: Option<&ImageCache>,
         log: &Arc<Log>,
     ) -> Option<Arc<Self>> {
-        let ready = setting::bytes("FERMATA_MEMORY_TIER", log).unwrap_or(0);
-        let limit = setting::bytes("FERMATA_MEMORY_TIER_LIMIT", log);
+        // Wrong values have ended the daemon by now.
+        let setting = |name| settings::number(name).ok().flatten();
+        let ready = setting("FERMATA_MEMORY_TIER").unwrap_or(0);
+        let limit = setting("FERMATA_MEMORY_TIER_LIMIT");
         let in_memory = fermata_store::is_memory(&paths.images);
         if !in_memory && ready > 0 {
             log.line("no memory is kept ready: images are on a disk");

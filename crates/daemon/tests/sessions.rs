@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -369,6 +369,56 @@ fn started_after(words: &str) -> Daemon {
     }
     let process = Daemon::listening(&mut shell, folder.path());
     Daemon { folder, process }
+}
+
+#[test]
+fn a_log_keeps_its_last_part() {
+    let daemon = started_after("export FERMATA_LOG_LIMIT=256K");
+    let lines = "i=0; while [ $i -lt 200 ]; do seq -f %063.0f $((i * 1000)) $((i * 1000 + 999)); i=$((i + 1)); done";
+    session(daemon.run("chatty", &format!("{lines}; sleep 1000")));
+    let log = session(daemon.ask(Verb::Session {
+        name: "chatty".into(),
+    }))
+    .log;
+    let printed = 200_000 * 64;
+    let until = Instant::now() + LIMIT;
+    loop {
+        let found = fs::metadata(&log).expect("there");
+        // What the loader says of the missing library comes on top.
+        if found.len() >= printed && found.blocks() * 512 <= 256 << 10 {
+            break;
+        }
+        assert!(Instant::now() < until, "{found:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let text = fs::read(&log).expect("read");
+    let last = format!("{:063}\n", 199_999);
+    let tail = &text[text.len() - (64 << 10)..];
+    assert!(String::from_utf8_lossy(tail).contains(&last));
+    daemon.ask(Verb::Kill {
+        name: "chatty".into(),
+        signal: 9,
+    });
+    daemon.end();
+}
+
+#[test]
+fn a_daemon_with_a_wrong_setting_does_not_start() {
+    let folder = Daemon::folder();
+    for (name, value) in [
+        ("FERMATA_CACHE", "lots"),
+        ("FERMATA_SPARE_WORKERS", "many"),
+        ("FERMATA_CRIU", "criu"),
+    ] {
+        let started = Daemon::command(folder.path()).env(name, value).output();
+        let started = started.expect("started");
+        let said = String::from_utf8_lossy(&started.stderr);
+        assert!(!started.status.success(), "{name}={value}: {said}");
+        assert!(
+            said.contains(name) && said.contains(value) && said.contains("must be"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

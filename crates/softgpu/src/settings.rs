@@ -88,7 +88,9 @@ impl Settings {
     /// # Errors
     /// A value cannot be read.
     pub fn from_env() -> Result<Self> {
-        Self::read(|name| std::env::var(format!("FERMATA_SOFTGPU_{name}")).ok())
+        // An empty variable counts as none.
+        let get = |name: &str| std::env::var(format!("FERMATA_SOFTGPU_{name}")).ok();
+        Self::read(|name| get(name).filter(|value| !value.is_empty()))
     }
 
     fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self> {

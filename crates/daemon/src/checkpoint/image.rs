@@ -1,7 +1,6 @@
 //! The image's folder: where it goes, what it needs, what its manifest says.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use fermata_control::user::Text;
@@ -190,17 +189,6 @@ fn miss(miss: &Miss) -> MissRecord {
         address: format!("{:#x}", miss.address),
         bytes: miss.bytes,
         buffer: miss.buffer,
-    }
-}
-
-/// Copies the first `length` bytes of a file.
-pub(super) fn copy_prefix(from: &Path, to: &Path, length: u64) -> io::Result<()> {
-    let mut source = File::open(from)?.take(length);
-    let copied = io::copy(&mut source, &mut File::create_new(to)?)?;
-    if copied == length {
-        Ok(())
-    } else {
-        Err(io::Error::from(io::ErrorKind::UnexpectedEof))
     }
 }
 

@@ -25,7 +25,7 @@ use fermata_store::moments;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
-use self::image::{check_space, copy_prefix, describe, folder_bytes, target};
+use self::image::{check_space, describe, folder_bytes, target};
 use crate::attach::{Detached, reject, rejoin};
 use crate::criu::{Criu, DUMP_LOG};
 use crate::criu_core::clear_registrations;
@@ -38,7 +38,7 @@ use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::record::{self, AgentRecord, Record};
-use crate::session::Session;
+use crate::session::{Session, output};
 use crate::tcp::dumped::{self, Unusable};
 use crate::tcp::live;
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
@@ -381,7 +381,7 @@ impl<'a> Taking<'a> {
         })?;
         let log_length = dumped.unwrap_or(record.log_length);
         let copy = self.draft.path().join(record::LOG);
-        copy_prefix(&self.session.log(), &copy, log_length)
+        output::keep(&self.session.log(), &copy, log_length)
             .or_fail(FailureKind::User, || "cannot copy the session's log".into())?;
         Ok(Dumped {
             log_length,

@@ -13,10 +13,11 @@
 //! ```
 //!
 //! Here: what a session is, and how its state changes. `ending`: signals, and how it ends. `persist`: what outlives
-//! its daemon. `describe`: what users see.
+//! its daemon. `describe`: what users see. `output`: what its program has printed.
 
 mod describe;
 mod ending;
+pub mod output;
 mod persist;
 
 use std::fs::{self, File, OpenOptions};

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fermata_abi::op::DeviceInfo;
-use fermata_control::PROTOCOL;
 use fermata_control::worker::{Back, Device, Failure, FailureKind, FromWorker, TierState};
+use fermata_control::{PROTOCOL, settings};
 use fermata_device::{DeviceFacts, Driver};
 use fermata_engine::{HostCaller, Live, Site, Tier};
 use fermata_state::Session;
@@ -66,9 +66,13 @@ impl Worker {
         let version = driver.version();
         let mut live = Live::new(driver, caller).map_err(|error| host(&error))?;
         live.device_hashes = !soft;
-        let number = |name| std::env::var(name).ok()?.parse().ok();
-        live.host_buffer = number(HOST_BUFFER).unwrap_or(live.host_buffer);
-        live.write_rate = number(WRITE_RATE).unwrap_or(0);
+        let number = |name| {
+            let hint = "docs/settings.md lists the settings";
+            settings::number(name)
+                .map_err(|wrong| failure(FailureKind::User, wrong.to_string(), hint))
+        };
+        live.host_buffer = number(HOST_BUFFER)?.unwrap_or(live.host_buffer);
+        live.write_rate = number(WRITE_RATE)?.unwrap_or(0);
         if let Some(home) = self.home.filter(|_| kernels_first && !soft) {
             live.load_hash_kernels(0, home)
                 .map_err(|error| host(&error))?;

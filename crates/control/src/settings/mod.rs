@@ -1,0 +1,218 @@
+//! The settings that Fermata reads from the environment: which there are, and what values they take.
+//!
+//! The command, the daemon, the worker and the library in the program read their settings by this table. A value that
+//! a setting cannot have is an error where it is read first, never a default; a name that looks like a setting and is
+//! none is told with the nearest one that there is. docs/settings.md has the same table.
+
+mod table;
+mod value;
+
+use std::ffi::{OsStr, OsString};
+
+pub use table::{Kind, Reader, SETTINGS, Setting};
+pub use value::bytes_of;
+
+/// What a setting's name begins with.
+const PREFIX: &str = "FERMATA_";
+/// `FERMATA_WORKER_NAME` is `NAME` for a session's worker.
+const FOR_WORKERS: &str = "FERMATA_WORKER_";
+/// Names of tests, benchmarks and builds begin so.
+const OF_TESTS: [&str; 5] = [
+    "FERMATA_TEST_",
+    "FERMATA_BENCH_",
+    "FERMATA_FUZZ_",
+    "FERMATA_E2E_",
+    "FERMATA_DEMO_",
+];
+/// A name this similar to a setting's may be meant for it.
+const SIMILAR: usize = 3;
+
+/// A setting has a value that it cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is `{value}`, and must be {allowed}")]
+pub struct WrongSetting {
+    /// The setting.
+    pub name: String,
+    /// What it is set to.
+    pub value: String,
+    /// What it can be.
+    pub allowed: &'static str,
+}
+
+/// A variable that is named like a setting and is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownSetting {
+    /// Its name.
+    pub name: String,
+    /// The setting that may be meant.
+    pub nearest: Option<&'static str>,
+}
+
+impl std::fmt::Display for UnknownSetting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "`{}` is no setting of Fermata and has no effect",
+            self.name
+        )?;
+        match self.nearest {
+            Some(nearest) => write!(f, "; did you mean `{nearest}`?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Checks all settings among `variables`; returns the names that look like settings.
+///
+/// # Errors
+/// The first setting with a value that it cannot have.
+pub fn check<'a>(
+    variables: impl Iterator<Item = (&'a OsStr, &'a OsStr)>,
+) -> Result<Vec<UnknownSetting>, WrongSetting> {
+    let mut unknown = Vec::new();
+    for (full, value) in variables {
+        let Some(full) = full.to_str() else { continue };
+        let name = full.strip_prefix(FOR_WORKERS).unwrap_or(full);
+        if !name.starts_with(PREFIX) || OF_TESTS.iter().any(|it| name.starts_with(it)) {
+            continue;
+        }
+        match find(name) {
+            Some(setting) => check_value(setting, full, value)?,
+            None => unknown.push(UnknownSetting {
+                name: full.to_owned(),
+                nearest: nearest(name),
+            }),
+        }
+    }
+    Ok(unknown)
+}
+
+/// As [`check`], of this process's environment.
+///
+/// # Errors
+/// As there.
+pub fn check_environment() -> Result<Vec<UnknownSetting>, WrongSetting> {
+    let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    check(variables.iter().map(|(name, value)| (&**name, &**value)))
+}
+
+/// The number that setting `name` of this process's environment has, a count or bytes; none if it is not set.
+///
+/// # Errors
+/// It is no such number.
+pub fn number(name: &str) -> Result<Option<u64>, WrongSetting> {
+    let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    if let Some(setting) = find(name) {
+        check_value(setting, name, &value)?;
+    }
+    Ok(value.to_str().and_then(bytes_of))
+}
+
+fn find(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.name == name)
+}
+
+fn check_value(setting: &Setting, name: &str, value: &OsStr) -> Result<(), WrongSetting> {
+    // An empty variable counts as none.
+    if value.is_empty() || setting.kind.takes(value) {
+        return Ok(());
+    }
+    Err(WrongSetting {
+        name: name.to_owned(),
+        value: value.to_string_lossy().into_owned(),
+        allowed: setting.kind.allowed(),
+    })
+}
+
+fn nearest(name: &str) -> Option<&'static str> {
+    let distances = SETTINGS
+        .iter()
+        .filter(|setting| setting.reader != Reader::Fermata)
+        .map(|setting| (strsim::levenshtein(name, setting.name), setting.name));
+    distances
+        .min()
+        .filter(|(distance, _)| *distance <= SIMILAR)
+        .map(|(_, nearest)| nearest)
+}
+
+/// The table of docs/settings.md: a line for each setting that users have.
+pub fn document() -> String {
+    let mut text =
+        String::from("| setting | read by | value | what it does |\n| --- | --- | --- | --- |\n");
+    let public = |it: &&Setting| it.reader != Reader::Fermata && it.reader != Reader::Build;
+    for setting in SETTINGS.iter().filter(public) {
+        text.push_str(&format!(
+            "| `{}` | {} | {} | {} |\n",
+            setting.name,
+            setting.reader.name(),
+            setting.kind.allowed(),
+            setting.purpose
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(name: &str, value: &str) -> Result<Vec<UnknownSetting>, WrongSetting> {
+        check([(OsStr::new(name), OsStr::new(value))].into_iter())
+    }
+
+    #[test]
+    fn wrong_values_name_the_setting_the_value_and_what_is_allowed() {
+        for (name, bad, good) in [
+            ("FERMATA_CACHE", "lots", "41G"),
+            ("FERMATA_SPARE_WORKERS", "-1", "0"),
+            ("FERMATA_SPARE_WORKERS", "1.5", "2"),
+            ("FERMATA_PARK_SIGNAL", "65", "40"),
+            ("FERMATA_CRIU", "criu", "/usr/sbin/criu"),
+            ("FERMATA_SOFTGPU_DEVICES", "65", "4"),
+            ("FERMATA_SOFTGPU_COMPUTE_CAPABILITY", "9", "9.0"),
+            ("FERMATA_WORKER_FERMATA_WRITE_RATE", "fast", "1G"),
+        ] {
+            let wrong = checked(name, bad).expect_err(name);
+            let text = wrong.to_string();
+            assert!(
+                text.contains(name) && text.contains(bad) && text.contains("must be"),
+                "{text}"
+            );
+            assert_eq!(checked(name, good), Ok(Vec::new()), "{name}={good}");
+            assert_eq!(checked(name, ""), Ok(Vec::new()), "{name} is empty");
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_told_with_the_nearest() {
+        let unknown = |name| checked(name, "1").expect("no wrong value");
+        assert_eq!(unknown("FERMATA_CASHE")[0].nearest, Some("FERMATA_CACHE"),);
+        assert!(
+            unknown("FERMATA_CASHE")[0]
+                .to_string()
+                .contains("did you mean")
+        );
+        assert_eq!(unknown("FERMATA_ZZZZZZZZZZ")[0].nearest, None);
+        for other in [
+            "HOME",
+            "FERMATA_TEST_X",
+            "FERMATA_WORKER_X",
+            "FERMATA_BUILD",
+        ] {
+            assert_eq!(unknown(other), []);
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
+        let text = std::fs::read_to_string(path).expect("docs/settings.md");
+        assert!(
+            text.contains(&document()),
+            "docs/settings.md must have this table:\n{}",
+            document()
+        );
+    }
+}

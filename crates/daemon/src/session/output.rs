@@ -1,0 +1,149 @@
+//! What a session's program has printed: how much of it is kept, in the session's log and in images.
+//!
+//! The log is the file that the program writes to. Its oldest part is dropped beyond a limit (`printed`), while its
+//! length stays what was printed. An image has the part that was kept at its checkpoint; where that begins follows
+//! from its length and from that of the log, which the image's record says.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use fermata_control::{printed, settings};
+
+use crate::daemon::Daemon;
+
+/// Bytes that are kept of each session's log.
+const SETTING: &str = "FERMATA_LOG_LIMIT";
+const USUAL_LIMIT: u64 = 64 << 20;
+/// How often the logs are looked at.
+const TURN: Duration = Duration::from_millis(100);
+/// How often a log is copied anew because its oldest part was dropped meanwhile.
+const TRIES: u32 = 5;
+
+/// Copies what is kept of the first `length` bytes of a log to a new file.
+///
+/// # Errors
+/// The log is shorter, or one of them cannot be read or written.
+pub fn keep(log: &Path, to: &Path, length: u64) -> io::Result<()> {
+    let mut source = File::open(log)?;
+    if source.metadata()?.len() < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    for _ in 0..TRIES {
+        let start = start(&source, length)?;
+        source.seek(SeekFrom::Start(start))?;
+        let mut target = File::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(to)?;
+        let copied = io::copy(&mut (&source).take(length - start), &mut target)?;
+        if copied != length - start {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // Else the copy begins with what was dropped while it was made.
+        if self::start(&source, length)? == start {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn start(log: &File, length: u64) -> io::Result<u64> {
+    let kept = printed::next_kept(log, 0)?;
+    Ok(kept.map_or(length, |start| start.min(length)))
+}
+
+/// Makes the log of a session from the copy of an image, whose record says that it was `length` bytes long.
+///
+/// # Errors
+/// One of them cannot be read or written.
+pub fn bring_back(copy: &Path, log: &Path, length: u64) -> io::Result<()> {
+    let mut source = File::open(copy)?;
+    let start = length.saturating_sub(source.metadata()?.len());
+    let mut target = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(log)?;
+    target.set_len(start)?;
+    target.seek(SeekFrom::Start(start))?;
+    io::copy(&mut source, &mut target)?;
+    Ok(())
+}
+
+/// Drops the oldest of what sessions and workers print, as long as the daemon lives.
+pub fn limit(daemon: &Arc<Daemon>) {
+    let limit = settings::number(SETTING).ok().flatten();
+    let limit = limit.unwrap_or(USUAL_LIMIT);
+    if limit == 0 {
+        return;
+    }
+    let daemon = Arc::downgrade(daemon);
+    let watch = move || {
+        while let Some(daemon) = Weak::upgrade(&daemon) {
+            let sessions = daemon.sessions();
+            let logs = sessions.iter().map(|session| session.log());
+            for log in logs.chain([daemon.workers_log()]) {
+                // A log that is gone, or a full disk: the next turn tries again.
+                let _ = shorten(&log, limit);
+            }
+            drop(daemon);
+            std::thread::sleep(TURN);
+        }
+    };
+    // Without a thread logs grow as they did.
+    let _ = std::thread::Builder::new().name("logs".into()).spawn(watch);
+}
+
+fn shorten(log: &Path, limit: u64) -> io::Result<bool> {
+    // Most are short.
+    if fs::metadata(log)?.len() <= limit {
+        return Ok(false);
+    }
+    let file = OpenOptions::new().read(true).write(true).open(log)?;
+    printed::drop_oldest(&file, limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn an_image_has_what_was_kept_and_positions_stay() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let [log, copy, other] = ["log", "copy", "other"].map(|name| dir.path().join(name));
+        let text: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        fs::write(&log, &text).expect("written");
+        assert!(shorten(&log, 128 << 10).expect("shortened"));
+        let length = text.len() as u64 - 100;
+        keep(&log, &copy, length).expect("kept");
+        let kept = fs::metadata(&copy).expect("made").len();
+        assert!(kept < 70 << 10, "{kept}");
+        bring_back(&copy, &other, length).expect("back");
+        let back = File::open(&other).expect("opened");
+        assert_eq!(back.metadata().expect("asked").len(), length);
+        let start = printed::next_kept(&back, 0).expect("asked").expect("some");
+        assert!(start <= length - kept);
+        let mut bytes = vec![0; kept as usize];
+        back.read_exact_at(&mut bytes, length - kept).expect("read");
+        let (from, to) = ((length - kept) as usize, length as usize);
+        assert_eq!(bytes, &text[from..to]);
+        // One of an earlier release holds everything.
+        fs::write(&copy, "whole").expect("written");
+        bring_back(&copy, &other, 5).expect("back");
+        assert_eq!(fs::read(&other).expect("read"), b"whole");
+        let short = keep(&copy, &dir.path().join("none"), 6);
+        assert_eq!(
+            short.expect_err("shorter").kind(),
+            io::ErrorKind::UnexpectedEof
+        );
+    }
+}

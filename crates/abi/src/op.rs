@@ -112,6 +112,19 @@ pub struct LaunchAttribute<'a> {
     pub value: &'a [u8],
 }
 
+impl LaunchAttribute<'_> {
+    /// The event that the launch records, if the attribute names one: its handle stands where the API has its pointer.
+    pub fn event(&self) -> Option<Handle> {
+        let names_event = matches!(
+            self.id,
+            cu::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
+                | cu::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
+        );
+        let first = self.value.first_chunk().filter(|_| names_event)?;
+        Some(Handle::from_le_bytes(*first))
+    }
+}
+
 /// A kernel launch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch<'a> {
@@ -168,6 +181,30 @@ pub enum Occupancy<'a> {
     ClusterSize(#[serde(borrow)] Launch<'a>, StreamRef),
 }
 
+/// What a device can do beyond its attributes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceQuestion {
+    /// Atomic operations on a peer's memory: for each `CUatomicOperation`, a mask of `CUatomicOperationCapability`.
+    PeerAtomics {
+        /// The peer.
+        peer: u32,
+        /// The operations.
+        operations: Vec<u32>,
+    },
+    /// The same for host memory.
+    HostAtomics {
+        /// The operations.
+        operations: Vec<u32>,
+    },
+    /// Elements of the longest texture over linear memory.
+    LinearTextureWidth {
+        /// A `CUarray_format`.
+        format: u32,
+        /// Channels of an element.
+        channels: u32,
+    },
+}
+
 /// Dynamic shared memory by the size of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SharedOf {
@@ -175,6 +212,92 @@ pub enum SharedOf {
     Any(u64),
     /// What the program's function says: threads and bytes.
     Sizes(Vec<(i32, u64)>),
+}
+
+/// Bytes of a tensor map's descriptor.
+pub const TENSOR_MAP: usize = 128;
+
+/// A tensor in memory, as `cuTensorMapEncode*` names what it is given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tensor {
+    /// A `CUtensorMapDataType`.
+    pub data_type: u32,
+    /// Where it begins.
+    pub address: Address,
+    /// Elements in each dimension.
+    pub dims: Vec<u64>,
+    /// Bytes from one element to the next in each dimension but the first.
+    pub strides: Vec<u64>,
+    /// Traversal stride in each dimension, elements.
+    pub steps: Vec<u32>,
+    /// A `CUtensorMapInterleave`.
+    pub interleave: u32,
+    /// A `CUtensorMapSwizzle`.
+    pub swizzle: u32,
+    /// A `CUtensorMapL2promotion`.
+    pub promotion: u32,
+    /// A `CUtensorMapFloatOOBfill`.
+    pub fill: u32,
+}
+
+impl Tensor {
+    /// Bytes from its first to its last; no driver takes one whose bytes do not fit their number.
+    pub fn extent(&self) -> u64 {
+        let element = match self.data_type {
+            cu::CU_TENSOR_MAP_DATA_TYPE_UINT8
+            | cu::CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B
+            | cu::CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B
+            | cu::CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B => 1,
+            cu::CU_TENSOR_MAP_DATA_TYPE_UINT16
+            | cu::CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+            | cu::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 => 2,
+            cu::CU_TENSOR_MAP_DATA_TYPE_UINT64
+            | cu::CU_TENSOR_MAP_DATA_TYPE_INT64
+            | cu::CU_TENSOR_MAP_DATA_TYPE_FLOAT64 => 8,
+            _ => 4u64,
+        };
+        let row = self
+            .dims
+            .first()
+            .map_or(0, |dim| dim.saturating_mul(element));
+        let others = self.dims.iter().skip(1).zip(&self.strides);
+        let steps = others.map(|(dim, stride)| dim.saturating_sub(1).saturating_mul(*stride));
+        steps.fold(row, u64::saturating_add)
+    }
+}
+
+/// What one copy of a tensor map takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TensorBox {
+    /// `cuTensorMapEncodeTiled`.
+    Tiled {
+        /// Elements in each dimension.
+        dims: Vec<u32>,
+    },
+    /// `cuTensorMapEncodeIm2col`.
+    Im2col {
+        /// Lower corner of the pixels' box.
+        lower: Vec<i32>,
+        /// Upper corner.
+        upper: Vec<i32>,
+        /// Channels of a pixel.
+        channels: u32,
+        /// Pixels of a column.
+        pixels: u32,
+    },
+    /// `cuTensorMapEncodeIm2colWide`.
+    Im2colWide {
+        /// Lower corner in the dimension of the width.
+        lower: i32,
+        /// Upper corner.
+        upper: i32,
+        /// Channels of a pixel.
+        channels: u32,
+        /// Pixels of a column.
+        pixels: u32,
+        /// A `CUtensorMapIm2ColWideMode`.
+        mode: u32,
+    },
 }
 
 /// An operation. Fields are named as the driver API names its parameters; sizes are bytes.
@@ -187,6 +310,12 @@ pub enum Op<'a> {
     /// Answered with [`ReplyBody::None`] when everything issued before has been executed and every
     /// stream of every context is idle: the consistent point.
     Drain,
+
+    /// Answered with [`ReplyBody::Bytes`]: 64-bit numbers, little-endian, as many as are asked for.
+    DeviceAsk {
+        device: u32,
+        question: DeviceQuestion,
+    },
 
     // --- contexts (the context handle of primary context d is chosen once by the library) --------
     /// Answered.
@@ -246,6 +375,14 @@ pub enum Op<'a> {
         function: Handle,
         #[serde(borrow)]
         question: Occupancy<'a>,
+    },
+    /// Answered with [`ReplyBody::Bytes`], a descriptor of [`TENSOR_MAP`] bytes.
+    TensorMap { tensor: Tensor, of: TensorBox },
+    /// The descriptor of the same tensor at another address. Answered as [`Op::TensorMap`].
+    TensorMapMove {
+        #[serde(with = "serde_bytes")]
+        map: &'a [u8],
+        address: Address,
     },
 
     // --- device memory ------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{
-    CaptureError, CaptureMode, CaptureStatus, EdgeData, NodeId, NodeKind, StreamKey, Waited,
+    CaptureError, CaptureMode, CaptureStatus, EdgeData, Graph, NodeId, NodeKind, StreamKey, Waited,
 };
 
 use crate::entry::Result;
@@ -26,6 +26,18 @@ pub const PLAIN: EdgeData = EdgeData {
     kind: 0,
 };
 
+/// A dependency on the point where every block of a kernel has let the next one begin, or has ended.
+const PROGRAMMATIC: EdgeData = EdgeData {
+    from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+    to_port: 0,
+    kind: sys::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+};
+
+fn is_kernel(graph: &Graph, node: NodeId) -> bool {
+    let node = graph.node(node);
+    node.is_ok_and(|it| matches!(it.kind, NodeKind::Kernel(_)))
+}
+
 /// If the stream is being captured, adds what it is given as a node and returns true.
 ///
 /// # Errors
@@ -36,8 +48,20 @@ pub fn add(
     stream: sys::CUstream,
     kind: impl FnOnce() -> Result<NodeKind>,
 ) -> Result<bool> {
+    add_after(session, stream, false, kind)
+}
+
+/// As [`add`]; a kernel that may begin `early` does not wait for all of the kernel in front of it (CUDA C++
+/// Programming Guide, programmatic dependent launch in graphs).
+#[inline]
+pub fn add_after(
+    session: &Session,
+    stream: sys::CUstream,
+    early: bool,
+    kind: impl FnOnce() -> Result<NodeKind>,
+) -> Result<bool> {
     if any_capture() {
-        add_node(session, stream, kind)
+        add_node(session, stream, early, kind)
     } else {
         Ok(false)
     }
@@ -47,6 +71,7 @@ pub fn add(
 fn add_node(
     session: &Session,
     stream: sys::CUstream,
+    early: bool,
     kind: impl FnOnce() -> Result<NodeKind>,
 ) -> Result<bool> {
     let Some(key) = captured(session, stream)? else {
@@ -55,15 +80,12 @@ fn add_node(
     let kind = kind().inspect_err(|_| session.graphs.lock().captures.invalidate(key.id))?;
     let mut graphs = session.graphs.lock();
     let info = graphs.captures.info(key.id).map_err(CaptureError::code)?;
-    let after: Vec<_> = info
-        .dependencies
-        .iter()
-        .map(|node| (*node, PLAIN))
-        .collect();
-    let node = graphs
-        .graph_mut(info.graph)?
-        .add(kind, &after)
-        .map_err(refused)?;
+    let graph = graphs.graph_mut(info.graph)?;
+    let after: Vec<_> = match info.dependencies[..] {
+        [only] if early && is_kernel(graph, only) => vec![(only, PROGRAMMATIC)],
+        ref all => all.iter().map(|node| (*node, PLAIN)).collect(),
+    };
+    let node = graph.add(kind, &after).map_err(refused)?;
     graphs.captures.advance(key.id, node);
     Ok(true)
 }

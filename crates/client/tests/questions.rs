@@ -224,3 +224,225 @@ fn occupancy_is_asked_again_after_an_attribute_was_set_and_on_another_device() {
     let questions = &device.lock().unwrap().questions;
     assert_eq!(questions.len(), 3 * 8, "{questions:?}");
 }
+
+unsafe extern "C" {
+    fn cuCtxGetFlags(flags: *mut c_uint) -> CUresult;
+    fn cuCtxSynchronize() -> CUresult;
+    fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
+    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> CUresult;
+    fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult;
+    fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult;
+    fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> CUresult;
+    fn cuGraphGetEdges_v2(
+        graph: CUgraph,
+        from: *mut CUgraphNode,
+        to: *mut CUgraphNode,
+        data: *mut CUgraphEdgeData,
+        count: *mut usize,
+    ) -> CUresult;
+    fn cuGraphKernelNodeGetAttribute(
+        node: CUgraphNode,
+        attribute: CUlaunchAttributeID,
+        value: *mut CUlaunchAttributeValue,
+    ) -> CUresult;
+    fn cuLaunchKernelEx(
+        config: *const CUlaunchConfig,
+        function: CUfunction,
+        params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> CUresult;
+    fn cuTensorMapEncodeTiled(
+        map: *mut CUtensorMap,
+        data_type: CUtensorMapDataType,
+        rank: c_uint,
+        address: *mut c_void,
+        dims: *const u64,
+        strides: *const u64,
+        box_dims: *const c_uint,
+        steps: *const c_uint,
+        interleave: CUtensorMapInterleave,
+        swizzle: CUtensorMapSwizzle,
+        promotion: CUtensorMapL2promotion,
+        fill: CUtensorMapFloatOOBfill,
+    ) -> CUresult;
+    fn cuTensorMapReplaceAddress(map: *mut CUtensorMap, address: *mut c_void) -> CUresult;
+}
+
+fn attribute(id: CUlaunchAttributeID, words: &[u32]) -> CUlaunchAttribute {
+    let mut pad = [0i8; 64];
+    for (to, word) in pad.chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes().map(|byte| byte as i8));
+    }
+    CUlaunchAttribute {
+        id,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue { pad },
+    }
+}
+
+/// A launch of two clusters of two blocks that may begin before the kernel in front of it has ended, and that records
+/// an event when its blocks allow that.
+fn launch_special(function: CUfunction, event: CUevent, stream: CUstream) -> CUresult {
+    let of_event = CUlaunchAttributeValue_union__bindgen_ty_2 {
+        event,
+        flags: 0,
+        triggerAtBlockStart: 1,
+    };
+    let mut attributes = [
+        attribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &[2, 1, 1]),
+        attribute(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, &[1]),
+        CUlaunchAttribute {
+            id: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue {
+                programmaticEvent: of_event,
+            },
+        },
+    ];
+    let config = CUlaunchConfig {
+        gridDimX: 4,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 32,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: stream,
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: 3,
+    };
+    let (mut a, mut b, mut c) = (1u64, 2u32, 3u64);
+    let mut params = [
+        std::ptr::from_mut(&mut a).cast(),
+        std::ptr::from_mut(&mut b).cast(),
+        std::ptr::from_mut(&mut c).cast::<c_void>(),
+    ];
+    // SAFETY: every pointer is to a live variable.
+    unsafe { cuLaunchKernelEx(&config, function, params.as_mut_ptr(), std::ptr::null_mut()) }
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn launches() {
+    let [function, _] = functions();
+    let (mut event, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
+    ok!(cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING));
+    ok!(cuStreamCreate(&mut stream, 0));
+    assert_eq!(launch_special(function, event, stream), CUDA_SUCCESS);
+    let mut timed = std::ptr::null_mut();
+    ok!(cuEventCreate(&mut timed, 0));
+    let refused = launch_special(function, timed, stream);
+    assert_eq!(refused, CUDA_ERROR_INVALID_VALUE);
+
+    ok!(cuStreamBeginCapture_v2(
+        stream,
+        CU_STREAM_CAPTURE_MODE_GLOBAL
+    ));
+    for _ in 0..2 {
+        assert_eq!(launch_special(function, event, stream), CUDA_SUCCESS);
+    }
+    let mut graph = std::ptr::null_mut();
+    ok!(cuStreamEndCapture(stream, &mut graph));
+    let (mut nodes, mut count) = ([std::ptr::null_mut(); 2], 2);
+    ok!(cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count));
+    assert_eq!(count, 2);
+    for node in nodes {
+        let mut value = CUlaunchAttributeValue::default();
+        let cluster = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        ok!(cuGraphKernelNodeGetAttribute(node, cluster, &mut value));
+        // SAFETY: the library has written every byte.
+        let dimension = unsafe { value.clusterDim };
+        assert_eq!((dimension.x, dimension.y, dimension.z), (2, 1, 1));
+    }
+    let (mut from, mut to) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (mut data, mut edges) = (CUgraphEdgeData::default(), 1);
+    ok!(cuGraphGetEdges_v2(
+        graph, &mut from, &mut to, &mut data, &mut edges
+    ));
+    assert_eq!((edges, from, to), (1, nodes[0], nodes[1]));
+    let kind = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
+    assert_eq!((u32::from(data.type_), data.from_port), (kind, 1));
+
+    let mut flags = 0;
+    ok!(cuCtxGetFlags(&mut flags));
+    assert_eq!(flags, CU_CTX_MAP_HOST);
+    ok!(cuCtxSynchronize());
+}
+
+/// As on the device: an event of the program's is named by its handle, which the worker knows.
+#[test]
+fn launch_attributes_reach_the_worker_and_stay_in_captured_graphs() {
+    let stage = Stage::start("launches");
+    let device = stage.device.clone();
+    assert!(stage.finish());
+    let device = device.lock().unwrap();
+    let ids: Vec<u32> = device.attributes.iter().map(|it| it.0).collect();
+    let expected = [
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT,
+    ];
+    assert_eq!(ids, expected);
+    let event = device.attributes[2].1[..8].try_into().unwrap();
+    assert_eq!(u64::from_le_bytes(event), device.events[0]);
+    assert_eq!(device.attributes[2].1[12], 1);
+}
+
+/// Room for a descriptor aligned as programs of CUDA 12 align it: to 64 bytes, not to 128.
+#[repr(align(128))]
+struct Room([u8; 64 + 128]);
+
+#[test]
+#[ignore = "a program for its stage"]
+fn maps() {
+    functions();
+    let mut room = Room([0; 64 + 128]);
+    let map: *mut CUtensorMap = room.0[64..].as_mut_ptr().cast();
+    let dims = [64u64, 32, 16];
+    let strides = [256u64, 8192];
+    let (boxes, steps) = ([16u32, 8, 1], [1u32; 3]);
+    let encode = |map, rank, address: usize| {
+        // SAFETY: every list has three entries, and there is room for the descriptor.
+        unsafe {
+            cuTensorMapEncodeTiled(
+                map,
+                CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                rank,
+                address as *mut c_void,
+                dims.as_ptr(),
+                strides.as_ptr(),
+                boxes.as_ptr(),
+                steps.as_ptr(),
+                0,
+                0,
+                0,
+                0,
+            )
+        }
+    };
+    for _ in 0..3 {
+        assert_eq!(encode(map, 3, 0x3000_0000_0000), CUDA_SUCCESS);
+    }
+    assert_eq!(encode(map, 6, 0x3000_0000_0000), CUDA_ERROR_INVALID_VALUE);
+    let crooked = map.wrapping_byte_add(8);
+    assert_eq!(encode(crooked, 3, 0), CUDA_ERROR_INVALID_VALUE);
+    let extent = 15 * 8192 + 31 * 256 + 64 * 4;
+    let words = |room: &Room| {
+        let word = |at: usize| u64::from_le_bytes(room.0[at..at + 8].try_into().unwrap());
+        [word(64), word(72)]
+    };
+    assert_eq!(words(&room), [0x3000_0000_0000, extent]);
+    ok!(cuTensorMapReplaceAddress(
+        map,
+        0x3000_0020_0000usize as *mut c_void
+    ));
+    assert_eq!(words(&room), [0x3000_0020_0000, extent]);
+}
+
+#[test]
+fn tensor_maps_are_encoded_by_the_worker_and_once() {
+    let stage = Stage::start("maps");
+    let device = stage.device.clone();
+    assert!(stage.finish());
+    assert_eq!(device.lock().unwrap().questions.len(), 2);
+}

@@ -243,11 +243,19 @@ functions! {
         cuOccupancyAvailableDynamicSMemPerBlock(bytes: *mut usize, function: CUfunction, blocks: c_int, block: c_int);
         cuOccupancyMaxActiveClusters(clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
         cuOccupancyMaxPotentialClusterSize(size: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
+        cuDeviceGetP2PAtomicCapabilities(capabilities: *mut c_uint, operations: *const CUatomicOperation, count: c_uint, from: CUdevice, to: CUdevice);
+        cuDeviceGetHostAtomicCapabilities(capabilities: *mut c_uint, operations: *const CUatomicOperation, count: c_uint, device: CUdevice);
+        cuDeviceGetTexture1DLinearMaxWidth(width: *mut usize, format: CUarray_format, channels: c_uint, device: CUdevice);
+        cuTensorMapEncodeTiled(map: *mut CUtensorMap, data_type: CUtensorMapDataType, rank: u32, address: *mut c_void, dims: *const u64, strides: *const u64, box_dims: *const u32, steps: *const u32, interleave: CUtensorMapInterleave, swizzle: CUtensorMapSwizzle, promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill);
+        cuTensorMapEncodeIm2col(map: *mut CUtensorMap, data_type: CUtensorMapDataType, rank: u32, address: *mut c_void, dims: *const u64, strides: *const u64, lower: *const c_int, upper: *const c_int, channels: u32, pixels: u32, steps: *const u32, interleave: CUtensorMapInterleave, swizzle: CUtensorMapSwizzle, promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill);
+        cuTensorMapEncodeIm2colWide(map: *mut CUtensorMap, data_type: CUtensorMapDataType, rank: u32, address: *mut c_void, dims: *const u64, strides: *const u64, lower: c_int, upper: c_int, channels: u32, pixels: u32, steps: *const u32, interleave: CUtensorMapInterleave, mode: CUtensorMapIm2ColWideMode, swizzle: CUtensorMapSwizzle, promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill);
+        cuTensorMapReplaceAddress(map: *mut CUtensorMap, address: *mut c_void);
         cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
         cuModuleGetFunctionCount(count: *mut c_uint, module: CUmodule);
         cuModuleEnumerateFunctions(functions: *mut CUfunction, count: c_uint, module: CUmodule);
         cuFuncGetName(name: *mut *const c_char, function: CUfunction);
         cuGraphKernelNodeSetAttribute(node: CUgraphNode, id: CUlaunchAttributeID, value: *const CUlaunchAttributeValue);
+        cuGraphAddDependencies_v2(graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize);
         cuGraphAddBatchMemOpNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use fermata_abi::sys::driver as cu;
 
 use crate::driver::Result;
-use crate::launch::{attribute_value, with_extra};
+use crate::launch::with_extra;
 use crate::{
     ContextHandle, CopyBox, Driver, EventHandle, ExecHandle, GraphHandle, KernelLaunch, NodeHandle,
     StreamHandle,
@@ -253,6 +253,30 @@ impl Driver {
         Ok(NodeHandle::from_raw(node))
     }
 
+    /// Makes `node` depend on another with an edge of its own kind: ports and type as CUDA numbers them.
+    ///
+    /// # Errors
+    /// What the driver says; an old one cannot.
+    pub fn add_edge(
+        &self,
+        graph: GraphHandle,
+        (from, node): (NodeHandle, NodeHandle),
+        [from_port, to_port, kind]: [u8; 3],
+    ) -> Result<()> {
+        let (from, to) = (from.raw(), node.raw());
+        let data = cu::CUgraphEdgeData {
+            from_port,
+            to_port,
+            type_: kind,
+            reserved: [0; 5],
+        };
+        // SAFETY: all three pointers refer to one live local each.
+        unsafe {
+            self.f
+                .cuGraphAddDependencies_v2(graph.raw(), &from, &to, &data, 1)
+        }
+    }
+
     /// Adds a kernel node and sets its attributes.
     fn add_kernel(
         &self,
@@ -281,10 +305,10 @@ impl Driver {
                     .cuGraphAddKernelNode_v2(node, graph, after.as_ptr(), after.len(), &params)
             }
         })?;
-        for (id, bytes) in launch.attributes {
-            let value = attribute_value(bytes);
+        for attribute in launch.attributes {
+            let (id, value) = (attribute.id, attribute.raw());
             // SAFETY: the node was just made; the value is a live local.
-            unsafe { self.f.cuGraphKernelNodeSetAttribute(*node, *id, &value)? };
+            unsafe { self.f.cuGraphKernelNodeSetAttribute(*node, id, &value)? };
         }
         Ok(())
     }

@@ -45,6 +45,13 @@ handles! {
     ExecHandle: CUgraphExec;
 }
 
+impl EventHandle {
+    /// What the driver's structures hold for it.
+    pub fn address(self) -> u64 {
+        self.0 as u64
+    }
+}
+
 impl StreamHandle {
     /// The legacy default stream of the current context.
     pub const LEGACY: Self = Self(0);

@@ -22,6 +22,31 @@ pub struct Grid {
     pub shared: u32,
 }
 
+/// An attribute of a launch as the driver reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchAttribute {
+    /// A `CUlaunchAttributeID`.
+    pub id: u32,
+    /// A `CUlaunchAttributeValue`.
+    pub value: [u8; 64],
+}
+
+impl LaunchAttribute {
+    /// An attribute whose value begins with `bytes` and goes on with zeros.
+    pub fn new(id: u32, bytes: &[u8]) -> Self {
+        let mut value = [0; 64];
+        let len = bytes.len().min(value.len());
+        value[..len].copy_from_slice(&bytes[..len]);
+        Self { id, value }
+    }
+
+    pub(crate) fn raw(&self) -> cu::CUlaunchAttributeValue {
+        cu::CUlaunchAttributeValue {
+            pad: self.value.map(|byte| byte as i8),
+        }
+    }
+}
+
 /// A launch with its parameter block and attributes.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelLaunch<'a> {
@@ -31,8 +56,8 @@ pub struct KernelLaunch<'a> {
     pub size: Grid,
     /// The parameter block.
     pub params: &'a [u8],
-    /// Attribute ids with the bytes of their values.
-    pub attributes: &'a [(u32, &'a [u8])],
+    /// Its attributes.
+    pub attributes: &'a [LaunchAttribute],
 }
 
 /// The `extra` argument of launches: a parameter block by address and size.
@@ -52,15 +77,6 @@ pub(crate) fn with_extra<R>(params: &[u8], call: impl FnOnce(*mut *mut c_void) -
     })
 }
 
-/// The attribute value that starts with `bytes`.
-pub(crate) fn attribute_value(bytes: &[u8]) -> cu::CUlaunchAttributeValue {
-    let mut value = cu::CUlaunchAttributeValue::default();
-    let len = bytes.len().min(size_of_val(&value));
-    // SAFETY: the union is plain data of 64 bytes, of which at most that many are written.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut value).cast::<u8>(), len) };
-    value
-}
-
 /// Calls `call` with the size and the attributes of a launch as the driver wants them.
 pub(crate) fn with_config<R>(
     launch: &KernelLaunch<'_>,
@@ -75,10 +91,10 @@ pub(crate) fn with_config<R>(
     let mut attributes: Vec<cu::CUlaunchAttribute> = launch
         .attributes
         .iter()
-        .map(|(id, bytes)| cu::CUlaunchAttribute {
-            id: *id,
+        .map(|it| cu::CUlaunchAttribute {
+            id: it.id,
             pad: [0; 4],
-            value: attribute_value(bytes),
+            value: it.raw(),
         })
         .collect();
     call(&cu::CUlaunchConfig {

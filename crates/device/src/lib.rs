@@ -14,6 +14,7 @@ mod address_space;
 mod arrays;
 mod beside;
 mod block;
+mod capability;
 mod context;
 mod copy;
 mod devices;
@@ -34,6 +35,7 @@ mod pinned;
 mod ranges;
 mod resident;
 mod stream;
+mod tensor;
 mod transfer;
 mod window;
 mod words;
@@ -52,7 +54,7 @@ pub use handles::{
     NodeHandle, PhysicalHandle, StreamHandle,
 };
 pub use host::HostMapping;
-pub use launch::{Grid, KernelLaunch};
+pub use launch::{Grid, KernelLaunch, LaunchAttribute};
 pub use module::ModuleRefused;
 pub use occupancy::{Clusters, SharedNeed};
 pub use pinned::{PinnedBuffer, PinnedPool};

@@ -5,6 +5,7 @@ mod common;
 
 use common::{Bench, CONTEXT, LEGACY, bench, block, launch, op};
 use fermata_abi::op::Op;
+use fermata_abi::sys::driver as cu;
 use fermata_engine::access::{AccessSet, Predictor, Range, Target};
 use fermata_graph::{
     Copy, CopyEnd, Graph, HostCall, KernelNode, MemsetNode, NodeKind, Place as GraphPlace,
@@ -43,6 +44,59 @@ fn pointers_in_a_structure_and_arithmetic_on_them_are_followed() {
     assert_eq!(found.reads, around(&[a + 16, b]));
     assert_eq!(found.writes, around(&[b]));
     assert!(found.complete);
+}
+
+/// The descriptor is opaque: only what it was made of says which memory it stands for. It may lie in several mappings.
+#[test]
+fn the_tensor_of_a_descriptor_in_a_parameter_counts() {
+    let mut bench = bench();
+    let function = kernel(
+        &mut bench,
+        ".visible .entry k(.param .u64 p, .param .align 64 .b8 m[128]) { .reg .b64 %rd<3>; .reg .b32 %r<3>;
+        ld.param.u64 %rd1, [p]; ld.global.u32 %r1, [%rd1]; ret; }",
+    );
+    let (a, b) = (bench.allocate(64), bench.allocate(4096));
+    let descriptor = [0x5a; 128];
+    bench.site.session.tensor_maps.add(descriptor, b + 64, 1024);
+    let mut params = block(&[a, 0, 0, 0, 0, 0, 0, 0]);
+    params.extend_from_slice(&descriptor);
+    let range = Range {
+        start: b + 64,
+        len: 1024,
+    };
+    let tensor = [Target::Exactly(range), Target::Around(b + 64)];
+    let found = predict(&bench, function, &params);
+    assert_eq!(found.writes, tensor);
+    assert_eq!(found.reads, [&around(&[a])[..], &tensor].concat());
+    params[64] = 0;
+    assert!(predict(&bench, function, &params).writes.is_empty());
+}
+
+/// The driver reads its own event's handle where the program has written that of its event.
+#[test]
+fn an_event_in_a_launch_attribute_is_the_drivers() {
+    let mut bench = bench();
+    let live = &mut bench.site.live;
+    live.enter(CONTEXT).unwrap();
+    let event = live.driver.create_event(2).unwrap();
+    live.events.insert(0x7770, (event, CONTEXT));
+    let mut value = [0; 64];
+    value[..8].copy_from_slice(&0x7770u64.to_le_bytes());
+    value[8] = 7;
+    let given = |id| fermata_abi::op::LaunchAttribute { id, value: &value };
+    let mut asked = launch(1, &[]);
+    asked.attributes = vec![
+        given(cu::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT),
+        given(cu::CU_LAUNCH_ATTRIBUTE_PRIORITY),
+    ];
+    asked.cooperative = true;
+    let made = live.launch_attributes(&asked).unwrap();
+    assert_eq!(made[0].value[..8], event.address().to_le_bytes());
+    assert_eq!((made[0].value[8], made[1].value), (7, value));
+    assert_eq!(made[2].id, cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+    live.events.remove(&0x7770);
+    assert!(live.launch_attributes(&asked).is_err());
+    live.driver.destroy_event(event).unwrap();
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod order;
 pub mod records;
 mod session;
 mod table;
+mod tensors;
 mod validate;
 
 pub use buffers::{Buffer, BufferOwner};
@@ -30,3 +31,4 @@ pub use objects::{
 pub use order::{KEPT_BYTES, KEPT_MODULES, Kept, Loaded, Retired};
 pub use session::{Deferred, Removed, Session};
 pub use table::{Kind, Table};
+pub use tensors::{KNOWN_TENSORS, TensorMaps};

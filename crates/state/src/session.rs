@@ -8,7 +8,7 @@ use serde_bytes::ByteBuf;
 
 use crate::{
     Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId, Kept,
-    Mapping, Memory, Module, Reservation, StateError, Stream, Table, Variable,
+    Mapping, Memory, Module, Reservation, StateError, Stream, Table, TensorMaps, Variable,
 };
 
 /// See the crate's documentation.
@@ -52,6 +52,8 @@ pub struct Session {
     pub(crate) kept: BTreeMap<u64, Kept>,
     /// The first place in the order of modules whose module is gone while there are later ones.
     pub(crate) gap: Option<u64>,
+    /// Tensor maps that the program has made.
+    pub tensor_maps: TensorMaps,
 }
 
 /// The error of an operation that nobody waited for; the context's next synchronisation reports it.

@@ -98,6 +98,8 @@ impl Touches {
             Op::Launch { launch, stream } => {
                 touches.stream = Some(*stream);
                 touches.uses = Some(launch.function);
+                let mut events = launch.attributes.iter().filter_map(|it| it.event());
+                touches.events = [events.next(), events.next()];
             }
             Op::GraphLaunch { exec, stream } => {
                 touches.stream = Some(*stream);
@@ -135,6 +137,9 @@ impl Touches {
             | Op::FunctionGet { .. }
             | Op::VariableGet { .. }
             | Op::Occupancy { .. }
+            | Op::TensorMap { .. }
+            | Op::TensorMapMove { .. }
+            | Op::DeviceAsk { .. }
             | Op::MemAlloc { .. }
             | Op::MemAllocAsync { .. }
             | Op::AddressReserve { .. }

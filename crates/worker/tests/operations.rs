@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREAM, Worker};
 use common::{PATIENCE, load_anew, started, words};
 use fermata_abi::op::{
-    Blob, Extent, Launch, LaunchAttribute, Occupancy, Op, Pitch, Place, SharedOf, StreamRef,
+    Blob, DeviceQuestion, Extent, Launch, LaunchAttribute, Occupancy, Op, Pitch, Place, SharedOf,
+    StreamRef, TENSOR_MAP, Tensor, TensorBox,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
@@ -667,6 +668,130 @@ fn occupancy_is_what_the_driver_says() {
         let good = matches!(answer, Answer::U64(1..) | Answer::Error(801, _));
         assert!(good, "{answer:?}");
     }
+}
+
+/// A kernel that may begin before the one in front of it has ended still runs once, after a restore as well; a driver
+/// that has no such edges makes it wait.
+#[test]
+fn graphs_keep_edges_between_kernels_that_overlap() {
+    let (worker, program) = started();
+    let device = program.alloc(256);
+    let mut graph = Graph::new();
+    let add = |by: u32| {
+        let mut params = device.to_le_bytes().to_vec();
+        params.extend_from_slice(&by.to_le_bytes());
+        params.extend_from_slice(&64u32.to_le_bytes());
+        NodeKind::Kernel(KernelNode {
+            function: FUNCTION,
+            context: 0,
+            grid: [1, 1, 1],
+            block: [64, 1, 1],
+            shared_bytes: 0,
+            params,
+            attributes: Vec::new(),
+        })
+    };
+    let overlapping = EdgeData {
+        from_port: cu::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+        to_port: 0,
+        kind: cu::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+    };
+    let first = graph.add(add(1), &[]).unwrap();
+    let second = graph.add(add(10), &[(first, overlapping)]).unwrap();
+    graph
+        .add(add(100), &[(second, EdgeData::default())])
+        .unwrap();
+    let graph = postcard::to_stdvec(&graph).unwrap();
+    done(
+        &program,
+        &Op::GraphInstantiate {
+            exec: 0x600,
+            context: CONTEXT,
+            graph: Blob::Inline(&graph),
+            flags: 0,
+        },
+    );
+    let run = |program: &Program| {
+        let (exec, stream) = (0x600, STREAM);
+        program.post(&Op::GraphLaunch { exec, stream });
+        done(program, &Op::StreamSync { stream });
+    };
+    run(&program);
+    assert_eq!(words(&program.read(device, 256)), [111; 64]);
+    let (_worker, program) = move_over(worker, program);
+    run(&program);
+    assert_eq!(words(&program.read(device, 256)), [222; 64]);
+}
+
+/// A driver that knows no tensor maps says so; one that does makes the same one of the same tensor.
+#[test]
+fn tensor_maps_are_what_the_driver_makes_of_them() {
+    let (_worker, program) = started();
+    let address = program.alloc(MIB);
+    let tensor = Tensor {
+        data_type: cu::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        address,
+        dims: vec![64, 32],
+        strides: vec![256],
+        steps: vec![1, 1],
+        interleave: 0,
+        swizzle: 0,
+        promotion: 0,
+        fill: 0,
+    };
+    let ask = |tensor: &Tensor, dims: &[u32]| {
+        let (tensor, of) = (
+            tensor.clone(),
+            TensorBox::Tiled {
+                dims: dims.to_vec(),
+            },
+        );
+        program.ask(&Op::TensorMap { tensor, of })
+    };
+    match ask(&tensor, &[16, 8]) {
+        Answer::Bytes(map) => {
+            assert_eq!(map.len(), TENSOR_MAP);
+            assert_eq!(ask(&tensor, &[16, 8]), Answer::Bytes(map));
+        }
+        Answer::Error(code, _) => assert_eq!(code, cu::CUDA_ERROR_NOT_SUPPORTED),
+        other => panic!("{other:?}"),
+    }
+    // Lists that contradict each other never reach the driver.
+    assert!(matches!(ask(&tensor, &[16]), Answer::Error(1, _)));
+    let flat = Tensor {
+        strides: Vec::new(),
+        ..tensor.clone()
+    };
+    assert!(matches!(ask(&flat, &[16, 8]), Answer::Error(1, _)));
+    let none = Tensor {
+        dims: Vec::new(),
+        ..tensor
+    };
+    assert!(matches!(ask(&none, &[]), Answer::Error(1, _)));
+}
+
+#[test]
+fn what_devices_can_do_is_asked_of_the_driver() {
+    let (_worker, program) = started();
+    let ask = |device, question| program.ask(&Op::DeviceAsk { device, question });
+    let operations = vec![cu::CU_ATOMIC_OPERATION_INTEGER_ADD; 3];
+    let host = ask(0, DeviceQuestion::HostAtomics { operations });
+    assert!(
+        matches!(&host, Answer::Bytes(it) if it.len() == 24),
+        "{host:?}"
+    );
+    let width = DeviceQuestion::LinearTextureWidth {
+        format: cu::CU_AD_FORMAT_FLOAT,
+        channels: 1,
+    };
+    let width = ask(0, width);
+    assert!(
+        matches!(&width, Answer::Bytes(it) if it.len() == 8),
+        "{width:?}"
+    );
+    let operations = Vec::new();
+    let missing = ask(99, DeviceQuestion::HostAtomics { operations });
+    assert!(matches!(missing, Answer::Error(101, _)), "{missing:?}");
 }
 
 #[test]

@@ -112,7 +112,8 @@ driver_api! {
 
     fn cuCtxGetFlags(flags: *mut c_uint) {
         session()?;
-        put(flags, current()?.flags.load(Ordering::Relaxed))
+        // With unified addressing every context maps host memory, and the driver says so whatever was asked for.
+        put(flags, current()?.flags.load(Ordering::Relaxed) | sys::CU_CTX_MAP_HOST)
     }
 
     fn cuCtxSetFlags(flags: c_uint) {

@@ -200,7 +200,7 @@ unsafe fn edges(
         .collect())
 }
 
-fn edge_data(data: &sys::CUgraphEdgeData) -> EdgeData {
+pub(super) fn edge_data(data: &sys::CUgraphEdgeData) -> EdgeData {
     EdgeData {
         from_port: data.from_port,
         to_port: data.to_port,

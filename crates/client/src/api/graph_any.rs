@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{HostCall, MemOp, MemOpKind, NodeKind};
 
-use super::graph_node::{add, alloc_node, child_of};
+use super::graph_node::{add, add_with, alloc_node, child_of};
 use super::graph_params::{copy_node, kernel_node, memset_node};
 use crate::entry::{Result, array, driver_api, get, put};
 use crate::handles::of;
@@ -19,7 +19,7 @@ driver_api! {
         count: usize,
         params: *mut sys::CUgraphNodeParams,
     ) {
-        put(node, add_any(graph, array(after, count)?, params)?)
+        put(node, add_any(graph, array(after, count)?, &[], params)?)
     }
 
     fn cuGraphAddNode_v2(
@@ -30,10 +30,8 @@ driver_api! {
         count: usize,
         params: *mut sys::CUgraphNodeParams,
     ) {
-        if !edges.is_null() && array(edges, count)?.iter().any(|edge| edge.type_ != 0 || edge.from_port != 0) {
-            return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
-        }
-        put(node, add_any(graph, array(after, count)?, params)?)
+        let edges: &[_] = if edges.is_null() { &[] } else { array(edges, count)? };
+        put(node, add_any(graph, array(after, count)?, edges, params)?)
     }
 
     fn cuGraphNodeSetParams(node: sys::CUgraphNode, params: *mut sys::CUgraphNodeParams) {
@@ -87,6 +85,7 @@ driver_api! {
 unsafe fn add_any(
     graph: sys::CUgraph,
     after: &[sys::CUgraphNode],
+    edges: &[sys::CUgraphEdgeData],
     params: *mut sys::CUgraphNodeParams,
 ) -> Result<sys::CUgraphNode> {
     // SAFETY: by the caller's promise.
@@ -95,7 +94,7 @@ unsafe fn add_any(
         // SAFETY: the structure says that it is an allocation's.
         unsafe { (*params).__bindgen_anon_1.alloc.dptr = alloc.address };
     }
-    add(graph, after, kind)
+    add_with(graph, after, edges, kind)
 }
 
 /// # Safety

@@ -8,7 +8,7 @@ use fermata_graph::{
     Graph, HostCall, KernelNode, LaunchAttribute, MemAllocNode, MemsetNode, NodeKind,
 };
 
-use super::graph::ids;
+use super::graph::{edge_data, ids};
 use super::graph_params::{copy_node, from_copy, kernel_node, kernel_params, memset_node};
 use crate::capture::PLAIN;
 use crate::context::current;
@@ -273,11 +273,20 @@ pub(super) fn add(
     after: &[sys::CUgraphNode],
     kind: NodeKind,
 ) -> Result<sys::CUgraphNode> {
+    add_with(graph, after, &[], kind)
+}
+
+/// As [`add`], with edges of their own kind; the others are plain.
+pub(super) fn add_with(
+    graph: sys::CUgraph,
+    after: &[sys::CUgraphNode],
+    edges: &[sys::CUgraphEdgeData],
+    kind: NodeKind,
+) -> Result<sys::CUgraphNode> {
     let mut graphs = session()?.graphs.lock();
-    let after: Vec<_> = ids(&graphs, of(graph), after)?
-        .into_iter()
-        .map(|node| (node, PLAIN))
-        .collect();
+    let edges = edges.iter().map(edge_data).chain(std::iter::repeat(PLAIN));
+    let after = ids(&graphs, of(graph), after)?;
+    let after: Vec<_> = after.into_iter().zip(edges).collect();
     let node = graphs
         .graph_mut(of(graph))?
         .add(kind, &after)

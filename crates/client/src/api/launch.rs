@@ -11,6 +11,7 @@ use crate::callback::{self, Callback};
 use crate::capture;
 use crate::context::Context;
 use crate::entry::{Result, array, driver_api, get};
+use crate::event::Event;
 use crate::fault;
 use crate::handles::of;
 use crate::launch::{Shape, check, launch, with_params};
@@ -70,16 +71,21 @@ driver_api! {
         let config = get(config)?;
         let session = session()?;
         let attributes = array(config.attrs, config.numAttrs as usize)?;
-        let Attributes { cooperative, plain } = Attributes::of(attributes);
+        let attributes = Attributes::of(attributes);
         let shape = Shape {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
             shared: config.sharedMemBytes,
-            cooperative,
+            cooperative: attributes.cooperative,
         };
         let stream = config.hStream;
         session.modules.with_launchable(of(function), |context, function| {
-            with_params(function, params, extra, |params| issue(session, (context, function), shape, params, &plain, stream))
+            with_params(function, params, extra, |params| {
+                if attributes.is_plain() {
+                    return issue(session, (context, function), shape, params, &attributes.plain, stream);
+                }
+                issue_special(session, (context, function), shape, params, attributes, stream)
+            })
         })
     }
 
@@ -117,8 +123,14 @@ driver_api! {
 pub(super) struct Attributes<'a> {
     /// Whether all blocks run at once.
     pub cooperative: bool,
-    /// Those that the driver gets as they are.
+    /// Those that the driver gets as they are, in a graph as well.
     pub plain: Vec<LaunchAttribute<'a>>,
+    /// In a capture, an edge says this: the kernel may begin before the one in front of it has ended.
+    early: Option<LaunchAttribute<'a>>,
+    /// Events that the launch records, with the attributes that say so.
+    events: Vec<(sys::CUevent, u32, [u8; 64])>,
+    /// Whether a node is wanted that the device can change.
+    updatable: bool,
 }
 
 impl<'a> Attributes<'a> {
@@ -126,19 +138,103 @@ impl<'a> Attributes<'a> {
         let mut sorted = Self {
             cooperative: false,
             plain: Vec::new(),
+            early: None,
+            events: Vec::new(),
+            updatable: false,
         };
         for attribute in given {
-            match attribute.id {
-                sys::CU_LAUNCH_ATTRIBUTE_IGNORE => {}
-                sys::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
-                    // SAFETY: every bit pattern of the union is a number.
-                    sorted.cooperative |= unsafe { attribute.value.cooperative } != 0;
+            let value = &attribute.value;
+            // SAFETY: every bit pattern of a member of the union is a value of it, or a pointer that is not followed.
+            unsafe {
+                match attribute.id {
+                    sys::CU_LAUNCH_ATTRIBUTE_IGNORE => {}
+                    sys::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
+                        sorted.cooperative |= value.cooperative != 0;
+                    }
+                    sys::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION => {
+                        let allowed = value.programmaticStreamSerializationAllowed != 0;
+                        sorted.early = allowed.then(|| encode(attribute));
+                    }
+                    sys::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT => {
+                        let event = value.programmaticEvent.event;
+                        sorted.events.push((event, attribute.id, bytes(attribute)));
+                    }
+                    sys::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => {
+                        let event = value.launchCompletionEvent.event;
+                        sorted.events.push((event, attribute.id, bytes(attribute)));
+                    }
+                    sys::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => {
+                        sorted.updatable |= value.deviceUpdatableKernelNode.deviceUpdatable != 0;
+                    }
+                    _ => sorted.plain.push(encode(attribute)),
                 }
-                _ => sorted.plain.push(encode(attribute)),
             }
         }
         sorted
     }
+
+    fn is_plain(&self) -> bool {
+        self.early.is_none() && self.events.is_empty() && !self.updatable
+    }
+}
+
+/// Issues a launch that says more than how the kernel runs, or captures it.
+#[cold]
+fn issue_special(
+    session: &Session,
+    (context, function): (&Arc<Context>, &Function),
+    shape: Shape,
+    params: &[u8],
+    given: Attributes<'_>,
+    stream: sys::CUstream,
+) -> Result {
+    if given.updatable {
+        // Kernels that change nodes of a running graph: nothing would know what the graph does.
+        return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
+    }
+    fault::check(context.handle)?;
+    check(function, &shape)?;
+    let mut events = Vec::new();
+    for (event, id, value) in given.events {
+        let event = session.events.get(event)?;
+        // As the driver: such events keep no time.
+        if event.flags & sys::CU_EVENT_DISABLE_TIMING == 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut value = value;
+        value[..8].copy_from_slice(&event.handle.to_le_bytes());
+        events.push((event, id, value));
+    }
+    let early = given.early.is_some();
+    if capture::add_after(session, stream, early, || {
+        Ok(NodeKind::Kernel(node(
+            function,
+            shape,
+            params,
+            &given.plain,
+        )))
+    })? {
+        for (event, ..) in events {
+            capture::record(session, stream, event.handle)?;
+        }
+        return Ok(());
+    }
+    let resolved = session.streams.resolve_in(context, stream)?;
+    let elsewhere = |it: &Arc<Event>| it.context.handle != resolved.context;
+    if function.module.context.handle != resolved.context
+        || events.iter().any(|(it, ..)| elsewhere(it))
+    {
+        return Err(sys::CUDA_ERROR_INVALID_HANDLE);
+    }
+    managed::before_work(session, resolved)?;
+    let mut attributes = given.plain;
+    attributes.extend(given.early);
+    for (event, id, value) in &events {
+        event.note_recorded();
+        let (id, value) = (*id, value.as_slice());
+        attributes.push(LaunchAttribute { id, value });
+    }
+    launch(function, shape, params, &attributes, resolved)
 }
 
 /// Issues a launch, or captures it.
@@ -194,6 +290,11 @@ fn node(
         params: params.to_vec(),
         attributes,
     }
+}
+
+fn bytes(attribute: &sys::CUlaunchAttribute) -> [u8; 64] {
+    // SAFETY: every byte of the union may be read.
+    unsafe { attribute.value.pad }.map(|byte| byte as u8)
 }
 
 fn encode(attribute: &sys::CUlaunchAttribute) -> LaunchAttribute<'_> {

@@ -110,6 +110,17 @@ driver_api! {
         Ok(())
     }
 
+    /// No device here has functions that the host can call too.
+    fn cuLibraryGetUnifiedFunction(
+        _function: *mut *mut c_void,
+        library: sys::CUlibrary,
+        name: *const c_char,
+    ) {
+        session()?.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
+        text(name)?;
+        Err(sys::CUDA_ERROR_NOT_FOUND)
+    }
+
     fn cuKernelGetFunction(function: *mut sys::CUfunction, kernel: sys::CUkernel) {
         let modules = &session()?.modules;
         let kernel = modules.kernels.get(of(kernel), sys::CUDA_ERROR_INVALID_HANDLE)?;

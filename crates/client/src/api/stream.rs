@@ -102,6 +102,11 @@ driver_api! {
         Ok(())
     }
 
+    fn cuStreamGetGreenCtx(stream: sys::CUstream, green: *mut sys::CUgreenCtx) {
+        session()?.streams.get(stream)?;
+        put(green, core::ptr::null_mut())
+    }
+
     fn cuStreamGetDevice(stream: sys::CUstream, device: *mut sys::CUdevice) {
         put(device, context_of(session()?, stream)?.device)
     }

@@ -180,14 +180,6 @@ pub unsafe extern "C" fn cuCtxGetDevResource(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetExecAffinity(
-    _pExecAffinity: *mut sys::CUexecAffinityParam,
-    _type_: sys::CUexecAffinityType,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDestroyExternalMemory(_extMem: sys::CUexternalMemory) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -230,34 +222,6 @@ pub unsafe extern "C" fn cuDeviceGetDevResource(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetExecAffinitySupport(
-    _pi: *mut core::ffi::c_int,
-    _type_: sys::CUexecAffinityType,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetHostAtomicCapabilities(
-    _capabilities: *mut core::ffi::c_uint,
-    _operations: *const sys::CUatomicOperation,
-    _count: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetLuid(
-    _luid: *mut core::ffi::c_char,
-    _deviceNodeMask: *mut core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetNvSciSyncAttributes(
     _nvSciSyncAttrList: *mut core::ffi::c_void,
     _dev: sys::CUdevice,
@@ -267,48 +231,9 @@ pub unsafe extern "C" fn cuDeviceGetNvSciSyncAttributes(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetP2PAtomicCapabilities(
-    _capabilities: *mut core::ffi::c_uint,
-    _operations: *const sys::CUatomicOperation,
-    _count: core::ffi::c_uint,
-    _srcDevice: sys::CUdevice,
-    _dstDevice: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
-    _maxWidthInElements: *mut usize,
-    _format: sys::CUarray_format,
-    _numChannels: core::ffi::c_uint,
-    _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceRegisterAsyncNotification(
-    _device: sys::CUdevice,
-    _callbackFunc: sys::CUasyncCallback,
-    _userData: *mut core::ffi::c_void,
-    _callback: *mut sys::CUasyncCallbackHandle,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem(
     _bytes: *mut core::ffi::c_uint,
     _dev: sys::CUdevice,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceUnregisterAsyncNotification(
-    _device: sys::CUdevice,
-    _callback: sys::CUasyncCallbackHandle,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -372,17 +297,6 @@ pub unsafe extern "C" fn cuGraphAddExternalSemaphoresWaitNode(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphAddKernelNode(
-    _phGraphNode: *mut sys::CUgraphNode,
-    _hGraph: sys::CUgraph,
-    _dependencies: *const sys::CUgraphNode,
-    _numDependencies: usize,
-    _nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS_v1,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphBatchMemOpNodeGetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams_out: *mut sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
@@ -420,15 +334,6 @@ pub unsafe extern "C" fn cuGraphExecExternalSemaphoresWaitNodeSetParams(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
-    _hGraphExec: sys::CUgraphExec,
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS_v1,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphExternalSemaphoresSignalNodeGetParams(
     _hNode: sys::CUgraphNode,
     _params_out: *mut sys::CUDA_EXT_SEM_SIGNAL_NODE_PARAMS,
@@ -456,22 +361,6 @@ pub unsafe extern "C" fn cuGraphExternalSemaphoresWaitNodeGetParams(
 pub unsafe extern "C" fn cuGraphExternalSemaphoresWaitNodeSetParams(
     _hNode: sys::CUgraphNode,
     _nodeParams: *const sys::CUDA_EXT_SEM_WAIT_NODE_PARAMS,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphKernelNodeGetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *mut sys::CUDA_KERNEL_NODE_PARAMS_v1,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphKernelNodeSetParams(
-    _hNode: sys::CUgraphNode,
-    _nodeParams: *const sys::CUDA_KERNEL_NODE_PARAMS_v1,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -726,15 +615,6 @@ pub unsafe extern "C" fn cuLaunchGridAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLibraryGetUnifiedFunction(
-    _fptr: *mut *mut core::ffi::c_void,
-    _library: sys::CUlibrary,
-    _symbol: *const core::ffi::c_char,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLinkAddData(
     _state: sys::CUlinkState,
     _type_: sys::CUjitInputType,
@@ -817,49 +697,6 @@ pub unsafe extern "C" fn cuLinkCreate_v2(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLinkDestroy(_state: sys::CUlinkState) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsCurrent(
-    _iterator_out: *mut sys::CUlogIterator,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsDumpToFile(
-    _iterator: *mut sys::CUlogIterator,
-    _pathToFile: *const core::ffi::c_char,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsDumpToMemory(
-    _iterator: *mut sys::CUlogIterator,
-    _buffer: *mut core::ffi::c_char,
-    _size: *mut usize,
-    _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsRegisterCallback(
-    _callbackFunc: sys::CUlogsCallback,
-    _userData: *mut core::ffi::c_void,
-    _callback_out: *mut sys::CUlogsCallbackHandle,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLogsUnregisterCallback(
-    _callback: sys::CUlogsCallbackHandle,
-) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
 
@@ -1494,14 +1331,6 @@ pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetGreenCtx(
-    _hStream: sys::CUstream,
-    _phCtx: *mut sys::CUgreenCtx,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuSurfObjectCreate(
     _pSurfObject: *mut sys::CUsurfObject,
     _pResDesc: *const sys::CUDA_RESOURCE_DESC,
@@ -1535,75 +1364,6 @@ pub unsafe extern "C" fn cuSurfRefSetArray(
     _hSurfRef: sys::CUsurfref,
     _hArray: sys::CUarray,
     _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTensorMapEncodeIm2col(
-    _tensorMap: *mut sys::CUtensorMap,
-    _tensorDataType: sys::CUtensorMapDataType,
-    _tensorRank: sys::cuuint32_t,
-    _globalAddress: *mut core::ffi::c_void,
-    _globalDim: *const sys::cuuint64_t,
-    _globalStrides: *const sys::cuuint64_t,
-    _pixelBoxLowerCorner: *const core::ffi::c_int,
-    _pixelBoxUpperCorner: *const core::ffi::c_int,
-    _channelsPerPixel: sys::cuuint32_t,
-    _pixelsPerColumn: sys::cuuint32_t,
-    _elementStrides: *const sys::cuuint32_t,
-    _interleave: sys::CUtensorMapInterleave,
-    _swizzle: sys::CUtensorMapSwizzle,
-    _l2Promotion: sys::CUtensorMapL2promotion,
-    _oobFill: sys::CUtensorMapFloatOOBfill,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTensorMapEncodeIm2colWide(
-    _tensorMap: *mut sys::CUtensorMap,
-    _tensorDataType: sys::CUtensorMapDataType,
-    _tensorRank: sys::cuuint32_t,
-    _globalAddress: *mut core::ffi::c_void,
-    _globalDim: *const sys::cuuint64_t,
-    _globalStrides: *const sys::cuuint64_t,
-    _pixelBoxLowerCornerWidth: core::ffi::c_int,
-    _pixelBoxUpperCornerWidth: core::ffi::c_int,
-    _channelsPerPixel: sys::cuuint32_t,
-    _pixelsPerColumn: sys::cuuint32_t,
-    _elementStrides: *const sys::cuuint32_t,
-    _interleave: sys::CUtensorMapInterleave,
-    _mode: sys::CUtensorMapIm2ColWideMode,
-    _swizzle: sys::CUtensorMapSwizzle,
-    _l2Promotion: sys::CUtensorMapL2promotion,
-    _oobFill: sys::CUtensorMapFloatOOBfill,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTensorMapEncodeTiled(
-    _tensorMap: *mut sys::CUtensorMap,
-    _tensorDataType: sys::CUtensorMapDataType,
-    _tensorRank: sys::cuuint32_t,
-    _globalAddress: *mut core::ffi::c_void,
-    _globalDim: *const sys::cuuint64_t,
-    _globalStrides: *const sys::cuuint64_t,
-    _boxDim: *const sys::cuuint32_t,
-    _elementStrides: *const sys::cuuint32_t,
-    _interleave: sys::CUtensorMapInterleave,
-    _swizzle: sys::CUtensorMapSwizzle,
-    _l2Promotion: sys::CUtensorMapL2promotion,
-    _oobFill: sys::CUtensorMapFloatOOBfill,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTensorMapReplaceAddress(
-    _tensorMap: *mut sys::CUtensorMap,
-    _globalAddress: *mut core::ffi::c_void,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }

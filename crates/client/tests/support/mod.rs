@@ -36,7 +36,11 @@ pub struct Device {
     pub drains: u32,
     /// Streams made, and streams destroyed.
     pub streams: (u32, u32),
-    /// Every question about occupancy that has come, as text.
+    /// Id and value of every attribute of a launch.
+    pub attributes: Vec<(u32, Vec<u8>)>,
+    /// Events by their handles.
+    pub events: Vec<Handle>,
+    /// Every question about occupancy and every tensor map that has come, as text.
     pub questions: Vec<String>,
 }
 
@@ -446,6 +450,23 @@ impl Serving {
                 device
                     .launches
                     .push((launch.function, launch.grid, launch.params.to_vec()));
+                let given = launch.attributes.iter();
+                let given = given.map(|it| (it.id, it.value.to_vec()));
+                device.attributes.extend(given);
+            }
+            Op::EventCreate { event, .. } => device.events.push(*event),
+            Op::TensorMap { tensor, of } => {
+                device.questions.push(format!("{tensor:?} {of:?}"));
+                bytes.resize(TENSOR_MAP, 0);
+                bytes[..8].copy_from_slice(&tensor.address.to_le_bytes());
+                bytes[8..16].copy_from_slice(&tensor.extent().to_le_bytes());
+                return (0, ReplyBody::Bytes(bytes));
+            }
+            Op::TensorMapMove { map, address } => {
+                device.questions.push(format!("move to {address:#x}"));
+                bytes.extend_from_slice(map);
+                bytes[..8].copy_from_slice(&address.to_le_bytes());
+                return (0, ReplyBody::Bytes(bytes));
             }
             Op::Occupancy { question, .. } => {
                 device.questions.push(format!("{question:?}"));

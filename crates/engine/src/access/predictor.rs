@@ -6,13 +6,16 @@ use std::sync::Arc;
 use fermata_abi::op::{Address, Handle, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_ptx::analysis::Analysis;
-use fermata_state::{ImageId, Session};
+use fermata_state::{ImageId, Session, TensorMaps};
 
 use super::graph::GraphPlan;
 use super::kernel::Plan;
-use super::{AccessSet, Places, Target, transfer};
+use super::{AccessSet, Places, Range, Target, transfer};
 use crate::text::text_of;
 use crate::{HandleMap, Live, Site};
+
+/// Tensor maps lie at multiples of this in a parameter block.
+const TENSOR_MAP_ALIGNMENT: usize = 64;
 
 /// The analysis of an image's text for an architecture, and whether the running code was made from it.
 type Known = Option<(Arc<Analysis>, bool)>;
@@ -111,7 +114,8 @@ impl Predictor {
         let Some(plan) = self.plans.get(&function) else {
             return unknown();
         };
-        let mut set = resolve(plan, params, |address| {
+        let maps = &world.session.tensor_maps;
+        let mut set = resolve(plan, params, maps, |address| {
             places.around(world.session, address).is_some()
         });
         for address in self.remembered.get(&function).into_iter().flatten() {
@@ -193,7 +197,7 @@ impl Predictor {
                     waits = Some(session.last_buffer());
                 }
                 // Whether memory lives is asked at each launch.
-                let mut set = resolve(plan, params, |_| true);
+                let mut set = resolve(plan, params, &session.tensor_maps, |_| true);
                 for address in self.remembered.get(&function).into_iter().flatten() {
                     set.add(Target::Around(*address), true, true);
                 }
@@ -231,7 +235,12 @@ fn analyse(image: &[u8], version: Option<u32>) -> Known {
 }
 
 /// The set of a launch with this parameter block.
-fn resolve(plan: &Plan, params: &[u8], mut lives: impl FnMut(Address) -> bool) -> AccessSet {
+fn resolve(
+    plan: &Plan,
+    params: &[u8],
+    maps: &TensorMaps,
+    mut lives: impl FnMut(Address) -> bool,
+) -> AccessSet {
     let mut set = AccessSet {
         complete: plan.complete,
         ..AccessSet::default()
@@ -245,6 +254,16 @@ fn resolve(plan: &Plan, params: &[u8], mut lives: impl FnMut(Address) -> bool) -
             set.add(Target::Around(address), word.read, word.write);
         }
     }
+    for (address, bytes) in tensors(params, maps) {
+        if lives(address) {
+            let all = Range {
+                start: address,
+                len: bytes,
+            };
+            set.add(Target::Exactly(all), true, true);
+            set.add(Target::Around(address), true, true);
+        }
+    }
     for symbol in &plan.symbols {
         match symbol.address {
             Some(address) => set.add(Target::Around(address), symbol.read, symbol.write),
@@ -252,4 +271,14 @@ fn resolve(plan: &Plan, params: &[u8], mut lives: impl FnMut(Address) -> bool) -
         }
     }
     set
+}
+
+/// Address and bytes of each tensor whose map is among the parameters. Which way a kernel copies, its code alone says.
+fn tensors<'a>(
+    params: &'a [u8],
+    maps: &'a TensorMaps,
+) -> impl Iterator<Item = (Address, u64)> + 'a {
+    let known = if maps.is_empty() { &[] } else { params };
+    let starts = (0..known.len()).step_by(TENSOR_MAP_ALIGNMENT);
+    starts.filter_map(|at| maps.find(known.get(at..)?.first_chunk()?))
 }

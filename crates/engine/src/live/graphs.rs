@@ -10,9 +10,10 @@ use fermata_device::{
     BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, FunctionHandle,
     GraphHandle, Grid, HostFn, KernelLaunch, NodeSpec,
 };
-use fermata_graph::{CopyEnd, Graph, KernelNode, MemOp, MemOpKind, NodeKind, Place};
+use fermata_graph::{CopyEnd, EdgeData, Graph, KernelNode, MemOp, MemOpKind, NodeKind, Place};
 use parking_lot::Mutex;
 
+use super::attributes::of_node;
 use crate::{HandleMap, HostCaller, Live};
 
 /// What takes the place of a kernel node's function and parameter block.
@@ -190,12 +191,21 @@ impl Live {
                 .node(id)
                 .map_err(|error| refuse(cu::CUDA_ERROR_INVALID_VALUE, error.to_string()))
                 .and_then(|node| {
-                    let after: Vec<_> = node
-                        .dependencies
-                        .iter()
-                        .filter_map(|(from, _)| nodes.get(from).copied())
-                        .collect();
-                    self.add(built, &after, &node.kind, context, dress, depth)
+                    let given = node.dependencies.iter();
+                    let (plain, special): (Vec<_>, Vec<_>) = given
+                        .filter_map(|(from, data)| Some((*nodes.get(from)?, *data)))
+                        .partition(|(_, data)| *data == EdgeData::default());
+                    let after: Vec<_> = plain.iter().map(|(from, _)| *from).collect();
+                    let added = self.add(built, &after, &node.kind, context, dress, depth)?;
+                    for (from, data) in special {
+                        let data = [data.from_port, data.to_port, data.kind];
+                        let edge = (from, added);
+                        // A driver that takes no such edge gets one that waits for all of the node.
+                        self.driver
+                            .add_edge(built, edge, data)
+                            .or_else(|_| self.driver.add_edge(built, edge, [0; 3]))?;
+                    }
+                    Ok(added)
                 });
             match added {
                 Ok(handle) => nodes.insert(id, handle),
@@ -247,11 +257,7 @@ impl Live {
                         format!("there is no function {:#x}", node.function),
                     )
                 })?;
-                let attributes: Vec<(u32, &[u8])> = node
-                    .attributes
-                    .iter()
-                    .map(|it| (it.id, it.value.as_slice()))
-                    .collect();
+                let attributes = of_node(node);
                 let size = Grid {
                     grid: node.grid,
                     block: node.block,

@@ -1,5 +1,6 @@
 //! The session's objects in the driver, by the program's handles.
 
+mod attributes;
 mod exposed;
 mod graphs;
 mod handles;
@@ -226,11 +227,11 @@ impl Live {
         Ok(found.handle)
     }
 
-    /// An event, its context made current.
+    /// An event.
     ///
     /// # Errors
     /// Unknown, or what the driver says.
-    pub fn event(&mut self, event: Handle) -> Result<EventHandle, DriverError> {
+    pub fn event(&self, event: Handle) -> Result<EventHandle, DriverError> {
         let (handle, _) = *self.events.get(&event).ok_or_else(|| {
             invalid(
                 "cuEventQuery",

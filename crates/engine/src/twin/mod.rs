@@ -203,15 +203,7 @@ impl Twins {
         params.extend_from_slice(launch.params);
         params.resize(twin.table_at, 0);
         params.extend_from_slice(&table.to_le_bytes());
-        let yes = 1i32.to_ne_bytes();
-        let mut attributes: Vec<(u32, &[u8])> = launch
-            .attributes
-            .iter()
-            .map(|it| (it.id, it.value))
-            .collect();
-        if launch.cooperative {
-            attributes.push((cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &yes));
-        }
+        let attributes = live.launch_attributes(launch)?;
         let kernel = KernelLaunch {
             function: twin.function,
             size: Grid {

@@ -12,6 +12,7 @@ mod memory;
 mod modules;
 mod occupancy;
 mod streams;
+mod tensors;
 
 use fermata_abi::op::{Handle, Op, ReplyBody, StreamRef};
 use fermata_wire::Ticket;
@@ -41,6 +42,12 @@ impl Server {
         match op {
             Op::Devices => Ok(Reaction::Answer(ReplyBody::Devices(self.devices.clone()))),
             Op::Drain => self.drain(ticket),
+            Op::DeviceAsk { device, question } => {
+                let numbers = self.site.live.driver.ask_device(*device, question)?;
+                let bytes: Vec<u8> = numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
+                self.answer(ticket, None, false, Ok(ReplyBody::Bytes(&bytes)));
+                Ok(Reaction::Later)
+            }
 
             Op::ContextCreate {
                 context,
@@ -78,6 +85,8 @@ impl Server {
                 value,
             } => self.function_set_attribute(*function, *attribute, *value),
             Op::VariableGet { module, name } => self.variable_get(*module, name),
+            Op::TensorMap { tensor, of } => self.tensor_map(tensor, of, ticket),
+            Op::TensorMapMove { map, address } => self.tensor_map_move(map, *address, ticket),
             Op::Occupancy { function, question } => self.occupancy(*function, question),
 
             Op::MemAlloc { context, size } => self.mem_alloc(*context, *size, ticket),

@@ -1,7 +1,6 @@
 //! How many blocks of a kernel run at once: what the driver says.
 
 use fermata_abi::op::{Handle, Launch, Occupancy, ReplyBody, SharedOf, StreamRef};
-use fermata_abi::sys::driver as cu;
 use fermata_device::{Clusters, Grid, KernelLaunch, SharedNeed};
 
 use super::{Reaction, Step};
@@ -52,12 +51,7 @@ impl Server {
             block: launch.block,
             shared: launch.shared,
         };
-        let given = launch.attributes.iter();
-        let mut attributes: Vec<(u32, &[u8])> = given.map(|it| (it.id, it.value)).collect();
-        let yes = 1i32.to_ne_bytes();
-        if launch.cooperative {
-            attributes.push((cu::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &yes));
-        }
+        let attributes = live.launch_attributes(launch)?;
         let kernel = KernelLaunch {
             function,
             size,

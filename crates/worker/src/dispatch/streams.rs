@@ -177,16 +177,22 @@ impl Server {
     }
 
     pub(super) fn event_record(&mut self, event: Handle, stream: StreamRef, flags: u32) -> Step {
-        let mut handle = self.site.live.event(event)?;
-        if self.is_awaited(handle) {
-            // Who waits, waits for the record before this one.
-            handle = self.replace_event(event)?;
-        }
+        let handle = self.before_record(event)?;
         let live = &mut self.site.live;
         let on = live.stream(stream)?;
         live.driver.record_event(handle, on, flags)?;
         self.site.session.events.get_mut(event)?.recorded = true;
         self.issued(stream, false, None)
+    }
+
+    /// The event as the driver is to record it now.
+    pub(super) fn before_record(&mut self, event: Handle) -> Result<EventHandle, OpError> {
+        let handle = self.site.live.event(event)?;
+        match self.is_awaited(handle) {
+            // What waits, waits for the record before this one.
+            true => self.replace_event(event),
+            false => Ok(handle),
+        }
     }
 
     fn replace_event(&mut self, event: Handle) -> Result<EventHandle, OpError> {

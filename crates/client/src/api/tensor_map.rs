@@ -1,0 +1,173 @@
+//! Tensor maps: descriptors by which kernels copy tensors, as the worker's driver encodes them.
+
+use core::ffi::{c_int, c_void};
+use std::collections::HashMap;
+
+use fermata_abi::op::{Op, ReplyBody, TENSOR_MAP, Tensor, TensorBox};
+use fermata_abi::sys::driver as sys;
+use parking_lot::Mutex;
+
+use crate::entry::{Result, array, driver_api, get, put};
+use crate::link;
+use crate::session::session;
+
+/// Most dimensions of a tensor.
+const MOST_DIMENSIONS: u32 = 5;
+/// Of a descriptor, bytes.
+const ALIGNMENT: usize = 64;
+/// Descriptors that are kept; a program that makes more begins anew.
+const KEPT: usize = 4096;
+
+type Descriptor = [u8; TENSOR_MAP];
+
+/// Descriptors by what they were made of: libraries make the same ones before every launch.
+static KNOWN: Mutex<Option<HashMap<Vec<u8>, Descriptor>>> = Mutex::new(None);
+
+driver_api! {
+    fn cuTensorMapEncodeTiled(
+        map: *mut sys::CUtensorMap,
+        data_type: sys::CUtensorMapDataType,
+        rank: sys::cuuint32_t,
+        address: *mut c_void,
+        dims: *const sys::cuuint64_t,
+        strides: *const sys::cuuint64_t,
+        box_dims: *const sys::cuuint32_t,
+        steps: *const sys::cuuint32_t,
+        interleave: sys::CUtensorMapInterleave,
+        swizzle: sys::CUtensorMapSwizzle,
+        promotion: sys::CUtensorMapL2promotion,
+        fill: sys::CUtensorMapFloatOOBfill,
+    ) {
+        let rank = checked(rank, 1)?;
+        let tensor = Tensor {
+            data_type,
+            address: address.addr() as u64,
+            dims: array(dims, rank)?.to_vec(),
+            strides: array(strides, rank - 1)?.to_vec(),
+            steps: array(steps, rank)?.to_vec(),
+            interleave,
+            swizzle,
+            promotion,
+            fill,
+        };
+        let of = TensorBox::Tiled { dims: array(box_dims, rank)?.to_vec() };
+        give(map, &Op::TensorMap { tensor, of })
+    }
+
+    fn cuTensorMapEncodeIm2col(
+        map: *mut sys::CUtensorMap,
+        data_type: sys::CUtensorMapDataType,
+        rank: sys::cuuint32_t,
+        address: *mut c_void,
+        dims: *const sys::cuuint64_t,
+        strides: *const sys::cuuint64_t,
+        lower: *const c_int,
+        upper: *const c_int,
+        channels: sys::cuuint32_t,
+        pixels: sys::cuuint32_t,
+        steps: *const sys::cuuint32_t,
+        interleave: sys::CUtensorMapInterleave,
+        swizzle: sys::CUtensorMapSwizzle,
+        promotion: sys::CUtensorMapL2promotion,
+        fill: sys::CUtensorMapFloatOOBfill,
+    ) {
+        let rank = checked(rank, 3)?;
+        let tensor = Tensor {
+            data_type,
+            address: address.addr() as u64,
+            dims: array(dims, rank)?.to_vec(),
+            strides: array(strides, rank - 1)?.to_vec(),
+            steps: array(steps, rank)?.to_vec(),
+            interleave,
+            swizzle,
+            promotion,
+            fill,
+        };
+        let of = TensorBox::Im2col {
+            lower: array(lower, rank - 2)?.to_vec(),
+            upper: array(upper, rank - 2)?.to_vec(),
+            channels,
+            pixels,
+        };
+        give(map, &Op::TensorMap { tensor, of })
+    }
+
+    fn cuTensorMapEncodeIm2colWide(
+        map: *mut sys::CUtensorMap,
+        data_type: sys::CUtensorMapDataType,
+        rank: sys::cuuint32_t,
+        address: *mut c_void,
+        dims: *const sys::cuuint64_t,
+        strides: *const sys::cuuint64_t,
+        lower: c_int,
+        upper: c_int,
+        channels: sys::cuuint32_t,
+        pixels: sys::cuuint32_t,
+        steps: *const sys::cuuint32_t,
+        interleave: sys::CUtensorMapInterleave,
+        mode: sys::CUtensorMapIm2ColWideMode,
+        swizzle: sys::CUtensorMapSwizzle,
+        promotion: sys::CUtensorMapL2promotion,
+        fill: sys::CUtensorMapFloatOOBfill,
+    ) {
+        let rank = checked(rank, 3)?;
+        let tensor = Tensor {
+            data_type,
+            address: address.addr() as u64,
+            dims: array(dims, rank)?.to_vec(),
+            strides: array(strides, rank - 1)?.to_vec(),
+            steps: array(steps, rank)?.to_vec(),
+            interleave,
+            swizzle,
+            promotion,
+            fill,
+        };
+        let of = TensorBox::Im2colWide { lower, upper, channels, pixels, mode };
+        give(map, &Op::TensorMap { tensor, of })
+    }
+
+    fn cuTensorMapReplaceAddress(map: *mut sys::CUtensorMap, address: *mut c_void) {
+        let old = *get(map.cast::<Descriptor>())?;
+        let address = address.addr() as u64;
+        give(map, &Op::TensorMapMove { map: &old, address })
+    }
+}
+
+fn checked(rank: u32, least: u32) -> Result<usize> {
+    match (least..=MOST_DIMENSIONS).contains(&rank) {
+        true => Ok(rank as usize),
+        false => Err(sys::CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// # Safety
+/// `map` is null or points to room for a descriptor.
+unsafe fn give(map: *mut sys::CUtensorMap, op: &Op<'_>) -> Result {
+    // Less than the type's alignment since CUDA 13.
+    if !map.addr().is_multiple_of(ALIGNMENT) {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    let descriptor = encode(op)?;
+    // SAFETY: by the caller's promise.
+    unsafe { put(map.cast(), descriptor) }
+}
+
+fn encode(op: &Op<'_>) -> Result<Descriptor> {
+    session()?;
+    let key = postcard::to_stdvec(&(link::generation(), op))
+        .map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
+    if let Some(known) = KNOWN.lock().get_or_insert_default().get(&key) {
+        return Ok(*known);
+    }
+    let descriptor = link::ask(op, |body| match body {
+        ReplyBody::Bytes(bytes) => Descriptor::try_from(bytes).map_err(|_| sys::CUDA_ERROR_UNKNOWN),
+        _ => Err(sys::CUDA_ERROR_UNKNOWN),
+    })?;
+    let mut known = KNOWN.lock();
+    let known = known.get_or_insert_default();
+    if known.len() >= KEPT {
+        known.clear();
+    }
+    known.insert(key, descriptor);
+    Ok(descriptor)
+}

@@ -181,6 +181,30 @@ pub enum Occupancy<'a> {
     ClusterSize(#[serde(borrow)] Launch<'a>, StreamRef),
 }
 
+/// What a linker is given; it travels as a blob, in postcard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkJob<'a> {
+    /// Options with plain values: `CUjit_option` and value.
+    pub options: Vec<(u32, u64)>,
+    /// In the order in which they were added.
+    #[serde(borrow)]
+    pub inputs: Vec<LinkInput<'a>>,
+}
+
+/// One input of a linker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkInput<'a> {
+    /// A `CUjitInputType`.
+    pub kind: u32,
+    /// Its name in messages.
+    pub name: &'a str,
+    /// Its content.
+    #[serde(with = "serde_bytes")]
+    pub bytes: &'a [u8],
+    /// Options of this input alone.
+    pub options: Vec<(u32, u64)>,
+}
+
 /// What a device can do beyond its attributes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceQuestion {
@@ -353,6 +377,13 @@ pub enum Op<'a> {
         image: Blob<'a>,
         /// Whether other threads of the program must not be held up by a long load.
         beside: bool,
+    },
+    /// Links a [`LinkJob`]. Answered with [`ReplyBody::Bytes`], an image; a refusal carries the linker's log in the
+    /// reply's text.
+    Link {
+        context: Handle,
+        #[serde(borrow)]
+        job: Blob<'a>,
     },
     /// Answered.
     ModuleUnload { module: Handle },
@@ -589,6 +620,7 @@ impl Op<'_> {
             | Self::PeerEnable { context, .. }
             | Self::PeerDisable { context, .. }
             | Self::ModuleLoad { context, .. }
+            | Self::Link { context, .. }
             | Self::MemAlloc { context, .. }
             | Self::HostMap { context, .. }
             | Self::ArrayCreate { context, .. }

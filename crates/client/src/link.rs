@@ -23,6 +23,9 @@ static FAILED: AtomicU32 = AtomicU32::new(CUDA_SUCCESS);
 /// Results after which a context is of no more use: the first one is explained.
 const FAULTS: std::ops::RangeInclusive<u32> = CUDA_ERROR_ILLEGAL_ADDRESS..=CUDA_ERROR_LAUNCH_FAILED;
 
+/// Bytes of the longest answer that is waited for.
+const MOST_ROOM: u64 = 16 << 20;
+
 /// Bytes of most answers.
 const SHORT: usize = 64;
 
@@ -149,6 +152,14 @@ pub fn stage_with_room(len: u64) -> Result<(Staged<'static>, Staged<'static>)> {
         .producer
         .stage_both(lens)
         .map_err(|error| lost(&error))
+}
+
+/// A range of the staging area, and room for an answer of any length that it may have.
+pub fn stage_with_all_room(len: u64) -> Result<(Staged<'static>, Staged<'static>)> {
+    let producer = &current()?.producer;
+    let room = MOST_ROOM.min(producer.staging_bytes() / 2);
+    let staged = producer.stage_both((len, room));
+    staged.map_err(|error| lost(&error))
 }
 
 /// As [`stage`], without waiting; `None` if there is no room now.

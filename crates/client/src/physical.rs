@@ -96,6 +96,12 @@ impl PhysicalMemory {
         Ok(memory)
     }
 
+    /// One holder of the handle more: who asked for it by descriptor.
+    pub fn share(&self, memory: Handle) -> Result {
+        *self.get(memory)?.holders.lock() += 1;
+        Ok(())
+    }
+
     /// One holder of the handle less; the memory itself lives as long as it is mapped.
     pub fn release(&self, memory: Handle) -> Result {
         let physical = self.get(memory)?;

@@ -446,3 +446,153 @@ fn tensor_maps_are_encoded_by_the_worker_and_once() {
     assert!(stage.finish());
     assert_eq!(device.lock().unwrap().questions.len(), 2);
 }
+
+unsafe extern "C" {
+    fn cuLinkCreate_v2(
+        count: c_uint,
+        options: *mut CUjit_option,
+        values: *mut *mut c_void,
+        state: *mut CUlinkState,
+    ) -> CUresult;
+    fn cuLinkAddData_v2(
+        state: CUlinkState,
+        kind: CUjitInputType,
+        data: *mut c_void,
+        size: usize,
+        name: *const i8,
+        count: c_uint,
+        options: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) -> CUresult;
+    fn cuLinkComplete(state: CUlinkState, image: *mut *mut c_void, size: *mut usize) -> CUresult;
+    fn cuLinkDestroy(state: CUlinkState) -> CUresult;
+    fn cuMemCreate(
+        handle: *mut CUmemGenericAllocationHandle,
+        size: usize,
+        prop: *const CUmemAllocationProp,
+        flags: u64,
+    ) -> CUresult;
+    fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult;
+    fn cuMemExportToShareableHandle(
+        shareable: *mut c_void,
+        handle: CUmemGenericAllocationHandle,
+        kind: CUmemAllocationHandleType,
+        flags: u64,
+    ) -> CUresult;
+    fn cuMemImportFromShareableHandle(
+        handle: *mut CUmemGenericAllocationHandle,
+        shareable: *mut c_void,
+        kind: CUmemAllocationHandleType,
+    ) -> CUresult;
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn links() {
+    functions();
+    let mut log = [b'x'; 16];
+    let mut options = [
+        CU_JIT_ERROR_LOG_BUFFER,
+        CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        CU_JIT_MAX_REGISTERS,
+        CU_JIT_WALL_TIME,
+    ];
+    let mut values: [*mut c_void; 4] = [
+        log.as_mut_ptr().cast(),
+        log.len() as *mut c_void,
+        40 as *mut c_void,
+        std::ptr::null_mut(),
+    ];
+    let mut state = std::ptr::null_mut();
+    ok!(cuLinkCreate_v2(
+        4,
+        options.as_mut_ptr(),
+        values.as_mut_ptr(),
+        &mut state
+    ));
+    assert_eq!(log[0], 0);
+    let (none, no_values) = (std::ptr::null_mut(), std::ptr::null_mut());
+    for part in ["first ", "second"] {
+        let (data, kind) = (part.as_ptr().cast_mut().cast(), CU_JIT_INPUT_CUBIN);
+        let name = c"name".as_ptr();
+        ok!(cuLinkAddData_v2(
+            state,
+            kind,
+            data,
+            part.len(),
+            name,
+            0,
+            none,
+            no_values
+        ));
+    }
+    for _ in 0..2 {
+        let (mut image, mut size) = (std::ptr::null_mut(), 0);
+        ok!(cuLinkComplete(state, &mut image, &mut size));
+        // SAFETY: the library has given so many bytes, which stay until the linker is destroyed.
+        let image = unsafe { std::slice::from_raw_parts(image.cast::<u8>(), size) };
+        assert_eq!(image, b"first second");
+    }
+    ok!(cuLinkDestroy(state));
+    // SAFETY: a stale handle is refused.
+    assert_eq!(unsafe { cuLinkDestroy(state) }, CUDA_ERROR_INVALID_HANDLE);
+}
+
+/// A linker is in the program alone until its image is wanted: there is nothing of it for a checkpoint to forget.
+#[test]
+fn linkers_send_everything_at_once() {
+    let stage = Stage::start("links");
+    let device = stage.device.clone();
+    assert!(stage.finish());
+    let questions = &device.lock().unwrap().questions;
+    assert_eq!(questions.len(), 1);
+    let registers = format!("options: [({CU_JIT_MAX_REGISTERS}, 40)]");
+    assert!(questions[0].contains(&registers), "{questions:?}");
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn shares() {
+    functions();
+    let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let prop = CUmemAllocationProp {
+        type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: kind,
+        location: CUmemLocation {
+            type_: CU_MEM_LOCATION_TYPE_DEVICE,
+            id: 0,
+        },
+        ..Default::default()
+    };
+    let mut memory = 0;
+    ok!(cuMemCreate(&mut memory, 2 << 20, &prop, 0));
+    let mut descriptor: c_int = -1;
+    let to = std::ptr::from_mut(&mut descriptor).cast();
+    ok!(cuMemExportToShareableHandle(to, memory, kind, 0));
+    let import = |descriptor: c_int, found: &mut CUmemGenericAllocationHandle| {
+        let given = descriptor as usize as *mut c_void;
+        // SAFETY: the handle has room; the descriptor is only looked at.
+        unsafe { cuMemImportFromShareableHandle(found, given, kind) }
+    };
+    let mut found = 0;
+    assert_eq!(import(descriptor, &mut found), CUDA_SUCCESS);
+    assert_eq!(found, memory);
+    // Held twice now, and gone after the second release.
+    ok!(cuMemRelease(found));
+    assert_eq!(import(descriptor, &mut found), CUDA_SUCCESS);
+    ok!(cuMemRelease(memory));
+    ok!(cuMemRelease(memory));
+    assert_eq!(import(descriptor, &mut found), CUDA_ERROR_INVALID_VALUE);
+    // Neither standard input nor a number that is no descriptor is memory.
+    for other in [0, 9999, -1] {
+        assert_eq!(import(other, &mut found), CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+#[test]
+fn memory_is_found_again_by_its_descriptor() {
+    let stage = Stage::start("shares");
+    let device = stage.device.clone();
+    assert!(stage.finish());
+    assert_eq!(device.lock().unwrap().released, 1);
+}

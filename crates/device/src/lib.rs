@@ -28,6 +28,7 @@ mod host;
 mod kept;
 mod launch;
 pub mod layout;
+mod linker;
 mod memory;
 mod module;
 mod occupancy;

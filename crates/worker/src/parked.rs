@@ -140,6 +140,7 @@ impl Touches {
             | Op::TensorMap { .. }
             | Op::TensorMapMove { .. }
             | Op::DeviceAsk { .. }
+            | Op::Link { .. }
             | Op::MemAlloc { .. }
             | Op::MemAllocAsync { .. }
             | Op::AddressReserve { .. }

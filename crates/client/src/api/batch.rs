@@ -6,6 +6,7 @@ use fermata_abi::op::Op;
 use fermata_abi::sys::driver as sys;
 use fermata_graph::{MemOpKind, NodeKind};
 
+use super::boxes::Side;
 use super::copy::issue;
 use super::graph_any::memory_operations;
 use super::host::check_hint;
@@ -13,7 +14,7 @@ use crate::capture;
 use crate::copy::End;
 use crate::entry::{Result, array, driver_api, put_if};
 use crate::link;
-use crate::session::session;
+use crate::session::{Session, session};
 
 driver_api! {
     fn cuMemcpyBatchAsync(
@@ -43,6 +44,26 @@ driver_api! {
         stream: sys::CUstream,
     ) {
         copies(array(to, count)?, array(from, count)?, array(sizes, count)?, stream)
+    }
+
+    fn cuMemcpy3DBatchAsync(
+        count: usize,
+        list: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+        failed: *mut usize,
+        flags: c_ulonglong,
+        stream: sys::CUstream,
+    ) {
+        put_if(failed, usize::MAX);
+        boxes(array(list.cast_const(), count)?, flags, stream)
+    }
+
+    fn cuMemcpy3DBatchAsync_v2(
+        count: usize,
+        list: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+        flags: c_ulonglong,
+        stream: sys::CUstream,
+    ) {
+        boxes(array(list.cast_const(), count)?, flags, stream)
     }
 
     fn cuStreamBatchMemOp(
@@ -113,6 +134,82 @@ unsafe fn copies(to: &[u64], from: &[u64], sizes: &[usize], stream: sys::CUstrea
         unsafe { issue(session, to, from, size, stream) }?;
     }
     Ok(())
+}
+
+/// # Safety
+/// Every operand names memory that may be read (or written).
+unsafe fn boxes(list: &[sys::CUDA_MEMCPY3D_BATCH_OP], flags: u64, stream: sys::CUstream) -> Result {
+    // An order among them is asked for by other means: they all go into one stream.
+    if flags != 0 {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    let session = session()?;
+    for op in list {
+        // SAFETY: each member is read for the type that it belongs to.
+        let element = unsafe { element(session, &op.src)?.max(element(session, &op.dst)?) };
+        let size = [op.extent.width, op.extent.height, op.extent.depth];
+        // SAFETY: the caller's promise is handed on.
+        unsafe {
+            let (to, from) = (
+                side(&op.dst, element, size[1])?,
+                side(&op.src, element, size[1])?,
+            );
+            super::boxes::run(
+                &to,
+                &from,
+                [times(size[0], element)?, size[1], size[2]],
+                Some(stream),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn times(count: usize, bytes: usize) -> Result<usize> {
+    count
+        .checked_mul(bytes)
+        .ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+}
+
+/// Bytes of the elements that an operand counts in; 1 where it is memory without any.
+///
+/// # Safety
+/// The operand is as the API demands for its type.
+unsafe fn element(session: &Session, operand: &sys::CUmemcpy3DOperand) -> Result<usize> {
+    match operand.type_ {
+        sys::CU_MEMCPY_OPERAND_TYPE_ARRAY => {
+            // SAFETY: by the caller's promise.
+            let array = unsafe { operand.op.array.array };
+            Ok(session.arrays.get(array)?.shape.element()? as usize)
+        }
+        sys::CU_MEMCPY_OPERAND_TYPE_POINTER => Ok(1),
+        _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// # Safety
+/// The operand is as the API demands for its type.
+unsafe fn side(operand: &sys::CUmemcpy3DOperand, element: usize, height: usize) -> Result<Side> {
+    if operand.type_ == sys::CU_MEMCPY_OPERAND_TYPE_ARRAY {
+        // SAFETY: by the caller's promise.
+        let place = unsafe { &operand.op.array };
+        let offset = &place.offset;
+        let corner = (
+            times(offset.x, element)? as u64,
+            offset.y as u64,
+            offset.z as u64,
+        );
+        return Ok(Side::of_array(place.array, corner));
+    }
+    // SAFETY: as above.
+    let place = unsafe { &operand.op.ptr };
+    let rows = if place.layerHeight == 0 {
+        height
+    } else {
+        place.layerHeight
+    };
+    let pitch = times(place.rowLength, element)?;
+    Ok(Side::of_memory(place.ptr, (pitch as u64, rows as u64)))
 }
 
 /// # Safety

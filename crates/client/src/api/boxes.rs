@@ -44,7 +44,7 @@ driver_api! {
 }
 
 /// One side as the API's structures describe it.
-struct Side {
+pub(super) struct Side {
     kind: sys::CUmemorytype,
     host: *mut c_void,
     device: sys::CUdeviceptr,
@@ -53,6 +53,42 @@ struct Side {
 }
 
 impl Side {
+    /// Memory from an address, with bytes from row to row and rows from slice to slice.
+    pub(super) fn of_memory(address: sys::CUdeviceptr, (pitch, rows): (u64, u64)) -> Self {
+        let (x, y, z) = (0, 0, 0);
+        Self {
+            kind: sys::CU_MEMORYTYPE_UNIFIED,
+            host: core::ptr::null_mut(),
+            device: address,
+            array: core::ptr::null_mut(),
+            origin: Origin {
+                x,
+                y,
+                z,
+                pitch,
+                rows,
+            },
+        }
+    }
+
+    /// An array from byte x, row y, slice z.
+    pub(super) fn of_array(array: sys::CUarray, (x, y, z): (u64, u64, u64)) -> Self {
+        let (pitch, rows) = (0, 0);
+        Self {
+            kind: sys::CU_MEMORYTYPE_ARRAY,
+            host: core::ptr::null_mut(),
+            device: 0,
+            array,
+            origin: Origin {
+                x,
+                y,
+                z,
+                pitch,
+                rows,
+            },
+        }
+    }
+
     fn corner(&self, session: &Session, extent: &Extent) -> Result<Corner> {
         let memory = match self.kind {
             sys::CU_MEMORYTYPE_HOST => Memory::Host(self.host.cast()),
@@ -163,7 +199,7 @@ fn peer(copy: &sys::CUDA_MEMCPY3D_PEER, stream: Option<sys::CUstream>) -> Result
 }
 
 /// Without a stream, the copy goes to the legacy one and is waited for where CUDA does so.
-fn run(
+pub(super) fn run(
     to: &Side,
     from: &Side,
     [width, height, depth]: [usize; 3],

@@ -125,6 +125,19 @@ unsafe extern "C" {
         pCopy: *const sys::CUDA_MEMCPY3D,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
+    fn cuMemcpy3DBatchAsync(
+        numOps: usize,
+        opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+        failIdx: *mut usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpy3DBatchAsync_v2(
+        numOps: usize,
+        opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
     fn cuMemcpy3DPeerAsync(
         pCopy: *const sys::CUDA_MEMCPY3D_PEER,
         hStream: sys::CUstream,
@@ -726,6 +739,29 @@ pub unsafe extern "C" fn cuMemcpy3DAsync_v2_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuMemcpy3DAsync_v2(pCopy, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DBatchAsync_ptsz(
+    numOps: usize,
+    opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+    failIdx: *mut usize,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DBatchAsync_v2_ptsz(
+    numOps: usize,
+    opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy3DBatchAsync_v2(numOps, opList, flags, own(hStream)) }
 }
 
 #[unsafe(no_mangle)]

@@ -615,92 +615,6 @@ pub unsafe extern "C" fn cuLaunchGridAsync(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkAddData(
-    _state: sys::CUlinkState,
-    _type_: sys::CUjitInputType,
-    _data: *mut core::ffi::c_void,
-    _size: usize,
-    _name: *const core::ffi::c_char,
-    _numOptions: core::ffi::c_uint,
-    _options: *mut sys::CUjit_option,
-    _optionValues: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkAddData_v2(
-    _state: sys::CUlinkState,
-    _type_: sys::CUjitInputType,
-    _data: *mut core::ffi::c_void,
-    _size: usize,
-    _name: *const core::ffi::c_char,
-    _numOptions: core::ffi::c_uint,
-    _options: *mut sys::CUjit_option,
-    _optionValues: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkAddFile(
-    _state: sys::CUlinkState,
-    _type_: sys::CUjitInputType,
-    _path: *const core::ffi::c_char,
-    _numOptions: core::ffi::c_uint,
-    _options: *mut sys::CUjit_option,
-    _optionValues: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkAddFile_v2(
-    _state: sys::CUlinkState,
-    _type_: sys::CUjitInputType,
-    _path: *const core::ffi::c_char,
-    _numOptions: core::ffi::c_uint,
-    _options: *mut sys::CUjit_option,
-    _optionValues: *mut *mut core::ffi::c_void,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkComplete(
-    _state: sys::CUlinkState,
-    _cubinOut: *mut *mut core::ffi::c_void,
-    _sizeOut: *mut usize,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkCreate(
-    _numOptions: core::ffi::c_uint,
-    _options: *mut sys::CUjit_option,
-    _optionValues: *mut *mut core::ffi::c_void,
-    _stateOut: *mut sys::CUlinkState,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkCreate_v2(
-    _numOptions: core::ffi::c_uint,
-    _options: *mut sys::CUjit_option,
-    _optionValues: *mut *mut core::ffi::c_void,
-    _stateOut: *mut sys::CUlinkState,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLinkDestroy(_state: sys::CUlinkState) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc(
     _dptr: *mut core::ffi::c_uint,
     _bytesize: core::ffi::c_uint,
@@ -745,16 +659,6 @@ pub unsafe extern "C" fn cuMemBatchDecompressAsync_ptsz(
     _flags: core::ffi::c_uint,
     _errorIndex: *mut usize,
     _stream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemExportToShareableHandle(
-    _shareableHandle: *mut core::ffi::c_void,
-    _handle: sys::CUmemGenericAllocationHandle,
-    _handleType: sys::CUmemAllocationHandleType,
-    _flags: core::ffi::c_ulonglong,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -806,15 +710,6 @@ pub unsafe extern "C" fn cuMemHostRegister(
     _p: *mut core::ffi::c_void,
     _bytesize: usize,
     _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemImportFromShareableHandle(
-    _handle: *mut sys::CUmemGenericAllocationHandle,
-    _osHandle: *mut core::ffi::c_void,
-    _shHandleType: sys::CUmemAllocationHandleType,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -900,48 +795,6 @@ pub unsafe extern "C" fn cuMemcpy3D(_pCopy: *const core::ffi::c_void) -> sys::CU
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy3DAsync(
     _pCopy: *const core::ffi::c_void,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DBatchAsync(
-    _numOps: usize,
-    _opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
-    _failIdx: *mut usize,
-    _flags: core::ffi::c_ulonglong,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DBatchAsync_ptsz(
-    _numOps: usize,
-    _opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
-    _failIdx: *mut usize,
-    _flags: core::ffi::c_ulonglong,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DBatchAsync_v2(
-    _numOps: usize,
-    _opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
-    _flags: core::ffi::c_ulonglong,
-    _hStream: sys::CUstream,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy3DBatchAsync_v2_ptsz(
-    _numOps: usize,
-    _opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
-    _flags: core::ffi::c_ulonglong,
     _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED

@@ -40,6 +40,8 @@ pub struct Device {
     pub attributes: Vec<(u32, Vec<u8>)>,
     /// Events by their handles.
     pub events: Vec<Handle>,
+    /// Physical memory that was let go.
+    pub released: u32,
     /// Every question about occupancy and every tensor map that has come, as text.
     pub questions: Vec<String>,
 }
@@ -468,6 +470,18 @@ impl Serving {
                 bytes[..8].copy_from_slice(&address.to_le_bytes());
                 return (0, ReplyBody::Bytes(bytes));
             }
+            Op::Link { job, .. } => {
+                let Blob::Staged { offset, len } = job else {
+                    panic!("{job:?}")
+                };
+                let mut given = vec![0; *len as usize];
+                staging.read(*offset, &mut given).unwrap();
+                let job: LinkJob<'_> = postcard::from_bytes(&given).unwrap();
+                device.questions.push(format!("{job:?}"));
+                job.inputs.iter().for_each(|it| bytes.extend(it.bytes));
+                return (0, ReplyBody::Bytes(bytes));
+            }
+            Op::MemRelease { .. } => device.released += 1,
             Op::Occupancy { question, .. } => {
                 device.questions.push(format!("{question:?}"));
                 return (0, answer(question));

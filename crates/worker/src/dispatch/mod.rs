@@ -73,6 +73,7 @@ impl Server {
                 image,
                 beside,
             } => self.module_load(*module, *context, image, *beside, ticket),
+            Op::Link { context, job } => self.link(*context, job, ticket),
             Op::ModuleUnload { module } => self.module_unload(*module, ticket),
             Op::FunctionGet {
                 function,

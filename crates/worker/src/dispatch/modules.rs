@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use fermata_abi::op::{Blob, FunctionInfo, Handle, ModuleInfo, ReplyBody};
+use fermata_abi::op::{Blob, FunctionInfo, Handle, LinkJob, ModuleInfo, ReplyBody};
 use fermata_abi::sys::driver as cu;
 use fermata_device::ModuleHandle;
 use fermata_engine::LiveFunction;
@@ -72,6 +72,17 @@ impl Server {
         Ok(Reaction::Answer(ReplyBody::Module(ModuleInfo {
             functions,
         })))
+    }
+
+    pub(super) fn link(&mut self, context: Handle, job: &Blob<'_>, ticket: Option<Ticket>) -> Step {
+        let job = self.blob(job)?;
+        let job: LinkJob<'_> = postcard::from_bytes(&job)
+            .map_err(|error| OpError::invalid(format!("a linker's inputs: {error}")))?;
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let image = live.driver.link(&job)?;
+        self.answer(ticket, Some(context), false, Ok(ReplyBody::Bytes(&image)));
+        Ok(Reaction::Later)
     }
 
     /// The driver has the module.

@@ -1,0 +1,314 @@
+//! Linking while the program runs. A linker here only collects what it is given; the worker's driver links it all
+//! when the program wants the image. So a checkpoint at any moment has nothing of it to save.
+
+use core::ffi::{c_char, c_uint, c_void};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fermata_abi::op::{Blob, Handle, LinkInput, LinkJob, Op, ReplyBody};
+use fermata_abi::sys::driver as sys;
+use parking_lot::Mutex;
+
+use super::module::read_image;
+use crate::context::current;
+use crate::entry::{Result, array, driver_api, put, put_if, text};
+use crate::handles::{self, of, to_pointer};
+use crate::link;
+use crate::session::session;
+
+/// An input.
+struct Input {
+    kind: sys::CUjitInputType,
+    name: String,
+    bytes: Vec<u8>,
+    options: Vec<(u32, u64)>,
+}
+
+/// Where the program wants the linker's words.
+#[derive(Clone, Copy)]
+struct Log {
+    /// Address of the buffer.
+    buffer: usize,
+    /// Its bytes, terminating NUL included.
+    size: usize,
+}
+
+/// What a linker has been given.
+#[derive(Default)]
+struct Linker {
+    options: Vec<(u32, u64)>,
+    inputs: Vec<Input>,
+    logs: Vec<Log>,
+    /// What it was linked into: the program may read it until it destroys the linker.
+    image: Option<Arc<Vec<u8>>>,
+}
+
+static LINKERS: Mutex<Option<HashMap<Handle, Linker>>> = Mutex::new(None);
+
+driver_api! {
+    fn cuLinkCreate(
+        count: c_uint,
+        options: *mut sys::CUjit_option,
+        values: *mut *mut c_void,
+        state: *mut sys::CUlinkState,
+    ) {
+        create(count, options, values, state)
+    }
+
+    fn cuLinkCreate_v2(
+        count: c_uint,
+        options: *mut sys::CUjit_option,
+        values: *mut *mut c_void,
+        state: *mut sys::CUlinkState,
+    ) {
+        create(count, options, values, state)
+    }
+
+    fn cuLinkAddData(
+        state: sys::CUlinkState,
+        kind: sys::CUjitInputType,
+        data: *mut c_void,
+        size: usize,
+        name: *const c_char,
+        count: c_uint,
+        options: *mut sys::CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        add_data(state, (kind, data, size, name), (count, options, values))
+    }
+
+    fn cuLinkAddData_v2(
+        state: sys::CUlinkState,
+        kind: sys::CUjitInputType,
+        data: *mut c_void,
+        size: usize,
+        name: *const c_char,
+        count: c_uint,
+        options: *mut sys::CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        add_data(state, (kind, data, size, name), (count, options, values))
+    }
+
+    fn cuLinkAddFile(
+        state: sys::CUlinkState,
+        kind: sys::CUjitInputType,
+        path: *const c_char,
+        count: c_uint,
+        options: *mut sys::CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        add_file(state, (kind, path), (count, options, values))
+    }
+
+    fn cuLinkAddFile_v2(
+        state: sys::CUlinkState,
+        kind: sys::CUjitInputType,
+        path: *const c_char,
+        count: c_uint,
+        options: *mut sys::CUjit_option,
+        values: *mut *mut c_void,
+    ) {
+        add_file(state, (kind, path), (count, options, values))
+    }
+
+    fn cuLinkComplete(state: sys::CUlinkState, image: *mut *mut c_void, size: *mut usize) {
+        session()?;
+        let linked = complete(of(state))?;
+        put(image, linked.as_ptr().cast_mut().cast())?;
+        put_if(size, linked.len());
+        Ok(())
+    }
+
+    fn cuLinkDestroy(state: sys::CUlinkState) {
+        session()?;
+        let mut linkers = LINKERS.lock();
+        let gone = linkers.get_or_insert_default().remove(&of(state));
+        gone.map(drop).ok_or(sys::CUDA_ERROR_INVALID_HANDLE)
+    }
+}
+
+/// Options as the API passes them: number, list of options, list of values.
+type Options = (c_uint, *mut sys::CUjit_option, *mut *mut c_void);
+
+/// Options with plain values, and logs; buffers that options name are the program's.
+///
+/// # Safety
+/// The lists have as many entries as they say.
+unsafe fn read((count, options, values): Options, logs: &mut Vec<Log>) -> Result<Vec<(u32, u64)>> {
+    // SAFETY: by the caller's promise.
+    let (options, values) = unsafe {
+        (
+            array(options.cast_const(), count as usize)?,
+            array(values.cast_const(), count as usize)?,
+        )
+    };
+    let mut plain = Vec::new();
+    let (mut buffers, mut sizes) = ([0; 2], [0; 2]);
+    for (option, value) in options.iter().zip(values) {
+        let value = value.addr();
+        match *option {
+            sys::CU_JIT_INFO_LOG_BUFFER => buffers[0] = value,
+            sys::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES => sizes[0] = value,
+            sys::CU_JIT_ERROR_LOG_BUFFER => buffers[1] = value,
+            sys::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => sizes[1] = value,
+            // An answer that would be written into the list of values.
+            sys::CU_JIT_WALL_TIME => {}
+            sys::CU_JIT_GLOBAL_SYMBOL_NAMES
+            | sys::CU_JIT_GLOBAL_SYMBOL_ADDRESSES
+            | sys::CU_JIT_GLOBAL_SYMBOL_COUNT
+            | sys::CU_JIT_REFERENCED_KERNEL_NAMES
+            | sys::CU_JIT_REFERENCED_KERNEL_COUNT
+            | sys::CU_JIT_REFERENCED_VARIABLE_NAMES
+            | sys::CU_JIT_REFERENCED_VARIABLE_COUNT => return Err(sys::CUDA_ERROR_NOT_SUPPORTED),
+            option => plain.push((option, value as u64)),
+        }
+    }
+    for (buffer, size) in buffers.into_iter().zip(sizes) {
+        if buffer != 0 && size != 0 {
+            logs.push(Log { buffer, size });
+            say(&[Log { buffer, size }], "");
+        }
+    }
+    Ok(plain)
+}
+
+/// Writes `words` into the program's buffers, as far as they have room.
+fn say(logs: &[Log], words: &str) {
+    for log in logs {
+        let len = words.len().min(log.size - 1);
+        let buffer = std::ptr::with_exposed_provenance_mut::<u8>(log.buffer);
+        // SAFETY: the program has promised so much room until it destroys the linker; the last byte is the NUL.
+        unsafe {
+            std::ptr::copy_nonoverlapping(words.as_ptr(), buffer, len);
+            buffer.add(len).write(0);
+        }
+    }
+}
+
+/// # Safety
+/// As [`read`]; `state` is null or good.
+unsafe fn create(
+    count: c_uint,
+    options: *mut sys::CUjit_option,
+    values: *mut *mut c_void,
+    state: *mut sys::CUlinkState,
+) -> Result {
+    session()?;
+    current()?;
+    let mut linker = Linker::default();
+    // SAFETY: by the caller's promise.
+    linker.options = unsafe { read((count, options, values), &mut linker.logs) }?;
+    let handle = handles::fresh();
+    // SAFETY: by the caller's promise.
+    unsafe { put(state, to_pointer(handle)) }?;
+    LINKERS
+        .lock()
+        .get_or_insert_default()
+        .insert(handle, linker);
+    Ok(())
+}
+
+/// # Safety
+/// As [`read`]; the data is as long as said, the name null or a string.
+unsafe fn add_data(
+    state: sys::CUlinkState,
+    (kind, data, size, name): (sys::CUjitInputType, *mut c_void, usize, *const c_char),
+    options: Options,
+) -> Result {
+    // SAFETY: by the caller's promise.
+    let (bytes, name) = unsafe {
+        let name = if name.is_null() { "" } else { text(name)? };
+        (array(data.cast_const().cast::<u8>(), size)?, name)
+    };
+    // SAFETY: as above.
+    unsafe { add(state, kind, bytes.to_vec(), name, options) }
+}
+
+/// # Safety
+/// As [`read`]; the path is a string.
+unsafe fn add_file(
+    state: sys::CUlinkState,
+    (kind, path): (sys::CUjitInputType, *const c_char),
+    options: Options,
+) -> Result {
+    // SAFETY: by the caller's promise.
+    let path = unsafe { text(path) }?;
+    let bytes = read_image(path)?;
+    // SAFETY: as above.
+    unsafe { add(state, kind, bytes, path, options) }
+}
+
+/// # Safety
+/// As [`read`].
+unsafe fn add(
+    state: sys::CUlinkState,
+    kind: sys::CUjitInputType,
+    bytes: Vec<u8>,
+    name: &str,
+    options: Options,
+) -> Result {
+    session()?;
+    if bytes.is_empty() || kind >= sys::CU_JIT_NUM_INPUT_TYPES {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: by the caller's promise.
+    let options = unsafe { read(options, &mut Vec::new()) }?;
+    let mut linkers = LINKERS.lock();
+    let linker = linkers.get_or_insert_default().get_mut(&of(state));
+    let linker = linker.ok_or(sys::CUDA_ERROR_INVALID_HANDLE)?;
+    if linker.image.is_some() {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    linker.inputs.push(Input {
+        kind,
+        name: name.to_owned(),
+        bytes,
+        options,
+    });
+    Ok(())
+}
+
+fn complete(state: Handle) -> Result<Arc<Vec<u8>>> {
+    let context = current()?.handle;
+    let (job, logs) = {
+        let mut linkers = LINKERS.lock();
+        let linker = linkers.get_or_insert_default().get(&state);
+        let linker = linker.ok_or(sys::CUDA_ERROR_INVALID_HANDLE)?;
+        if let Some(image) = &linker.image {
+            return Ok(image.clone());
+        }
+        let inputs = linker.inputs.iter().map(|it| LinkInput {
+            kind: it.kind,
+            name: &it.name,
+            bytes: &it.bytes,
+            options: it.options.clone(),
+        });
+        let job = LinkJob {
+            options: linker.options.clone(),
+            inputs: inputs.collect(),
+        };
+        let job = postcard::to_stdvec(&job).map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
+        (job, linker.logs.clone())
+    };
+    let (range, room) = link::stage_with_all_room(job.len() as u64)?;
+    // SAFETY: the range is as long as the inputs, and ours until it is dropped.
+    unsafe { std::ptr::copy_nonoverlapping(job.as_ptr(), range.address(), job.len()) };
+    let job = Blob::Staged {
+        offset: range.offset(),
+        len: range.len(),
+    };
+    let image = link::ask_in(
+        &room,
+        &Op::Link { context, job },
+        |words| say(&logs, words),
+        |body| match body {
+            ReplyBody::Bytes(bytes) => Ok(Arc::new(bytes.to_vec())),
+            _ => Err(sys::CUDA_ERROR_UNKNOWN),
+        },
+    )?;
+    let mut linkers = LINKERS.lock();
+    let linker = linkers.get_or_insert_default().get_mut(&state);
+    let linker = linker.ok_or(sys::CUDA_ERROR_INVALID_HANDLE)?;
+    Ok(linker.image.get_or_insert(image).clone())
+}

@@ -7,6 +7,7 @@ mod breakdown;
 mod daemon;
 mod doctor;
 mod failure;
+mod input;
 mod place;
 mod printer;
 mod progress;

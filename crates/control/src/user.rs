@@ -54,8 +54,8 @@ impl Request {
 /// What the tool asks for, and in brackets what the daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verb {
-    /// Start a program [`FromDaemon::Session`]. A descriptor sent along becomes its standard input
-    /// if it is a regular file; otherwise that is `/dev/null`.
+    /// Start a program [`FromDaemon::Session`]. A descriptor sent along becomes its standard input, if it is a file, a
+    /// pipe or a device without a terminal; otherwise that is `/dev/null`.
     Run(Run),
     /// List sessions [`FromDaemon::Sessions`].
     Ps,
@@ -79,7 +79,8 @@ pub enum Verb {
     },
     /// Take an image [`FromDaemon::Checkpointed`].
     Checkpoint(Checkpoint),
-    /// Start sessions from an image [`FromDaemon::Restored`].
+    /// Start sessions from an image [`FromDaemon::Restored`]. The reading end of a pipe sent along becomes the standard
+    /// input of the one session, if that was an open pipe at the checkpoint.
     Restore(Restore),
     /// Keep an image of a disk in memory [`FromDaemon::Warmed`].
     Warm {
@@ -411,6 +412,9 @@ pub struct Restored {
     pub phases: Vec<Phase>,
     /// What was done otherwise than asked for, such as "eager: userfaultfd is not permitted".
     pub notes: Vec<String>,
+    /// Whether the program reads from the pipe that was sent along.
+    #[serde(default)]
+    pub reads: bool,
 }
 
 /// How much of an image is in the cache.

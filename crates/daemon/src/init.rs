@@ -47,13 +47,15 @@ pub const KERNDAT: &str = "__kerndat";
 
 /// Descriptor of CRIU's socket in all three.
 const SOCKET: i32 = 3;
-/// Descriptor of the session's log in CRIU; those of [`Job::replaced`] follow.
+/// Descriptor of the session's log in CRIU; those of [`Job::replaced`] follow, then the program's input.
 pub const LOG: i32 = 4;
 /// Descriptor of the pipe to the daemon in `__outer` and `__init`.
 const REPORT: i32 = 4;
 /// Descriptor of the lifeline in `__outer`: a byte comes when the program is to live without the daemon, the end
 /// when the daemon has died before.
 const LIFELINE: i32 = 5;
+/// Descriptor of the program's input in `__outer` and in `__init`, if [`Job::input`].
+const INPUT: [i32; 2] = [6, 5];
 /// Status when the program could not be restored.
 const NOT_RESTORED: i32 = 125;
 /// How long `criu lazy-pages` may take to listen.
@@ -75,6 +77,8 @@ pub struct Job {
     pub log: PathBuf,
     /// Files that are opened as they are now, in this order, instead of by CRIU.
     pub replaced: Vec<ChangedFile>,
+    /// Whether there is a pipe for the program's input.
+    pub input: bool,
     /// File that gets the program's status.
     pub exit_file: PathBuf,
 }
@@ -123,7 +127,9 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
     let mut reporter = File::from(report.try_clone()?);
     let mut command = Command::new(std::env::current_exe()?);
     command.args([INIT, text]);
-    sys::prepare(&mut command, Extra::fds(vec![socket, report]));
+    let mut fds = vec![socket, report];
+    fds.extend(input_at(INPUT[0], job)?);
+    sys::prepare(&mut command, Extra::fds(fds));
     let mut child = command.spawn()?;
     drop(command);
     tell(&mut reporter, &Report::Init(child.id()));
@@ -159,6 +165,7 @@ fn outlive(mut lifeline: File, init: &mut Child) -> io::Result<ExitStatus> {
 
 fn init(job: &Job) -> io::Result<i32> {
     let (socket, report) = (inherited(SOCKET)?, inherited(REPORT)?);
+    let input = input_at(INPUT[1], job)?;
     let mut report = File::from(report);
     mount_change(
         "/",
@@ -183,6 +190,7 @@ fn init(job: &Job) -> io::Result<i32> {
     for file in &job.replaced {
         fds.push(reopen(file)?);
     }
+    fds.extend(input);
     let criu = start_criu(job, fds)?;
     reap(job.root, criu.id(), lazy, report)
 }
@@ -256,8 +264,10 @@ fn quiet(command: &mut Command) {
     clean_environment(command);
 }
 
-/// Waits for children until the program has ended, or CRIU has without making it.
+/// Waits for children until the program has ended, or CRIU has without making it. A program may end before CRIU has said
+/// that it is there: CRIU would end with this process.
 fn reap(root: u32, criu: u32, lazy: Option<u32>, mut report: File) -> io::Result<i32> {
+    let (mut ended, mut criu_ended) = (None, false);
     let number = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
     loop {
         let Some((pid, status)) = rustix::process::wait(WaitOptions::empty())? else {
@@ -265,10 +275,14 @@ fn reap(root: u32, criu: u32, lazy: Option<u32>, mut report: File) -> io::Result
         };
         let pid = number(pid);
         if pid == root {
-            return Ok(wait_code(status));
+            ended = Some(wait_code(status));
         }
         if Some(pid) == lazy {
             tell(&mut report, &Report::LazyDone);
+        }
+        criu_ended |= pid == criu;
+        if let Some(code) = ended.filter(|_| criu_ended) {
+            return Ok(code);
         }
         let restored = || Path::new(&format!("/proc/{root}")).exists();
         if pid == criu && !restored() {
@@ -287,6 +301,10 @@ fn tell(report: &mut File, what: &Report) {
 
 fn inherited(number: i32) -> io::Result<OwnedFd> {
     sys::inherited(number).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+fn input_at(number: i32, job: &Job) -> io::Result<Option<OwnedFd>> {
+    job.input.then(|| inherited(number)).transpose()
 }
 
 /// A status as shells count it.

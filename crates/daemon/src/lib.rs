@@ -25,6 +25,7 @@ mod driver;
 pub mod failure;
 mod folders;
 mod init;
+mod input;
 mod integrity;
 mod kerndat;
 mod leave;

@@ -41,6 +41,8 @@ pub struct HostImage<'a> {
     pub lazy: bool,
     /// Whether the image holds TCP connections whole; else they come back closed.
     pub connected: bool,
+    /// A pipe in place of the one with this number.
+    pub input: Option<(u32, &'a OwnedFd)>,
     /// File that gets the status of the program.
     pub exit_file: PathBuf,
 }
@@ -74,10 +76,13 @@ impl Namespace {
             root: image.root,
             log: image.log.clone(),
             replaced: image.replaced.clone(),
+            input: image.input.is_some(),
             exit_file: image.exit_file.clone(),
         };
+        let pipe = image.input.map(|(_, pipe)| pipe.try_clone()).transpose();
+        let pipe = pipe.or_fail(FailureKind::Host, || "no descriptor is left".into())?;
         let (ours, theirs) = criu::channel()?;
-        let (mut outer, reports, lifeline) = start(criu, &job, theirs)
+        let (mut outer, reports, lifeline) = start(criu, &job, theirs, pipe)
             .or_fail(FailureKind::Host, || "cannot make a PID namespace".into())?;
         let mut init = None;
         match bring_up(&ours, image, &reports, &mut init) {
@@ -185,6 +190,7 @@ fn start(
     criu: &Criu,
     job: &Job,
     socket: OwnedFd,
+    input: Option<OwnedFd>,
 ) -> io::Result<(Child, Receiver<Report>, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
     let (theirs, lifeline) = io::pipe()?;
@@ -198,7 +204,8 @@ fn start(
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     clean_environment(&mut command);
-    let fds = vec![socket, writer.into(), theirs.into()];
+    let mut fds = vec![socket, writer.into(), theirs.into()];
+    fds.extend(input);
     sys::prepare(
         &mut command,
         Extra {
@@ -246,13 +253,19 @@ fn bring_up(
             }
         }
     };
-    *init = Some(ProcessId::of(pid).ok_or_else(gone)?);
+    let process = ProcessId::of(pid).ok_or_else(gone)?;
+    *init = Some(process);
     let mut inherit = Vec::new();
     if let Some(log) = &image.old_log {
         inherit.push(inherited(log, LOG));
     }
-    for (number, file) in (LOG + 1..).zip(&image.replaced) {
+    let mut numbers = LOG + 1..;
+    for (file, number) in image.replaced.iter().zip(&mut numbers) {
         inherit.push(inherited(&file.path, number));
+    }
+    if let Some(((pipe, _), fd)) = image.input.zip(numbers.next()) {
+        let key = format!("pipe:[{pipe}]");
+        inherit.push(InheritFd { key, fd });
     }
     let restored = Criu::restore(socket, &image.work, image.lazy, image.connected, inherit);
     if restored.is_err()
@@ -260,11 +273,9 @@ fn bring_up(
     {
         return Err(lazy_failure(&reason));
     }
-    let root = proc::outer_pid(pid, restored?)
-        .and_then(ProcessId::of)
-        .ok_or_else(gone)?;
-    let init = ProcessId::of(pid).ok_or_else(gone)?;
-    Ok((init, root))
+    // A program may have done all it had to do.
+    let root = proc::outer_pid(pid, restored?).and_then(ProcessId::of);
+    Ok((process, root.unwrap_or(ProcessId::ENDED)))
 }
 
 /// Descriptor `fd` of CRIU in place of the file at `path`.

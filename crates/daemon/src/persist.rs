@@ -46,6 +46,9 @@ pub struct SessionMeta {
     pub soft: Option<bool>,
     /// Devices.
     pub devices: Vec<Device>,
+    /// The pipe that is its standard input.
+    #[serde(default)]
+    pub input: Option<u64>,
     /// A program that is parked without any connection.
     #[serde(default)]
     pub detached: Option<Detached>,

@@ -18,6 +18,12 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
+    /// A process that has ended before its number was known. No process has this one.
+    pub const ENDED: Self = Self {
+        pid: u32::MAX,
+        start: 0,
+    };
+
     /// The live process with this number.
     pub fn of(pid: u32) -> Option<Self> {
         Some(Self {

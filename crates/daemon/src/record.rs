@@ -34,6 +34,8 @@ pub struct Record {
     pub kernels_first: bool,
     /// Ends of TCP connections that are whole in the image; none in images of releases that closed them.
     pub connections: Option<u32>,
+    /// CRIU's number of the pipe that is its standard input, if more could come through it.
+    pub input: Option<u32>,
 }
 
 /// The process with the agent.
@@ -92,6 +94,7 @@ mod tests {
             variables: [("A".to_owned(), "b".to_owned())].into(),
             kernels_first: true,
             connections: Some(2),
+            input: Some(3),
         };
         let mut manifest = Manifest::default();
         assert!(Record::load(&manifest).is_err());

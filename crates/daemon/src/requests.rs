@@ -8,13 +8,13 @@ use fermata_control::user::{FromDaemon, Progress, Request, Text, Verb};
 use fermata_control::worker::FailureKind;
 use fermata_control::{Connection, PROTOCOL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::FileType;
 use rustix::process::Signal;
 
 use crate::checkpoint::checkpoint;
 use crate::daemon::Daemon;
 use crate::doctor;
 use crate::failure::{Hint, Result, fail, next_step};
+use crate::input;
 use crate::restore::{resolve, restore};
 use crate::run::run;
 use crate::session::Session;
@@ -95,10 +95,7 @@ fn answer(
     };
     match request.verb {
         Verb::Run(run_request) => {
-            let stdin = fds.into_iter().next().filter(|fd| {
-                rustix::fs::fstat(fd)
-                    .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
-            });
+            let stdin = fds.into_iter().next().and_then(input::usable);
             Ok(FromDaemon::Session(
                 run(daemon, &run_request, stdin)?.describe(),
             ))
@@ -113,7 +110,8 @@ fn answer(
             checkpoint(daemon, &request, &mut progress).map(FromDaemon::Checkpointed)
         }
         Verb::Restore(request) => {
-            restore(daemon, &request, &mut progress).map(FromDaemon::Restored)
+            let pipe = fds.into_iter().find(|fd| input::pipe_of(fd).is_some());
+            restore(daemon, &request, pipe, &mut progress).map(FromDaemon::Restored)
         }
         Verb::Warm { image } => warm(daemon, &image, &mut |done, total| {
             progress("cache", done, total);

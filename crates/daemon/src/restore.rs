@@ -11,7 +11,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
@@ -32,6 +32,7 @@ use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::folders::Made;
+use crate::input;
 use crate::integrity;
 use crate::namespace::{HostImage, Namespace};
 use crate::phases::Phases;
@@ -55,11 +56,12 @@ const LAZY_BYTES: u64 = 64 << 20;
 pub fn restore(
     daemon: &Arc<Daemon>,
     request: &Restore,
+    pipe: Option<OwnedFd>,
     report: &mut Report<'_>,
 ) -> Result<Restored> {
     let begun = Instant::now();
     let _busy = daemon.cache.as_ref().map(|cache| cache.busy());
-    let source = Arc::new(Source::open(daemon, request)?);
+    let source = Arc::new(Source::open(daemon, request, pipe)?);
     if request.copies == 0 || request.copies > MOST_COPIES {
         let message = format!("the number of copies must be 1 to {MOST_COPIES}");
         return Err(fail(FailureKind::User, message));
@@ -116,6 +118,7 @@ pub fn restore(
             .map(|(session, _)| session.describe())
             .collect(),
         notes,
+        reads: source.input.is_some(),
     })
 }
 
@@ -146,11 +149,14 @@ pub(crate) struct Source {
     driver: Option<Driver>,
     device: DeviceChoice,
     replaced: Vec<ChangedFile>,
+    /// The number of the pipe that was the program's input, and the one that takes its place. Kept as long as the program
+    /// may be taken back to the image.
+    input: Option<(u32, OwnedFd)>,
     check: LoadCheck,
 }
 
 impl Source {
-    fn open(daemon: &Arc<Daemon>, request: &Restore) -> Result<Self> {
+    fn open(daemon: &Arc<Daemon>, request: &Restore, pipe: Option<OwnedFd>) -> Result<Self> {
         let path = resolve(daemon, &request.image)?;
         let image = Image::open(&path).map_err(|e| from_store(&e))?;
         let held = image.hold().map_err(|e| from_store(&e))?;
@@ -186,11 +192,12 @@ impl Source {
             daemon: Arc::clone(daemon),
             image,
             _held: held,
-            record,
             store,
             driver,
             device,
             replaced: changed,
+            input: record.input.zip(pipe).filter(|_| request.copies == 1),
+            record,
             check: request.check,
         })
     }
@@ -214,7 +221,7 @@ impl Source {
             check: LoadCheck::Off,
             ignore_changed_files: true,
         };
-        Self::open(daemon, &request)
+        Self::open(daemon, &request, None)
     }
 
     fn start(
@@ -368,6 +375,13 @@ impl Source {
 
     fn host(&self, session: &Session, lazy: bool) -> Result<Namespace> {
         let criu = self.daemon.criu()?;
+        let input = self.input.as_ref().map(|(pipe, end)| (*pipe, end));
+        if let Some((pipe, end)) = input {
+            input::fill(end, &self.image.host(), pipe).or_fail(FailureKind::Host, || {
+                "cannot restore the program's input".into()
+            })?;
+        }
+        session.lock().input = input.and_then(|(_, end)| input::pipe_of(end));
         let image = HostImage {
             files: &self.image.host(),
             work: session.dir.join("criu"),
@@ -377,6 +391,7 @@ impl Source {
             replaced: self.replaced.clone(),
             lazy,
             connected: self.record.connections.is_some(),
+            input,
             exit_file: session.dir.join(EXIT_FILE),
         };
         let mut namespace = Namespace::restore(&criu, &image).map_err(|failure| {
@@ -388,7 +403,7 @@ impl Source {
         })?;
         let mut inner = session.lock();
         inner.init = Some(namespace.init);
-        inner.root = Some(namespace.root);
+        inner.root = Some(namespace.root).filter(|it| *it != ProcessId::ENDED);
         drop(inner);
         // From here on the next daemon finds it, and ends it or goes on with it.
         let noted = session.note_down().and_then(|()| match namespace.keep() {

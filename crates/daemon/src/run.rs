@@ -1,7 +1,6 @@
 //! Starting a program as a session.
 //!
-//! The program leads its own session and group, reads `/dev/null` unless it was given a regular file,
-//! and writes to the session's log, opened for appending: whoever else appends (device `printf`, a
+//! The program leads its own session and group, reads what it was given or `/dev/null`, and writes to the session's log, opened for appending: whoever else appends (device `printf`, a
 //! restored copy) never overwrites it, and CRIU needs to restore no position.
 
 use std::ffi::OsString;
@@ -22,6 +21,7 @@ use rustix::process::Signal;
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
 use crate::init::status_code;
+use crate::input;
 use crate::proc::ProcessId;
 use crate::session::{Plan, Session};
 use crate::sys::{self, Extra};
@@ -105,6 +105,7 @@ fn start(
     command.env(ENV_SOCKET, daemon.agent_socket());
     command.env(ENV_TOKEN, &session.lock().token);
     command.env(ENV_NOTICES, session.notices());
+    session.lock().input = stdin.as_ref().and_then(input::pipe_of);
     command
         .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
         .stdout(log)

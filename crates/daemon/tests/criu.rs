@@ -140,6 +140,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             old_log: Some(log.clone()),
             lazy,
             connected: true,
+            input: None,
             replaced: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
         };
@@ -186,6 +187,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
         old_log: Some(copies[1].1.clone()),
         lazy: true,
         connected: true,
+        input: None,
         replaced: Vec::new(),
         exit_file: dir.join("exit-3"),
     };
@@ -210,6 +212,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             old_log: Some(copies[1].1.clone()),
             lazy: false,
             connected: true,
+            input: None,
             replaced: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
         };
@@ -243,6 +246,7 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
         old_log: None,
         lazy: false,
         connected: true,
+        input: None,
         replaced: Vec::new(),
         exit_file: dir.path().join("exit"),
     };

@@ -7,6 +7,7 @@ use fermata_control::user::{self, FromDaemon, LoadCheck, Restored, Verb};
 use super::Device;
 use crate::daemon::{Daemon, unexpected};
 use crate::failure::Failure;
+use crate::input::Input;
 use crate::printer::Printer;
 use crate::progress::Progress;
 use crate::{attend, breakdown, place, units};
@@ -14,7 +15,9 @@ use crate::{attend, breakdown, place, units};
 /// Start sessions from an image.
 ///
 /// The program goes on where the image was taken. As with `fermata run` its output comes to this
-/// terminal and its exit status becomes this command's, unless it is detached.
+/// terminal and its exit status becomes this command's, unless it is detached. If its standard input
+/// was a pipe or a terminal that had not ended, this command's is passed on to it, behind what it had
+/// not read at the checkpoint; detached, it ends there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -105,10 +108,15 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     });
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
-    let restored = match daemon.ask(verb, &Progress::new(printer))? {
+    let input = Input::for_restore(!args.detach && args.copies == 1)?;
+    let fds: Vec<_> = input.descriptor().into_iter().collect();
+    let restored = match daemon.ask_with(verb, &fds, &Progress::new(printer))? {
         FromDaemon::Restored(restored) => restored,
         other => return Err(unexpected(&other)),
     };
+    if let Some(session) = restored.sessions.first().filter(|_| restored.reads) {
+        input.given(&session.name);
+    }
     for note in &restored.notes {
         printer.warn(note);
     }

@@ -1,25 +1,24 @@
 //! `fermata run`: start a program and, unless told otherwise, stay with it.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use fermata_control::user::{self, FromDaemon, Verb};
-use rustix::fs::{Access, FileType};
+use rustix::fs::Access;
 
 use super::Device;
 use crate::attend;
 use crate::daemon::{Daemon, unexpected};
 use crate::failure::{Failure, NO_PROGRAM, NOT_EXECUTABLE, USER};
+use crate::input::Input;
 use crate::printer::Printer;
 use crate::progress::Progress;
 
 /// Start a program under Fermata.
 ///
 /// The program runs as a session of the daemon, which is started if none runs. Its output comes to
-/// this terminal, interrupts go to it, and its exit status becomes this command's: 128+n for signal
-/// n, 125 when Fermata fails before the program starts, 126 when it cannot be executed, 127 when
+/// this terminal, its input comes from here, interrupts go to it, and its exit status becomes this
+/// command's: 128+n for signal n, 125 when Fermata fails before the program starts, 126 when it cannot be executed, 127 when
 /// there is no such program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -27,7 +26,8 @@ Examples:
   fermata run -- ./heat2d --steps 1000             on the GPU, or the software GPU if there is none
   fermata run --device soft --name heat -- ./heat2d
   fermata run --detach --name heat -- ./heat2d     and see it with `fermata logs -f heat`
-  fermata run -- ./solve < input.txt               standard input can be a file")]
+  fermata run -- ./solve < input.txt
+  generate | fermata run -- ./solve | less         files, pipes and terminals are passed on")]
 pub struct Args {
     /// Which device the program gets.
     #[arg(long, value_enum, default_value_t)]
@@ -35,7 +35,7 @@ pub struct Args {
     /// Name of the session; made from the program's if absent.
     #[arg(long)]
     name: Option<String>,
-    /// Return as soon as the program runs, and print the session's name.
+    /// Return as soon as the program runs, and print the session's name. Its standard input is empty, or a file.
     #[arg(long, short)]
     detach: bool,
     /// The program and its arguments.
@@ -54,7 +54,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let verb = request(args.command, args.name, args.device, Vec::new())?;
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
-    let session = start(&daemon, verb, printer)?;
+    let session = start(&daemon, verb, !args.detach, printer)?;
     if args.detach {
         if printer.is_json() {
             printer.document(&session)?;
@@ -80,7 +80,7 @@ pub fn attended(
     let verb = request(command, None, device, variables)?;
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;
-    let session = start(&daemon, verb, printer)?;
+    let session = start(&daemon, verb, true, printer)?;
     let ended = attend::attend(&session, signals, printer)?;
     attend::status(&ended, printer)
 }
@@ -113,18 +113,19 @@ fn own_umask() -> Option<u32> {
     u32::from_str_radix(line.trim(), 8).ok()
 }
 
-fn start(daemon: &Daemon, verb: Verb, printer: &Printer) -> Result<user::Session, Failure> {
-    let stdin = io::stdin();
-    let is_file = rustix::fs::fstat(&stdin)
-        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
-    let fd = stdin.as_fd();
-    let fds = if is_file {
-        std::slice::from_ref(&fd)
-    } else {
-        &[]
-    };
-    match daemon.ask_with(verb, fds, &Progress::new(printer))? {
-        FromDaemon::Session(session) => Ok(session),
+fn start(
+    daemon: &Daemon,
+    verb: Verb,
+    attended: bool,
+    printer: &Printer,
+) -> Result<user::Session, Failure> {
+    let input = Input::for_start(attended)?;
+    let fds: Vec<_> = input.descriptor().into_iter().collect();
+    match daemon.ask_with(verb, &fds, &Progress::new(printer))? {
+        FromDaemon::Session(session) => {
+            input.given(&session.name);
+            Ok(session)
+        }
         other => Err(unexpected(&other)),
     }
 }

@@ -33,6 +33,7 @@ use crate::criu_files;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::folders;
+use crate::input;
 use crate::namespace;
 use crate::phases::Phases;
 use crate::preflight;
@@ -490,7 +491,11 @@ impl<'a> Taking<'a> {
     /// What the daemon must know at restore.
     fn record(&self, agent: Option<AgentRecord>) -> Record {
         let log = self.session.log();
-        let worker = self.session.lock().worker.clone();
+        let (worker, input) = {
+            let inner = self.session.lock();
+            (inner.worker.clone(), inner.input)
+        };
+        let open = |pipe: &u64| input::is_open(&proc::tree(self.root.pid), *pipe);
         let text = |(name, value): (&String, &std::ffi::OsString)| {
             Some((name.clone(), value.to_str()?.to_owned()))
         };
@@ -500,6 +505,8 @@ impl<'a> Taking<'a> {
             log,
             agent,
             connections: None,
+            // CRIU shortens it.
+            input: input.filter(open).map(|pipe| pipe as u32),
             soft: worker.as_ref().map(|w| w.driver.soft),
             kernels_first: worker.is_some_and(|w| w.kernels_first),
             variables: self.session.variables.iter().filter_map(text).collect(),

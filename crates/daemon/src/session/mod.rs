@@ -88,6 +88,8 @@ pub struct Inner {
     pub agent: Option<Arc<Agent>>,
     /// The worker.
     pub worker: Option<Arc<Worker>>,
+    /// The pipe that is its standard input, if that comes through one.
+    pub input: Option<u64>,
     /// A program that is parked without any connection.
     pub detached: Option<Detached>,
     /// Who waits for the agent to come back.
@@ -339,6 +341,7 @@ impl Inner {
             pages: None,
             agent: None,
             worker: None,
+            input: None,
             detached: None,
             expected: None,
             returned: Returned::default(),

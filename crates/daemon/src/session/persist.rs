@@ -36,6 +36,7 @@ impl Session {
         inner.exit_status = status.filter(|_| inner.state == SessionState::Exited);
         inner.soft = meta.soft;
         inner.devices = meta.devices;
+        inner.input = meta.input;
         inner.detached = meta.detached.filter(|d| d.process.alive());
         inner.worker_seen = meta.worker.filter(ProcessId::alive);
         inner.note = match (alive, meta.state) {
@@ -104,6 +105,7 @@ impl Session {
             devices: inner.devices.clone(),
             image: self.image.clone(),
             again: inner.again.clone(),
+            input: inner.input,
             detached: inner.detached,
             note: inner.note.clone(),
             device: self.device,

@@ -82,6 +82,9 @@ def parse(path):
         if rest.startswith("ulp="):
             first, _, rest = rest.partition(" ")
             ulp = int(first[4:])
+        if word in ("texture", "surface"):
+            args.append({"image": image(word, ty, rest)})
+            continue
         if word == "arg":
             args.append({"value": pack(ty, values(ty, rest))})
         elif word == "in":
@@ -93,6 +96,18 @@ def parse(path):
             before, after = rest.split("->")
             args.append({"ty": ty, "ulp": ulp, "before": pack(ty, values(ty, before)), "after": values(ty, after)})
     return runs
+
+
+def image(kind, ty, rest):
+    """What a `texture` or `surface` line says."""
+    words, _, texels = rest.partition(":")
+    keys = dict((w.split("=") + [True])[:2] for w in words.split())
+    size = [int(n) for n in keys["size"].split(",")]
+    return {"kind": kind, "ty": ty, "size": size, "keys": keys, "data": pack(ty, values(ty, texels))}
+
+
+FORMATS = {"u8": 1, "u16": 2, "u32": 3, "s8": 8, "s16": 9, "s32": 10, "f16": 16, "f32": 32}
+ADDRESS = {"wrap": 0, "clamp": 1, "mirror": 2, "border": 3}
 
 
 def same(ty, ulp, found, expected):
@@ -135,12 +150,59 @@ class Driver:
             raise RuntimeError(f"load: error {code}: {log.value.decode(errors='replace')[:600]}")
         return module
 
+    def image(self, i):
+        """A texture or surface object; the objects stay until the process ends."""
+        keys, (w, h, d) = i["keys"], (i["size"] + [0, 0])[:3]
+        channels = int(keys.get("channels", 1))
+        layered = "layered" in keys
+        if layered and len(i["size"]) == 2:
+            h, d = 0, h
+        row = w * channels * width(i["ty"])
+        resource = (ctypes.c_uint64 * 18)()
+        if "linear" in keys or "pitch" in keys:
+            pitch = int(keys["pitch"]) if "pitch" in keys else row
+            rows = max(h, 1)
+            data = b"".join(i["data"][n * row : n * row + row].ljust(pitch, b"\0") for n in range(rows))
+            address = ctypes.c_uint64()
+            self.check("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(len(data)))
+            self.check("cuMemcpyHtoD_v2", address, data, ctypes.c_size_t(len(data)))
+            resource[0], resource[1], resource[2] = (3 if "pitch" in keys else 2), address.value, FORMATS[i["ty"]] | channels << 32
+            resource[3:6] = [w, rows, pitch] if "pitch" in keys else [len(data), 0, 0]
+        else:
+            flags = (1 if layered else 0) | (2 if i["kind"] == "surface" else 0)
+            shape = (ctypes.c_uint64 * 5)(w, h, d, FORMATS[i["ty"]] | channels << 32, flags)
+            array = ctypes.c_uint64()
+            self.check("cuArray3DCreate_v2", ctypes.byref(array), shape)
+            data = ctypes.create_string_buffer(i["data"], len(i["data"]))
+            copy = (ctypes.c_uint64 * 25)()
+            copy[4], copy[5], copy[9], copy[10] = 1, ctypes.addressof(data), row, max(h, 1)
+            copy[15], copy[18] = 3, array.value
+            copy[22:25] = [row, max(h, 1), max(d, 1)]
+            self.check("cuMemcpy3D_v2", copy)
+            resource[1] = array.value
+        made = ctypes.c_uint64()
+        if i["kind"] == "surface":
+            self.check("cuSurfObjectCreate", ctypes.byref(made), resource)
+            return made
+        texture = (ctypes.c_uint32 * 26)()
+        texture[0:3] = [ADDRESS[keys.get("address", "clamp")]] * 3
+        texture[3] = 1 if keys.get("filter") == "linear" else 0
+        texture[4] = (1 if "raw" in keys else 0) | (2 if "normalized" in keys else 0)
+        border = keys.get("border")
+        if border:
+            texture[10:14] = [struct.unpack("<I", struct.pack("<f", float(v)))[0] for v in border.split(",")]
+        self.check("cuTexObjectCreate", ctypes.byref(made), resource, texture, None)
+        return made
+
     def run(self, text, run):
         """Error code, and the buffers afterwards."""
         module, function = self.module(text), ctypes.c_void_p()
         self.check("cuModuleGetFunction", ctypes.byref(function), module, run["kernel"].encode())
         slots, buffers = [], []
         for arg in run["args"]:
+            if "image" in arg:
+                slots.append(self.image(arg["image"]))
+                continue
             if "value" in arg:
                 slots.append(ctypes.create_string_buffer(arg["value"], len(arg["value"])))
                 continue

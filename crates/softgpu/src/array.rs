@@ -1,4 +1,4 @@
-//! CUDA arrays: plain linear storage with a shape. There are no textures to read them with yet.
+//! CUDA arrays: plain linear storage with a shape.
 
 use std::sync::Arc;
 

@@ -254,6 +254,7 @@ impl Context {
         {
             module.forget_functions();
         }
+        driver.views.forget_context(handle);
         driver.arrays.remove_unless(|array| array.context != handle);
         for library in driver.libraries.all() {
             library.forget_context(self.id);

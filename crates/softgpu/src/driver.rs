@@ -22,6 +22,7 @@ use crate::module::{Function, Module};
 use crate::pool::Pool;
 use crate::settings::Settings;
 use crate::stream::Stream;
+use crate::view::Views;
 
 /// All state of the driver.
 #[derive(Debug, Default)]
@@ -50,6 +51,8 @@ pub struct Driver {
     pub pools: Table<Pool>,
     /// Arrays.
     pub arrays: Table<Array>,
+    /// Texture and surface objects.
+    pub views: Views,
     /// Modules that are being linked.
     pub linkers: Table<Linker>,
     /// Graphs.

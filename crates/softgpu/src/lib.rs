@@ -39,4 +39,5 @@ mod occupancy;
 mod pool;
 pub mod settings;
 mod stream;
+mod view;
 mod work;

@@ -18,6 +18,7 @@ use crate::device::MULTIPROCESSORS;
 use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::event::{Event, Mark};
+use crate::exec::texture::Texture;
 use crate::exec::{Fault, Host, Launch};
 use crate::graph::Run;
 use crate::launch;
@@ -350,6 +351,11 @@ struct Surroundings(Arc<Context>);
 impl Host for Surroundings {
     fn accessible(&self, address: u64, len: u64, write: bool) -> bool {
         driver::running().is_ok_and(|driver| driver.memory.registered(address, len, write))
+    }
+
+    fn texture(&self, handle: u64) -> Option<Arc<Texture>> {
+        let view = driver::running().ok()?.views.get(handle)?;
+        Some(Arc::clone(&view.texture))
     }
 
     fn print(&self, bytes: &[u8]) {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fermata_softgpu::exec::texture::{Format, Outside, Texture};
 use fermata_softgpu::exec::{Fault, Host, Launch, LoadError, Module};
-use support::{Collector, Memory, Params, launch, load};
+use support::{Collector, Memory, Params, launch, launch_with, load};
 
 const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
 
@@ -309,6 +310,53 @@ fn host_memory_is_reached_exactly_as_the_host_allows() {
         matches!(run(from, to.address), Err(Fault::IllegalAddress { address, .. }) if address == from)
     );
     assert_eq!(*mine, [77, 88]);
+}
+
+/// The texel is read by a helper, whose faults are the kernel's too.
+#[test]
+fn a_texture_of_memory_that_is_gone_is_a_fault_of_the_kernel() {
+    let text = format!(
+        "{HEAD}.visible .entry t(.param .u64 t) {{ .reg .b64 %a; .reg .b32 %x; .reg .f32 %f<4>;
+ ld.param.u64 %a, [t]; mov.u32 %x, 1; tex.1d.v4.f32.s32 {{%f0, %f1, %f2, %f3}}, [%a, {{%x}}]; ret; }}
+.visible .entry fine() {{ ret; }}"
+    );
+    let l = load(&text);
+    let gone = Memory::of(&[1f32; 8]).address;
+    let texture = Texture {
+        base: gone,
+        format: Format::Float,
+        channels: 1,
+        size: [8, 1, 1],
+        told: [8, 0, 0],
+        pitch: 32,
+        layered: false,
+        outside: [Outside::Clamp; 3],
+        linear: false,
+        normalized: false,
+        raw: false,
+        border: [0.0; 4],
+    };
+    let textures = vec![Arc::new(texture)];
+    for _ in 0..3 {
+        let (result, _) = launch_with(
+            &l,
+            "t",
+            [4, 1, 1],
+            [64, 1, 1],
+            0,
+            &0u64.to_le_bytes(),
+            textures.clone(),
+        );
+        assert_eq!(
+            result,
+            Err(Fault::IllegalAddress {
+                kernel: "t".into(),
+                address: gone + 4
+            })
+        );
+        launch(&l, "fine", [4, 1, 1], [64, 1, 1], 0, &[]).0.unwrap();
+    }
+    assert_eq!(Arc::strong_count(&textures[0]), 1);
 }
 
 #[test]

@@ -6,9 +6,11 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use fermata_softgpu::exec::Fault;
-use support::{Memory, Params, launch, load};
+use fermata_softgpu::exec::texture::{Format, Outside, Texture};
+use support::{Memory, Params, launch_with, load};
 
 /// One `//@ run`.
 struct Run {
@@ -24,6 +26,10 @@ struct Run {
 
 enum Arg {
     Value(Vec<u8>),
+    Image {
+        texture: Texture,
+        texels: Vec<u8>,
+    },
     Buffer {
         ty: String,
         ulp: u64,
@@ -151,6 +157,10 @@ fn parse(text: &str) -> Vec<Run> {
             continue;
         }
         let (ty, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        if matches!(word, "texture" | "surface") {
+            run.args.push(image(ty, rest));
+            continue;
+        }
         let (ulp, rest) = match rest.strip_prefix("ulp=") {
             Some(rest) => rest
                 .split_once(' ')
@@ -189,6 +199,74 @@ fn parse(text: &str) -> Vec<Run> {
         });
     }
     runs
+}
+
+/// What a `texture` or `surface` line says.
+fn image(ty: &str, rest: &str) -> Arg {
+    let (words, texels) = rest.split_once(':').expect(":");
+    let has = |word: &str| words.split_whitespace().any(|w| w == word);
+    let get = |key: &str| {
+        words
+            .split_whitespace()
+            .find_map(|w| w.strip_prefix(key)?.strip_prefix('='))
+    };
+    let bytes_each = width(ty) as u32;
+    let format = match ty {
+        "f16" => Format::Half,
+        "f32" => Format::Float,
+        _ if ty.starts_with('s') => Format::Signed(bytes_each),
+        _ => Format::Unsigned(bytes_each),
+    };
+    let shape: Vec<u32> = get("size")
+        .expect("size=")
+        .split(',')
+        .map(|n| n.parse().unwrap())
+        .collect();
+    let layered = has("layered");
+    let mut told = [0; 3];
+    if layered && shape.len() == 2 {
+        told = [shape[0], 0, shape[1]];
+    } else {
+        told[..shape.len()].copy_from_slice(&shape);
+    }
+    let size = told.map(|n| n.max(1));
+    let channels = get("channels").map_or(1, |n| n.parse().unwrap());
+    let outside = match get("address").unwrap_or("clamp") {
+        "wrap" => Outside::Wrap,
+        "clamp" => Outside::Clamp,
+        "mirror" => Outside::Mirror,
+        _ => Outside::Border,
+    };
+    let mut border = [0.0; 4];
+    for (to, text) in border
+        .iter_mut()
+        .zip(get("border").unwrap_or("").split(','))
+    {
+        *to = text.parse().unwrap_or(0.0);
+    }
+    let row = u64::from(size[0] * channels * bytes_each);
+    let pitch = get("pitch").map_or(row, |n| n.parse().unwrap());
+    let mut padded = Vec::new();
+    for line in bytes(&values(ty, texels)).chunks(row as usize) {
+        padded.extend(line);
+        padded.resize(padded.len() + (pitch - row) as usize, 0);
+    }
+    let texture = Texture {
+        base: 0,
+        format,
+        channels,
+        size,
+        told,
+        pitch,
+        layered,
+        outside: [outside; 3],
+        linear: get("filter") == Some("linear"),
+        normalized: has("normalized"),
+        raw: has("raw"),
+        border,
+    };
+    let texels = padded;
+    Arg::Image { texture, texels }
 }
 
 /// Distance of two floats in units in the last place; NaNs are equal.
@@ -249,8 +327,18 @@ fn check(path: &Path, run: &Run, text: &str, failures: &mut Vec<String>) {
     let loaded = load(text);
     let mut params = Params::default();
     let mut buffers = Vec::new();
+    let (mut textures, mut images) = (Vec::new(), Vec::new());
     for arg in &run.args {
         match arg {
+            Arg::Image { texture, texels } => {
+                let memory = Memory::with(texels);
+                params.push(&(textures.len() as u64).to_le_bytes());
+                textures.push(Arc::new(Texture {
+                    base: memory.address,
+                    ..texture.clone()
+                }));
+                images.push(memory);
+            }
             Arg::Value(bytes) => params.push(bytes),
             Arg::Buffer {
                 ty,
@@ -264,13 +352,14 @@ fn check(path: &Path, run: &Run, text: &str, failures: &mut Vec<String>) {
             }
         }
     }
-    let (result, printed) = launch(
+    let (result, printed) = launch_with(
         &loaded,
         &run.kernel,
         run.grid,
         run.block,
         run.shared,
         &params.0,
+        textures,
     );
     match (&result, &run.fault) {
         (Ok(()), None) => {}

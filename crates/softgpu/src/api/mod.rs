@@ -98,5 +98,6 @@ pub mod pool;
 pub mod proc_address;
 mod proc_table;
 pub mod stream;
+pub mod texture;
 pub mod unsupported;
 pub mod vmm;

@@ -1243,27 +1243,6 @@ pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuSurfObjectCreate(
-    _pSurfObject: *mut sys::CUsurfObject,
-    _pResDesc: *const sys::CUDA_RESOURCE_DESC,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuSurfObjectCreate")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuSurfObjectDestroy(_surfObject: sys::CUsurfObject) -> sys::CUresult {
-    crate::log::refuse_call("cuSurfObjectDestroy")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuSurfObjectGetResourceDesc(
-    _pResDesc: *mut sys::CUDA_RESOURCE_DESC,
-    _surfObject: sys::CUsurfObject,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuSurfObjectGetResourceDesc")
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuSurfRefGetArray(
     _phArray: *mut sys::CUarray,
     _hSurfRef: sys::CUsurfref,
@@ -1347,45 +1326,6 @@ pub unsafe extern "C" fn cuTensorMapReplaceAddress(
     _globalAddress: *mut core::ffi::c_void,
 ) -> sys::CUresult {
     crate::log::refuse_call("cuTensorMapReplaceAddress")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectCreate(
-    _pTexObject: *mut sys::CUtexObject,
-    _pResDesc: *const sys::CUDA_RESOURCE_DESC,
-    _pTexDesc: *const sys::CUDA_TEXTURE_DESC,
-    _pResViewDesc: *const sys::CUDA_RESOURCE_VIEW_DESC,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuTexObjectCreate")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectDestroy(_texObject: sys::CUtexObject) -> sys::CUresult {
-    crate::log::refuse_call("cuTexObjectDestroy")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectGetResourceDesc(
-    _pResDesc: *mut sys::CUDA_RESOURCE_DESC,
-    _texObject: sys::CUtexObject,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuTexObjectGetResourceDesc")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectGetResourceViewDesc(
-    _pResViewDesc: *mut sys::CUDA_RESOURCE_VIEW_DESC,
-    _texObject: sys::CUtexObject,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuTexObjectGetResourceViewDesc")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectGetTextureDesc(
-    _pTexDesc: *mut sys::CUDA_TEXTURE_DESC,
-    _texObject: sys::CUtexObject,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuTexObjectGetTextureDesc")
 }
 
 #[unsafe(no_mangle)]

@@ -8,6 +8,7 @@ mod compile;
 mod layout;
 mod module;
 mod runtime;
+pub mod texture;
 mod translate;
 
 use std::sync::Arc;
@@ -217,6 +218,11 @@ pub enum Fault {
 pub trait Host: Send + Sync {
     /// Whether `len` bytes at `address`, outside the window, may be accessed by a kernel.
     fn accessible(&self, address: u64, len: u64, write: bool) -> bool;
+    /// The texture or surface of a handle that a kernel has.
+    fn texture(&self, handle: u64) -> Option<Arc<texture::Texture>> {
+        let _ = handle;
+        None
+    }
     /// Bytes printed by device `printf`, in whole calls.
     fn print(&self, bytes: &[u8]);
     /// A line that says which assertion has failed.

@@ -10,4 +10,5 @@ mod libraries;
 mod linking;
 mod sticky;
 mod streams;
+mod textures;
 mod vmm;

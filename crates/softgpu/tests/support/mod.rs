@@ -4,15 +4,20 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use fermata_softgpu::exec::texture::Texture;
 use fermata_softgpu::exec::{Fault, Host, Launch, LinkedModule, Module, VarSpace};
 
 /// Collects what kernels print; nothing outside the window may be touched.
 #[derive(Default)]
-pub struct Collector(pub Mutex<Vec<u8>>);
+pub struct Collector(pub Mutex<Vec<u8>>, pub Vec<Arc<Texture>>);
 
 impl Host for Collector {
     fn accessible(&self, _: u64, _: u64, _: bool) -> bool {
         false
+    }
+
+    fn texture(&self, handle: u64) -> Option<Arc<Texture>> {
+        self.1.get(handle as usize).cloned()
     }
 
     fn print(&self, bytes: &[u8]) {
@@ -162,7 +167,20 @@ pub fn launch(
     shared: u32,
     params: &[u8],
 ) -> (Result<(), Fault>, Vec<u8>) {
-    let host = Arc::new(Collector::default());
+    launch_with(l, kernel, grid, block, shared, params, Vec::new())
+}
+
+/// As [`launch`], with textures whose handles are their numbers.
+pub fn launch_with(
+    l: &Loaded,
+    kernel: &str,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    params: &[u8],
+    textures: Vec<Arc<Texture>>,
+) -> (Result<(), Fault>, Vec<u8>) {
+    let host = Arc::new(Collector(Mutex::default(), textures));
     let stop = AtomicBool::new(false);
     let result = l.module.launch(
         kernel,

@@ -104,6 +104,10 @@ pub struct Context {
     pub polls: u32,
     /// `%envreg1` and `%envreg2`: the high and the low half of the address of a cooperative launch's barrier.
     pub workspace: [u32; 2],
+    /// Coordinates for a texture or surface.
+    pub coordinates: [u32; 4],
+    /// A texel, or the bytes of a surface.
+    pub texel: [u32; 4],
 }
 
 impl Context {
@@ -138,6 +142,8 @@ impl Context {
             barrier_mode: 0,
             polls: 0,
             workspace: [0; 2],
+            coordinates: [0; 4],
+            texel: [0; 4],
         }
     }
 

@@ -23,7 +23,7 @@ pub const WRITE: u64 = 1 << 32;
 ///
 /// # Safety
 /// Only on the fiber of `context`, and dropped before the fiber pauses.
-unsafe fn block<'b>(context: *mut Context) -> &'b mut Block {
+pub unsafe fn block<'b>(context: *mut Context) -> &'b mut Block {
     // SAFETY: the scheduler set the pointer and holds no reference while this fiber runs.
     unsafe { &mut *(*context).block }
 }

@@ -21,6 +21,7 @@ mod modifiers;
 mod operand;
 mod scope;
 mod special;
+mod texture;
 mod video;
 mod vote;
 
@@ -419,6 +420,7 @@ impl<'a> Translator<'a, '_> {
             }
             "bar" | "barrier" => self.barrier(i, m),
             "mbarrier" => self.mbarrier(i, m),
+            "tex" | "tld4" | "suld" | "sust" | "txq" | "suq" => self.texture(i, m),
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.collective(i, m),
             "nanosleep" => {
                 self.polls();

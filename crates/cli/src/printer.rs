@@ -12,7 +12,7 @@ use crate::failure::{Failure, INTERNAL};
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// Prints.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Printer {
     json: bool,
     quiet: bool,

@@ -1,7 +1,9 @@
 //! Progress of long steps: one bar each on a terminal, nothing elsewhere.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fermata_control::user::WAITING;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
@@ -12,7 +14,9 @@ const STEP: &str = "{prefix:>12} {spinner} {elapsed}";
 
 /// Shows how far the steps of an operation are.
 pub struct Progress {
+    printer: Printer,
     shown: bool,
+    waited: AtomicBool,
     current: Mutex<Option<Bar>>,
 }
 
@@ -26,13 +30,25 @@ impl Progress {
     /// Shows nothing unless the printer may.
     pub fn new(printer: &Printer) -> Self {
         Self {
+            printer: printer.clone(),
             shown: printer.shows_progress(),
+            waited: AtomicBool::new(false),
             current: Mutex::new(None),
         }
     }
 
     /// A step is this far; `total` is 0 when it is not counted in bytes.
     pub fn update(&self, phase: &str, done: u64, total: u64) {
+        if phase == WAITING {
+            // Also where no progress is shown: it may be taken for a command that hangs.
+            if !self.waited.swap(true, Ordering::Relaxed) {
+                self.printer.note(&format!(
+                    "the checkpoint waits, up to {total} s, for the program's threads to stop and for all that they \
+                     have launched to end"
+                ));
+            }
+            return;
+        }
         if !self.shown {
             return;
         }

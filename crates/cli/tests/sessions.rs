@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fermata_control::Connection;
-use fermata_control::user::{Failure, FailureKind, FromDaemon, Request, STATUS_TAKEN, Verb};
+use fermata_control::user::{
+    Failure, FailureKind, FromDaemon, Progress, Request, STATUS_TAKEN, Verb, WAITING,
+};
 use support::{LIMIT, Place, executable, finish};
 
 fn failed(kind: FailureKind) -> FromDaemon {
@@ -379,4 +381,27 @@ fn wrong_settings_are_errors_and_unknown_ones_are_told() {
         said.contains("warning:") && said.contains("`FERMATA_CACHE`"),
         "{said}"
     );
+}
+
+#[test]
+fn a_checkpoint_that_waits_for_the_program_says_so_once() {
+    let place = Place::new();
+    let progress = |phase: &str| {
+        FromDaemon::Progress(Progress {
+            phase: phase.into(),
+            done: 4,
+            total: 30,
+        })
+    };
+    place.daemon(move |_| {
+        vec![
+            progress(WAITING),
+            progress(WAITING),
+            failed(FailureKind::NotCheckpointable),
+        ]
+    });
+    let done = place.call(&["checkpoint", "heat"]);
+    assert_eq!(done.status, 14, "{}", done.stderr);
+    let said = "waits, up to 30 s, for the program's threads to stop";
+    assert_eq!(done.stderr.matches(said).count(), 1, "{}", done.stderr);
 }

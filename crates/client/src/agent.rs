@@ -169,18 +169,19 @@ fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlE
         return Ok(Next::Serve);
     };
     let start = Instant::now();
-    let threads = match quiesce::quiesce(Duration::from_millis(deadline_ms), pump) {
-        Ok(threads) => threads,
+    let still = match quiesce::quiesce(Duration::from_millis(deadline_ms), pump) {
+        Ok(still) => still,
         Err(quiesce::Refusal { reason, hint }) => {
             control.send(&FromAgent::Refused { reason, hint }, &[])?;
             return Ok(Next::Serve);
         }
     };
-    let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let answer = control.send(
         &FromAgent::Quiesced {
-            threads,
-            nanoseconds,
+            threads: still.threads,
+            nanoseconds: nanoseconds(start.elapsed()),
+            parking_nanoseconds: nanoseconds(still.parking),
         },
         &[],
     );

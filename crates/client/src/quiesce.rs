@@ -37,20 +37,31 @@ impl Refusal {
     }
 }
 
-/// Parks every thread but the caller and waits until the GPU is idle; the number of parked threads.
+/// A program that stands still.
+#[derive(Debug, Clone, Copy)]
+pub struct Still {
+    /// Threads parked.
+    pub threads: u32,
+    /// How long that took; what they had launched came to its end only then.
+    pub parking: Duration,
+}
+
+/// Parks every thread but the caller and waits until the GPU is idle.
 ///
 /// `pump` is called while waiting: it serves what the worker sends meanwhile.
 ///
 /// # Errors
 /// Why not; the program runs on as before.
-pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<u32, Refusal> {
-    let end = Instant::now() + deadline;
+pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<Still, Refusal> {
+    let begun = Instant::now();
+    let end = begun + deadline;
     check_masks(end)?;
     gate::close();
-    let done = park_all(end, &mut pump).and_then(|count| {
+    let done = park_all(end, &mut pump).and_then(|threads| {
+        let parking = begun.elapsed();
         drain(end, &mut pump)?;
         idle(end)?;
-        Ok(count)
+        Ok(Still { threads, parking })
     });
     if done.is_err() {
         gate::open();

@@ -38,6 +38,9 @@ pub enum FromAgent {
         threads: u32,
         /// Nanoseconds from the request.
         nanoseconds: u64,
+        /// Of these, until every thread was parked; then what they had launched came to its end.
+        #[serde(default)]
+        parking_nanoseconds: u64,
     },
     /// The program cannot be stopped now, and goes on as before.
     Refused {

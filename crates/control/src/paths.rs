@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::user::{ENV_HOME, ENV_IMAGE_DIR, ENV_RUNTIME_DIR, SOCKET};
+use crate::user::{ENV_HOME, ENV_IMAGE_DIR, ENV_LOG_DIR, ENV_RUNTIME_DIR, SOCKET};
 
 /// Folders of a user's daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Paths {
     pub images: PathBuf,
     /// The installation: `bin/`, `lib/`.
     pub home: PathBuf,
+    /// What sessions print, if it has a place of its own.
+    pub logs: Option<PathBuf>,
 }
 
 impl Paths {
@@ -50,16 +52,19 @@ impl Paths {
             runtime,
             images,
             home,
+            logs: set(ENV_LOG_DIR),
         }
     }
 
     /// Variables that make a process with another working folder find the same folders.
-    pub fn variables(&self) -> [(&'static str, &PathBuf); 3] {
-        [
+    pub fn variables(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let always = [
             (ENV_RUNTIME_DIR, &self.runtime),
             (ENV_IMAGE_DIR, &self.images),
             (ENV_HOME, &self.home),
-        ]
+        ];
+        let logs = self.logs.iter().map(|logs| (ENV_LOG_DIR, logs));
+        always.into_iter().chain(logs)
     }
 
     /// The daemon's socket for users.
@@ -88,12 +93,13 @@ mod tests {
         let paths = Paths::from_environment(|name| match name {
             ENV_RUNTIME_DIR => Some("run".into()),
             "XDG_DATA_HOME" => Some("data".into()),
+            ENV_LOG_DIR => Some("logs".into()),
             _ => None,
         });
         assert_eq!(paths.runtime, here.join("run"));
         assert_eq!(paths.images, here.join("data/fermata/images"));
         let given = |name: &str| {
-            let found = paths.variables().into_iter().find(|(it, _)| *it == name);
+            let found = paths.variables().find(|(it, _)| *it == name);
             found.map(|(_, path)| path.clone().into_os_string())
         };
         assert_eq!(Paths::from_environment(given), paths);

@@ -31,6 +31,8 @@ pub const ENV_RUNTIME_DIR: &str = "FERMATA_RUNTIME_DIR";
 pub const ENV_IMAGE_DIR: &str = "FERMATA_IMAGE_DIR";
 /// Environment variable: the folder Fermata is installed in.
 pub const ENV_HOME: &str = "FERMATA_HOME";
+/// Environment variable: the folder of what sessions print.
+pub const ENV_LOG_DIR: &str = "FERMATA_LOG_DIR";
 
 /// From the tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +116,10 @@ pub enum DeviceChoice {
     /// softgpu.
     Soft,
 }
+
+/// Phase of a [`Progress`] that comes again and again while a checkpoint waits for the program's threads to stop and
+/// for all that they have launched to end.
+pub const WAITING: &str = "waiting";
 
 /// A program to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_control::Connection;
 use fermata_control::agent::{FromAgent, ToAgent};
@@ -45,6 +45,17 @@ pub struct Agent {
     given_up: AtomicU32,
 }
 
+/// How long stopping a program took.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopped {
+    /// Until its threads were parked.
+    pub parking: Duration,
+    /// Until what they had launched had ended too.
+    pub whole: Duration,
+}
+
+/// How often it is said that a program has not stopped yet.
+const SAYING: Duration = Duration::from_secs(2);
 /// What an agent gets beyond its own limit to stop its program, for a machine under load.
 const MARGIN: Duration = Duration::from_secs(10);
 /// How long letting go of everything shared may take: hundreds of gigabytes may have to be unmapped.
@@ -98,20 +109,26 @@ impl Agent {
         }))
     }
 
-    /// Stops the program: on success every thread is parked and the GPU idle.
+    /// Stops the program: on success every thread is parked and the GPU idle. Calls `waiting` every other second
+    /// until then.
     ///
     /// # Errors
     /// `NotCheckpointable` with the agent's reason; the program then goes on.
-    pub fn quiesce(&self, limit: Duration) -> Result<()> {
-        self.quiesce_within(limit, limit + MARGIN)
+    pub fn quiesce(&self, limit: Duration, waiting: &mut dyn FnMut()) -> Result<Stopped> {
+        self.quiesce_within(limit, limit + MARGIN, waiting)
     }
 
     /// As [`Agent::quiesce`], with so much time for each of its answers.
-    fn quiesce_within(&self, limit: Duration, patience: Duration) -> Result<()> {
+    fn quiesce_within(
+        &self,
+        limit: Duration,
+        patience: Duration,
+        waiting: &mut dyn FnMut(),
+    ) -> Result<Stopped> {
         let deadline_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         self.send(&ToAgent::Quiesce { deadline_ms })?;
         loop {
-            let answer = self.receive(patience, "stop").inspect_err(|_| {
+            let answer = self.receive_saying(patience, waiting).inspect_err(|_| {
                 // Should it stop after all, it goes on at once.
                 self.given_up.fetch_add(1, Ordering::Relaxed);
                 let _ = self.send(&ToAgent::Resume);
@@ -124,7 +141,16 @@ impl Agent {
                     self.given_up.fetch_sub(1, Ordering::Relaxed);
                 }
                 FromAgent::Resumed => {}
-                FromAgent::Quiesced { .. } => return Ok(()),
+                FromAgent::Quiesced {
+                    nanoseconds,
+                    parking_nanoseconds,
+                    ..
+                } => {
+                    return Ok(Stopped {
+                        parking: Duration::from_nanos(parking_nanoseconds.min(nanoseconds)),
+                        whole: Duration::from_nanos(nanoseconds),
+                    });
+                }
                 FromAgent::Refused { reason, hint } => {
                     let message = format!("the program cannot be stopped now: {reason}");
                     return Err(fail(FailureKind::NotCheckpointable, message).hint(hint));
@@ -161,10 +187,10 @@ impl Agent {
     pub fn detach(&self) -> Result<()> {
         self.leaving.store(true, Ordering::Release);
         self.send(&ToAgent::Detach)?;
-        let until = std::time::Instant::now() + DETACH_TIME;
+        let until = Instant::now() + DETACH_TIME;
         // Detached, then the end of the connection: CRIU must not meet a connected socket.
         loop {
-            let left = until.saturating_duration_since(std::time::Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             match self.messages.lock().recv_timeout(left) {
                 Ok(FromAgent::Detached) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -178,16 +204,32 @@ impl Agent {
         self.link.send(message, &[]).map_err(|e| from_control(&e))
     }
 
+    /// The answer to Quiesce.
+    fn receive_saying(&self, limit: Duration, waiting: &mut dyn FnMut()) -> Result<FromAgent> {
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.messages.lock().recv_timeout(left.min(SAYING)) {
+                Err(RecvTimeoutError::Timeout) if left > SAYING => waiting(),
+                Ok(message) => return Ok(message),
+                Err(RecvTimeoutError::Timeout) => return Err(self.silent("stop")),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+            }
+        }
+    }
+
+    fn ended(&self) -> crate::failure::Failure {
+        let message = format!("process {} has ended", self.process.pid);
+        fail(FailureKind::NotFound, message)
+    }
+
     fn receive(&self, limit: Duration, what: &str) -> Result<FromAgent> {
         self.messages
             .lock()
             .recv_timeout(limit)
             .map_err(|e| match e {
                 RecvTimeoutError::Timeout => self.silent(what),
-                RecvTimeoutError::Disconnected => fail(
-                    FailureKind::NotFound,
-                    format!("process {} has ended", self.process.pid),
-                ),
+                RecvTimeoutError::Disconnected => self.ended(),
             })
     }
 
@@ -226,7 +268,7 @@ mod tests {
         };
         let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
         let agent = Agent::start(arrival, |_| {}).expect("listens");
-        let silent = agent.quiesce_within(PATIENCE, Duration::ZERO);
+        let silent = agent.quiesce_within(PATIENCE, Duration::ZERO, &mut || ());
         assert!(
             silent
                 .expect_err("nobody answers")
@@ -236,6 +278,7 @@ mod tests {
         let quiesced = FromAgent::Quiesced {
             threads: 1,
             nanoseconds: 1,
+            parking_nanoseconds: 1,
         };
         let refused = FromAgent::Refused {
             reason: "the second".to_owned(),
@@ -252,7 +295,7 @@ mod tests {
                     }
                 }
             });
-            agent.quiesce_within(PATIENCE, PATIENCE)
+            agent.quiesce_within(PATIENCE, PATIENCE, &mut || ())
         });
         let failure = second.expect_err("it was refused");
         assert!(
@@ -260,5 +303,39 @@ mod tests {
             "{}",
             failure.message
         );
+    }
+
+    #[test]
+    fn a_program_that_takes_long_to_stop_is_said_to() {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let arrival = Arrival {
+            link: Connection::new(ours.into(), "the program"),
+            process: ProcessId::of(std::process::id()).expect("it runs"),
+            inner_pid: 1,
+            wake_block: 0,
+        };
+        let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
+        let agent = Agent::start(arrival, |_| {}).expect("listens");
+        let (said, saying) = channel();
+        let stopped = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                program.recv(PATIENCE).expect("asked");
+                // Its kernels end only after that.
+                saying.recv_timeout(PATIENCE).expect("it is said");
+                let quiesced = FromAgent::Quiesced {
+                    threads: 1,
+                    nanoseconds: 3_000_000_000,
+                    parking_nanoseconds: 1_000_000_000,
+                };
+                program.send(&quiesced, &[]).expect("sent");
+            });
+            let mut waiting = || {
+                let _ = said.send(());
+            };
+            agent.quiesce_within(PATIENCE, PATIENCE, &mut waiting)
+        });
+        let stopped = stopped.expect("it has stopped");
+        assert_eq!(stopped.parking, Duration::from_secs(1));
+        assert_eq!(stopped.whole, Duration::from_secs(3));
     }
 }

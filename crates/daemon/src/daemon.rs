@@ -24,7 +24,7 @@ use crate::persist::SessionMeta;
 use crate::pool::Pool;
 use crate::proc::{self, ProcessId};
 use crate::returning;
-use crate::session::{self, Plan, Session, same_token};
+use crate::session::{self, Plan, Session, output, same_token};
 use crate::tier::MemoryTier;
 use crate::worker;
 
@@ -244,6 +244,11 @@ impl Daemon {
             remove_folder(&dir)?;
         }
         let session = Session::new(plan(name.clone(), dir))?;
+        if let Some(logs) = &self.paths.logs {
+            output::place(&session.dir, logs, &name).or_fail(FailureKind::User, || {
+                format!("cannot make a log in `{}`", logs.display())
+            })?;
+        }
         sessions.insert(name, session.clone());
         prune(&mut sessions);
         Ok(session)
@@ -277,6 +282,7 @@ impl Daemon {
                     let text = format!("`{}` is of no session that is known", dir.display());
                     self.log.line(&text);
                 } else {
+                    output::displace(&dir);
                     let _ = fs::remove_dir_all(&dir);
                 }
                 continue;
@@ -423,6 +429,7 @@ const LAST_WRITES: Duration = Duration::from_secs(30);
 /// The system refuses.
 pub fn remove_folder(dir: &Path) -> Result<()> {
     let until = Instant::now() + LAST_WRITES;
+    output::displace(dir);
     loop {
         match fs::remove_dir_all(dir) {
             // A helper of the session that ends has just written its last lines.
@@ -499,6 +506,7 @@ pub(crate) mod scene {
             runtime: folder.join("run"),
             images: folder.join("images"),
             home: folder.join("home"),
+            logs: None,
         };
         fs::create_dir(&paths.runtime).expect("made");
         let log = Arc::new(Log::open(folder.join("run/log")).expect("a log"));

@@ -403,6 +403,25 @@ fn a_log_keeps_its_last_part() {
 }
 
 #[test]
+fn logs_can_have_a_place_of_their_own() {
+    let daemon = started_after("umask 0; export FERMATA_LOG_DIR=logs");
+    let logs = daemon.path().join("logs");
+    session(daemon.run("one", "echo printed"));
+    let log = daemon.wait("one").log;
+    assert!(log.starts_with(&logs), "{}", log.display());
+    assert_eq!(printed(&log), "printed\n");
+    for (path, mode) in [(&logs, 0o700), (&log, 0o600)] {
+        let found = fs::metadata(path).expect("there");
+        assert_eq!(found.permissions().mode() & 0o777, mode);
+    }
+    session(daemon.run("one", "echo again"));
+    let next = daemon.wait("one").log;
+    assert_eq!(printed(&next), "again\n");
+    assert!(!log.exists(), "the first one's is gone with its session");
+    daemon.end();
+}
+
+#[test]
 fn a_daemon_with_a_wrong_setting_does_not_start() {
     let folder = Daemon::folder();
     for (name, value) in [

@@ -122,6 +122,12 @@ pub const SETTINGS: &[Setting] = &[
         "workers that are started ahead of the programs; 1 if not set",
     ),
     setting(
+        "FERMATA_LOG_DIR",
+        All,
+        Path,
+        "folder of what sessions print, such as one on a disk; else the runtime folder, which is often in memory",
+    ),
+    setting(
         "FERMATA_LOG_LIMIT",
         Daemon,
         Bytes,

@@ -18,14 +18,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Then, Totals};
-use fermata_control::worker::{FailureKind, FromWorker, ToWorker, Way};
+use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Then, Totals, WAITING};
+use fermata_control::worker::{FailureKind, FromWorker, Step, ToWorker, Way};
 use fermata_store::image::{Draft, sweep_drafts};
 use fermata_store::moments;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
 use self::image::{check_space, describe, folder_bytes, target};
+use crate::agent::Stopped;
 use crate::attach::{Detached, reject, rejoin};
 use crate::criu::{Criu, DUMP_LOG};
 use crate::criu_core::clear_registrations;
@@ -262,8 +263,15 @@ impl<'a> Taking<'a> {
             )
         })?;
         report("quiesce", 0, 0);
-        self.phases
-            .time("quiesce", || agent.quiesce(QUIESCE_TIME))?;
+        let asked = Instant::now();
+        let mut waiting = || {
+            let limit = QUIESCE_TIME.as_secs();
+            report(WAITING, asked.elapsed().as_secs().min(limit), limit);
+        };
+        let stopped = self
+            .phases
+            .time("quiesce", || agent.quiesce(QUIESCE_TIME, &mut waiting))?;
+        self.phases.parts("quiesce", asked, &parts_of(stopped));
         let mut record = self.record(Some(AgentRecord {
             pid: agent.inner_pid,
             wake_block: agent.wake_block,
@@ -538,6 +546,21 @@ fn no_connection(why: &Unusable) -> Failure {
         Unusable::Moving(_) => failure.hint("try again"),
         Unusable::Files(_) => failure,
     }
+}
+
+/// What a program took to stop.
+fn parts_of(stopped: Stopped) -> [Step; 2] {
+    let [parking, whole] = [stopped.parking, stopped.whole].map(|it| it.as_secs_f64());
+    let step = |name: &str, start, seconds| Step {
+        name: name.to_owned(),
+        start,
+        seconds,
+        bytes: 0,
+    };
+    [
+        step("threads", 0.0, parking),
+        step("launches", parking, whole - parking),
+    ]
 }
 
 /// The folder that a failure points to goes with it: names the log's copy, if there is one.

@@ -192,7 +192,7 @@ impl Session {
 
     /// Path of what the program prints.
     pub fn log(&self) -> PathBuf {
-        self.dir.join(LOG)
+        output::path(&self.dir)
     }
 
     /// The log, opened for appending: all who print share the end of the file, whoever opened it.

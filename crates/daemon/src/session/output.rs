@@ -4,15 +4,16 @@
 //! length stays what was printed. An image has the part that was kept at its checkpoint; where that begins follows
 //! from its length and from that of the log, which the image's record says.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fermata_control::{printed, settings};
 
+use super::{LOG, token};
 use crate::daemon::Daemon;
 
 /// Bytes that are kept of each session's log.
@@ -22,6 +23,37 @@ const USUAL_LIMIT: u64 = 64 << 20;
 const TURN: Duration = Duration::from_millis(100);
 /// How often a log is copied anew because its oldest part was dropped meanwhile.
 const TRIES: u32 = 5;
+
+/// Path of the log of the session whose folder `dir` is.
+pub fn path(dir: &Path) -> PathBuf {
+    let own = dir.join(LOG);
+    fs::read_link(&own).unwrap_or(own)
+}
+
+/// Gives the log of session `name`, whose folder `dir` is new, a file of its own in `logs`; the folder has a link to
+/// it.
+///
+/// # Errors
+/// One of them cannot be made.
+pub fn place(dir: &Path, logs: &Path, name: &str) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(logs)?;
+    // Daemons of several machines may share the folder.
+    let log = logs.join(format!("{name}-{}.log", &token()?[..12]));
+    let mut new = OpenOptions::new();
+    new.write(true).create_new(true).mode(0o600).open(&log)?;
+    symlink(&log, dir.join(LOG)).inspect_err(|_| {
+        // Nothing would know of it.
+        let _ = fs::remove_file(&log);
+    })
+}
+
+/// Removes a log that is not in the session's folder `dir`, which is about to be removed itself.
+pub fn displace(dir: &Path) {
+    if let Ok(log) = fs::read_link(dir.join(LOG)) {
+        // One that stays is a file that nobody needs.
+        let _ = fs::remove_file(log);
+    }
+}
 
 /// Copies what is kept of the first `length` bytes of a log to a new file.
 ///

@@ -328,6 +328,13 @@ pub enum TensorBox {
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Op<'a> {
+    /// Not answered. First, because the library writes its bytes without the encoder that knows the others' places.
+    Launch {
+        #[serde(borrow)]
+        launch: Launch<'a>,
+        stream: StreamRef,
+    },
+
     // --- session -------------------------------------------------------------------------------
     /// Answered with [`ReplyBody::Devices`]. First operation of a session.
     Devices,
@@ -583,12 +590,6 @@ pub enum Op<'a> {
     },
 
     // --- kernels and graphs -------------------------------------------------------------------------
-    /// Not answered.
-    Launch {
-        #[serde(borrow)]
-        launch: Launch<'a>,
-        stream: StreamRef,
-    },
     /// A graph as data (crate `fermata-graph`, postcard), made executable. Answered.
     GraphInstantiate {
         exec: Handle,

@@ -7,8 +7,8 @@ use fermata_abi::op::{Handle, StreamRef};
 
 use crate::shm::Window;
 
-/// Which variant of [`fermata_abi::op::Op`] a launch is.
-const TAG: u8 = 48;
+/// Which variant of [`fermata_abi::op::Op`] a launch is: the first.
+const TAG: u8 = 0;
 
 /// A launch without attributes; the fields are those of [`fermata_abi::op::Launch`].
 #[derive(Debug, Clone, Copy)]

@@ -1,9 +1,9 @@
 //! A daemon and a worker for tests: enough of both to run a small program against the library.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -83,9 +83,11 @@ impl Stage {
 
     /// Runs a program, which has not been welcomed yet. `name` is the test's own.
     pub fn start_program(name: &str, program: &mut Command, config: Config) -> Self {
-        let socket =
-            std::env::temp_dir().join(format!("fermata-{}-{name}.sock", std::process::id()));
-        let _ = std::fs::remove_file(&socket);
+        // The library takes no socket in a folder into which others may write, as they may into that for temporary files.
+        let folder = std::env::temp_dir().join(format!("fermata-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        let socket = folder.join("sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let program = program
             .env(ENV_SOCKET, &socket)
@@ -288,7 +290,6 @@ impl Stage {
         loop {
             if let Some(status) = self.program.try_wait().unwrap() {
                 self.stop_worker();
-                let _ = std::fs::remove_file(&self.socket);
                 return status.success();
             }
             assert!(Instant::now() < end, "the program hangs");
@@ -301,7 +302,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let _ = self.program.kill();
         let _ = self.program.wait();
-        let _ = std::fs::remove_file(&self.socket);
+        let _ = self.socket.parent().map(std::fs::remove_dir_all);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use fermata_store::image::Image;
+use fermata_store::image::{CHUNKS, Image};
 use fermata_store::{GcOptions, Store, StoreError};
 
 use crate::layout::Layout;
@@ -23,8 +23,7 @@ impl Site {
     /// Opens the place below `folder`, made if absent.
     pub(crate) fn open(level: Level, folder: &Path, config: &Config, rank: u32) -> Result<Self> {
         let layout = Layout::new(folder, &config.name, rank);
-        std::fs::create_dir_all(&layout.rank)
-            .map_err(|source| AppError::io("make the folder", &layout.rank, source))?;
+        fermata_store::make_folder(&layout.rank).map_err(AppError::store("make the folder"))?;
         let store = Store::open(&layout.store, true).map_err(AppError::store("open the store"))?;
         // Another rank of this node that frees space is no reason to fail.
         let store = store.with_patience(Duration::from_secs_f64(config.deadline));
@@ -73,7 +72,7 @@ impl Site {
         for sequence in old {
             let folder = self.layout.checkpoint(*sequence);
             match fermata_store::image::rm(&folder, Some(&self.store)) {
-                Ok(()) => {}
+                Ok(_) => {}
                 // What is left of one that somebody has emptied is no image any more.
                 Err(StoreError::NotFound { .. }) => {
                     let op = "remove what is left of";
@@ -111,6 +110,7 @@ impl Site {
             return Ok(());
         }
         fermata_store::image::rm(&old, Some(&self.store))
+            .map(drop)
             .or_else(|_| std::fs::remove_dir_all(&old))
             .map_err(|source| AppError::Io {
                 op: "remove the damaged checkpoint",
@@ -121,6 +121,10 @@ impl Site {
 
     /// Opens a checkpoint.
     pub(crate) fn image(&self, sequence: u64) -> Result<Image> {
-        Image::open(&self.layout.checkpoint(sequence)).map_err(AppError::store("open a checkpoint"))
+        // Without its table of chunks it would be a checkpoint of nothing.
+        let image = Image::open(&self.layout.checkpoint(sequence));
+        image
+            .and_then(|image| image.check_has(CHUNKS).map(|()| image))
+            .map_err(AppError::store("open a checkpoint"))
     }
 }

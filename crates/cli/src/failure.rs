@@ -144,6 +144,8 @@ impl From<StoreError> for Failure {
             | E::Full { .. }
             | E::Exists { .. }
             | E::BadName { .. }
+            | E::BadPlace { .. }
+            | E::NotTrusted { .. }
             | E::LostImage { .. } => USER,
         };
         Self::new(status, sentence(&e)).hint(e.hint().unwrap_or_default())

@@ -232,6 +232,9 @@ pub struct Restore {
     pub check: LoadCheck,
     /// Go on although regular files of the program have changed since.
     pub ignore_changed_files: bool,
+    /// Take an image and a store that others own, or can write to.
+    #[serde(default)]
+    pub trust_owner: bool,
 }
 
 /// From the daemon.

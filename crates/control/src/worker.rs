@@ -86,6 +86,8 @@ pub enum ToWorker {
         store: String,
         /// The image folder.
         image: String,
+        /// What the image's files must be.
+        digests: ImageDigests,
         /// Whether the answer waits for the data, or data may come while the program runs.
         pace: Pace,
         /// What names kernels that use data before it is there.
@@ -415,6 +417,16 @@ pub enum Validate {
     Both,
     /// Nothing: the image may be wrong.
     Off,
+}
+
+/// What the manifest of an image says of the files that a worker reads: their BLAKE3, 64 hexadecimal digits each. A worker
+/// that finds another file in their place refuses the image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageDigests {
+    /// Of `state`.
+    pub state: String,
+    /// Of `chunks`.
+    pub chunks: String,
 }
 
 /// What names kernels that use data before it is there, in a restore behind the running program.

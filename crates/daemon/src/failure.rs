@@ -87,12 +87,15 @@ pub fn from_store(error: &StoreError) -> Failure {
         StoreError::Damaged { .. }
         | StoreError::DamagedChunk { .. }
         | StoreError::MissingChunk { .. } => FailureKind::Damaged,
-        StoreError::Newer { .. }
+        StoreError::Newer { .. } => FailureKind::Host,
+        StoreError::Io { .. }
         | StoreError::Full { .. }
         | StoreError::Exists { .. }
         | StoreError::BadName { .. }
+        | StoreError::BadPlace { .. }
+        | StoreError::NotTrusted { .. }
         | StoreError::LostImage { .. } => FailureKind::User,
-        StoreError::Io { .. } | StoreError::Misuse { .. } => FailureKind::Internal,
+        StoreError::Misuse { .. } => FailureKind::Internal,
     };
     fail(kind, chain(error)).hint(error.hint().unwrap_or_default())
 }

@@ -1,57 +1,106 @@
-//! Whether the host part of an image is what was written, before anything runs from it.
+//! Whether an image is what was written, before anything runs from it.
 //!
-//! A restored program waits for this, so large files are hashed by several threads: BLAKE3 is a tree, whose left
-//! half is the largest power of two that is less than the whole.
+//! | file | checked |
+//! | --- | --- |
+//! | `state`, `chunks` | by the worker, as it reads them; here if no worker does |
+//! | `host/pages-*`, `log` | while the program is restored, if it comes back parked; else before |
+//! | all others | before CRIU, or the daemon, reads them |
+//!
+//! A program that uses CUDA comes back parked, but other processes of its session run at once: if there are some,
+//! everything is checked before. A restored program waits for this, so large files are hashed by several threads: BLAKE3
+//! is a tree, whose left half is the largest power of two that is less than the whole.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use blake3::hazmat::{
     ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root,
 };
 use fermata_control::worker::FailureKind;
-use fermata_store::image::{CHUNKS, Image, STATE};
+use fermata_store::image::{CHUNKS, FileRecord, Image, PROCESS_FILES, STATE};
+use fermata_store::{StoreError, open_regular};
 use parking_lot::Mutex;
 
-use crate::failure::{Hint, OrFail, Result, fail};
+use crate::failure::{Hint, OrFail, Result, fail, from_store};
+use crate::record::{LOG, Record};
 
 /// Bytes of a part that one thread hashes: a power of two of at least 1 KiB.
 const PART: u64 = 4 << 20;
 /// The most threads.
 const THREADS: usize = 8;
 
-/// Hashes every file that CRIU and the daemon read. Those of the device part are checked by the worker
-/// as it reads them.
+/// How names of files with memory of processes begin, and of those that describe it: each process has one.
+const PAGES: &str = "host/pages-";
+const MEMORY: &str = "host/mm-";
+
+/// Files that are still to be checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Late(Vec<FileRecord>);
+
+/// Checks that the image has the files that a restore of such a program needs, and no others, and hashes those that must
+/// be right before a process is made; the rest is for [`Late::check`], and for the worker.
 ///
 /// # Errors
 /// `Damaged`, naming the first file that is not what was written.
-pub fn check_files(image: &Image) -> Result<()> {
-    for record in &image.manifest().files {
-        if record.path == STATE || record.path == CHUNKS {
-            continue;
-        }
-        let path = image.dir().join(&record.path);
-        let hash = hash(&path, PART).or_fail(FailureKind::Damaged, || {
-            format!("cannot read `{}`", path.display())
-        })?;
-        if hash != record.blake3 {
-            let message = format!(
-                "`{}` is damaged: its hash is not the one in the manifest",
-                path.display()
-            );
-            return Err(fail(FailureKind::Damaged, message)
-                .hint("`fermata images verify` names everything that is damaged"));
+pub fn check_first(image: &Image, record: &Record) -> Result<Late> {
+    let device: &[&str] = match record.agent {
+        Some(_) => &[STATE, CHUNKS],
+        None => &[],
+    };
+    let needed = PROCESS_FILES.iter().chain(device);
+    needed
+        .copied()
+        .try_for_each(|path| image.check_has(path))
+        .and_then(|()| image.check_listed())
+        .map_err(|e| from_store(&e))?;
+    let files = &image.manifest().files;
+    let processes = files.iter().filter(|it| it.path.starts_with(MEMORY));
+    let parked = record.agent.is_some() && processes.count() <= 1;
+    let mut late = Vec::new();
+    for file in files.iter().filter(|it| !device.contains(&&*it.path)) {
+        match file.path.starts_with(PAGES) || file.path == LOG {
+            true if parked => late.push(file.clone()),
+            _ => check(image, file)?,
         }
     }
-    Ok(())
+    Ok(Late(late))
+}
+
+impl Late {
+    /// Hashes the files.
+    ///
+    /// # Errors
+    /// As [`check_first`].
+    pub fn check(&self, image: &Image) -> Result<()> {
+        self.0.iter().try_for_each(|file| check(image, file))
+    }
+}
+
+fn check(image: &Image, record: &FileRecord) -> Result<()> {
+    let path = image.dir().join(&record.path);
+    let damaged = |what: &str| {
+        let message = format!("`{}` is damaged: {what}", path.display());
+        Err(fail(FailureKind::Damaged, message)
+            .hint("`fermata images verify` names everything that is damaged"))
+    };
+    let file = match open_regular(&path) {
+        // It was there when the image was opened.
+        Err(StoreError::Io { source, .. }) => return damaged(&source.to_string()),
+        other => other.map_err(|e| from_store(&e))?,
+    };
+    let hash = hash(&file, PART).or_fail(FailureKind::Damaged, || {
+        format!("cannot read `{}`", path.display())
+    })?;
+    match hash == record.blake3 {
+        true => Ok(()),
+        false => damaged("its hash is not the one in the manifest"),
+    }
 }
 
 /// The BLAKE3 of a file, in hexadecimal, from parts of `part` bytes.
-fn hash(path: &Path, part: u64) -> io::Result<String> {
-    let file = File::open(path)?;
+fn hash(file: &File, part: u64) -> io::Result<String> {
     let length = file.metadata()?.len();
     if length <= part {
         let mut bytes = vec![0; length as usize];
@@ -120,7 +169,8 @@ mod tests {
             std::fs::write(&folder, &bytes).expect("written");
             let expected = blake3::hash(&bytes).to_hex().to_string();
             for part in [1024, 4096, 1 << 20] {
-                let found = hash(&folder, part).expect("hashed");
+                let file = File::open(&folder).expect("opened");
+                let found = hash(&file, part).expect("hashed");
                 assert_eq!(found, expected, "{length} bytes by {part}");
             }
         }

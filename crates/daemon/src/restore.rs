@@ -3,11 +3,13 @@
 //! ```text
 //!  check image and host ─► folder, log ─┬─► CRIU: restore (threads parked) ─┬─► reattach ─► running
 //!                                       ├─► worker from the pool: Load ─────┤
-//!                                       └─► hashes of the host's files ─────┘
+//!                                       └─► hashes of the memory's files ───┘
 //! ```
 //! Device data may come while the program runs: see `behind`.
-//! A program that uses CUDA comes back parked, so its files are checked while it is restored; one that
-//! does not runs at once, so its files are checked before. A restore that fails leaves nothing.
+//! Every file of the image is held against its digest in the manifest before anything runs: what CRIU builds processes
+//! from, and the daemon reads, before CRIU is called; `state` and `chunks` by the worker as it reads them; and the
+//! memory of a program that comes back parked while it is restored (see `integrity`). A restore that fails leaves
+//! nothing.
 
 use std::fs;
 use std::io;
@@ -18,9 +20,9 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Instant;
 
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
-use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
-use fermata_store::image::{Held, Image, check_name};
-use fermata_store::moments;
+use fermata_control::worker::{FailureKind, FromWorker, ImageDigests, LoadCheck, Pace, ToWorker};
+use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
+use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
 use crate::attach::{Detached, offer, reattach};
@@ -33,7 +35,7 @@ use crate::driver::Driver;
 use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::folders::Made;
 use crate::input;
-use crate::integrity;
+use crate::integrity::{self, Late};
 use crate::namespace::{HostImage, Namespace};
 use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
@@ -152,6 +154,8 @@ pub(crate) struct Source {
     /// The number of the pipe that was the program's input, and the one that takes its place. Kept as long as the program
     /// may be taken back to the image.
     input: Option<(u32, OwnedFd)>,
+    /// What has not been checked yet when the processes are made.
+    late: Late,
     check: LoadCheck,
 }
 
@@ -160,7 +164,12 @@ impl Source {
         let path = resolve(daemon, &request.image)?;
         let image = Image::open(&path).map_err(|e| from_store(&e))?;
         let held = image.hold().map_err(|e| from_store(&e))?;
+        if !request.trust_owner {
+            let checked = Owners::trusted().check_image(&image);
+            checked.map_err(|e| from_store(&e))?;
+        }
         let record = Record::load(image.manifest())?;
+        let late = integrity::check_first(&image, &record)?;
         daemon.criu()?.check_permitted()?;
         let device = match (request.device, record.soft) {
             (DeviceChoice::Auto, Some(true)) => DeviceChoice::Soft,
@@ -177,10 +186,12 @@ impl Source {
             return Err(fail(FailureKind::Host, message).hint("make it again, with its files"));
         }
         let store = image.find_store(&[daemon.paths.store()]);
-        let store = store.map_err(|e| from_store(&e))?.dir().to_owned();
-        if record.agent.is_none() {
-            integrity::check_files(&image)?;
+        let store = store.map_err(|e| from_store(&e))?;
+        if !request.trust_owner {
+            let checked = Owners::trusted().check_store(&store);
+            checked.map_err(|e| from_store(&e))?;
         }
+        let store = store.dir().to_owned();
         let changed = criu_files::changed(&image.host(), &record.log)
             .or_fail(FailureKind::Damaged, || {
                 format!("cannot read `{}`", image.host().display())
@@ -198,6 +209,7 @@ impl Source {
             replaced: changed,
             input: record.input.zip(pipe).filter(|_| request.copies == 1),
             record,
+            late,
             check: request.check,
         })
     }
@@ -220,6 +232,8 @@ impl Source {
             order: Default::default(),
             check: LoadCheck::Off,
             ignore_changed_files: true,
+            // What the session came from was trusted then.
+            trust_owner: true,
         };
         Self::open(daemon, &request, None)
     }
@@ -286,10 +300,8 @@ impl Source {
             let host = beside(scope, || {
                 phases.time("host", || self.host(session, how.lazy))
             });
-            let sound = self.record.agent.map(|_| {
-                beside(scope, || {
-                    phases.time("verify", || integrity::check_files(&self.image))
-                })
+            let sound = beside(scope, || {
+                phases.time("verify", || self.late.check(&self.image))
             });
             let device = self.driver.as_ref().map(|driver| {
                 beside(scope, move || {
@@ -303,8 +315,7 @@ impl Source {
                 })
             });
             let host = joined(host);
-            let sound = sound.map_or(Ok(()), joined);
-            let settled = self.settle(session, host, sound);
+            let settled = self.settle(session, host, joined(sound));
             (device.map(joined), settled)
         });
         // The worker must be ended if anything else has failed, and the namespace likewise.
@@ -344,6 +355,15 @@ impl Source {
         attached.inspect_err(|_| worker.end())?;
         folders.keep();
         Ok(())
+    }
+
+    fn digests(&self) -> ImageDigests {
+        let manifest = self.image.manifest();
+        let digest = |path| manifest.file(path).map(|it| it.blake3.clone());
+        ImageDigests {
+            state: digest(STATE).unwrap_or_default(),
+            chunks: digest(CHUNKS).unwrap_or_default(),
+        }
     }
 
     /// Collects the program's status from now on, if it and its image are sound; the answer is its process, if it
@@ -438,6 +458,7 @@ impl Source {
         let load = ToWorker::Load {
             store: self.store.to_string_lossy().into_owned(),
             image: self.image.dir().to_string_lossy().into_owned(),
+            digests: self.digests(),
             pace,
             check: self.check,
         };

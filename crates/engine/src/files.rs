@@ -1,4 +1,5 @@
-//! The engine's two files of an image: `state` and `chunks`.
+//! The engine's two files of an image: `state` and `chunks`. Both are read only against the digests in the image's
+//! manifest: a file of another image is as sound in itself.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -7,12 +8,15 @@ use std::path::{Path, PathBuf};
 
 use fermata_state::{Session, records};
 use fermata_store::image::{CHUNKS, ChunkTable, ChunkTableWriter};
+use fermata_store::{StoreError, read_limited};
 
 use crate::EngineError;
 
 const STATE: &str = "state";
 /// The longest `state` file that is read.
 const MAX_STATE: u64 = 4 << 30;
+/// The longest `chunks` file that is read: 56 bytes for each of 76 million chunks.
+const MAX_CHUNKS: u64 = 4 << 30;
 
 fn file_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EngineError {
     let path = path.to_owned();
@@ -66,19 +70,42 @@ pub(crate) fn save(
         .map_err(file_error("sync", image))
 }
 
+/// An image's folder, and the BLAKE3 that its manifest gives for the engine's files, 64 hexadecimal digits each.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageFiles<'a> {
+    /// The folder.
+    pub folder: &'a Path,
+    /// Of `state`.
+    pub state: &'a str,
+    /// Of `chunks`.
+    pub chunks: &'a str,
+}
+
 /// Reads and checks both files.
-pub(crate) fn load(image: &Path) -> Result<(Session, ChunkTable), EngineError> {
-    let path: PathBuf = image.join(STATE);
-    let length = std::fs::metadata(&path)
-        .map_err(file_error("read", &path))?
-        .len();
-    if length > MAX_STATE {
-        return Err(EngineError::Damaged(format!(
-            "`{}` has {length} bytes",
-            path.display()
-        )));
-    }
-    let bytes = std::fs::read(&path).map_err(file_error("read", &path))?;
+pub(crate) fn load(image: ImageFiles<'_>) -> Result<(Session, ChunkTable), EngineError> {
+    let path: PathBuf = image.folder.join(STATE);
+    let bytes = read(&path, MAX_STATE, image.state)?;
     let session = records::decode(&bytes).map_err(|source| EngineError::Record { path, source })?;
-    Ok((session, ChunkTable::read(&image.join(CHUNKS))?))
+    let path = image.folder.join(CHUNKS);
+    let table = ChunkTable::decode(&read(&path, MAX_CHUNKS, image.chunks)?, &path)?;
+    Ok((session, table))
+}
+
+fn read(path: &Path, limit: u64, digest: &str) -> Result<Vec<u8>, EngineError> {
+    let damaged = |what: &str| {
+        EngineError::Store(StoreError::Damaged {
+            path: path.to_owned(),
+            what: what.to_owned(),
+        })
+    };
+    let bytes = match read_limited(path, limit) {
+        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Err(damaged("it is missing"));
+        }
+        other => other?,
+    };
+    match blake3::hash(&bytes).to_hex().as_str() == digest {
+        true => Ok(bytes),
+        false => Err(damaged("its hash is not the one in the manifest")),
+    }
 }

@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::FallocateFlags;
 
 use crate::direct::{self, AlignedBuf};
 use crate::format::PackId;
@@ -257,10 +257,8 @@ fn length(path: &Path) -> Option<u64> {
 
 /// Copies all of a pack to a new file; false if it has another length, or not all was wanted.
 fn copy(pack: &PackFile, to: &Path, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
-    let from = match direct::open(&pack.path, OFlags::RDONLY, "open pack") {
-        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(false);
-        }
+    let from = match direct::open_regular(&pack.path, "open pack") {
+        Err(e) if e.is_missing() => return Ok(false),
         other => other?,
     };
     let write = |e| StoreError::io("write", to, pack.bytes, e);

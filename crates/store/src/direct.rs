@@ -7,10 +7,10 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::{Result, StoreError};
+use crate::{Result, StoreError, sync};
 
 /// Alignment of chunks in packs and of direct I/O, in bytes.
 pub const BLOCK: usize = 4096;
@@ -54,19 +54,35 @@ pub(crate) fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().align_offset(BLOCK) == 0
 }
 
-/// Opens for direct I/O, or through the page cache where the file system has no direct I/O.
+/// Opens for writing by direct I/O, or through the page cache where the file system has no direct I/O. The file is its
+/// owner's alone from then on.
 pub(crate) fn open(path: &Path, flags: OFlags, op: &'static str) -> Result<File> {
-    let mode = Mode::RUSR | Mode::WUSR;
     let flags = flags | OFlags::CLOEXEC;
-    let fd = match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
+    let fd = match rustix::fs::open(path, flags | OFlags::DIRECT, sync::FILE_MODE) {
         Err(Errno::INVAL | Errno::OPNOTSUPP) => {
             // Some file systems create the file before they refuse the flag.
-            rustix::fs::open(path, flags.difference(OFlags::EXCL), mode)
+            rustix::fs::open(path, flags.difference(OFlags::EXCL), sync::FILE_MODE)
         }
         other => other,
     };
-    fd.map(File::from)
-        .map_err(|e| StoreError::io(op, path, 0, e))
+    let file = fd.map_err(|e| StoreError::io(op, path, 0, e))?;
+    rustix::fs::fchmod(&file, sync::FILE_MODE)
+        .map_err(|e| StoreError::io("protect", path, 0, e))?;
+    Ok(File::from(file))
+}
+
+/// Opens a regular file for reading by direct I/O, or through the page cache as above.
+pub(crate) fn open_regular(path: &Path, op: &'static str) -> Result<File> {
+    match sync::open_checked(path, OFlags::DIRECT, op) {
+        Err(StoreError::Io { source, .. })
+            if [Errno::INVAL, Errno::OPNOTSUPP]
+                .iter()
+                .any(|it| source.raw_os_error() == Some(it.raw_os_error())) =>
+        {
+            sync::open_checked(path, OFlags::empty(), op)
+        }
+        other => other,
+    }
 }
 
 /// Writes all of `bytes` at `offset`. For a direct file everything must be aligned.

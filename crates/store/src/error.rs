@@ -62,6 +62,22 @@ pub enum StoreError {
         /// The rule it breaks.
         why: &'static str,
     },
+    /// An image cannot be made there.
+    #[error("no image can be made in `{path}`: {why}")]
+    BadPlace {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// Somebody else could have written, or could change, what is about to be used.
+    #[error("`{path}` is not trusted: {why}")]
+    NotTrusted {
+        /// The file or folder.
+        path: PathBuf,
+        /// Who could, and how.
+        why: String,
+    },
     /// A file does not hold what was written.
     #[error("`{path}` is damaged: {what}")]
     Damaged {
@@ -144,6 +160,12 @@ impl StoreError {
         }
     }
 
+    /// Whether the operating system says that the file or folder is not there.
+    pub(crate) fn is_missing(&self) -> bool {
+        use std::io::ErrorKind::{NotADirectory, NotFound};
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), NotFound | NotADirectory))
+    }
+
     /// Whether what was to be read is lost, so that trying again would not help.
     pub fn is_loss(&self) -> bool {
         const BAD_SECTOR: i32 = rustix::io::Errno::IO.raw_os_error();
@@ -167,6 +189,9 @@ impl StoreError {
             Self::Newer { .. } => "use the release of Fermata that wrote it, or a newer one",
             Self::Damaged { .. } | Self::DamagedChunk { .. } | Self::MissingChunk { .. } => {
                 "`fermata images verify` lists all damage of an image"
+            }
+            Self::NotTrusted { .. } => {
+                "`chown` and `chmod -R go-w` make it yours alone; `--trust-owner` restores it as it is"
             }
             Self::LostImage { .. } => {
                 "if it was removed on purpose, use `fermata images gc --forget-missing`"

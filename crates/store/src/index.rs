@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 use crate::format::{IndexFile, PackId};
-use crate::{ChunkId, Result, StoreError, direct, sync};
+use crate::{ChunkId, Result, StoreError, direct, format, sync};
 
 /// The longest index file that is read: 48 bytes for each of 22 million chunks.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
@@ -35,12 +35,12 @@ pub(crate) struct Pack {
 
 impl Pack {
     fn new(id: PackId, path: PathBuf, bytes: u64) -> Self {
-        let there = std::fs::metadata(&path);
+        let there = std::fs::symlink_metadata(&path);
         Self {
             id,
             path,
             bytes,
-            whole: there.is_ok_and(|it| it.len() == bytes),
+            whole: there.is_ok_and(|it| it.is_file() && it.len() == bytes),
             direct: Mutex::default(),
             plain: Mutex::default(),
         }
@@ -52,10 +52,13 @@ impl Pack {
         if let Some(file) = &*slot {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(if aligned {
-            direct::open(&self.path, OFlags::RDONLY, "open pack")?
-        } else {
-            File::open(&self.path).map_err(|e| StoreError::io("open pack", &self.path, 0, e))?
+        let opened = match aligned {
+            true => direct::open_regular(&self.path, "open pack"),
+            false => sync::open_checked(&self.path, OFlags::empty(), "open pack"),
+        };
+        let file = Arc::new(match opened {
+            Err(e) if e.is_missing() => return format::damaged(&self.path, "it is missing"),
+            other => other?,
         });
         *slot = Some(Arc::clone(&file));
         drop(slot);
@@ -119,7 +122,10 @@ impl Index {
 
     /// Brings `old` up to date with the folders; the same when nothing has changed.
     pub(crate) fn refresh(old: &Arc<Self>, index: &Path, packs: &Path) -> Result<Arc<Self>> {
-        let present = list(index, "idx")?;
+        let present = match list(index, "idx") {
+            Err(e) if e.is_missing() => return format::damaged(index, "the folder is missing"),
+            other => other?,
+        };
         let known = |id: &PackId| old.packs.contains_key(id) || old.damage.contains_key(id);
         let gone =
             present.iter().filter(|id| known(id)).count() < old.packs.len() + old.damage.len();
@@ -142,8 +148,8 @@ impl Index {
                     let what = format!("`{}` is the index of pack `{}`", path.display(), f.pack);
                     new.damage.insert(*id, what);
                 }
-                Err(StoreError::Io { source, .. })
-                    if source.kind() == std::io::ErrorKind::NotFound => {}
+                // Collected meanwhile.
+                Err(e) if e.is_missing() => {}
                 Err(e @ (StoreError::Damaged { .. } | StoreError::Newer { .. })) => {
                     new.damage.insert(*id, e.to_string());
                 }

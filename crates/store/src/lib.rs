@@ -23,6 +23,7 @@ mod memory;
 mod mend;
 pub mod moments;
 mod named;
+mod owner;
 mod pack;
 mod reader;
 mod ready;
@@ -41,11 +42,13 @@ pub use gc::{GcOptions, GcReport, gc};
 pub use id::ChunkId;
 pub use memory::{PackFile, is_memory};
 pub use named::read_named;
+pub use owner::Owners;
 pub use pack::{FileKey, Place};
 pub use reader::{ChunkReader, Located};
 pub use ready::READY_BYTES;
 pub use room::Left;
 pub use store::Store;
+pub use sync::{make_folder, open_regular, read_limited};
 pub use writer::{PackWriter, Put, Totals, WriteOptions};
 
 /// The longest chunk the store takes, in bytes.

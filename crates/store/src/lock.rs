@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{Result, StoreError};
+use crate::{Result, StoreError, format, sync};
 
 const POLL: Duration = Duration::from_millis(10);
 
@@ -38,16 +38,31 @@ pub(crate) enum Kind {
 
 /// Locks the file at `path`, made if absent, waiting at most `wait`. `None` when another holds it.
 pub(crate) fn file(path: &Path, kind: Kind, wait: Duration) -> Result<Option<Guard>> {
-    let mode = Mode::RUSR | Mode::WUSR;
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    let fd = match rustix::fs::open(path, flags, mode) {
+    let special = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = |flags| rustix::fs::open(path, flags | special, sync::FILE_MODE);
+    let fd = match open(OFlags::RDWR | OFlags::CREATE) {
         // A store on a medium that cannot be written can still be read.
-        Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, mode)
-        }
+        Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => open(OFlags::RDONLY),
         other => other,
     };
-    let fd = fd.map_err(|e| StoreError::io("open lock", path, 0, e))?;
+    let fd = match fd {
+        Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
+            return format::damaged(path, "it is not a regular file");
+        }
+        other => other.map_err(|e| StoreError::io("open lock", path, 0, e))?,
+    };
+    let stat = rustix::fs::fstat(&fd).map_err(|e| StoreError::io("examine", path, 0, e))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return format::damaged(path, "it is not a regular file");
+    }
+    let (is, own) = (
+        Mode::from_raw_mode(stat.st_mode),
+        rustix::process::geteuid(),
+    );
+    if is != sync::FILE_MODE && stat.st_uid == own.as_raw() {
+        // It may be on a medium that cannot be written; what others can do with a lock is keep it.
+        let _ = rustix::fs::fchmod(&fd, sync::FILE_MODE);
+    }
     hold(fd, path, kind, wait)
 }
 

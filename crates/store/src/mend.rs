@@ -1,14 +1,15 @@
 //! Writing a damaged chunk anew, in its place: whoever has its bytes from elsewhere heals every image that
 //! refers to it. A published file is changed here only, and only to what it was.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
+use rustix::fs::OFlags;
 use zerocopy::IntoBytes;
 
 use crate::direct::{self, BLOCK, blocks};
 use crate::format::PackHeader;
-use crate::{ChunkId, Result, Store, StoreError, sync};
+use crate::{ChunkId, Result, Store, StoreError, format, sync};
 
 impl Store {
     /// Writes the chunk's bytes where the index says that they are; its pack gets its length and its header
@@ -37,7 +38,14 @@ impl Store {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            // What is in the pack's place may lead elsewhere.
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
             .open(path)
+            .map_err(io)?;
+        if !file.metadata().map_err(io)?.is_file() {
+            return format::damaged(path, "it is not a regular file");
+        }
+        file.set_permissions(Permissions::from_mode(0o600))
             .map_err(io)?;
         if file.metadata().map_err(io)?.len() != at.pack.bytes {
             file.set_len(at.pack.bytes).map_err(io)?;

@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, OFlags};
 
 use crate::format::PackId;
 use crate::{Result, Store, StoreError, index, sync};
@@ -85,7 +85,8 @@ impl Store {
 fn allocate(path: &Path) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let io = |op| move |e| StoreError::io(op, path, READY_BYTES, e);
-    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(io("create pack"))?;
+    let file = rustix::fs::open(path, flags, sync::FILE_MODE).map_err(io("create pack"))?;
+    rustix::fs::fchmod(&file, sync::FILE_MODE).map_err(io("protect"))?;
     rustix::fs::fallocate(File::from(file), FallocateFlags::empty(), 0, READY_BYTES)
         .map_err(io("allocate"))
 }

@@ -48,7 +48,7 @@ impl Store {
     pub fn open(dir: &Path, create: bool) -> Result<Self> {
         match sync::read_limited(&dir.join("version"), 64) {
             Ok(text) => check_version(dir, &text)?,
-            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(e) if e.is_missing() => {
                 if !create {
                     return Err(StoreError::NotFound {
                         what: "store",

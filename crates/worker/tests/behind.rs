@@ -97,6 +97,7 @@ impl Image {
         let pace = Pace::Behind(Order::Worst);
         let loaded = worker.ask(ToWorker::Load {
             store,
+            digests: common::digests(&image),
             image,
             pace,
             check,
@@ -112,6 +113,7 @@ impl Image {
         let (store, image) = self.paths("image");
         let loaded = worker.ask(ToWorker::Load {
             store,
+            digests: common::digests(&image),
             image,
             pace: Pace::Eager,
             check: LoadCheck::Ptx,

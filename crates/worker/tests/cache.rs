@@ -102,6 +102,7 @@ impl Scene {
         }
         let loaded = worker.ask(ToWorker::Load {
             store: self.path("store"),
+            digests: common::digests(&self.path("image")),
             image: self.path("image"),
             pace,
             check: LoadCheck::default(),

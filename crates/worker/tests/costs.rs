@@ -207,6 +207,7 @@ fn checkpoint() {
     let start = Instant::now();
     let loaded = worker.ask(ToWorker::Load {
         store,
+        digests: common::digests(&image),
         image,
         pace: Pace::Eager,
         check: LoadCheck::Off,

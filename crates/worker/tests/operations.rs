@@ -515,6 +515,7 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
     let mut worker = Worker::start();
     match worker.ask(ToWorker::Load {
         store,
+        digests: common::digests(&image),
         image,
         pace: Pace::Eager,
         check: LoadCheck::Off,

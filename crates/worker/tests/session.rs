@@ -75,6 +75,7 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
     let mut second = Worker::start();
     let loaded = second.ask(ToWorker::Load {
         store,
+        digests: common::digests(&image),
         image,
         pace: Pace::Eager,
         check: LoadCheck::Off,

@@ -32,6 +32,7 @@ fn verify(place: &Place, image: &str) {
 fn load(worker: &mut Worker, place: &Place, image: &str) {
     let request = ToWorker::Load {
         store: place.store(),
+        digests: common::digests(image),
         image: image.to_owned(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
@@ -135,6 +136,7 @@ fn what_the_device_finds_damaged_is_never_the_programs() {
         }
         let answer = second.ask(ToWorker::Load {
             store: place.store(),
+            digests: common::digests(&image),
             image: image.clone(),
             pace,
             check: LoadCheck::Off,

@@ -50,6 +50,10 @@ pub struct Args {
     /// Go on although files that the program had open have changed since.
     #[arg(long)]
     ignore_changed_files: bool,
+    /// Take the image although it, or its store, belongs to another user, or others can write to it. The program does
+    /// what the image says, with your rights: only for images whose origin you know.
+    #[arg(long)]
+    trust_owner: bool,
     /// Return as soon as the program runs, and print the session's name.
     #[arg(long, short)]
     detach: bool,
@@ -105,6 +109,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Validate::Ptx => LoadCheck::Ptx,
         },
         ignore_changed_files: args.ignore_changed_files,
+        trust_owner: args.trust_owner,
     });
     let signals = attend::catch()?;
     let daemon = Daemon::reach(printer)?;

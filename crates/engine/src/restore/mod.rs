@@ -42,6 +42,7 @@ use lessons::Lessons;
 use loader::Loader;
 use schedule::{Flow, Schedule};
 
+pub use crate::files::ImageFiles;
 pub use background::{Background, Standing};
 pub use checks::Caught;
 pub use order::Order;
@@ -80,7 +81,7 @@ pub struct Loaded {
 pub fn load(
     live: Live,
     store: &Store,
-    image: &Path,
+    image: ImageFiles<'_>,
     (pace, checks): (Pace, bool),
     progress: Progress<'_>,
     made: &mut dyn FnMut(&Live),
@@ -111,7 +112,13 @@ pub fn load(
     steps.add("now", from, 0);
     let mut behind = match blocks.is_empty() {
         true => None,
-        false => Some(begin(&mut site, store, image, blocks, (pace, checks))?),
+        false => Some(begin(
+            &mut site,
+            store,
+            image.folder,
+            blocks,
+            (pace, checks),
+        )?),
     };
     let mut learner: Option<Box<dyn Gate>> = None;
     let mut sources = vec![taken];

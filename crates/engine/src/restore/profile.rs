@@ -23,6 +23,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use fermata_store::image::PROFILE;
+use fermata_store::read_limited;
 
 const MAGIC: &[u8; 8] = b"FERMPROF";
 const VERSION: u32 = 2;
@@ -49,9 +50,7 @@ pub struct Profile {
 impl Profile {
     /// The profile of the image in `folder`; an empty one if there is none that can be used.
     pub fn load(folder: &Path) -> Self {
-        let path = folder.join(PROFILE);
-        let fits = fs::metadata(&path).is_ok_and(|it| it.len() <= MOST_BYTES);
-        let bytes = fits.then(|| fs::read(&path).ok()).flatten();
+        let bytes = read_limited(&folder.join(PROFILE), MOST_BYTES).ok();
         bytes.and_then(|it| Self::decode(&it)).unwrap_or_default()
     }
 

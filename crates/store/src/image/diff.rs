@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Image;
+use super::manifest::STATE;
 use super::table::{BufferId, ChunkRecord, ChunkTable};
 use crate::Result;
 
@@ -87,8 +88,15 @@ impl Diff {
 /// Compares two images.
 ///
 /// # Errors
-/// As [`Image::chunk_table`].
+/// `Damaged` when a table of chunks, or a session's objects, are not those that the manifest describes, or an image holds
+/// a file that its manifest does not list; `Newer`, `Io`.
 pub fn diff(first: &Image, second: &Image) -> Result<Diff> {
+    for image in [first, second] {
+        image.check_listed()?;
+        if image.manifest().file(STATE).is_some() {
+            image.read_file(STATE)?;
+        }
+    }
     let mut diff = Diff::default();
     compare_buffers(&first.chunk_table()?, &second.chunk_table()?, &mut diff);
     compare_files(first, second, &mut diff);

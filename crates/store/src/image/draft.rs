@@ -9,7 +9,7 @@
 //! From `create` to the end a draft holds the store's shared lock: chunks put for it are not
 //! collected although no image refers to them yet.
 
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::fs::RenameFlags;
 
-use super::folder::{DRAFT_PREFIX, check_name, sweep_drafts};
+use super::folder::{DRAFT_PREFIX, check_name, check_place, sweep_drafts};
 use super::manifest::{FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, SCHEMA_VERSION};
 use super::{Image, registry, rfc3339, unix_now};
 use crate::lock::{self, Guard, Kind};
@@ -39,9 +39,10 @@ impl Draft {
     /// `store`.
     ///
     /// # Errors
-    /// `Exists` when there is such an image, `BadName`, `Locked` while a collection runs, `Full`.
+    /// `Exists` when there is such an image, or anything else with its name; `BadName`; `BadPlace`; `Locked` while a collection runs, `Full`.
     pub fn create(store: &Store, images_dir: &Path, name: &str) -> Result<Self> {
         check_name(name)?;
+        check_place(images_dir)?;
         let share = store.share()?;
         sync::make_folder(images_dir)?;
         let images_dir = std::fs::canonicalize(images_dir)
@@ -169,6 +170,8 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<FileRecord>) -> Result<(
         };
         let relative = format!("{prefix}{name}");
         if kind.is_dir() {
+            std::fs::set_permissions(&path, Permissions::from_mode(0o700))
+                .map_err(io("protect", &path))?;
             collect(&path, &format!("{relative}/"), files)?;
         } else if kind.is_file() {
             std::fs::set_permissions(&path, Permissions::from_mode(0o600))
@@ -192,8 +195,8 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<FileRecord>) -> Result<(
 
 /// Length and BLAKE3 of a file.
 pub(super) fn hash_file(path: &Path, durable: bool) -> Result<(u64, String)> {
-    let hash = || {
-        let mut file = File::open(path)?;
+    let mut file = sync::open_regular(path)?;
+    let mut hash = || {
         let mut hasher = blake3::Hasher::new();
         let mut piece = vec![0; 1 << 20];
         loop {

@@ -1,8 +1,10 @@
 //! Folders of images: names, listing, removal, what dead writers left.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::open::BESIDE;
 use super::{Image, MANIFEST, MANIFEST_HASH, Manifest, registry};
 use crate::lock::{self, Kind};
 use crate::{Result, Store, StoreError, format, sync};
@@ -32,6 +34,51 @@ pub fn check_name(name: &str) -> Result<()> {
         name: name.into(),
         why,
     })
+}
+
+/// Checks that images can be kept in `folder`, which need not be there yet: neither a store, nor an image, nor anything
+/// inside of one can hold them.
+///
+/// # Errors
+/// `BadPlace`, naming the store or image.
+pub fn check_place(folder: &Path) -> Result<()> {
+    let mut there = folder.ancestors();
+    let there = there.find_map(|it| std::fs::canonicalize(it).ok());
+    let bad = |why: String| {
+        Err(StoreError::BadPlace {
+            path: folder.into(),
+            why,
+        })
+    };
+    // What is yet to be made can have any name but those of the store's and of unfinished images.
+    let names = folder.components().map(|it| it.as_os_str());
+    let hidden = |name: &&OsStr| {
+        let bytes = name.as_encoded_bytes();
+        let prefixes = [DRAFT_PREFIX, REMOVED_PREFIX];
+        *name == BESIDE || prefixes.iter().any(|it| bytes.starts_with(it.as_bytes()))
+    };
+    if let Some(name) = names.rev().find(hidden) {
+        let name = name.to_string_lossy();
+        return bad(format!(
+            "`{name}` is a name that only Fermata's own folders have"
+        ));
+    }
+    for ancestor in there.iter().flat_map(|it| it.ancestors()) {
+        let what = match () {
+            // Other programs have files called `manifest.json`, too.
+            () if ancestor.join(MANIFEST_HASH).exists() && is_image(ancestor) => "an image",
+            () if is_store(ancestor) => "a store",
+            () => continue,
+        };
+        return bad(format!("`{}` is {what}", ancestor.display()));
+    }
+    Ok(())
+}
+
+/// Whether a folder is a store, sound or not.
+fn is_store(folder: &Path) -> bool {
+    let mut parts = ["packs", "index", "images"].into_iter();
+    parts.all(|name| folder.join(name).is_dir())
 }
 
 /// The first free name of BASE-1, BASE-2, ... in a folder of images.
@@ -79,20 +126,40 @@ pub fn ls(images_dir: &Path) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
+/// What [`rm`] has removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Removed {
+    /// The image.
+    Image,
+    /// A symbolic link to an image, or to nothing; what it points at is as it was.
+    Link(PathBuf),
+}
+
 /// Removes an image; its chunks stay until the next collection. A damaged image can be removed too.
-/// `store` is the one the image refers to, if it is still there.
+/// `store` is the one the image refers to, if it is still there. Of a symbolic link only the link is removed.
 ///
 /// A collection that another process has begun is waited for: it reads every image that it has seen.
 ///
 /// # Errors
 /// `NotFound`; `Locked` when somebody holds the image, or a collection goes on for longer than the store's patience; `Io`.
-pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
+pub fn rm(image: &Path, store: Option<&Store>) -> Result<Removed> {
+    let none = || StoreError::NotFound {
+        what: "image",
+        path: image.into(),
+    };
+    // A slash behind the name would lead through a link.
+    let name = image.file_name().ok_or_else(none)?;
+    let named = image.parent().unwrap_or(Path::new("")).join(name);
+    if let Ok(target) = std::fs::read_link(&named) {
+        if !is_image(&named) && named.exists() {
+            return Err(none());
+        }
+        sync::remove_file(&named)?;
+        return Ok(Removed::Link(target));
+    }
     let _shared = store.map(Store::share).transpose()?;
     if !is_image(image) {
-        return Err(StoreError::NotFound {
-            what: "image",
-            path: image.into(),
-        });
+        return Err(none());
     }
     let image = std::fs::canonicalize(image).map_err(|e| StoreError::io("resolve", image, 0, e))?;
     let _alone = match lock::folder(&image, Kind::Exclusive, Duration::ZERO) {
@@ -115,8 +182,9 @@ pub fn rm(image: &Path, store: Option<&Store>) -> Result<()> {
     }
     match std::fs::remove_dir_all(&aside) {
         // A draft that is begun meanwhile sweeps what it finds.
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|e| StoreError::io("remove", &aside, 0, e)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Removed::Image),
+        Err(e) => Err(StoreError::io("remove", &aside, 0, e)),
+        Ok(()) => Ok(Removed::Image),
     }
 }
 
@@ -145,9 +213,10 @@ pub fn sweep_drafts(images_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a folder is an image, sound or not.
+/// Whether a folder is an image, sound or not: what is in the place of its manifest does not matter.
 pub(super) fn is_image(folder: &Path) -> bool {
-    folder.join(MANIFEST).exists() || folder.join(MANIFEST_HASH).exists()
+    let mut names = [MANIFEST, MANIFEST_HASH].into_iter();
+    names.any(|name| folder.join(name).symlink_metadata().is_ok())
 }
 
 fn names(folder: &Path) -> Result<Vec<String>> {

@@ -3,7 +3,7 @@
 //! Fields may be added in later releases without a new schema version; readers ignore those they do
 //! not know. Removing a field or changing its meaning takes a new version.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,14 @@ pub const STATE: &str = "state";
 pub const CHUNKS: &str = "chunks";
 /// Name of the folder of the host process.
 pub const HOST: &str = "host";
+
+/// Files that every image of a process has: the end of its output, and what CRIU writes of every process.
+pub const PROCESS_FILES: [&str; 4] = [
+    "log",
+    "host/inventory.img",
+    "host/pstree.img",
+    "host/files.img",
+];
 
 /// The contents of `manifest.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -274,9 +282,13 @@ impl Manifest {
             return damaged(path, "schema version 0 does not exist");
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(bad)?;
+        let mut seen = HashSet::new();
         for file in &manifest.files {
             if !stays_inside(&file.path) {
                 return damaged(path, &format!("`{}` leads out of the image", file.path));
+            }
+            if !seen.insert(&file.path) {
+                return damaged(path, &format!("it lists `{}` twice", file.path));
             }
         }
         Ok(manifest)

@@ -20,11 +20,11 @@ mod verify;
 
 pub use diff::{BufferChange, BufferDiff, Diff, FileChange, FileDiff, diff};
 pub use draft::Draft;
-pub use folder::{Listed, check_name, ls, next_name, rm, sweep_drafts};
+pub use folder::{Listed, Removed, check_name, check_place, ls, next_name, rm, sweep_drafts};
 pub use manifest::{
     CHUNKS, DeviceRecord, FileRecord, HOST, HostRecord, MANIFEST, MANIFEST_HASH, Manifest,
-    MissRecord, PROFILE, Phase, Program, SCHEMA_VERSION, STATE, SessionTotals, StallRecord,
-    TimelineRecord, ValidationRecord,
+    MissRecord, PROCESS_FILES, PROFILE, Phase, Program, SCHEMA_VERSION, STATE, SessionTotals,
+    StallRecord, TimelineRecord, ValidationRecord,
 };
 pub use open::{Held, Image};
 pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWriter};

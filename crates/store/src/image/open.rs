@@ -1,17 +1,27 @@
 //! Opening an image: is it one, can it be read here, is it whole.
+//!
+//! ```text
+//!  manifest.b3 ── covers ──► manifest.json ── length and BLAKE3 ──► state, chunks, log, host/*
+//!  open: both, and that every listed file is there     read_file, chunk_table: content     check_listed: no other file
+//! ```
 
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::manifest::{CHUNKS, HOST, MANIFEST, MANIFEST_HASH, Manifest, STATE};
+use super::manifest::{
+    CHUNKS, FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, PROCESS_FILES, PROFILE, STATE,
+};
 use super::table::ChunkTable;
 use crate::format::damaged;
 use crate::lock::{self, Guard, Kind};
 use crate::{Result, Store, StoreError, sync};
 
 /// Name of the store in a folder of images.
-const BESIDE: &str = ".store";
+pub(super) const BESIDE: &str = ".store";
 const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+/// What is wrong with a file that the manifest does not list.
+pub(super) const UNLISTED: &str = "the manifest does not list it";
 
 /// See [`Image::hold`].
 #[derive(Debug)]
@@ -35,8 +45,8 @@ impl Image {
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
         let hash_path = dir.join(MANIFEST_HASH);
-        if !path.exists() {
-            return match hash_path.exists() {
+        if path.symlink_metadata().is_err() {
+            return match hash_path.symlink_metadata().is_ok() {
                 true => damaged(&path, "it is missing"),
                 false => Err(StoreError::NotFound {
                     what: "image",
@@ -47,31 +57,127 @@ impl Image {
         let dir = std::fs::canonicalize(dir).map_err(|e| StoreError::io("resolve", dir, 0, e))?;
         let bytes = sync::read_limited(&path, MAX_MANIFEST_BYTES)?;
         let hash = match sync::read_limited(&hash_path, 128) {
-            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                return damaged(&hash_path, "it is missing");
-            }
+            Err(e) if e.is_missing() => return damaged(&hash_path, "it is missing"),
             other => other?,
         };
         if hash != format!("{}\n", blake3::hash(&bytes).to_hex()).as_bytes() {
             return damaged(&path, "its hash is not the one in `manifest.b3`");
         }
         let manifest = Manifest::decode(&bytes, &path)?;
-        for file in &manifest.files {
-            let path = dir.join(&file.path);
+        let image = Self { dir, manifest };
+        image.check_folders()?;
+        let mut files = image.manifest.files.iter();
+        files.try_for_each(|file| image.check_presence(file))?;
+        image.check_own_files()?;
+        Ok(image)
+    }
+
+    /// That listed files lie in folders of the image, not behind links to others.
+    fn check_folders(&self) -> Result<()> {
+        let files = self.manifest.files.iter().map(|it| Path::new(&it.path));
+        let folders: BTreeSet<&Path> = files.flat_map(|it| it.ancestors().skip(1)).collect();
+        for folder in folders {
+            let path = self.dir.join(folder);
             match path.symlink_metadata() {
-                Ok(m) if m.is_file() && m.len() == file.length => {}
-                Ok(m) if m.is_file() => {
-                    let what = format!("{} bytes instead of {}", m.len(), file.length);
-                    return damaged(&path, &what);
-                }
-                Ok(_) => return damaged(&path, "it is not a regular file"),
+                Ok(meta) if meta.is_dir() => {}
+                Ok(_) => return damaged(&path, "it is not a folder"),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                     return damaged(&path, "it is missing");
                 }
                 Err(e) => return Err(StoreError::io("examine", &path, 0, e)),
             }
         }
-        Ok(Self { dir, manifest })
+        Ok(())
+    }
+
+    fn check_presence(&self, file: &FileRecord) -> Result<()> {
+        let path = self.dir.join(&file.path);
+        match path.symlink_metadata() {
+            Ok(m) if m.is_file() && m.len() == file.length => Ok(()),
+            Ok(m) if m.is_file() => {
+                let what = format!("{} bytes instead of {}", m.len(), file.length);
+                damaged(&path, &what)
+            }
+            Ok(_) => damaged(&path, "it is not a regular file"),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => damaged(&path, "it is missing"),
+            Err(e) => Err(StoreError::io("examine", &path, 0, e)),
+        }
+    }
+
+    /// That the manifest lists what every image of its kind has, and the session's objects and the chunk table where they
+    /// are there: what it does not list is not read, and a collection would take the chunks for garbage.
+    fn check_own_files(&self) -> Result<()> {
+        let manifest = &self.manifest;
+        let there = |name| self.dir.join(name).symlink_metadata().is_ok();
+        let device = !manifest.devices.is_empty();
+        let process = !manifest.host.criu.is_empty();
+        let needed = [
+            (STATE, device || there(STATE)),
+            (
+                CHUNKS,
+                device || manifest.totals.chunks > 0 || there(CHUNKS),
+            ),
+        ];
+        let processes = PROCESS_FILES.map(|name| (name, process));
+        let mut needed = needed.into_iter().chain(processes);
+        needed.try_for_each(|(name, is)| if is { self.check_has(name) } else { Ok(()) })
+    }
+
+    /// That the manifest lists a file which every image of its kind has.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn check_has(&self, path: &str) -> Result<()> {
+        match self.manifest.file(path) {
+            Some(_) => Ok(()),
+            None => damaged(
+                &self.dir.join(MANIFEST),
+                &format!("it does not list `{path}`"),
+            ),
+        }
+    }
+
+    /// That the folder holds nothing but what the manifest lists, and the profile.
+    ///
+    /// # Errors
+    /// `Damaged`, naming the first other file; `Io`.
+    pub fn check_listed(&self) -> Result<()> {
+        match self.unlisted()?.first() {
+            None => Ok(()),
+            Some(path) => damaged(path, UNLISTED),
+        }
+    }
+
+    /// Everything in the folder that the manifest does not list.
+    pub(super) fn unlisted(&self) -> Result<Vec<PathBuf>> {
+        let files = self.manifest.files.iter();
+        let mut listed: HashSet<PathBuf> = files.map(|f| self.dir.join(&f.path)).collect();
+        listed.extend([MANIFEST, MANIFEST_HASH].map(|name| self.dir.join(name)));
+        let (mut unlisted, mut folders) = (Vec::new(), vec![self.dir.clone()]);
+        while let Some(folder) = folders.pop() {
+            let io = |e| StoreError::io("list", &folder, 0, e);
+            for entry in std::fs::read_dir(&folder).map_err(io)? {
+                let entry = entry.map_err(io)?;
+                let path = entry.path();
+                if entry.file_type().map_err(io)?.is_dir() && !listed.contains(&path) {
+                    folders.push(path);
+                } else if !listed.contains(&path) && !self.is_profile(&path) {
+                    unlisted.push(path);
+                }
+            }
+        }
+        unlisted.sort();
+        Ok(unlisted)
+    }
+
+    /// Whether a file is the profile, or one that is being written or that a dead writer has left.
+    fn is_profile(&self, path: &Path) -> bool {
+        let name = path.file_name().and_then(|it| it.to_str()).unwrap_or("");
+        let temporary = name
+            .strip_prefix('.')
+            .and_then(|it| it.strip_prefix(PROFILE));
+        path.parent() == Some(&self.dir)
+            && (name == PROFILE || temporary.is_some_and(|it| it.starts_with('-')))
     }
 
     /// Keeps the image from being removed until the answer is dropped: for whoever will read it again.
@@ -175,7 +281,7 @@ impl Image {
     pub fn read_file(&self, path: &str) -> Result<Vec<u8>> {
         let at = self.dir.join(path);
         let Some(record) = self.manifest.file(path) else {
-            return damaged(&at, "the manifest does not list it");
+            return damaged(&at, UNLISTED);
         };
         let bytes = sync::read_limited(&at, record.length)?;
         if bytes.len() as u64 != record.length {

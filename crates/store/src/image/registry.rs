@@ -12,13 +12,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::folder::is_image;
+use crate::format::damaged;
 use crate::{Result, Store, StoreError, sync};
 
-fn entry(store: &Store, image: &Path, extension: &str) -> PathBuf {
+/// What the names of an image's entries are made of.
+fn stem(image: &Path) -> String {
     let hash = blake3::hash(image.as_os_str().as_bytes()).to_hex();
-    store
-        .images_dir()
-        .join(format!("{}.{extension}", &hash[..32]))
+    hash[..32].to_owned()
+}
+
+fn entry(store: &Store, image: &Path, extension: &str) -> PathBuf {
+    let name = format!("{}.{extension}", stem(image));
+    store.images_dir().join(name)
 }
 
 /// Announces an image that is about to get its name.
@@ -63,6 +68,10 @@ pub(crate) fn known_images(store: &Store) -> Result<KnownImages> {
         let path = item.map_err(|e| StoreError::io("list", &dir, 0, e))?.path();
         let text = sync::read_limited(&path, 1 << 16)?;
         let image = PathBuf::from(OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text)));
+        if path.file_stem() != Some(OsStr::new(&stem(&image))) || !text.ends_with(b"\n") {
+            // Which image needs the store is unknown: nothing may be taken for garbage.
+            return damaged(&path, "it does not hold the path that its name is made of");
+        }
         if is_image(&image) {
             known.present.insert(image);
         } else if path.extension().is_some_and(|e| e == "pending") {

@@ -1,6 +1,6 @@
 //! Verification: every bit of an image and of the chunks it refers to.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Image;
 use super::draft::hash_file;
-use super::manifest::{MANIFEST, MANIFEST_HASH, PROFILE};
+use super::open::UNLISTED;
 use super::table::{BufferId, ChunkTable};
 use crate::{ChunkId, ChunkReader, Result, Store, StoreError};
 
@@ -172,38 +172,11 @@ fn check_files(
     if let (true, Err(e)) = (table.records().is_empty(), image.chunk_table()) {
         damage(&image.dir().join(super::CHUNKS), e.to_string());
     }
-    let listed: HashSet<PathBuf> = image
-        .manifest()
-        .files
-        .iter()
-        .map(|f| image.dir().join(&f.path))
-        .collect();
-    let mut folders = vec![image.dir().to_owned()];
-    while let Some(folder) = folders.pop() {
-        let io = |e| StoreError::io("list", &folder, 0, e);
-        for entry in std::fs::read_dir(&folder).map_err(io)? {
-            let path = entry.map_err(io)?.path();
-            let own = [MANIFEST, MANIFEST_HASH].map(|name| image.dir().join(name));
-            let own = own.contains(&path) || is_profile(image, &path);
-            if path.is_dir() && !path.is_symlink() {
-                folders.push(path);
-            } else if !own && !listed.contains(&path) {
-                damage(&path, "the manifest does not list it".into());
-            }
-        }
+    for path in image.unlisted()? {
+        damage(&path, UNLISTED.into());
     }
     report.damage.dedup_by(|a, b| a.file == b.file);
     Ok(())
-}
-
-/// Whether a file is the profile, or one that is being written or that a dead writer has left.
-fn is_profile(image: &Image, path: &Path) -> bool {
-    let name = path.file_name().and_then(|it| it.to_str()).unwrap_or("");
-    let temporary = name
-        .strip_prefix('.')
-        .and_then(|it| it.strip_prefix(PROFILE));
-    path.parent() == Some(image.dir())
-        && (name == PROFILE || temporary.is_some_and(|it| it.starts_with('-')))
 }
 
 fn check_chunks(

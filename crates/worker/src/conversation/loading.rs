@@ -8,7 +8,7 @@ use fermata_control::worker::{
     self as control, FailureKind, FromWorker, LoadCheck, Pace, Restoring,
 };
 use fermata_engine::Live;
-use fermata_engine::restore::{self, Loaded, Order, Stand};
+use fermata_engine::restore::{self, ImageFiles, Loaded, Order, Stand};
 use fermata_store::Store;
 use fermata_wire::StagedArea;
 
@@ -57,7 +57,7 @@ impl Worker {
     pub(super) fn load(
         &mut self,
         store: &Path,
-        image: &Path,
+        image: ImageFiles<'_>,
         (pace, check): (Pace, LoadCheck),
         fds: Vec<OwnedFd>,
     ) -> Result<FromWorker, control::Failure> {

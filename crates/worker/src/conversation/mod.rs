@@ -33,7 +33,7 @@ use fermata_control::worker::{
     Back, ENV_SOCKET, Failure, FailureKind, FromWorker, ToWorker, Totals,
 };
 use fermata_device::ContextHandle;
-use fermata_engine::restore::Background;
+use fermata_engine::restore::{Background, ImageFiles};
 use fermata_engine::{EngineError, Gate, Site, Summary, Tier};
 use parking_lot::Mutex;
 
@@ -258,9 +258,17 @@ impl Worker {
             ToWorker::Load {
                 store,
                 image,
+                digests,
                 pace,
                 check,
-            } => self.load(Path::new(&store), Path::new(&image), (pace, check), fds),
+            } => {
+                let image = ImageFiles {
+                    folder: Path::new(&image),
+                    state: &digests.state,
+                    chunks: &digests.chunks,
+                };
+                self.load(Path::new(&store), image, (pace, check), fds)
+            }
             ToWorker::Restoring => Ok(self.restoring()),
             ToWorker::Prepare {
                 store,

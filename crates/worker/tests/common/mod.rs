@@ -19,7 +19,7 @@ use fermata_abi::op::{
     Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
 };
 use fermata_control::Connection;
-use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker, Totals};
+use fermata_control::worker::{FromWorker, ImageDigests, LoadCheck, Pace, ToWorker, Totals};
 use fermata_wire::{Config, FromProgram, Producer, Side, create, renew};
 
 /// Until a test gives up: whatever it waits for comes, however busy the machine is.
@@ -307,6 +307,18 @@ pub fn started() -> (Worker, Program) {
     (worker, program)
 }
 
+/// What the manifest of the image in this folder would say.
+pub fn digests(image: &str) -> ImageDigests {
+    let digest = |name: &str| {
+        let bytes = std::fs::read(std::path::Path::new(image).join(name)).unwrap_or_default();
+        fermata_store::ChunkId::of(&bytes).to_string()
+    };
+    ImageDigests {
+        state: digest("state"),
+        chunks: digest("chunks"),
+    }
+}
+
 /// A folder for one image, and the store that it refers to.
 pub struct ImageFolder(tempfile::TempDir);
 
@@ -334,6 +346,7 @@ impl ImageFolder {
         worker.ask(ToWorker::Load {
             store: self.path("store"),
             image: self.path("image"),
+            digests: digests(&self.path("image")),
             pace: Pace::Eager,
             check: LoadCheck::Off,
         })

@@ -209,6 +209,7 @@ impl Scene {
         let pace = Pace::Eager;
         let loaded = worker.ask(ToWorker::Load {
             store,
+            digests: super::digests(&image),
             image,
             pace,
             check: LoadCheck::Off,

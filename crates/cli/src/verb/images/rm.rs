@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fermata_control::Paths;
-use fermata_store::image::{self, Image};
+use fermata_store::image::{self, Image, Removed};
 use fermata_store::{Store, StoreError};
 
 use crate::failure::{Failure, PARTLY};
@@ -13,7 +13,7 @@ use crate::printer::Printer;
 /// Remove images.
 ///
 /// Chunks stay in the store, where other images may need them; `fermata images gc` gives the space
-/// back.
+/// back. Of a symbolic link to an image only the link is removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +29,12 @@ pub struct Args {
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     for (done, text) in args.images.iter().enumerate() {
         match remove(text) {
-            Ok(()) => printer.note(&format!("removed image `{}`", text.display())),
+            Ok(Removed::Image) => printer.note(&format!("removed image `{}`", text.display())),
+            Ok(Removed::Link(to)) => printer.note(&format!(
+                "removed the link `{}`; `{}` is as it was",
+                text.display(),
+                to.display()
+            )),
             Err(e) if done > 0 => {
                 return Err(e.with_status(PARTLY));
             }
@@ -39,7 +44,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn remove(text: &std::path::Path) -> Result<(), Failure> {
+fn remove(text: &std::path::Path) -> Result<Removed, Failure> {
     let dir = place::image(text)?;
     let written_to = Image::open(&dir).ok().map(|i| i.store().to_owned());
     let store = match Store::open(&written_to.unwrap_or_else(|| Paths::find().store()), false) {

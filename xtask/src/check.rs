@@ -15,14 +15,15 @@ const LINES: usize = 800;
 const SETTINGS: &str = "crates/control/src/settings/table.rs";
 
 /// Which crates of the workspace a crate may use. Tests may use any.
-const EDGES: [(&str, &[&str]); 18] = [
+const EDGES: [(&str, &[&str]); 19] = [
     ("abi", &[]),
     ("ptx", &[]),
     ("graph", &["abi"]),
-    ("softgpu", &["abi", "ptx", "graph"]),
+    ("tables", &["abi"]),
+    ("softgpu", &["abi", "ptx", "graph", "tables"]),
     ("cudart", &["abi"]),
     ("wire", &["abi"]),
-    ("client", &["abi", "graph", "wire", "control"]),
+    ("client", &["abi", "graph", "wire", "control", "tables"]),
     ("device", &["abi"]),
     ("state", &["abi", "graph"]),
     ("store", &[]),

@@ -608,6 +608,10 @@ pub enum Op<'a> {
     GraphLaunch { exec: Handle, stream: StreamRef },
     /// Not answered.
     GraphDestroy { exec: Handle },
+
+    // --- undocumented ---------------------------------------------------------------------------
+    /// Where the multiprocessors of a context's device lie: answered with [`ReplyBody::Places`].
+    Places { context: Handle },
 }
 
 impl Op<'_> {
@@ -711,6 +715,8 @@ pub enum ReplyBody<'a> {
     Module(ModuleInfo),
     /// A function.
     Function(FunctionInfo),
+    /// For each pair of a device's multiprocessors the cluster of processors it is in, and its index in there.
+    Places(Vec<u8>, Vec<u8>),
 }
 
 /// What the library answers device queries from.

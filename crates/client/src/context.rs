@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::entry::Result;
 use crate::handles::{self, Table};
 use crate::session::Session;
-use crate::{fault, host, link};
+use crate::{fault, host, link, tables};
 
 /// A context.
 #[derive(Debug)]
@@ -278,6 +278,7 @@ impl Contexts {
 
     /// Destroys a context and forgets everything that lived in it.
     fn end(&self, session: &Session, context: &Context) -> Result {
+        tables::context_ends(context);
         context.alive.store(false, Ordering::Release);
         let _ = self
             .table

@@ -87,6 +87,12 @@ impl Streams {
         Ok(stream)
     }
 
+    /// As `cuStreamGetId`, for a stream of `context`.
+    pub fn id(&self, context: &Context, stream: CUstream) -> Result<u64> {
+        let own = self.get(stream)?.map(|stream| stream.handle);
+        Ok(own.unwrap_or(context.handle | 1))
+    }
+
     /// Ends a stream; its work goes on to its end.
     pub fn destroy(&self, stream: Handle) -> Result {
         let stream = self.0.remove(stream, CUDA_ERROR_INVALID_HANDLE)?;

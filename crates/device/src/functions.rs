@@ -236,6 +236,7 @@ functions! {
         cuGraphAddEventWaitNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, event: CUevent);
     }
     optional {
+        cuGetExportTable(table: *mut *const c_void, id: *const CUuuid);
         cuPointerGetAttribute(value: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr);
         cuCtxGetCurrent(context: *mut CUcontext);
         cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);

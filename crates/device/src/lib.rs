@@ -33,6 +33,7 @@ mod memory;
 mod module;
 mod occupancy;
 mod pinned;
+mod places;
 mod ranges;
 mod resident;
 mod stream;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use fermata_abi::sys::driver as cu;
 use parking_lot::Mutex;
 
+use crate::api;
 use crate::device::Device;
 use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, Result};
@@ -236,6 +237,7 @@ impl Context {
         if self.gone.swap(true, Ordering::AcqRel) {
             return;
         }
+        api::tables::context_ends(self);
         let _ = self.synchronize();
         self.stop.store(true, Ordering::Relaxed);
         let handle = self.handle;

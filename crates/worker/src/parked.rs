@@ -131,6 +131,7 @@ impl Touches {
             | Op::ContextSetLimit { .. }
             | Op::ContextGetLimit { .. }
             | Op::MemInfo { .. }
+            | Op::Places { .. }
             | Op::PeerEnable { .. }
             | Op::PeerDisable { .. }
             | Op::ModuleLoad { .. }

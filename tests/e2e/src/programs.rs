@@ -39,7 +39,7 @@ const fn quick(name: &'static str, soft: Options, gpu: Options) -> Program {
     }
 }
 
-/// Every program that can be checkpointed. `static` is not: it is refused.
+/// Every program.
 pub const PROGRAMS: &[Program] = &[
     quick("heat2d", &[], &["--steps", "20000"]),
     plain("jacobi", &["--size", "1024"], &["--size", "1024"]),

@@ -81,20 +81,6 @@ fn an_unknown_session_or_image_is_named() -> Result<()> {
 }
 
 #[test]
-fn the_static_runtime_is_refused_with_the_fix() -> Result<()> {
-    let scene = Scene::new()?;
-    let program = scene.tree().program("static")?;
-    let done = run(&scene, &[program.to_str().context("path")?])?;
-    ensure!(done.status != 0, "a program with the static runtime ran");
-    let said = done.stdout + &done.stderr;
-    ensure!(
-        said.contains("-cudart shared"),
-        "the fix is missing in: {said}"
-    );
-    scene.close()
-}
-
-#[test]
 fn an_unknown_instruction_is_named_when_the_module_is_loaded() -> Result<()> {
     let scene = Scene::new()?;
     let program = scene.sandbox().work().join("driver");

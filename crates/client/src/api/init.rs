@@ -6,8 +6,8 @@ use fermata_abi::sys::driver as sys;
 use fermata_abi::table::{Missing, resolve};
 
 use super::proc_table;
-use crate::entry::{driver_api, put, put_if, text};
-use crate::{closed, notice, session};
+use crate::entry::{driver_api, get, put, put_if, text};
+use crate::{session, tables};
 
 driver_api! {
     fn cuInit(flags: c_uint) {
@@ -57,10 +57,8 @@ driver_api! {
     }
 
     fn cuGetExportTable(table: *mut *const c_void, id: *const sys::CUuuid) {
-        let _ = id;
         put(table, core::ptr::null())?;
-        notice::write(&closed::why_refused());
-        Err(sys::CUDA_ERROR_NOT_SUPPORTED)
+        put(table, tables::serve(get(id)?).ok_or(sys::CUDA_ERROR_NOT_FOUND)?)
     }
 }
 

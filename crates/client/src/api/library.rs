@@ -103,7 +103,12 @@ driver_api! {
     ) {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        let module = session.modules.library_module(&library, &current()?, |_| ())?;
+        // Managed variables have addresses before there is a context: runtimes ask before they make one.
+        let context = match current() {
+            Err(sys::CUDA_ERROR_INVALID_CONTEXT) => session.contexts.retain(session, 0)?,
+            found => found?,
+        };
+        let module = session.modules.library_module(&library, &context, |_| ())?;
         let (start, size) = session.managed.place(session, &module, text(name)?)?;
         put_if(address, start);
         put_if(bytes, size as usize);

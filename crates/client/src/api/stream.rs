@@ -84,8 +84,7 @@ driver_api! {
 
     fn cuStreamGetId(stream: sys::CUstream, id: *mut c_ulonglong) {
         let session = session()?;
-        let context = context_of(session, stream)?;
-        put(id, session.streams.get(stream)?.map_or(context.handle | 1, |stream| stream.handle))
+        put(id, session.streams.id(&*context_of(session, stream)?, stream)?)
     }
 
     fn cuStreamGetCtx(stream: sys::CUstream, context: *mut sys::CUcontext) {

@@ -126,7 +126,8 @@ impl Late {
             Op::MemAlloc { .. }
             | Op::MemAllocAsync { .. }
             | Op::MemCreate { .. }
-            | Op::MemInfo { .. } => Needs::Room,
+            | Op::MemInfo { .. }
+            | Op::Places { .. } => Needs::Room,
             Op::MemFree { address } | Op::MemFreeAsync { address, .. } => self.freed(*address),
             Op::Launch { launch, .. } => self.kernels(site, op, &[launch.function]),
             Op::GraphLaunch { exec, .. } => {

@@ -171,6 +171,14 @@ impl Out<c_char> {
 }
 
 impl<T> In<T> {
+    /// A pointer that came by another way than as an argument.
+    ///
+    /// # Safety
+    /// As for arguments: it is null, or valid for what is done with it.
+    pub unsafe fn from_pointer(pointer: *const T) -> Self {
+        Self(pointer)
+    }
+
     /// Whether the program passed none.
     pub fn is_null(self) -> bool {
         self.0.is_null()

@@ -266,7 +266,7 @@ api! {
 }
 
 /// The context behind a handle, or the current one, whatever state it is in.
-fn any(handle: cu::CUcontext) -> Result<std::sync::Arc<Context>> {
+pub(super) fn any(handle: cu::CUcontext) -> Result<std::sync::Arc<Context>> {
     if handle.is_null() {
         return context::current_any();
     }

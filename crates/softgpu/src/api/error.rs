@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_uint};
 use fermata_abi::sys::driver as cu;
 
 use super::args::{Name, Out};
-use crate::error::{INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM};
+use crate::error::{INVALID_VALUE, OPERATING_SYSTEM};
 use crate::{log, names};
 
 api! {
@@ -58,12 +58,5 @@ api! {
         buffer.set_text(&text, room)?;
         iterator.set_if_wanted(next);
         size.set(text.len().min(room as usize - 1))
-    }
-
-    /// Runtimes ask for private tables of other drivers; this one has none.
-    fn cuGetExportTable(table: Out<*const std::ffi::c_void>, id: super::args::In<cu::CUuuid>) {
-        let _ = id;
-        table.set_if_wanted(std::ptr::null());
-        Err(NOT_SUPPORTED)
     }
 }

@@ -9,8 +9,10 @@ use super::args::{In, Name, Out};
 use super::init::driver;
 use super::module::{read_file, sm};
 use super::{to_handle, to_pointer};
-use crate::context;
-use crate::error::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Result};
+use crate::context::{self, Primary};
+use crate::error::{
+    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Result,
+};
 use crate::hold::Work;
 use crate::image;
 use crate::jit::JitOptions;
@@ -46,7 +48,13 @@ fn find_variable(
     name: Name,
     managed: bool,
 ) -> Result {
-    let module = library(handle)?.module(driver()?, &context::current()?)?;
+    let driver = driver()?;
+    // Managed variables have addresses before there is a context: runtimes ask before they make one.
+    let context = match context::current() {
+        Err(INVALID_CONTEXT) if managed => Primary::retain(driver, driver.device(0)?)?,
+        found => found?,
+    };
+    let module = library(handle)?.module(driver, &context)?;
     let variable = module.variable(name.text()?)?;
     if variable.managed != managed {
         return Err(NOT_FOUND);

@@ -98,6 +98,7 @@ pub mod pool;
 pub mod proc_address;
 mod proc_table;
 pub mod stream;
+pub(crate) mod tables;
 pub mod texture;
 pub mod unsupported;
 pub mod vmm;

@@ -41,12 +41,27 @@ fn load_data(out: Out<cu::CUmodule>, image: In<c_void>, jit: &JitOptions) -> Res
     load(out, &ptx, jit)
 }
 
+/// Loads a module as `cuModuleLoadFatBinary` does.
+///
+/// # Safety
+/// `image` is null or points to a complete module image.
+pub(super) unsafe fn load_image(image: *const c_void) -> Result<cu::CUmodule> {
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the image is good by the caller's promise.
+    let image = unsafe { In::from_pointer(image) };
+    // SAFETY: the reference lives as long as the call.
+    match unsafe { cuModuleLoadFatBinary(Out::from(&mut module), image) } {
+        cu::CUDA_SUCCESS => Ok(module),
+        status => Err(CuError(status)),
+    }
+}
+
 /// Contents of a file of the program.
 pub fn read_file(path: Name) -> Result<Vec<u8>> {
     std::fs::read(path.text()?).map_err(|_| CuError(cu::CUDA_ERROR_FILE_NOT_FOUND))
 }
 
-fn resolve(handle: cu::CUmodule) -> Result<std::sync::Arc<Module>> {
+pub(super) fn resolve(handle: cu::CUmodule) -> Result<std::sync::Arc<Module>> {
     driver()?
         .modules
         .get(to_handle(handle))

@@ -218,6 +218,20 @@ impl Server {
         Ok(Reaction::Answer(ReplyBody::Pair(free, total)))
     }
 
+    /// Where the multiprocessors of a context's device lie.
+    pub(super) fn places(&mut self, context: Handle) -> Step {
+        let live = &mut self.site.live;
+        let device = live.enter(context)?.device as usize;
+        let count = cu::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as usize;
+        let known = self
+            .devices
+            .get(device)
+            .and_then(|it| it.attributes.get(count));
+        let count = known.copied().unwrap_or(0).max(0).unsigned_abs();
+        let (clusters, indices) = live.driver.places(count)?;
+        Ok(Reaction::Answer(ReplyBody::Places(clusters, indices)))
+    }
+
     pub(super) fn peer_enable(&mut self, context: Handle, peer: Handle) -> Step {
         self.site.session.contexts.get(peer)?;
         self.site.live.enable_peer(context, peer)?;

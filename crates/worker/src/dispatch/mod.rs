@@ -64,6 +64,7 @@ impl Server {
             } => self.context_set_limit(*context, *limit, *value),
             Op::ContextGetLimit { context, limit } => self.context_get_limit(*context, *limit),
             Op::MemInfo { context } => self.memory_info(*context),
+            Op::Places { context } => self.places(*context),
             Op::PeerEnable { context, peer } => self.peer_enable(*context, *peer),
             Op::PeerDisable { context, peer } => self.peer_disable(*context, *peer),
 

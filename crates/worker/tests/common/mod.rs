@@ -290,6 +290,7 @@ pub enum Answer {
     Devices(usize),
     Module(Vec<String>),
     Function(FunctionInfo),
+    Places(Vec<u8>, Vec<u8>),
     Error(u32, String),
 }
 
@@ -415,6 +416,7 @@ impl Program {
             ReplyBody::Devices(it) => Answer::Devices(it.len()),
             ReplyBody::Module(it) => Answer::Module(it.functions),
             ReplyBody::Function(it) => Answer::Function(it),
+            ReplyBody::Places(clusters, indices) => Answer::Places(clusters, indices),
         }
     }
 

@@ -486,7 +486,7 @@ fn nothing_of_a_daemon_is_open_to_others_whatever_its_umask() {
 #[test]
 fn hostile_bytes_end_only_their_own_connection() {
     let daemon = Daemon::start();
-    for name in [SOCKET, "agent.sock"] {
+    for name in [SOCKET, "agent.sock", "worker.sock"] {
         for bytes in [
             &b"\xff\xff\xff\xff"[..],
             b"\x02\0\0\0{}",

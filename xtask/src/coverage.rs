@@ -2,7 +2,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use fermata_abi::table::Function;
 
 use crate::exports::Shim;
@@ -23,6 +23,14 @@ pub fn page(root: &Path) -> Result<Generated> {
     let [softgpu, client, cudart] = shims;
     let driver = [softgpu?, client?];
     let runtime = [cudart?];
+    for function in Shim::Client.table() {
+        let (_, support) = &driver[1];
+        ensure!(
+            support.level(function) != Level::No || support.reason(function).is_some(),
+            "`{NOTES}` says in `client-refused` not why the library refuses `{}`",
+            function.symbol
+        );
+    }
     summary(&mut text, &[&driver[0], &driver[1], &runtime[0]])?;
     section(
         &mut text,
@@ -81,7 +89,12 @@ fn section(
         for ((_, support), column) in shims.iter().zip(columns) {
             cells.push(match support.level(function) {
                 Level::Yes => "yes",
-                Level::No => "no",
+                Level::No => {
+                    if let Some(reason) = support.reason(function) {
+                        notes.push(format!("{column}: {reason}"));
+                    }
+                    "no"
+                }
                 Level::Partial(note) if shims.len() > 1 => {
                     notes.push(format!("{column}: {note}"));
                     "partial"

@@ -28,6 +28,8 @@ type Notes = BTreeMap<String, BTreeMap<String, String>>;
 pub struct Support {
     implemented: BTreeSet<String>,
     notes: BTreeMap<String, String>,
+    /// Why functions are refused, by symbol, or by how symbols begin with a `*` behind it.
+    reasons: BTreeMap<String, String>,
 }
 
 impl Support {
@@ -37,6 +39,7 @@ impl Support {
             .with_context(|| format!("cannot read `{NOTES}`"))?;
         let mut notes: Notes =
             toml::from_str(&text).with_context(|| format!("cannot understand `{NOTES}`"))?;
+        let reasons = notes.remove(&format!("{}-refused", shim.name()));
         let notes = notes.remove(shim.name()).unwrap_or_default();
         let known: BTreeSet<_> = table::symbols(shim.table()).collect();
         for symbol in notes.keys() {
@@ -49,7 +52,20 @@ impl Support {
         Ok(Self {
             implemented: shim.implemented(root)?,
             notes,
+            reasons: reasons.unwrap_or_default(),
         })
+    }
+
+    /// Why a function is refused: the reason that names it most closely.
+    pub fn reason(&self, function: &Function) -> Option<&str> {
+        let names = |pattern: &str| match pattern.strip_suffix('*') {
+            Some(start) => function.symbol.starts_with(start),
+            None => function.symbol == pattern,
+        };
+        let fitting = self.reasons.iter().filter(|(pattern, _)| names(pattern));
+        let exact = |pattern: &str| (!pattern.ends_with('*'), pattern.len());
+        let best = fitting.max_by_key(|(pattern, _)| exact(pattern));
+        best.map(|(_, reason)| reason.as_str())
     }
 
     /// The level of a function.

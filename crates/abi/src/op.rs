@@ -10,8 +10,15 @@
 //! - An operation marked "answered" gets exactly one [`Reply`]; the others get none, and their
 //!   failure is reported by the next answered operation on that context, as CUDA allows.
 
+mod question;
+mod tensor;
+mod texture;
+
 use serde::{Deserialize, Serialize};
 
+pub use self::question::{DeviceQuestion, LinkInput, LinkJob, Occupancy, SharedOf};
+pub use self::tensor::{TENSOR_MAP, Tensor, TensorBox};
+pub use self::texture::{Resource, ResourceView, Sampler, Texture};
 use crate::sys::driver as cu;
 
 /// A handle chosen by the program's library.
@@ -144,184 +151,6 @@ pub struct Launch<'a> {
     /// Launch attributes that matter to the driver (cluster size, priority, ...).
     #[serde(borrow)]
     pub attributes: Vec<LaunchAttribute<'a>>,
-}
-
-/// A question about how many blocks of a kernel run at once. The driver alone answers it, for its answer decides
-/// which kernels libraries choose; so numbers are as the program gave them, sensible or not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Occupancy<'a> {
-    /// Blocks on a multiprocessor: [`ReplyBody::U64`].
-    Blocks {
-        /// Threads of a block.
-        block: i32,
-        /// Dynamic shared memory of a block, bytes.
-        shared: u64,
-        /// `CUoccupancy_flags`.
-        flags: u32,
-    },
-    /// Blocks of a grid that fills the device, and threads of a block: [`ReplyBody::Pair`].
-    BlockSize {
-        /// Dynamic shared memory of a block.
-        shared: SharedOf,
-        /// Most threads of a block; 0 for what the kernel allows.
-        limit: i32,
-        /// `CUoccupancy_flags`.
-        flags: u32,
-    },
-    /// Bytes of dynamic shared memory that each block may have: [`ReplyBody::U64`].
-    SharedMemory {
-        /// Blocks on a multiprocessor.
-        blocks: i32,
-        /// Threads of a block.
-        block: i32,
-    },
-    /// Clusters on the device for a launch without parameters in a stream: [`ReplyBody::U64`].
-    Clusters(#[serde(borrow)] Launch<'a>, StreamRef),
-    /// Blocks of the largest cluster for a launch without parameters in a stream: [`ReplyBody::U64`].
-    ClusterSize(#[serde(borrow)] Launch<'a>, StreamRef),
-}
-
-/// What a linker is given; it travels as a blob, in postcard.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LinkJob<'a> {
-    /// Options with plain values: `CUjit_option` and value.
-    pub options: Vec<(u32, u64)>,
-    /// In the order in which they were added.
-    #[serde(borrow)]
-    pub inputs: Vec<LinkInput<'a>>,
-}
-
-/// One input of a linker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LinkInput<'a> {
-    /// A `CUjitInputType`.
-    pub kind: u32,
-    /// Its name in messages.
-    pub name: &'a str,
-    /// Its content.
-    #[serde(with = "serde_bytes")]
-    pub bytes: &'a [u8],
-    /// Options of this input alone.
-    pub options: Vec<(u32, u64)>,
-}
-
-/// What a device can do beyond its attributes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DeviceQuestion {
-    /// Atomic operations on a peer's memory: for each `CUatomicOperation`, a mask of `CUatomicOperationCapability`.
-    PeerAtomics {
-        /// The peer.
-        peer: u32,
-        /// The operations.
-        operations: Vec<u32>,
-    },
-    /// The same for host memory.
-    HostAtomics {
-        /// The operations.
-        operations: Vec<u32>,
-    },
-    /// Elements of the longest texture over linear memory.
-    LinearTextureWidth {
-        /// A `CUarray_format`.
-        format: u32,
-        /// Channels of an element.
-        channels: u32,
-    },
-}
-
-/// Dynamic shared memory by the size of a block.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SharedOf {
-    /// The same bytes whatever the size.
-    Any(u64),
-    /// What the program's function says: threads and bytes.
-    Sizes(Vec<(i32, u64)>),
-}
-
-/// Bytes of a tensor map's descriptor.
-pub const TENSOR_MAP: usize = 128;
-
-/// A tensor in memory, as `cuTensorMapEncode*` names what it is given.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tensor {
-    /// A `CUtensorMapDataType`.
-    pub data_type: u32,
-    /// Where it begins.
-    pub address: Address,
-    /// Elements in each dimension.
-    pub dims: Vec<u64>,
-    /// Bytes from one element to the next in each dimension but the first.
-    pub strides: Vec<u64>,
-    /// Traversal stride in each dimension, elements.
-    pub steps: Vec<u32>,
-    /// A `CUtensorMapInterleave`.
-    pub interleave: u32,
-    /// A `CUtensorMapSwizzle`.
-    pub swizzle: u32,
-    /// A `CUtensorMapL2promotion`.
-    pub promotion: u32,
-    /// A `CUtensorMapFloatOOBfill`.
-    pub fill: u32,
-}
-
-impl Tensor {
-    /// Bytes from its first to its last; no driver takes one whose bytes do not fit their number.
-    pub fn extent(&self) -> u64 {
-        let element = match self.data_type {
-            cu::CU_TENSOR_MAP_DATA_TYPE_UINT8
-            | cu::CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B
-            | cu::CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B
-            | cu::CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B => 1,
-            cu::CU_TENSOR_MAP_DATA_TYPE_UINT16
-            | cu::CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-            | cu::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 => 2,
-            cu::CU_TENSOR_MAP_DATA_TYPE_UINT64
-            | cu::CU_TENSOR_MAP_DATA_TYPE_INT64
-            | cu::CU_TENSOR_MAP_DATA_TYPE_FLOAT64 => 8,
-            _ => 4u64,
-        };
-        let row = self
-            .dims
-            .first()
-            .map_or(0, |dim| dim.saturating_mul(element));
-        let others = self.dims.iter().skip(1).zip(&self.strides);
-        let steps = others.map(|(dim, stride)| dim.saturating_sub(1).saturating_mul(*stride));
-        steps.fold(row, u64::saturating_add)
-    }
-}
-
-/// What one copy of a tensor map takes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TensorBox {
-    /// `cuTensorMapEncodeTiled`.
-    Tiled {
-        /// Elements in each dimension.
-        dims: Vec<u32>,
-    },
-    /// `cuTensorMapEncodeIm2col`.
-    Im2col {
-        /// Lower corner of the pixels' box.
-        lower: Vec<i32>,
-        /// Upper corner.
-        upper: Vec<i32>,
-        /// Channels of a pixel.
-        channels: u32,
-        /// Pixels of a column.
-        pixels: u32,
-    },
-    /// `cuTensorMapEncodeIm2colWide`.
-    Im2colWide {
-        /// Lower corner in the dimension of the width.
-        lower: i32,
-        /// Upper corner.
-        upper: i32,
-        /// Channels of a pixel.
-        channels: u32,
-        /// Pixels of a column.
-        pixels: u32,
-        /// A `CUtensorMapIm2ColWideMode`.
-        mode: u32,
-    },
 }
 
 /// An operation. Fields are named as the driver API names its parameters; sizes are bytes.
@@ -528,6 +357,18 @@ pub enum Op<'a> {
     },
     /// Answered.
     ArrayDestroy { array: Handle },
+    /// A texture or surface object. Answered with [`ReplyBody::U64`], the driver's own number for it: kernels get it
+    /// among their parameters.
+    TextureCreate {
+        context: Handle,
+        texture: Box<Texture>,
+    },
+    /// Answered.
+    TextureDestroy {
+        context: Handle,
+        object: u64,
+        surface: bool,
+    },
 
     // --- streams and events -------------------------------------------------------------------------
     /// Not answered.
@@ -629,6 +470,8 @@ impl Op<'_> {
             | Self::MemAlloc { context, .. }
             | Self::HostMap { context, .. }
             | Self::ArrayCreate { context, .. }
+            | Self::TextureCreate { context, .. }
+            | Self::TextureDestroy { context, .. }
             | Self::StreamCreate { context, .. }
             | Self::EventCreate { context, .. }
             | Self::GraphInstantiate { context, .. } => Some(*context),

@@ -288,6 +288,7 @@ impl Contexts {
         session.modules.forget(context.handle);
         session.streams.forget(context.handle);
         session.events.forget(context.handle);
+        session.textures.forget(context.handle);
         session.arrays.forget(context.handle);
         session.memory.forget(context.handle);
         let op = Op::ContextDestroy {

@@ -1,7 +1,9 @@
 //! The devices the program sees: the worker's, filtered and ordered by `CUDA_VISIBLE_DEVICES`.
 
 use fermata_abi::op::DeviceInfo;
-use fermata_abi::sys::driver::{CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE, CUdevice};
+use fermata_abi::sys::driver::{
+    self as sys, CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE, CUdevice,
+};
 
 use crate::entry::Result;
 
@@ -58,10 +60,38 @@ impl Devices {
     }
 }
 
+/// What devices can do and this library cannot: a program that is told so takes another way, where one that tries it
+/// would fail.
+const WITHHELD: [u32; 22] = [
+    sys::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+    sys::CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH,
+    sys::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+    sys::CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+    sys::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
+    sys::CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS,
+    sys::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_D3D12_CIG_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK,
+    sys::CU_DEVICE_ATTRIBUTE_VULKAN_CIG_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED,
+    sys::CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED,
+];
+
 impl Device {
     /// A `CUdevice_attribute`.
     pub fn attribute(&self, id: u32) -> Result<i32> {
         match self.info.attributes.get(id as usize) {
+            Some(&value) if value != i32::MIN && WITHHELD.contains(&id) => Ok(0),
             Some(&value) if value != i32::MIN && id != 0 => Ok(value),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
@@ -119,6 +149,17 @@ mod tests {
             driver_version: 13000,
         };
         (0..count).map(device).collect()
+    }
+
+    #[test]
+    fn what_the_library_refuses_no_device_offers() {
+        let mut all = devices(1);
+        all[0].attributes = vec![1; sys::CU_DEVICE_ATTRIBUTE_MAX as usize];
+        let devices = Devices::new(all, None);
+        let device = devices.get(0).expect("a device");
+        let offers = |id| device.attribute(id);
+        assert_eq!(offers(sys::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED), Ok(0));
+        assert_eq!(offers(sys::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH), Ok(1));
     }
 
     #[test]

@@ -48,5 +48,6 @@ mod session;
 mod signal;
 mod stream;
 mod tables;
+mod texture;
 mod threads;
 mod wake;

@@ -26,6 +26,7 @@ use crate::module::Modules;
 use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
 use crate::stream::Streams;
+use crate::texture::Textures;
 use crate::{exact, notice, signal, wake};
 
 /// The agent's connection to the daemon.
@@ -54,6 +55,8 @@ pub struct Session {
     pub pools: Pools,
     /// Arrays.
     pub arrays: Arrays,
+    /// Texture and surface objects.
+    pub textures: Textures,
     /// Streams.
     pub streams: Streams,
     /// Events.
@@ -145,6 +148,7 @@ fn start() -> core::result::Result<Session, CUresult> {
         physical: PhysicalMemory::default(),
         pools: Pools::default(),
         arrays: Arrays::default(),
+        textures: Textures::default(),
         streams: Streams::default(),
         events: Events::default(),
         graphs: Graphs::default(),

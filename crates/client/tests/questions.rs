@@ -596,3 +596,49 @@ fn memory_is_found_again_by_its_descriptor() {
     assert!(stage.finish());
     assert_eq!(device.lock().unwrap().released, 1);
 }
+
+unsafe extern "C" {
+    fn cuFuncSetBlockShape(function: CUfunction, x: c_int, y: c_int, z: c_int) -> CUresult;
+    fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> CUresult;
+    fn cuParamSeti(function: CUfunction, offset: c_int, value: c_uint) -> CUresult;
+    fn cuParamSetv(
+        function: CUfunction,
+        offset: c_int,
+        value: *mut c_void,
+        bytes: c_uint,
+    ) -> CUresult;
+    fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) -> CUresult;
+}
+
+#[test]
+#[ignore = "a program for its stage"]
+fn old_launches() {
+    let [function, _] = functions();
+    // SAFETY: there is no block yet.
+    let early = unsafe { cuLaunchGrid(function, 2, 3) };
+    assert_eq!(early, CUDA_ERROR_INVALID_VALUE);
+    ok!(cuFuncSetBlockShape(function, 32, 2, 1));
+    let mut wide = 0x1122_3344_5566_7788u64;
+    let value = std::ptr::from_mut(&mut wide).cast();
+    ok!(cuParamSetv(function, 0, value, 8));
+    ok!(cuParamSeti(function, 8, 0x99));
+    ok!(cuParamSetSize(function, 24));
+    ok!(cuLaunchGrid(function, 2, 3));
+    ok!(cuCtxSynchronize());
+}
+
+#[test]
+fn launches_of_cuda_2_carry_what_was_set_before() {
+    let stage = Stage::start("old_launches");
+    let device = stage.device.clone();
+    assert!(stage.finish());
+    let device = device.lock().unwrap();
+    let [(_, grid, params)] = &device.launches[..] else {
+        panic!("{:?}", device.launches)
+    };
+    assert_eq!(*grid, [2, 3, 1]);
+    let mut expected = 0x1122_3344_5566_7788u64.to_le_bytes().to_vec();
+    expected.extend(0x99u64.to_le_bytes());
+    expected.extend([0; 8]);
+    assert_eq!(*params, expected);
+}

@@ -38,6 +38,7 @@ mod ranges;
 mod resident;
 mod stream;
 mod tensor;
+mod textures;
 mod transfer;
 mod window;
 mod words;

@@ -4,13 +4,13 @@
 mod common;
 
 use common::{Bench, CONTEXT, LEGACY, bench, block, launch, op};
-use fermata_abi::op::Op;
+use fermata_abi::op::{Op, Resource, Sampler, Texture};
 use fermata_abi::sys::driver as cu;
 use fermata_engine::access::{AccessSet, Predictor, Range, Target};
 use fermata_graph::{
     Copy, CopyEnd, Graph, HostCall, KernelNode, MemsetNode, NodeKind, Place as GraphPlace,
 };
-use fermata_state::Executable;
+use fermata_state::{Executable, TextureKey};
 
 const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
 
@@ -70,6 +70,51 @@ fn the_tensor_of_a_descriptor_in_a_parameter_counts() {
     assert_eq!(found.reads, [&around(&[a])[..], &tensor].concat());
     params[64] = 0;
     assert!(predict(&bench, function, &params).writes.is_empty());
+}
+
+/// A texture is read, a surface may be written; a kernel gets either as a number among its parameters.
+#[test]
+fn textures_and_surfaces_count_as_what_they_are_about() {
+    let mut bench = bench();
+    let text = ".visible .entry k(.param .u64 t, .param .u64 s) { .reg .b64 %rd<3>; ld.param.u64 %rd1, [t]; ret; }";
+    let function = kernel(&mut bench, text);
+    let a = bench.allocate(4096);
+    let linear = Resource::Linear {
+        address: a + 512,
+        format: 32,
+        channels: 1,
+        bytes: 1024,
+    };
+    let object = |resource, sampler| Texture {
+        resource,
+        sampler,
+        view: None,
+    };
+    let plain = Sampler {
+        address_modes: [0; 3],
+        filter: 0,
+        flags: 0,
+        anisotropy: 0,
+        level_filter: 0,
+        levels: [0; 3],
+        border: [0; 4],
+    };
+    let key = |surface, object| TextureKey {
+        context: CONTEXT,
+        surface,
+        object,
+    };
+    let textures = &mut bench.site.session.textures;
+    textures.insert(key(false, 3), object(linear, Some(plain)));
+    textures.insert(key(true, 4), object(Resource::Array(0x7770), None));
+    let found = predict(&bench, function, &block(&[3, 4]));
+    bench.site.session.textures.clear();
+    let range = Range {
+        start: a + 512,
+        len: 1024,
+    };
+    assert_eq!(found.reads, [Target::Exactly(range), Target::Array(0x7770)]);
+    assert_eq!(found.writes, [Target::Array(0x7770)]);
 }
 
 /// The driver reads its own event's handle where the program has written that of its event.

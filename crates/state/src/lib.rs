@@ -26,7 +26,8 @@ pub use buffers::{Buffer, BufferOwner};
 pub use error::StateError;
 pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
 pub use objects::{
-    Array, Context, Device, Event, Executable, Function, ImageId, Module, Stream, Variable,
+    Array, Context, Device, Event, Executable, Function, ImageId, Module, Stream, TextureKey,
+    Variable,
 };
 pub use order::{KEPT_BYTES, KEPT_MODULES, Kept, Loaded, Retired};
 pub use session::{Deferred, Removed, Session};

@@ -120,6 +120,17 @@ pub struct Executable {
     pub graph: Graph,
 }
 
+/// Which texture or surface object: the driver's number for it, and where it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TextureKey {
+    /// Its context.
+    pub context: Handle,
+    /// Whether it is a surface object.
+    pub surface: bool,
+    /// The driver's number.
+    pub object: u64,
+}
+
 /// A CUDA array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Array {

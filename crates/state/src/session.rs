@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Address, Handle};
+use fermata_abi::op::{Address, Handle, Texture};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::{
     Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId, Kept,
-    Mapping, Memory, Module, Reservation, StateError, Stream, Table, TensorMaps, Variable,
+    Mapping, Memory, Module, Reservation, StateError, Stream, Table, TensorMaps, TextureKey,
+    Variable,
 };
 
 /// See the crate's documentation.
@@ -54,6 +55,8 @@ pub struct Session {
     pub(crate) gap: Option<u64>,
     /// Tensor maps that the program has made.
     pub tensor_maps: TensorMaps,
+    /// Texture and surface objects. What they are about may be gone.
+    pub textures: BTreeMap<TextureKey, Texture>,
 }
 
 /// The error of an operation that nobody waited for; the context's next synchronisation reports it.
@@ -86,6 +89,8 @@ pub struct Removed {
     pub executables: Vec<Handle>,
     /// Arrays.
     pub arrays: Vec<Handle>,
+    /// Texture and surface objects.
+    pub textures: Vec<TextureKey>,
 }
 
 pub(crate) fn handles<T>(taken: Vec<(Handle, T)>) -> Vec<Handle> {
@@ -193,6 +198,8 @@ impl Session {
         removed.events = handles(self.events.take_where(|it| it.context == handle));
         removed.executables = handles(self.executables.take_where(|it| it.context == handle));
         removed.arrays = handles(self.arrays.take_where(|it| it.context == handle));
+        let textures = self.textures.extract_if(.., |key, _| key.context == handle);
+        removed.textures = textures.map(|(key, _)| key).collect();
         Ok(removed)
     }
 

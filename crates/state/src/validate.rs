@@ -123,6 +123,7 @@ impl Session {
             .chain(self.events.iter().map(|(_, it)| it.context))
             .chain(self.executables.iter().map(|(_, it)| it.context))
             .chain(self.arrays.iter().map(|(_, it)| it.context))
+            .chain(self.textures.keys().map(|it| it.context))
             .chain(self.allocations.iter().map(|(_, it)| it.context));
         for context in contexts {
             self.contexts.get(context)?;

@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind};
+use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind, Resource, Texture};
 use fermata_state::records::{decode, encode};
 use fermata_state::{
     Allocation, Context, Deferred, Device, Event, Function, HostRegion, ImageId, Mapping, Memory,
-    Reservation, Session, Stream,
+    Reservation, Session, Stream, TextureKey,
 };
 use proptest::prelude::*;
 
@@ -270,7 +270,7 @@ proptest! {
 fn states_of_older_versions_have_no_deferred_errors_and_no_kept_modules() {
     let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
     let bytes = encode(&session).unwrap();
-    for (version, missing) in [(1, 4), (2, 3), (3, 1)] {
+    for (version, missing) in [(1, 5), (2, 4), (3, 2), (4, 1)] {
         let (body, end) = bytes.split_at(bytes.len() - missing);
         assert!(end.iter().all(|byte| *byte == 0), "empty lists");
         let mut older = body.to_vec();
@@ -294,6 +294,34 @@ fn states_of_older_versions_have_no_deferred_errors_and_no_kept_modules() {
     assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
     session.deferred[0].context = 0x9990;
     assert!(session.validate().is_err());
+}
+
+#[test]
+fn textures_are_read_back_and_go_with_their_context() {
+    let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
+    let context = session.contexts.iter().next().unwrap().0;
+    let key = TextureKey {
+        context,
+        surface: true,
+        object: 5,
+    };
+    let surface = Texture {
+        resource: Resource::Array(0x7770),
+        sampler: None,
+        view: None,
+    };
+    session.textures.insert(key, surface.clone());
+    session.tensor_maps.add([3; 128], 0x1000, 64);
+    assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
+    let elsewhere = TextureKey {
+        context: 0x9990,
+        ..key
+    };
+    session.textures.insert(elsewhere, surface);
+    assert!(session.validate().is_err());
+    session.textures.remove(&elsewhere);
+    assert_eq!(session.remove_context(context).unwrap().textures, [key]);
+    assert!(session.textures.is_empty());
 }
 
 #[test]

@@ -124,7 +124,8 @@ impl Touches {
             | Op::ModuleUnload { .. }
             | Op::MemFree { .. }
             | Op::HostUnmap { .. }
-            | Op::ArrayDestroy { .. } => touches.scope = Scope::All,
+            | Op::ArrayDestroy { .. }
+            | Op::TextureDestroy { .. } => touches.scope = Scope::All,
             // They make something, ask for something, or need the program's own synchronisation before.
             Op::Devices
             | Op::ContextCreate { .. }
@@ -153,6 +154,7 @@ impl Touches {
             | Op::MemSetAccess { .. }
             | Op::HostMap { .. }
             | Op::ArrayCreate { .. }
+            | Op::TextureCreate { .. }
             | Op::StreamCreate { .. }
             | Op::EventCreate { .. }
             | Op::GraphInstantiate { .. } => {}

@@ -9,8 +9,8 @@ use common::{
     Answer, CONTEXT, FUNCTION, LEGACY, PTX, Program, STREAM, Worker, load_anew, started, words,
 };
 use fermata_abi::op::{
-    Blob, DeviceQuestion, Launch, LaunchAttribute, LinkInput, LinkJob, Occupancy, Op, SharedOf,
-    TENSOR_MAP, Tensor, TensorBox,
+    Blob, DeviceQuestion, Launch, LaunchAttribute, LinkInput, LinkJob, Occupancy, Op, Place,
+    Resource, Sampler, SharedOf, TENSOR_MAP, Tensor, TensorBox, Texture,
 };
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
@@ -266,4 +266,154 @@ fn linked_images_load_and_refusals_carry_the_log() {
         job: Blob::Inline(&[0xff; 9]),
     });
     assert!(matches!(broken, Answer::Error(1, _)), "{broken:?}");
+}
+
+/// Adds 1 to each texel of the first row of a surface; reads that row by a texture.
+const TEXTURES: &[u8] = b".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry bump(.param .u64 s)
+{
+    .reg .b32 %r<4>;
+    .reg .f32 %f<2>;
+    .reg .b64 %a<2>;
+    ld.param.u64 %a0, [s];
+    mov.u32 %r0, %tid.x;
+    shl.b32 %r1, %r0, 2;
+    mov.u32 %r2, 0;
+    suld.b.2d.b32.trap {%f0}, [%a0, {%r1, %r2}];
+    add.f32 %f0, %f0, 0f3F800000;
+    sust.b.2d.b32.trap [%a0, {%r1, %r2}], {%f0};
+    ret;
+}
+.visible .entry fetch(.param .u64 t, .param .u64 out)
+{
+    .reg .b32 %r<2>;
+    .reg .f32 %f<6>;
+    .reg .b64 %a<4>;
+    ld.param.u64 %a0, [t];
+    ld.param.u64 %a1, [out];
+    mov.u32 %r0, %tid.x;
+    mul.wide.u32 %a2, %r0, 4;
+    add.u64 %a1, %a1, %a2;
+    cvt.rn.f32.u32 %f4, %r0;
+    mov.f32 %f5, 0f00000000;
+    tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%a0, {%f4, %f5}];
+    st.global.f32 [%a1], %f0;
+    ret;
+}
+";
+
+const ARRAY: u64 = 0x8000;
+const BUMP: u64 = 0x8010;
+const FETCH: u64 = 0x8020;
+
+/// The program goes on with the numbers that it has put into parameters and memory, gaps among them included.
+#[test]
+fn textures_and_surfaces_come_back_with_their_numbers() {
+    let (worker, program) = started();
+    let context = CONTEXT;
+    done(
+        &program,
+        &Op::ArrayCreate {
+            array: ARRAY,
+            context,
+            width: 4,
+            height: 2,
+            depth: 0,
+            format: cu::CU_AD_FORMAT_FLOAT,
+            channels: 1,
+            flags: cu::CUDA_ARRAY3D_SURFACE_LDST,
+        },
+    );
+    let place = Place::Array {
+        array: ARRAY,
+        x: 0,
+        y: 0,
+        z: 0,
+    };
+    let texels: Vec<u8> = [1f32, 2.0, 3.0, 4.0]
+        .iter()
+        .flat_map(|it| it.to_le_bytes())
+        .collect();
+    done(
+        &program,
+        &Op::Copy {
+            to: place,
+            from: Place::Blob(Blob::Inline(&texels)),
+            len: 16,
+            stream: LEGACY,
+            answered: true,
+        },
+    );
+    let loaded = program.ask(&Op::ModuleLoad {
+        module: 0x8030,
+        context,
+        image: Blob::Inline(TEXTURES),
+        beside: false,
+    });
+    assert!(matches!(loaded, Answer::Module(_)), "{loaded:?}");
+    for (function, name) in [(BUMP, "bump"), (FETCH, "fetch")] {
+        let module = 0x8030;
+        let found = program.ask(&Op::FunctionGet {
+            function,
+            module,
+            name,
+        });
+        assert!(matches!(found, Answer::Function(_)), "{found:?}");
+    }
+    let sampler = Sampler {
+        address_modes: [cu::CU_TR_ADDRESS_MODE_CLAMP; 3],
+        filter: cu::CU_TR_FILTER_MODE_POINT,
+        flags: 0,
+        anisotropy: 0,
+        level_filter: 0,
+        levels: [0; 3],
+        border: [0; 4],
+    };
+    let make = |sampler| {
+        let texture = Box::new(Texture {
+            resource: Resource::Array(ARRAY),
+            sampler,
+            view: None,
+        });
+        program.ask_u64(&Op::TextureCreate { context, texture })
+    };
+    let gone = make(Some(sampler.clone()));
+    let (surface, texture) = (make(None), make(Some(sampler)));
+    let destroy = |object, surface| Op::TextureDestroy {
+        context,
+        object,
+        surface,
+    };
+    done(&program, &destroy(gone, false));
+    let out = program.alloc(16);
+    let run = |program: &Program| {
+        for (function, params) in [(BUMP, vec![surface]), (FETCH, vec![texture, out])] {
+            let params: Vec<u8> = params.iter().flat_map(|it| it.to_le_bytes()).collect();
+            let launch = Launch {
+                function,
+                grid: [1, 1, 1],
+                block: [4, 1, 1],
+                shared: 0,
+                cooperative: false,
+                params: &params,
+                attributes: Vec::new(),
+            };
+            let stream = STREAM;
+            program.post(&Op::Launch { launch, stream });
+        }
+        done(program, &Op::StreamSync { stream: STREAM });
+        words(&program.read(out, 16))
+            .into_iter()
+            .map(f32::from_bits)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(run(&program), [2.0, 3.0, 4.0, 5.0]);
+    let (_worker, program) = move_over(worker, program);
+    assert_eq!(run(&program), [3.0, 4.0, 5.0, 6.0]);
+    done(&program, &destroy(surface, true));
+    done(&program, &destroy(texture, false));
+    let stale = program.ask(&destroy(texture, false));
+    assert!(matches!(stale, Answer::Error(1, _)), "{stale:?}");
 }

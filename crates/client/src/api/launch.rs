@@ -239,7 +239,7 @@ fn issue_special(
 
 /// Issues a launch, or captures it.
 #[inline(always)]
-fn issue(
+pub(super) fn issue(
     session: &Session,
     (context, function): (&Arc<Context>, &Function),
     shape: Shape,

@@ -257,24 +257,6 @@ pub unsafe extern "C" fn cuExternalMemoryGetMappedMipmappedArray(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetBlockShape(
-    _hfunc: sys::CUfunction,
-    _x: core::ffi::c_int,
-    _y: core::ffi::c_int,
-    _z: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuFuncSetSharedSize(
-    _hfunc: sys::CUfunction,
-    _bytes: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphAddExternalSemaphoresSignalNode(
     _phGraphNode: *mut sys::CUgraphNode,
     _hGraph: sys::CUgraph,
@@ -582,34 +564,10 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunch(_f: sys::CUfunction) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchCooperativeKernelMultiDevice(
     _launchParamsList: *mut sys::CUDA_LAUNCH_PARAMS,
     _numDevices: core::ffi::c_uint,
     _flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchGrid(
-    _f: sys::CUfunction,
-    _grid_width: core::ffi::c_int,
-    _grid_height: core::ffi::c_int,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchGridAsync(
-    _f: sys::CUfunction,
-    _grid_width: core::ffi::c_int,
-    _grid_height: core::ffi::c_int,
-    _hStream: sys::CUstream,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -1119,46 +1077,10 @@ pub unsafe extern "C" fn cuMulticastUnbind(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuParamSetSize(
-    _hfunc: sys::CUfunction,
-    _numbytes: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuParamSetTexRef(
     _hfunc: sys::CUfunction,
     _texunit: core::ffi::c_int,
     _hTexRef: sys::CUtexref,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuParamSetf(
-    _hfunc: sys::CUfunction,
-    _offset: core::ffi::c_int,
-    _value: f32,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuParamSeti(
-    _hfunc: sys::CUfunction,
-    _offset: core::ffi::c_int,
-    _value: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuParamSetv(
-    _hfunc: sys::CUfunction,
-    _offset: core::ffi::c_int,
-    _ptr: *mut core::ffi::c_void,
-    _numbytes: core::ffi::c_uint,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -1184,27 +1106,6 @@ pub unsafe extern "C" fn cuSignalExternalSemaphoresAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuSurfObjectCreate(
-    _pSurfObject: *mut sys::CUsurfObject,
-    _pResDesc: *const sys::CUDA_RESOURCE_DESC,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuSurfObjectDestroy(_surfObject: sys::CUsurfObject) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuSurfObjectGetResourceDesc(
-    _pResDesc: *mut sys::CUDA_RESOURCE_DESC,
-    _surfObject: sys::CUsurfObject,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuSurfRefGetArray(
     _phArray: *mut sys::CUarray,
     _hSurfRef: sys::CUsurfref,
@@ -1217,45 +1118,6 @@ pub unsafe extern "C" fn cuSurfRefSetArray(
     _hSurfRef: sys::CUsurfref,
     _hArray: sys::CUarray,
     _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectCreate(
-    _pTexObject: *mut sys::CUtexObject,
-    _pResDesc: *const sys::CUDA_RESOURCE_DESC,
-    _pTexDesc: *const sys::CUDA_TEXTURE_DESC,
-    _pResViewDesc: *const sys::CUDA_RESOURCE_VIEW_DESC,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectDestroy(_texObject: sys::CUtexObject) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectGetResourceDesc(
-    _pResDesc: *mut sys::CUDA_RESOURCE_DESC,
-    _texObject: sys::CUtexObject,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectGetResourceViewDesc(
-    _pResViewDesc: *mut sys::CUDA_RESOURCE_VIEW_DESC,
-    _texObject: sys::CUtexObject,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTexObjectGetTextureDesc(
-    _pTexDesc: *mut sys::CUDA_TEXTURE_DESC,
-    _texObject: sys::CUtexObject,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }

@@ -482,6 +482,11 @@ impl Serving {
                 job.inputs.iter().for_each(|it| bytes.extend(it.bytes));
                 return (0, ReplyBody::Bytes(bytes));
             }
+            Op::TextureCreate { texture, .. } => {
+                device.questions.push(format!("{texture:?}"));
+                return (0, ReplyBody::U64(device.questions.len() as u64));
+            }
+            Op::TextureDestroy { .. } => device.released += 1,
             Op::MemRelease { .. } => device.released += 1,
             Op::Occupancy { question, .. } => {
                 device.questions.push(format!("{question:?}"));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Address, Handle, Op};
+use fermata_abi::op::{Address, Handle, Op, Resource};
 use fermata_abi::sys::driver as cu;
 use fermata_ptx::analysis::Analysis;
 use fermata_state::{ImageId, Session, TensorMaps};
@@ -114,8 +114,7 @@ impl Predictor {
         let Some(plan) = self.plans.get(&function) else {
             return unknown();
         };
-        let maps = &world.session.tensor_maps;
-        let mut set = resolve(plan, params, maps, |address| {
+        let mut set = resolve(plan, params, world.session, |address| {
             places.around(world.session, address).is_some()
         });
         for address in self.remembered.get(&function).into_iter().flatten() {
@@ -197,7 +196,7 @@ impl Predictor {
                     waits = Some(session.last_buffer());
                 }
                 // Whether memory lives is asked at each launch.
-                let mut set = resolve(plan, params, &session.tensor_maps, |_| true);
+                let mut set = resolve(plan, params, session, |_| true);
                 for address in self.remembered.get(&function).into_iter().flatten() {
                     set.add(Target::Around(*address), true, true);
                 }
@@ -238,7 +237,7 @@ fn analyse(image: &[u8], version: Option<u32>) -> Known {
 fn resolve(
     plan: &Plan,
     params: &[u8],
-    maps: &TensorMaps,
+    session: &Session,
     mut lives: impl FnMut(Address) -> bool,
 ) -> AccessSet {
     let mut set = AccessSet {
@@ -254,7 +253,8 @@ fn resolve(
             set.add(Target::Around(address), word.read, word.write);
         }
     }
-    for (address, bytes) in tensors(params, maps) {
+    textures(params, session, &mut set);
+    for (address, bytes) in tensors(params, &session.tensor_maps) {
         if lives(address) {
             let all = Range {
                 start: address,
@@ -281,4 +281,26 @@ fn tensors<'a>(
     let known = if maps.is_empty() { &[] } else { params };
     let starts = (0..known.len()).step_by(TENSOR_MAP_ALIGNMENT);
     starts.filter_map(|at| maps.find(known.get(at..)?.first_chunk()?))
+}
+
+/// Adds what the texture and surface objects among the parameters are about. Their numbers are small, so that other
+/// numbers are taken for them too: that names more than is touched, and never less.
+fn textures(params: &[u8], session: &Session, set: &mut AccessSet) {
+    if session.textures.is_empty() {
+        return;
+    }
+    let words = params.chunks_exact(8).filter_map(<[u8]>::first_chunk);
+    for number in words.map(|word| u64::from_le_bytes(*word)) {
+        let known = session.textures.iter();
+        for (key, texture) in known.filter(|(key, _)| key.object == number) {
+            let target = match &texture.resource {
+                Resource::Array(array) => Target::Array(*array),
+                memory => match memory.memory() {
+                    Some((start, len)) => Target::Exactly(Range { start, len }),
+                    None => continue,
+                },
+            };
+            set.add(target, true, key.surface);
+        }
+    }
 }

@@ -36,12 +36,15 @@ pub(super) fn address_of(piece: &Piece) -> u64 {
     }
 }
 
-/// Addresses that executable graphs name in other nodes than kernels.
+/// Addresses that executable graphs name in other nodes than kernels, and those of textures of linear memory: a driver
+/// makes neither of memory that is not there.
 pub(super) fn touched(session: &Session) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     for (_, executable) in session.executables.iter() {
         collect(&executable.graph, &mut found);
     }
+    let of_textures = session.textures.values();
+    found.extend(of_textures.filter_map(|it| Some(it.resource.memory()?.0)));
     found
 }
 

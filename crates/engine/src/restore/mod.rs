@@ -23,6 +23,7 @@ mod objects;
 mod order;
 mod profile;
 mod schedule;
+mod textures;
 
 use std::path::Path;
 use std::sync::Arc;

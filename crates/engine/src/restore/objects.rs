@@ -8,6 +8,7 @@ use fermata_graph::{CopyEnd, Graph, NodeKind, Place};
 use fermata_state::{ImageId, Loaded, Session};
 
 use super::blocks::{self, Block, Blocks};
+use super::textures;
 use crate::live::{LiveContext, LiveFunction, LiveStream};
 use crate::{EngineError, Live, Site};
 
@@ -27,6 +28,7 @@ pub(super) fn rebuild(site: &mut Site, late: &mut Blocks) -> Result<(), EngineEr
     host_regions(session, live)?;
     streams_and_events(session, live)?;
     arrays(session, live)?;
+    textures::rebuild(session, live)?;
     executables(session, live)
 }
 

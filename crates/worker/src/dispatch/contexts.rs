@@ -160,6 +160,9 @@ impl Server {
                 note(live.driver.destroy_exec(found));
             }
         }
+        for key in removed.textures {
+            note(live.driver.destroy_texture(key.object, key.surface));
+        }
         for array in removed.arrays {
             if let Some((found, _)) = live.arrays.remove(&array) {
                 note(live.driver.destroy_array(found));

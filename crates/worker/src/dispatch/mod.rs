@@ -13,8 +13,10 @@ mod modules;
 mod occupancy;
 mod streams;
 mod tensors;
+mod textures;
 
 use fermata_abi::op::{Handle, Op, ReplyBody, StreamRef};
+use fermata_state::TextureKey;
 use fermata_wire::Ticket;
 
 pub(crate) use modules::printing_contexts;
@@ -192,6 +194,16 @@ impl Server {
                 self.array_create(*array, *context, shape)
             }
             Op::ArrayDestroy { array } => self.array_destroy(*array, ticket),
+            Op::TextureCreate { context, texture } => self.texture_create(*context, texture),
+            Op::TextureDestroy {
+                context,
+                object,
+                surface,
+            } => self.texture_destroy(TextureKey {
+                context: *context,
+                surface: *surface,
+                object: *object,
+            }),
 
             Op::StreamCreate {
                 stream,

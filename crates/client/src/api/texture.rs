@@ -1,0 +1,205 @@
+//! Texture and surface objects.
+
+use fermata_abi::op::{Resource, ResourceView, Sampler, Texture};
+use fermata_abi::sys::driver as sys;
+
+use crate::entry::{Result, driver_api, get, put};
+use crate::handles::to_pointer;
+use crate::session::session;
+
+driver_api! {
+    fn cuTexObjectCreate(
+        object: *mut sys::CUtexObject,
+        resource: *const sys::CUDA_RESOURCE_DESC,
+        texture: *const sys::CUDA_TEXTURE_DESC,
+        view: *const sys::CUDA_RESOURCE_VIEW_DESC,
+    ) {
+        let resource = resource_of(get(resource)?)?;
+        let sampler = Some(sampler_of(get(texture)?));
+        let view = view.as_ref().map(view_of);
+        put(object, session()?.textures.create(Texture { resource, sampler, view })?)
+    }
+
+    fn cuTexObjectDestroy(object: sys::CUtexObject) {
+        session()?.textures.destroy(false, object)
+    }
+
+    fn cuTexObjectGetResourceDesc(resource: *mut sys::CUDA_RESOURCE_DESC, object: sys::CUtexObject) {
+        put(resource, to_resource(&session()?.textures.get(false, object)?.resource))
+    }
+
+    fn cuTexObjectGetTextureDesc(texture: *mut sys::CUDA_TEXTURE_DESC, object: sys::CUtexObject) {
+        let sampler = session()?.textures.get(false, object)?.sampler;
+        put(texture, to_sampler(&sampler.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
+    }
+
+    fn cuTexObjectGetResourceViewDesc(
+        view: *mut sys::CUDA_RESOURCE_VIEW_DESC,
+        object: sys::CUtexObject,
+    ) {
+        let known = session()?.textures.get(false, object)?.view;
+        put(view, to_view(&known.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?))
+    }
+
+    fn cuSurfObjectCreate(object: *mut sys::CUsurfObject, resource: *const sys::CUDA_RESOURCE_DESC) {
+        let resource = resource_of(get(resource)?)?;
+        if !matches!(resource, Resource::Array(_)) {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let surface = Texture { resource, sampler: None, view: None };
+        put(object, session()?.textures.create(surface)?)
+    }
+
+    fn cuSurfObjectDestroy(object: sys::CUsurfObject) {
+        session()?.textures.destroy(true, object)
+    }
+
+    fn cuSurfObjectGetResourceDesc(
+        resource: *mut sys::CUDA_RESOURCE_DESC,
+        object: sys::CUsurfObject,
+    ) {
+        put(resource, to_resource(&session()?.textures.get(true, object)?.resource))
+    }
+}
+
+/// # Safety
+/// The structure is as the API demands for the type it names.
+unsafe fn resource_of(desc: &sys::CUDA_RESOURCE_DESC) -> Result<Resource> {
+    if desc.flags != 0 {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: each member is read for the type that it belongs to, by the caller's promise.
+    unsafe {
+        Ok(match desc.resType {
+            sys::CU_RESOURCE_TYPE_ARRAY => {
+                Resource::Array(session()?.arrays.get(desc.res.array.hArray)?.handle)
+            }
+            sys::CU_RESOURCE_TYPE_LINEAR => {
+                let linear = &desc.res.linear;
+                Resource::Linear {
+                    address: linear.devPtr,
+                    format: linear.format,
+                    channels: linear.numChannels,
+                    bytes: linear.sizeInBytes as u64,
+                }
+            }
+            sys::CU_RESOURCE_TYPE_PITCH2D => {
+                let rows = &desc.res.pitch2D;
+                Resource::Pitched {
+                    address: rows.devPtr,
+                    format: rows.format,
+                    channels: rows.numChannels,
+                    width: rows.width as u64,
+                    height: rows.height as u64,
+                    pitch: rows.pitchInBytes as u64,
+                }
+            }
+            // There are no arrays with levels.
+            sys::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => return Err(sys::CUDA_ERROR_NOT_SUPPORTED),
+            _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
+        })
+    }
+}
+
+fn to_resource(of: &Resource) -> sys::CUDA_RESOURCE_DESC {
+    let mut desc = sys::CUDA_RESOURCE_DESC::default();
+    match of {
+        Resource::Array(array) => {
+            desc.resType = sys::CU_RESOURCE_TYPE_ARRAY;
+            desc.res.array = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_1 {
+                hArray: to_pointer(*array),
+            };
+        }
+        Resource::Linear {
+            address,
+            format,
+            channels,
+            bytes,
+        } => {
+            desc.resType = sys::CU_RESOURCE_TYPE_LINEAR;
+            desc.res.linear = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
+                devPtr: *address,
+                format: *format,
+                numChannels: *channels,
+                sizeInBytes: *bytes as usize,
+            };
+        }
+        Resource::Pitched {
+            address,
+            format,
+            channels,
+            width,
+            height,
+            pitch,
+        } => {
+            desc.resType = sys::CU_RESOURCE_TYPE_PITCH2D;
+            desc.res.pitch2D = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 {
+                devPtr: *address,
+                format: *format,
+                numChannels: *channels,
+                width: *width as usize,
+                height: *height as usize,
+                pitchInBytes: *pitch as usize,
+            };
+        }
+    }
+    desc
+}
+
+fn sampler_of(desc: &sys::CUDA_TEXTURE_DESC) -> Sampler {
+    let levels = [
+        desc.mipmapLevelBias,
+        desc.minMipmapLevelClamp,
+        desc.maxMipmapLevelClamp,
+    ];
+    Sampler {
+        address_modes: desc.addressMode,
+        filter: desc.filterMode,
+        flags: desc.flags,
+        anisotropy: desc.maxAnisotropy,
+        level_filter: desc.mipmapFilterMode,
+        levels: levels.map(f32::to_bits),
+        border: desc.borderColor.map(f32::to_bits),
+    }
+}
+
+fn to_sampler(of: &Sampler) -> sys::CUDA_TEXTURE_DESC {
+    let [bias, least, most] = of.levels.map(f32::from_bits);
+    sys::CUDA_TEXTURE_DESC {
+        addressMode: of.address_modes,
+        filterMode: of.filter,
+        flags: of.flags,
+        maxAnisotropy: of.anisotropy,
+        mipmapFilterMode: of.level_filter,
+        mipmapLevelBias: bias,
+        minMipmapLevelClamp: least,
+        maxMipmapLevelClamp: most,
+        borderColor: of.border.map(f32::from_bits),
+        ..Default::default()
+    }
+}
+
+fn view_of(desc: &sys::CUDA_RESOURCE_VIEW_DESC) -> ResourceView {
+    let extent = [desc.width, desc.height, desc.depth];
+    ResourceView {
+        format: desc.format,
+        extent: extent.map(|it| it as u64),
+        levels: [desc.firstMipmapLevel, desc.lastMipmapLevel],
+        layers: [desc.firstLayer, desc.lastLayer],
+    }
+}
+
+fn to_view(of: &ResourceView) -> sys::CUDA_RESOURCE_VIEW_DESC {
+    let [width, height, depth] = of.extent.map(|it| it as usize);
+    sys::CUDA_RESOURCE_VIEW_DESC {
+        format: of.format,
+        width,
+        height,
+        depth,
+        firstMipmapLevel: of.levels[0],
+        lastMipmapLevel: of.levels[1],
+        firstLayer: of.layers[0],
+        lastLayer: of.layers[1],
+        ..Default::default()
+    }
+}

@@ -1,0 +1,127 @@
+//! Texture and surface objects.
+
+use fermata_abi::op::{Resource, ResourceView, Sampler, Texture};
+use fermata_abi::sys::driver as cu;
+
+use crate::driver::Result;
+use crate::{ArrayHandle, Driver, DriverError};
+
+fn resource(of: &Resource, array: Option<ArrayHandle>) -> Result<cu::CUDA_RESOURCE_DESC> {
+    let mut desc = cu::CUDA_RESOURCE_DESC::default();
+    match of {
+        Resource::Array(_) => {
+            let array = array.ok_or_else(|| DriverError {
+                call: "cuTexObjectCreate",
+                code: cu::CUDA_ERROR_INVALID_HANDLE,
+                name: "the array is gone".into(),
+            })?;
+            desc.resType = cu::CU_RESOURCE_TYPE_ARRAY;
+            desc.res.array = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_1 {
+                hArray: array.raw(),
+            };
+        }
+        Resource::Linear {
+            address,
+            format,
+            channels,
+            bytes,
+        } => {
+            desc.resType = cu::CU_RESOURCE_TYPE_LINEAR;
+            desc.res.linear = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
+                devPtr: *address,
+                format: *format,
+                numChannels: *channels,
+                sizeInBytes: *bytes as usize,
+            };
+        }
+        Resource::Pitched {
+            address,
+            format,
+            channels,
+            width,
+            height,
+            pitch,
+        } => {
+            desc.resType = cu::CU_RESOURCE_TYPE_PITCH2D;
+            desc.res.pitch2D = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 {
+                devPtr: *address,
+                format: *format,
+                numChannels: *channels,
+                width: *width as usize,
+                height: *height as usize,
+                pitchInBytes: *pitch as usize,
+            };
+        }
+    }
+    Ok(desc)
+}
+
+fn sampler(of: &Sampler) -> cu::CUDA_TEXTURE_DESC {
+    let [bias, least, most] = of.levels.map(f32::from_bits);
+    cu::CUDA_TEXTURE_DESC {
+        addressMode: of.address_modes,
+        filterMode: of.filter,
+        flags: of.flags,
+        maxAnisotropy: of.anisotropy,
+        mipmapFilterMode: of.level_filter,
+        mipmapLevelBias: bias,
+        minMipmapLevelClamp: least,
+        maxMipmapLevelClamp: most,
+        borderColor: of.border.map(f32::from_bits),
+        reserved: [0; 12],
+    }
+}
+
+fn view(of: &ResourceView) -> cu::CUDA_RESOURCE_VIEW_DESC {
+    let [width, height, depth] = of.extent.map(|it| it as usize);
+    cu::CUDA_RESOURCE_VIEW_DESC {
+        format: of.format,
+        width,
+        height,
+        depth,
+        firstMipmapLevel: of.levels[0],
+        lastMipmapLevel: of.levels[1],
+        firstLayer: of.layers[0],
+        lastLayer: of.layers[1],
+        reserved: [0; 16],
+    }
+}
+
+impl Driver {
+    /// Makes a texture or surface object in the current context, of `array` if it is about one.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn create_texture(&self, texture: &Texture, array: Option<ArrayHandle>) -> Result<u64> {
+        let mut object = 0;
+        let resource = resource(&texture.resource, array)?;
+        let view = texture.view.as_ref().map(view);
+        let view = view.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: every pointer is null where the driver allows it, or refers to a live local.
+        unsafe {
+            match &texture.sampler {
+                Some(it) => {
+                    let sampler = sampler(it);
+                    self.f
+                        .cuTexObjectCreate(&mut object, &resource, &sampler, view)?;
+                }
+                None => self.f.cuSurfObjectCreate(&mut object, &resource)?,
+            }
+        }
+        Ok(object)
+    }
+
+    /// Ends a texture or surface object of the current context.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn destroy_texture(&self, object: u64, surface: bool) -> Result<()> {
+        // SAFETY: the argument is a plain number, which the driver checks.
+        unsafe {
+            match surface {
+                true => self.f.cuSurfObjectDestroy(object),
+                false => self.f.cuTexObjectDestroy(object),
+            }
+        }
+    }
+}

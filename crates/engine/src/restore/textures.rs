@@ -1,0 +1,121 @@
+//! Texture and surface objects, which must come back with their numbers: kernels get them among their parameters, and
+//! programs keep them in memory.
+//!
+//! A driver counts its objects up. So objects are made until one has the number that is wanted; those before it
+//! stand where objects stood that the program has destroyed, and go when all are there.
+
+use fermata_abi::op::Resource;
+use fermata_device::DriverError;
+use fermata_state::{Session, TextureKey};
+
+use crate::{EngineError, Live};
+
+/// Objects that are made for one that is wanted, at most.
+const MOST: usize = 1 << 16;
+
+/// Makes all objects of a session whose arrays and memory are there.
+pub(super) fn rebuild(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    let mut fillers = Vec::new();
+    // Textures and surfaces may be numbered together.
+    let mut wanted: Vec<_> = session.textures.iter().collect();
+    wanted.sort_by_key(|(key, _)| key.object);
+    for (key, texture) in wanted {
+        let kind = if key.surface { "surface" } else { "texture" };
+        let operation = format!("make {kind} object {}", key.object);
+        let array = match &texture.resource {
+            Resource::Array(array) => match live.arrays.get(array) {
+                Some((found, _)) => Some(*found),
+                None => continue,
+            },
+            _ => None,
+        };
+        if let Some((address, _)) = texture.resource.memory()
+            && !lives(session, address)
+        {
+            continue;
+        }
+        live.enter(key.context)
+            .map_err(EngineError::driver(&*operation))?;
+        let make = || live.driver.create_texture(texture, array);
+        let mut before = Vec::new();
+        let found = reach(key.object, make, &mut before);
+        let filler = |object| TextureKey { object, ..*key };
+        fillers.extend(before.into_iter().map(filler));
+        if !found.map_err(EngineError::driver(operation))? {
+            return Err(EngineError::Moved(format!(
+                "the program knows {kind} object {}, and the driver gives no object this number",
+                key.object
+            )));
+        }
+    }
+    for key in fillers {
+        let operation = "end an object that was made for its number";
+        live.enter(key.context)
+            .and_then(|_| live.driver.destroy_texture(key.object, key.surface))
+            .map_err(EngineError::driver(operation))?;
+    }
+    Ok(())
+}
+
+/// Makes objects until one has the number `wanted`; whether that was so. The others are added to `before`.
+fn reach(
+    wanted: u64,
+    mut make: impl FnMut() -> Result<u64, DriverError>,
+    before: &mut Vec<u64>,
+) -> Result<bool, DriverError> {
+    while before.len() < MOST {
+        let made = make()?;
+        if made == wanted {
+            return Ok(true);
+        }
+        before.push(made);
+        if made > wanted {
+            return Ok(false);
+        }
+    }
+    Ok(false)
+}
+
+fn lives(session: &Session, address: u64) -> bool {
+    let mapped = session.mappings.at_or_below(address);
+    let shared = session.host_regions.at_or_below(address);
+    let mut variables = session
+        .modules
+        .iter()
+        .flat_map(|(_, it)| it.variables.values());
+    session.allocation_at(address).is_some()
+        || mapped.is_some_and(|(start, it)| address - start < it.size)
+        || shared.is_some_and(|(start, it)| address - start < it.size)
+        || variables.any(|it| (it.address..it.address.saturating_add(it.size)).contains(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A driver that counts from `first`, by two.
+    fn counting(first: u64) -> impl FnMut() -> Result<u64, DriverError> {
+        let mut next = first;
+        move || {
+            next += 2;
+            Ok(next - 2)
+        }
+    }
+
+    #[test]
+    fn objects_before_the_wanted_one_are_remembered() {
+        let mut before = Vec::new();
+        assert_eq!(reach(7, counting(1), &mut before), Ok(true));
+        assert_eq!(before, [1, 3, 5]);
+    }
+
+    #[test]
+    fn a_number_that_does_not_come_is_given_up() {
+        let mut before = Vec::new();
+        assert_eq!(reach(8, counting(1), &mut before), Ok(false));
+        assert_eq!(before, [1, 3, 5, 7, 9]);
+        before.clear();
+        assert_eq!(reach(0, counting(1), &mut before), Ok(false));
+        assert_eq!(before, [1]);
+    }
+}

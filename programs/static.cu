@@ -1,5 +1,4 @@
-// Carries NVIDIA's static runtime (nvcc's default). Such a program cannot be
-// forwarded; it exists to test that the refusal is clear.
+// The smallest program with NVIDIA's static runtime, which is nvcc's default.
 #include "common.h"
 
 __global__ void fill(unsigned *v) {

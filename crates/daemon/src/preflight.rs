@@ -117,8 +117,7 @@ fn refused(target: &Path) -> Option<(String, &'static str)> {
     if text.starts_with("/dev/nvidia") {
         return Some((
             format!("the GPU device `{text}`"),
-            "a library talks to the driver past Fermata: it may carry a static CUDA runtime; link \
-             with `-cudart shared`",
+            "a library talks to the driver past Fermata: it may open NVIDIA's library by its path",
         ));
     }
     const HARMLESS: [&str; 9] = [

@@ -69,6 +69,11 @@ pub const PROGRAMS: &[Program] = &[
     plain("chain", &["--steps", "1200"], &["--steps", "6000"]),
     plain("ptrtable", &[], &["--steps", "20000"]),
     plain("overrun", &["--steps", "2400"], &["--steps", "20000"]),
+    quick("heat2d-static", &[], &["--steps", "20000"]),
+    quick("streams-static", &["--steps", "150"], &["--steps", "600"]),
+    quick("graphs-static", &["--steps", "2400"], &["--steps", "8000"]),
+    quick("managed-static", &["--steps", "500"], &["--steps", "2000"]),
+    plain("pinned-static", &["--steps", "300"], &["--steps", "1000"]),
 ];
 
 impl Program {
@@ -98,8 +103,9 @@ impl Program {
     }
 }
 
-/// The digest recorded for a program with its default options.
+/// The digest recorded for a program with its default options, whichever runtime it carries.
 pub fn digest(name: &str) -> Option<&'static str> {
+    let name = name.strip_suffix("-static").unwrap_or(name);
     DIGESTS
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))

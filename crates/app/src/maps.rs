@@ -22,12 +22,13 @@ impl Maps {
     /// The mappings as they are now.
     pub(crate) fn now() -> Result<Self> {
         let path = Path::new("/proc/self/maps");
-        let text = std::fs::read_to_string(path).map_err(|source| AppError::Io {
+        let text = std::fs::read(path).map_err(|source| AppError::Io {
             op: "read",
             path: path.into(),
             source,
         })?;
-        Ok(Self::parse(&text))
+        // Names of files need not be UTF-8.
+        Ok(Self::parse(&String::from_utf8_lossy(&text)))
     }
 
     fn parse(text: &str) -> Self {

@@ -66,6 +66,64 @@ impl From<&str> for Text {
     }
 }
 
+/// For `#[serde(with = "...")]` at a path, which need not be UTF-8.
+pub mod path {
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use super::Text;
+
+    /// As [`Text`].
+    ///
+    /// # Errors
+    /// Those of `serializer`.
+    pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        Text::from(path).serialize(serializer)
+    }
+
+    /// From [`Text`].
+    ///
+    /// # Errors
+    /// It is neither text nor bytes.
+    pub fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        Text::deserialize(deserializer).map(|text| text.to_path())
+    }
+}
+
+/// As [`path`], where there may be none.
+pub mod some_path {
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use super::Text;
+
+    /// As [`Text`].
+    ///
+    /// # Errors
+    /// Those of `serializer`.
+    pub fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        path.as_deref()
+            .map(<Text as From<&Path>>::from)
+            .serialize(serializer)
+    }
+
+    /// From [`Text`].
+    ///
+    /// # Errors
+    /// It is neither text nor bytes.
+    pub fn deserialize<'d, D: Deserializer<'d>>(
+        deserializer: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
+        let text = Option::<Text>::deserialize(deserializer)?;
+        Ok(text.map(|text| text.to_path()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

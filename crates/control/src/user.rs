@@ -311,12 +311,14 @@ pub struct Session {
     /// Seconds since 1970 when it was started or restored.
     pub started: u64,
     /// File with what the program prints.
+    #[serde(with = "crate::text::path")]
     pub log: PathBuf,
     /// Whether it runs on softgpu; none until it uses CUDA.
     pub soft: Option<bool>,
     /// Devices it uses.
     pub devices: Vec<Device>,
     /// The image it was restored from.
+    #[serde(default, with = "crate::text::some_path")]
     pub image: Option<PathBuf>,
     /// Why it is lost, or what else a user should know.
     pub note: Option<String>,
@@ -387,6 +389,7 @@ pub struct Checkpointed {
     /// The session.
     pub session: String,
     /// The image's folder.
+    #[serde(with = "crate::text::path")]
     pub image: PathBuf,
     /// Protocol used.
     pub mode: Mode,
@@ -412,6 +415,7 @@ pub struct Checkpointed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Restored {
     /// The image's folder.
+    #[serde(with = "crate::text::path")]
     pub image: PathBuf,
     /// The sessions.
     pub sessions: Vec<Session>,
@@ -430,6 +434,7 @@ pub struct Restored {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warmed {
     /// The image's folder.
+    #[serde(with = "crate::text::path")]
     pub image: PathBuf,
     /// Whether its store is in memory itself, and nothing of it is copied.
     pub in_memory: bool,
@@ -476,12 +481,16 @@ pub struct Status {
     /// Seconds since 1970 when it started.
     pub started: u64,
     /// Its runtime folder.
+    #[serde(with = "crate::text::path")]
     pub runtime_dir: PathBuf,
     /// Its folder of images.
+    #[serde(with = "crate::text::path")]
     pub image_dir: PathBuf,
     /// Its chunk store.
+    #[serde(with = "crate::text::path")]
     pub store_dir: PathBuf,
     /// Its own log.
+    #[serde(with = "crate::text::path")]
     pub log: PathBuf,
     /// Sessions whose program runs.
     pub running: u32,
@@ -500,6 +509,7 @@ pub struct Status {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     /// Where it is.
+    #[serde(with = "crate::text::path")]
     pub folder: PathBuf,
     /// Packs it holds.
     pub packs: usize,

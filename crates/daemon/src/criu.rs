@@ -10,11 +10,13 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fermata_control::privileges;
 use fermata_control::worker::FailureKind;
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -112,27 +114,15 @@ impl Criu {
         &self.helper
     }
 
-    /// Whether it may dump and restore processes: started by root, or with capabilities of its own.
+    /// Refuses where it could not dump or restore processes.
     ///
     /// # Errors
     /// `Host`, with the way to permit it.
-    pub fn check_permitted(&self) -> Result<()> {
-        let user = rustix::process::geteuid();
-        let mut capabilities = [0u8; 64];
-        let own = rustix::fs::getxattr(&self.program, "security.capability", &mut capabilities);
-        if user.is_root() || own.is_ok() {
-            return Ok(());
+    pub fn check_permitted() -> Result<()> {
+        match privileges::lacking() {
+            None => Ok(()),
+            Some(it) => Err(fail(FailureKind::Host, it.what).hint(it.hint)),
         }
-        let message = format!(
-            "CRIU, which saves and restores processes, needs privileges that user {} does not have",
-            user.as_raw()
-        );
-        let hint = format!(
-            "run the daemon as root, or give CRIU its rights: \
-             `sudo setcap cap_checkpoint_restore,cap_sys_ptrace+eip {}`",
-            self.program.display()
-        );
-        Err(fail(FailureKind::Host, message).hint(hint))
     }
 
     /// Its version, such as `4.2.1`.
@@ -332,14 +322,13 @@ pub fn channel() -> Result<(OwnedFd, OwnedFd)> {
 fn options(dir: &Path) -> Options {
     Options {
         images_dir_fd: -1,
-        images_dir: Some(dir.to_string_lossy().into_owned()),
+        images_dir: Some(dir.as_os_str().as_bytes().to_vec()),
         log_level: Some(4),
         file_locks: Some(true),
         manage_cgroups_mode: Some(CGROUPS_IGNORE),
         network_lock: Some(NETWORK_LOCK_SKIP),
         ghost_limit: Some(GHOST_BYTES),
         timeout: Some(FREEZE_SECONDS),
-        unprivileged: (!rustix::process::geteuid().is_root()).then_some(true),
         ..Options::default()
     }
 }

@@ -53,6 +53,7 @@ struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangedFile {
     /// Its path.
+    #[serde(with = "fermata_control::text::path")]
     pub path: PathBuf,
     /// Flags it was open with.
     pub flags: u32,

@@ -18,9 +18,9 @@ pub const NETWORK_LOCK_SKIP: i32 = 3;
 /// A descriptor that replaces one of the image.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InheritFd {
-    /// What it replaces: a path without its first slash.
-    #[prost(string, required, tag = "1")]
-    pub key: String,
+    /// What it replaces: a path without its first slash, as bytes.
+    #[prost(bytes = "vec", required, tag = "1")]
+    pub key: Vec<u8>,
     /// Its number in CRIU.
     #[prost(int32, required, tag = "2")]
     pub fd: i32,
@@ -77,12 +77,9 @@ pub struct Options {
     /// One of the `NETWORK_LOCK_*`.
     #[prost(int32, optional, tag = "64")]
     pub network_lock: Option<i32>,
-    /// Run without being root.
-    #[prost(bool, optional, tag = "67")]
-    pub unprivileged: Option<bool>,
-    /// Folder of the image.
-    #[prost(string, optional, tag = "68")]
-    pub images_dir: Option<String>,
+    /// Folder of the image, as bytes.
+    #[prost(bytes = "vec", optional, tag = "68")]
+    pub images_dir: Option<Vec<u8>>,
 }
 
 /// `criu_req`.

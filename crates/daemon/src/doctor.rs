@@ -5,6 +5,7 @@ use std::path::Path;
 use fermata_control::user::{Check, CheckState, DeviceChoice};
 
 use crate::cache;
+use crate::criu::Criu;
 use crate::daemon::{Daemon, check_running};
 use crate::driver::Driver;
 use crate::failure::Failure;
@@ -46,7 +47,7 @@ pub fn host(daemon: &Daemon) -> Vec<Check> {
             &daemon.paths.home.join("lib/cudart/libcudart.so.13"),
         ),
         criu(daemon),
-        privileges(daemon),
+        privileges(),
         lazy_pages(),
         space(daemon),
         cache::check(daemon.cache.as_deref()),
@@ -77,6 +78,7 @@ pub fn session(daemon: &Daemon, session: &Session) -> Vec<Check> {
             .map(|o| check(o.subject(), CheckState::Fail, o.what.as_str(), o.hint)),
     );
     checks.push(criu(daemon));
+    checks.push(privileges());
     checks.push(space(daemon));
     checks
 }
@@ -112,17 +114,10 @@ fn criu(daemon: &Daemon) -> Check {
     }
 }
 
-fn privileges(daemon: &Daemon) -> Check {
-    if rustix::process::geteuid().is_root() {
-        return check("privileges", CheckState::Ok, "the daemon runs as root", "");
-    }
-    // That there is no CRIU is said elsewhere.
-    match daemon.criu().map(|criu| criu.check_permitted()) {
-        Ok(Err(failure)) => failed("privileges", CheckState::Fail, failure),
-        _ => {
-            let detail = "the daemon does not run as root, but CRIU has privileges of its own";
-            check("privileges", CheckState::Ok, detail, "")
-        }
+fn privileges() -> Check {
+    match Criu::check_permitted() {
+        Ok(()) => check("privileges", CheckState::Ok, "all that CRIU needs", ""),
+        Err(failure) => failed("privileges", CheckState::Fail, failure),
     }
 }
 

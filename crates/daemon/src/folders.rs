@@ -17,6 +17,7 @@ const FILE: &str = "folders.json";
 /// A folder as it was at the dump.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Folder {
+    #[serde(with = "fermata_control::text::path")]
     path: PathBuf,
     mode: u32,
     user: u32,

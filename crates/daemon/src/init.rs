@@ -67,6 +67,7 @@ pub struct Job {
     /// What starts CRIU: a program and its first arguments.
     pub criu: Vec<PathBuf>,
     /// Folder with links to the image's files, where CRIU's logs and socket go.
+    #[serde(with = "fermata_control::text::path")]
     pub dir: PathBuf,
     /// Bring pages in on demand.
     pub lazy: bool,
@@ -74,12 +75,14 @@ pub struct Job {
     pub root: u32,
     /// The session's log. It is opened in the new mount namespace, for CRIU dumps only files of the
     /// program's own.
+    #[serde(with = "fermata_control::text::path")]
     pub log: PathBuf,
     /// Files that are opened as they are now, in this order, instead of by CRIU.
     pub replaced: Vec<ChangedFile>,
     /// Whether there is a pipe for the program's input.
     pub input: bool,
     /// File that gets the program's status.
+    #[serde(with = "fermata_control::text::path")]
     pub exit_file: PathBuf,
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, PipeWriter, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -264,7 +265,7 @@ fn bring_up(
         inherit.push(inherited(&file.path, number));
     }
     if let Some(((pipe, _), fd)) = image.input.zip(numbers.next()) {
-        let key = format!("pipe:[{pipe}]");
+        let key = format!("pipe:[{pipe}]").into_bytes();
         inherit.push(InheritFd { key, fd });
     }
     let restored = Criu::restore(socket, &image.work, image.lazy, image.connected, inherit);
@@ -281,7 +282,12 @@ fn bring_up(
 /// Descriptor `fd` of CRIU in place of the file at `path`.
 fn inherited(path: &Path, fd: i32) -> InheritFd {
     InheritFd {
-        key: path.to_string_lossy().trim_start_matches('/').to_owned(),
+        key: path
+            .strip_prefix("/")
+            .unwrap_or(path)
+            .as_os_str()
+            .as_bytes()
+            .to_vec(),
         fd,
     }
 }

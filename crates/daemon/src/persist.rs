@@ -53,6 +53,7 @@ pub struct SessionMeta {
     #[serde(default)]
     pub detached: Option<Detached>,
     /// The image it came from.
+    #[serde(default, with = "fermata_control::text::some_path")]
     pub image: Option<PathBuf>,
     /// Why its program is being started again from that image, if it is.
     #[serde(default)]

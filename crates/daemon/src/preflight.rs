@@ -183,6 +183,22 @@ pub fn check_space(folder: &Path, bytes: u64) -> Result<()> {
         .hint("free some space, or remove images with `fermata images rm` and `fermata images gc`"))
 }
 
+/// Refuses folders that a worker cannot be told of: its messages carry text.
+///
+/// # Errors
+/// `User`, naming the first.
+pub fn check_text(folders: &[&Path]) -> Result<()> {
+    let Some(folder) = folders.iter().find(|it| it.to_str().is_none()) else {
+        return Ok(());
+    };
+    let message = format!(
+        "`{}` is not UTF-8, which folders with images of programs that use CUDA must be",
+        folder.display()
+    );
+    Err(fail(FailureKind::User, message)
+        .hint("give the image another folder, with `-o` or FERMATA_IMAGE_DIR"))
+}
+
 /// Bytes that a user may still write below `folder`, or where it will be made.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     let mut folder: PathBuf = folder.into();
@@ -270,6 +286,16 @@ mod tests {
         check_tree(pid, None, true).expect("CRIU can dump it");
         process.signal(rustix::process::Signal::KILL);
         child.wait().expect("waited");
+    }
+
+    #[test]
+    fn a_folder_that_is_no_text_is_named() {
+        use std::os::unix::ffi::OsStrExt as _;
+
+        let odd = Path::new(std::ffi::OsStr::from_bytes(b"/a\xff"));
+        assert!(check_text(&[Path::new("/a")]).is_ok());
+        let failure = check_text(&[Path::new("/a"), odd]).expect_err("no text");
+        assert!(failure.message.contains("UTF-8") && failure.hint.contains("-o"));
     }
 
     #[test]

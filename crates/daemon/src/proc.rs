@@ -61,7 +61,7 @@ struct Stat {
 }
 
 fn stat(pid: u32) -> Option<Stat> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = text(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     Some(Stat {
@@ -71,13 +71,19 @@ fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
+/// A file of `/proc`; names of programs in it need not be UTF-8.
+fn text(path: String) -> io::Result<String> {
+    let bytes = fs::read(path)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 fn pid_of(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
 /// The name of a process; empty when it has ended.
 pub fn name_of(pid: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = text(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().to_owned()
 }
 
@@ -145,7 +151,7 @@ pub fn runs_below(root: u32, argument: &str) -> bool {
 
 /// The process that traces process `pid`: a debugger, or CRIU.
 pub fn tracer(pid: u32) -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let text = text(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;
     line.trim().parse().ok().filter(|pid| *pid != 0)
 }
@@ -157,7 +163,7 @@ pub fn is_traced(root: u32) -> bool {
 
 /// A process's number in its own, innermost namespace.
 pub fn inner_pid(pid: u32) -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let text = text(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()
 }
@@ -200,6 +206,11 @@ pub fn descriptors(pid: u32) -> Vec<(u32, PathBuf)> {
     entries.flatten().filter_map(target).collect()
 }
 
+/// The working folder of a process.
+pub fn working_folder(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/cwd")).ok()
+}
+
 /// Path of a process's executable.
 pub fn executable(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
@@ -208,7 +219,7 @@ pub fn executable(pid: u32) -> Option<PathBuf> {
 /// Name of a process, as `ps` shows it.
 pub fn name(pid: u32) -> Option<String> {
     Some(
-        fs::read_to_string(format!("/proc/{pid}/comm"))
+        text(format!("/proc/{pid}/comm"))
             .ok()?
             .trim_end()
             .to_owned(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use fermata_control::user::Text;
 use fermata_control::worker::FailureKind;
 use fermata_store::image::Manifest;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,10 @@ pub struct Record {
     /// Root of the dumped tree, as its namespace has it.
     pub root: u32,
     /// Path of the log that the program had open.
+    #[serde(with = "fermata_control::text::path")]
     pub log: PathBuf,
+    /// Its working folder, if that is not UTF-8.
+    pub folder: Option<Text>,
     /// Bytes in it at the checkpoint; the image's `log` holds them.
     pub log_length: u64,
     /// The process that uses CUDA; none if none did.
@@ -85,6 +89,7 @@ mod tests {
         let record = Record {
             root: 17,
             log: "/run/x/log".into(),
+            folder: Some("/x".into()),
             log_length: 5,
             agent: Some(AgentRecord {
                 pid: 18,

@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use crate::attach::{Detached, offer, reattach};
 use crate::behind;
 use crate::checkpoint::{Report, keep_hint};
-use crate::criu::RESTORE_LOG;
+use crate::criu::{Criu, RESTORE_LOG};
 use crate::criu_files::{self, ChangedFile};
 use crate::daemon::Daemon;
 use crate::driver::Driver;
@@ -38,6 +38,7 @@ use crate::input;
 use crate::integrity::{self, Late};
 use crate::namespace::{HostImage, Namespace};
 use crate::phases::Phases;
+use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::record::{self, Record};
 use crate::session::{EXIT_FILE, Plan, Session, output};
@@ -170,7 +171,8 @@ impl Source {
         }
         let record = Record::load(image.manifest())?;
         let late = integrity::check_first(&image, &record)?;
-        daemon.criu()?.check_permitted()?;
+        Criu::check_permitted()?;
+        daemon.criu()?;
         let device = match (request.device, record.soft) {
             (DeviceChoice::Auto, Some(true)) => DeviceChoice::Soft,
             (DeviceChoice::Auto, Some(false)) => DeviceChoice::Gpu,
@@ -180,7 +182,8 @@ impl Source {
             Some(_) => Some(Driver::find(device, &daemon.paths.home)?),
             None => None,
         };
-        let cwd = Path::new(&image.manifest().program.cwd);
+        let recorded = record.folder.as_ref().map(Text::to_path);
+        let cwd = recorded.unwrap_or_else(|| PathBuf::from(&image.manifest().program.cwd));
         if !cwd.is_dir() {
             let message = format!("the program's working folder `{}` is gone", cwd.display());
             return Err(fail(FailureKind::Host, message).hint("make it again, with its files"));
@@ -192,6 +195,9 @@ impl Source {
             checked.map_err(|e| from_store(&e))?;
         }
         let store = store.dir().to_owned();
+        if record.agent.is_some() {
+            preflight::check_text(&[image.dir(), &store])?;
+        }
         let changed = criu_files::changed(&image.host(), &record.log)
             .or_fail(FailureKind::Damaged, || {
                 format!("cannot read `{}`", image.host().display())

@@ -114,6 +114,7 @@ fn start(
         &mut command,
         Extra {
             setsid: true,
+            former_limits: true,
             umask: Some(request.umask.unwrap_or(USUAL_UMASK)),
             ..Extra::default()
         },

@@ -38,7 +38,7 @@ pub fn serve() -> anyhow::Result<()> {
     let unknown = settings::check_environment().context("a setting cannot be used")?;
     let paths = Paths::find();
     let executable = std::env::current_exe().context("cannot find the daemon's own executable")?;
-    sys::raise_file_limit();
+    sys::raise_limits().map_err(anyhow::Error::msg)?;
     private_folder(&paths.runtime).with_context(|| {
         format!(
             "cannot use the runtime folder `{}`",

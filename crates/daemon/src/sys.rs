@@ -26,6 +26,8 @@ pub struct Extra {
     pub own_mounts: bool,
     /// Namespaces it enters; a PID namespace counts for its children.
     pub namespaces: Vec<OwnedFd>,
+    /// Whether it gets the limits that this process had when it was started.
+    pub former_limits: bool,
     /// Its file mode creation mask; else this process's.
     pub umask: Option<u32>,
     /// What CRIU knows of the kernel; its descriptor [`kerndat::DESCRIPTOR`], and that of all below it.
@@ -42,27 +44,65 @@ impl Extra {
     }
 }
 
-/// How many files this process might have open before [`raise_file_limit`].
-static FILES: OnceLock<libc::rlimit> = OnceLock::new();
+/// Limits of this process before [`raise_limits`]: of files that are open, and of a file's bytes.
+static FORMER: OnceLock<[(Limit, libc::rlimit); 2]> = OnceLock::new();
 
-/// Lets this process have as many files open as it may: a session takes half a dozen, and a shell often allows 1024.
-/// What it starts by [`prepare`] gets the former limit: programs exist that go wrong with a large one.
-pub fn raise_file_limit() {
-    const MOST: libc::rlim_t = 1 << 20;
-    // SAFETY: plain data, which the call fills; both pointers are to live variables.
-    unsafe {
-        let mut former: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut former) != 0 {
-            return;
-        }
-        let former = *FILES.get_or_init(|| former);
-        let raised = libc::rlimit {
-            rlim_cur: former.rlim_max.min(MOST).max(former.rlim_cur),
-            ..former
-        };
-        // One that cannot be raised is named when it is reached.
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raised);
+type Limit = libc::__rlimit_resource_t;
+
+/// Fewer open files than this are not enough for a session.
+const FEWEST_FILES: libc::rlim_t = 256;
+
+/// Lets this process have as many files open as it may, and as large ones: a session takes half a dozen, and its images are
+/// larger than files of a shell with a limit. Who has CAP_SYS_RESOURCE may have more than the hard limit. What it starts by [`prepare`] gets the
+/// same, except programs, which get the former limits: some go wrong with large ones.
+///
+/// # Errors
+/// A limit is too low and cannot be raised; the text says which.
+pub fn raise_limits() -> Result<(), String> {
+    const FILES: libc::rlim_t = 1 << 20;
+    let files = raise(libc::RLIMIT_NOFILE, FILES, FEWEST_FILES)?;
+    let size = raise(libc::RLIMIT_FSIZE, libc::RLIM_INFINITY, libc::RLIM_INFINITY)?;
+    FORMER.get_or_init(|| [(libc::RLIMIT_NOFILE, files), (libc::RLIMIT_FSIZE, size)]);
+    Ok(())
+}
+
+/// Raises one limit to `most`, as far as that is permitted; what it was.
+fn raise(limit: Limit, most: libc::rlim_t, least: libc::rlim_t) -> Result<libc::rlimit, String> {
+    // SAFETY: plain data, which the call below fills.
+    let mut former: libc::rlimit = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live variable.
+    if unsafe { libc::getrlimit(limit, &mut former) } != 0 {
+        return Ok(former);
     }
+    let to = |current: libc::rlim_t, hard: libc::rlim_t| libc::rlimit {
+        rlim_cur: current,
+        rlim_max: hard,
+    };
+    let as_permitted = to(
+        former.rlim_max.min(most).max(former.rlim_cur),
+        former.rlim_max,
+    );
+    let tries = [
+        to(least.max(as_permitted.rlim_cur), former.rlim_max.max(least)),
+        as_permitted,
+    ];
+    // SAFETY: the pointers are to live variables.
+    let set = tries
+        .iter()
+        .find(|it| unsafe { libc::setrlimit(limit, *it) } == 0);
+    let reached = set.map_or(former.rlim_cur, |it| it.rlim_cur);
+    if reached >= least {
+        return Ok(former);
+    }
+    Err(match limit {
+        libc::RLIMIT_NOFILE => format!(
+            "this process may have {reached} files open and needs {least}: `ulimit -n {least}` in the shell that starts it"
+        ),
+        _ => format!(
+            "this process may write files of {reached} bytes at most, which an image can exceed: `ulimit -f unlimited` in \
+             the shell that starts it"
+        ),
+    })
 }
 
 /// Closes every descriptor but standard input, output and error: those that the starter of this process left open by
@@ -157,8 +197,10 @@ pub fn prepare(command: &mut Command, extra: Extra) {
             if let Some(umask) = extra.umask {
                 libc::umask(umask & 0o777);
             }
-            if let Some(former) = FILES.get() {
-                check(libc::setrlimit(libc::RLIMIT_NOFILE, former))?;
+            if extra.former_limits {
+                for (limit, former) in FORMER.get().into_iter().flatten() {
+                    check(libc::setrlimit(*limit, former))?;
+                }
             }
             Ok(())
         }

@@ -201,12 +201,17 @@ impl<'s> OtherUser<'s> {
     }
 
     fn call(&self, words: &[&str]) -> Result<Finished> {
+        let tool = self.scene.tree().fermata();
+        let tool = tool.to_str().context("path")?;
+        self.call_program(&[&[tool], words].concat())
+    }
+
+    fn call_program(&self, words: &[&str]) -> Result<Finished> {
         let mut command = Command::new("setpriv");
         command
             .arg(format!("--reuid={OTHER}"))
             .arg(format!("--regid={OTHER}"))
             .args(["--clear-groups", "--inh-caps=-all", "--bounding-set=-all"])
-            .arg(self.scene.tree().fermata())
             .args(words);
         self.scene.sandbox().enter(&mut command);
         let folder = self.folder.path();
@@ -241,15 +246,10 @@ fn another_user_runs_programs_and_is_told_what_criu_needs() -> Result<()> {
     expect(&other.call(&held)?, 0, &[])?;
     let listed = other.call(&["ps", "--json"])?;
     ensure!(listed.stdout.contains("\"heat\""), "{}", listed.stdout);
-    let words = [
-        "CRIU",
-        "54321",
-        "hint:",
-        "setcap cap_checkpoint_restore,cap_sys_ptrace+eip",
-    ];
+    let words = ["need root", "CRIU", "54321", "hint:", "sudo fermata run"];
     expect(&other.call(&["checkpoint", "heat"])?, 13, &words)?;
     let doctor = other.call(&["doctor"])?;
-    for word in ["privileges", "cap_checkpoint_restore,cap_sys_ptrace+eip"] {
+    for word in ["privileges", "need root", "sudo fermata run"] {
         ensure!(
             doctor.stdout.contains(word),
             "`{word}` is missing in: {}",
@@ -263,5 +263,100 @@ fn another_user_runs_programs_and_is_told_what_criu_needs() -> Result<()> {
         "the refusal has touched the program: {}",
         end.stderr
     );
+    scene.close()
+}
+
+#[test]
+fn in_a_user_namespace_a_checkpoint_is_refused_before_the_stop() -> Result<()> {
+    let scene = Scene::new()?;
+    let call = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        // Root of it may make namespaces and mount, and CRIU could dump there; it could not restore.
+        command.args(["--user", "--map-root-user", "--mount"]);
+        command.arg(scene.tree().fermata()).args(words);
+        scene.sandbox().enter(&mut command);
+        command::run(command, COMMAND_LIMIT)
+    };
+    let words = [
+        "run",
+        "--detach",
+        "--name",
+        "first",
+        "--",
+        "/bin/sleep",
+        "1000",
+    ];
+    expect(&call(&words)?, 0, &[])?;
+    let words = ["root of a user namespace", "hint:"];
+    expect(&scene.fermata().call(&["checkpoint", "first"])?, 13, &words)?;
+    let doctor = scene.fermata().call(&["doctor", "first"])?;
+    ensure!(
+        doctor.status == 14 && doctor.stdout.contains("root of a user namespace"),
+        "{}",
+        doctor.stdout
+    );
+    scene.fermata().kill("first")?;
+    scene.close()
+}
+
+/// The tool under `ulimit LIMIT`.
+fn limited(scene: &Scene, limit: &str, words: &[&str]) -> Result<Finished> {
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(format!("ulimit {limit} && exec \"$0\" \"$@\""));
+    command.arg(scene.tree().fermata()).args(words);
+    scene.sandbox().enter(&mut command);
+    command::run(command, COMMAND_LIMIT)
+}
+
+/// 20 MB that an image must hold.
+const MEMORY: &str = "
+import time
+held = b'held' * 5000000
+print('ready', flush=True)
+time.sleep(600)
+";
+
+#[test]
+fn small_limits_of_the_shell_do_not_reach_checkpoints() -> Result<()> {
+    for limit in ["-S -f 2000", "-S -n 24"] {
+        let scene = Scene::new()?;
+        let fermata = scene.fermata();
+        let words = [
+            "run",
+            "--detach",
+            "--name",
+            "first",
+            "--",
+            "/usr/bin/python3",
+            "-c",
+            MEMORY,
+        ];
+        expect(&limited(&scene, limit, &words)?, 0, &[])?;
+        wait_until("a program is ready", || {
+            Ok(fermata.log("first")?.contains("ready"))
+        })?;
+        fermata.checkpoint("first", "image", Mode::Stop)?;
+        fermata.kill("first")?;
+        scene
+            .try_restore("image", "second")?
+            .success("fermata restore")?;
+        fermata.kill("second")?;
+        scene.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_may_not_work_says_so_when_it_starts() -> Result<()> {
+    let scene = Scene::new()?;
+    let other = OtherUser::new(&scene)?;
+    for (limit, word) in [("-f 8", "ulimit -f"), ("-n 24", "ulimit -n")] {
+        let tool = scene.tree().fermata();
+        let script = format!("ulimit {limit} && exec '{}' run -- true", tool.display());
+        let done = other.call_program(&["sh", "-c", &script])?;
+        expect(&done, 125, &[word])?;
+    }
     scene.close()
 }

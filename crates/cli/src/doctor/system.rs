@@ -2,13 +2,13 @@
 
 use std::fs;
 
+use fermata_control::privileges;
 use fermata_control::user::Check;
 
 use super::{fail, ok, warn};
 
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
-const CAP_CHECKPOINT_RESTORE: u32 = 40;
 
 /// Kernel release.
 pub fn kernel() -> Check {
@@ -58,27 +58,10 @@ pub fn userfaultfd() -> Check {
 
 /// Whether other processes may be examined and rebuilt.
 pub fn rights() -> Check {
-    let name = "privileges";
-    if has(CAP_SYS_ADMIN) && has(CAP_SYS_PTRACE) {
-        return ok(name, "all that CRIU needs");
+    match privileges::lacking() {
+        None => ok("privileges", "all that CRIU needs"),
+        Some(it) => fail("privileges", it.what, it.hint),
     }
-    if has(CAP_CHECKPOINT_RESTORE) && has(CAP_SYS_PTRACE) {
-        return warn(
-            name,
-            "checkpoint-restore without administration",
-            "some programs can be checkpointed only as root",
-        );
-    }
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let found = match scope.trim() {
-        "" | "0" => "no right to checkpoint processes".to_owned(),
-        scope => format!("no right to checkpoint processes (ptrace scope {scope})"),
-    };
-    fail(
-        name,
-        found,
-        "run the daemon as root, or give CRIU `cap_checkpoint_restore,cap_sys_ptrace+eip`",
-    )
 }
 
 /// Whether a restored program can have process ids of its own.

@@ -148,8 +148,8 @@ impl<'a> Taking<'a> {
         session: &'a Arc<Session>,
         request: &Checkpoint,
     ) -> Result<Self> {
+        Criu::check_permitted()?;
         let criu = daemon.criu()?;
-        criu.check_permitted()?;
         let root = session
             .lock()
             .root
@@ -163,6 +163,9 @@ impl<'a> Taking<'a> {
         let (_, agent) = session.processes();
         preflight::check_tree(root.pid, agent, request.tcp_close)?;
         let (folder, name) = target(daemon, session, request.output.as_ref())?;
+        if agent.is_some() {
+            preflight::check_text(&[&folder, &daemon.paths.store()])?;
+        }
         // What a killed checkpoint has left takes space, too: opening the store and this remove it.
         let store = daemon.store()?;
         sweep_drafts(&folder).map_err(|e| from_store(&e))?;
@@ -511,6 +514,9 @@ impl<'a> Taking<'a> {
             root: proc::inner_pid(self.root.pid).unwrap_or(self.root.pid),
             log_length: log.metadata().map_or(0, |m| m.len()),
             log,
+            folder: proc::working_folder(self.root.pid)
+                .filter(|it| it.to_str().is_none())
+                .map(|it| it.as_path().into()),
             agent,
             connections: None,
             // CRIU shortens it.

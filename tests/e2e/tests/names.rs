@@ -1,0 +1,89 @@
+//! Names that are not UTF-8: of programs, arguments, working folders, open files, images.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::PROGRAM_LIMIT;
+use fermata_e2e::command::{self, Finished};
+use fermata_e2e::fermata::COMMAND_LIMIT;
+use fermata_e2e::scene::{Scene, wait_until};
+
+/// Says where it is and what it reads, once there is a file `go`.
+const PROGRAM: &str = "
+import os, sys, time
+file = open(sys.argv[1], 'rb')
+log = open('written', 'ab')
+print('ready', flush=True)
+end = time.time() + 600
+while not os.path.exists('go'):
+    assert time.time() < end
+    time.sleep(0.01)
+log.write(b'here')
+log.close()
+print(ascii(os.getcwdb()), ascii(os.path.basename(os.fsencode(sys.argv[1]))), file.read(), flush=True)
+";
+
+#[test]
+fn names_that_are_not_utf_8_work() -> Result<()> {
+    let scene = Scene::new()?;
+    let odd = OsStr::from_bytes(b"od\xffd \xc3");
+    let folder = scene.sandbox().work().join(odd);
+    fs::create_dir(&folder)?;
+    let file = folder.join(OsStr::from_bytes(b"file-\xfe"));
+    fs::write(&file, "contents")?;
+    let program = folder.join(OsStr::from_bytes(b"program-\xfd"));
+    std::os::unix::fs::symlink("/usr/bin/python3", &program)?;
+    let call = |words: &[&OsStr]| -> Result<Finished> {
+        let mut command = Command::new(scene.tree().fermata());
+        command.args(words);
+        scene.sandbox().enter(&mut command);
+        command.current_dir(&folder);
+        command::run(command, COMMAND_LIMIT)
+    };
+    let words = ["run", "--detach", "--name", "first", "--"].map(OsStr::new);
+    let code = ["-c", PROGRAM].map(OsStr::new);
+    let words = [
+        &words[..],
+        &[program.as_os_str()],
+        &code,
+        &[file.as_os_str()],
+    ]
+    .concat();
+    call(&words)?.success("fermata run")?;
+    let fermata = scene.fermata();
+    wait_until("a program is ready", || {
+        Ok(fermata.log("first")?.contains("ready"))
+    })?;
+
+    // A folder of images that is none either.
+    let image = folder.join("images").join("image");
+    let words = ["checkpoint", "first", "-o"].map(OsStr::new);
+    call(&[&words[..], &[image.as_os_str()]].concat())?.success("fermata checkpoint")?;
+    fermata.kill("first")?;
+    let changed = b"contents, and more";
+    for (name, options) in [("second", &[][..]), ("third", &["--ignore-changed-files"])] {
+        let words = ["restore", "--detach", "--name", name].map(OsStr::new);
+        let options: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+        let words = [&words[..], &[image.as_os_str()], &options].concat();
+        call(&words)?.success("fermata restore")?;
+        fs::write(folder.join("go"), "")?;
+        fermata.wait_exit(name, PROGRAM_LIMIT)?;
+        fs::remove_file(folder.join("go"))?;
+        let log = fermata.log(name)?;
+        for word in ["od\\xffd \\xc3'", "b'file-\\xfe'", "b'contents"] {
+            ensure!(log.contains(word), "{word} in {log}");
+        }
+        fs::write(&file, changed)?;
+    }
+    ensure!(fs::read(folder.join("written"))?.starts_with(b"here"));
+    let json = call(&["ps", "--json"].map(OsStr::new))?.success("fermata ps")?;
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).context("a document")?;
+    ensure!(
+        json["sessions"].as_array().is_some_and(|it| it.len() == 3),
+        "{json}"
+    );
+    scene.close()
+}

@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -141,6 +142,38 @@ fn connections_are_as_before_in_a_program_that_goes_on() -> Result<()> {
     fermata.wait_exit("first", PROGRAM_LIMIT)?;
     let log = fermata.log("first")?;
     ensure!(log == EXPECTED, "{log}");
+    scene.close()
+}
+
+const UNIX: &str = "
+outside = socket.socket(socket.AF_UNIX)
+outside.connect(sys.argv[2])
+print('ready', flush=True)
+print(outside.recv(100), flush=True)
+";
+
+#[test]
+fn a_unix_socket_to_elsewhere_is_refused_and_the_program_goes_on() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let path = scene.sandbox().work().join("socket");
+    let listener = UnixListener::bind(&path)?;
+    run(&scene, "first", UNIX, &[path.to_str().context("path")?])?;
+    let (mut outside, _) = listener.accept()?;
+    let refused = fermata.call(&["checkpoint", "first"])?;
+    ensure!(
+        refused.status == 14,
+        "{}: {}",
+        refused.status,
+        refused.stderr
+    );
+    for word in ["Unix socket", "outside the session", "hint:", "ss -xp"] {
+        ensure!(refused.stderr.contains(word), "{word}: {}", refused.stderr);
+    }
+    outside.write_all(b"still there")?;
+    fermata.wait_exit("first", PROGRAM_LIMIT)?;
+    let log = fermata.log("first")?;
+    ensure!(log.ends_with("b'still there'\n"), "{log}");
     scene.close()
 }
 

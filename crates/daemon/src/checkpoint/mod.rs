@@ -371,7 +371,10 @@ impl<'a> Taking<'a> {
         let host = self.draft.host();
         if let Err(failure) = self.criu.dump(self.root.pid, &host, self.tcp_close) {
             self.keep_log();
-            return Err(keep_hint(failure, &self.session.dir.join(DUMP_LOG)));
+            return Err(explain(keep_hint(
+                failure,
+                &self.session.dir.join(DUMP_LOG),
+            )));
         }
         let tree = proc::tree(self.root.pid);
         let elsewhere = |ends| live::is_held_elsewhere(ends, &tree);
@@ -567,6 +570,19 @@ fn parts_of(stopped: Stopped) -> [Step; 2] {
         step("threads", 0.0, parking),
         step("launches", parking, whole - parking),
     ]
+}
+
+/// Says what CRIU means, where users meet it.
+fn explain(failure: Failure) -> Failure {
+    if !failure.message.contains("External socket is used") {
+        return failure;
+    }
+    let message = "the program cannot be checkpointed: it holds a Unix socket whose other end is outside the session";
+    let hint = format!(
+        "close it before the checkpoint (`ss -xp` lists them); {}",
+        failure.hint
+    );
+    fail(FailureKind::NotCheckpointable, message).hint(hint)
 }
 
 /// The folder that a failure points to goes with it: names the log's copy, if there is one.

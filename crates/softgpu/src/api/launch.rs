@@ -1,14 +1,17 @@
 //! Kernel launches and host functions.
 
 use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
 
 use fermata_abi::sys::driver as cu;
 use fermata_graph::{HostCall, KernelNode, LaunchAttribute, NodeKind};
 
 use super::args::{In, Out};
 use super::function::function;
+use super::to_pointer;
 use crate::capture;
 use crate::error::{CuError, INVALID_VALUE, Result};
+use crate::event::Event;
 use crate::exec::KernelInfo;
 use crate::stream::Stream;
 
@@ -96,6 +99,7 @@ fn launch(
 ) -> Result {
     let stream = Stream::resolve(stream)?;
     let function = function(handle)?;
+    let events = events_in(&attributes)?;
     let node = KernelNode {
         function: function.handle,
         context: 0,
@@ -105,7 +109,26 @@ fn launch(
         params: pack_params(&function.info, params.0, params.1)?,
         attributes,
     };
-    capture::submit(&stream, NodeKind::Kernel(node))
+    capture::submit(&stream, NodeKind::Kernel(node))?;
+    events
+        .iter()
+        .try_for_each(|event| capture::record_event(&stream, event, 0))
+}
+
+/// Events that a launch's attributes name. A kernel marks them when its blocks have begun, or allow it; here they
+/// are marked when it has ended, which is never too early.
+fn events_in(attributes: &[LaunchAttribute]) -> Result<Vec<Arc<Event>>> {
+    let named = attributes.iter().filter(|attribute| {
+        matches!(
+            attribute.id,
+            cu::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT
+                | cu::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
+        )
+    });
+    let handles = named.filter_map(|attribute| attribute.value.first_chunk::<8>());
+    handles
+        .map(|handle| Event::resolve(to_pointer(u64::from_le_bytes(*handle))))
+        .collect()
 }
 
 api! {

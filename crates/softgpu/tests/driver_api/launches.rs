@@ -5,9 +5,9 @@ use std::ptr::null_mut;
 
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
-use fermata_softgpu::api::{context, function, launch, occupancy};
+use fermata_softgpu::api::{context, event, function, launch, memory, occupancy};
 
-use crate::common::{Context, Kernel, check, cuda};
+use crate::common::{COUNT, Context, Kernel, check, cuda};
 
 /// Each block counts itself in the launch's barrier, waits for all others, and counts again.
 const MEET: &std::ffi::CStr = c"
@@ -76,6 +76,65 @@ fn blocks_of_a_cooperative_launch_meet_and_too_many_are_refused() {
         cooperative(&kernel, most + 1, 1024, word),
         cu::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
     );
+}
+
+/// A launch marks the events that its attributes name, and not before it has written.
+#[test]
+fn an_event_in_a_launch_s_attributes_is_marked_by_the_launch() {
+    const LOOPS: u32 = 20_000_000;
+    let context = Context::new();
+    let kernel = context.load(COUNT).function(c"count");
+    let mut word = null_mut();
+    check(cuda!(memory::cuMemHostAlloc(Out::from(&mut word), 4, 0)));
+    for (attribute, name) in [
+        cu::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT,
+        cu::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT,
+    ]
+    .iter()
+    .zip(1u32..)
+    {
+        let mut marked = null_mut();
+        check(cuda!(event::cuEventCreate(
+            Out::from(&mut marked),
+            cu::CU_EVENT_DISABLE_TIMING
+        )));
+        let mut attributes = [cu::CUlaunchAttribute {
+            id: *attribute,
+            ..Default::default()
+        }];
+        attributes[0].value.launchCompletionEvent.event = marked;
+        let config = cu::CUlaunchConfig {
+            gridDimX: 1,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: 1,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: null_mut(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: 1,
+        };
+        let (address, one, loops) = (word.addr() as u64, 1u32, LOOPS);
+        let params = [
+            (&raw const address).cast_mut().cast(),
+            (&raw const one).cast_mut().cast(),
+            (&raw const loops).cast_mut().cast(),
+            (&raw const one).cast_mut().cast(),
+        ];
+        check(cuda!(launch::cuLaunchKernelEx(
+            In::from(&config),
+            kernel.0,
+            In::from(&params[..]),
+            In::null()
+        )));
+        check(cuda!(event::cuEventSynchronize(marked)));
+        // SAFETY: pinned memory of this test; the kernel has ended, as the event says.
+        let found = unsafe { word.cast::<u32>().read_volatile() };
+        assert_eq!(found, LOOPS.wrapping_mul(name));
+        check(cuda!(event::cuEventDestroy_v2(marked)));
+    }
+    check(cuda!(memory::cuMemFreeHost(Out::from_raw(word))));
 }
 
 /// What the driver answers for a launch in clusters of `size` blocks; of none if `size` is 0.

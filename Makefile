@@ -7,7 +7,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 CARGO := cargo
 CORES := $(shell nproc)
-PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client \
+PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml \
             fermata-softgpu fermata-cudart fermata-c fermata-e2e
 
 .PHONY: help deps build rust libs programs test check e2e mpi-test demo bundle clean
@@ -45,7 +45,7 @@ check: deps
 	$(CARGO) xtask check
 
 test: check build
-	sh tools/setup.sh mpi s3
+	sh tools/setup.sh mpi s3 nvml
 	$(CARGO) test --workspace --locked
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom
 	build/test/e2e quick

@@ -2,7 +2,7 @@
 # Copies what cargo built into the tree that users get:
 #
 #   bin/fermata, fermatad, fermata-worker
-#   lib/client/   libcuda.so(.1) for programs under Fermata
+#   lib/client/   libcuda.so(.1) and libnvidia-ml.so(.1) for programs under Fermata
 #   lib/softgpu/  libcuda.so(.1) that runs on the CPU
 #   lib/cudart/   libcudart.so.13, libcudart.so.12
 #   lib/criu/     CRIU with its libraries
@@ -30,6 +30,8 @@ for bin in fermata fermatad fermata-worker; do
 done
 put "$from/e2e" test/e2e
 put "$from/libfermata_client.so" lib/client/libcuda.so.1
+put "$from/libfermata_ml.so" lib/client/libnvidia-ml.so.1
+ln -sfn libnvidia-ml.so.1 "$to/lib/client/libnvidia-ml.so"
 put "$from/libfermata_softgpu.so" lib/softgpu/libcuda.so.1
 for folder in client softgpu; do
     ln -sfn libcuda.so.1 "$to/lib/$folder/libcuda.so"

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs what the build and the tests need into .deps/ of this repository:
 # the CUDA compiler (nvcc, as Python wheels) and CRIU (as unpacked packages of a
-# newer Debian suite); on request also two MPIs with mpi4py and an S3-compatible
-# server, which `make test` asks for. Nothing outside .deps/ is changed, and what is already
+# newer Debian suite); on request also two MPIs with mpi4py, an S3-compatible
+# server and NVML's Python bindings, which `make test` asks for. Nothing outside .deps/ is changed, and what is already
 # there is left alone, so a second run needs no network.
 #
-#   tools/setup.sh [cuda|criu|rust|mpi|s3]...      default: all but mpi and s3
+#   tools/setup.sh [cuda|criu|rust|mpi|s3|nvml]...      default: rust, cuda and criu
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -21,8 +21,9 @@ for part in "$@"; do
     criu) sh tools/setup-criu.sh ;;
     mpi) sh tools/setup-mpi.sh ;;
     s3) sh tools/setup-s3.sh ;;
+    nvml) sh tools/setup-nvml.sh ;;
     *)
-        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, s3" >&2
+        echo "setup: no part \`$part\`; parts are rust, cuda, criu, mpi, s3, nvml" >&2
         exit 2
         ;;
     esac

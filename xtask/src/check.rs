@@ -15,7 +15,7 @@ const LINES: usize = 800;
 const SETTINGS: &str = "crates/control/src/settings/table.rs";
 
 /// Which crates of the workspace a crate may use. Tests may use any.
-const EDGES: [(&str, &[&str]); 19] = [
+const EDGES: [(&str, &[&str]); 20] = [
     ("abi", &[]),
     ("ptx", &[]),
     ("graph", &["abi"]),
@@ -34,12 +34,13 @@ const EDGES: [(&str, &[&str]); 19] = [
     (
         "worker",
         &[
-            "abi", "graph", "state", "wire", "control", "engine", "device", "store",
+            "abi", "graph", "state", "wire", "control", "engine", "device", "store", "nvml",
         ],
     ),
     ("control", &[]),
-    ("daemon", &["control", "wire", "store"]),
+    ("daemon", &["control", "wire", "store", "nvml"]),
     ("nvml", &[]),
+    ("ml", &["control", "nvml"]),
     ("planner", &[]),
     ("app", &["device", "store", "planner"]),
     ("cli", &["control", "store", "nvml", "planner"]),

@@ -138,3 +138,6 @@ pub mod wake_block {
 pub const ENV_SOCKET: &str = "FERMATA_AGENT_SOCKET";
 /// Environment variable: the session's token.
 pub const ENV_TOKEN: &str = "FERMATA_SESSION_TOKEN";
+/// First argument of the process 1 that the daemon starts for a restored program. Its third is the path of the daemon's
+/// agent socket: the program's environment names that of the daemon that had started it first.
+pub const INIT_ARGUMENT: &str = "__init";

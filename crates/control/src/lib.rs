@@ -28,7 +28,7 @@ pub mod worker;
 pub use error::ControlError;
 pub use frame::{Connection, MAX_FDS, MAX_FRAME};
 pub use paths::Paths;
-pub use trust::{TrustError, private_folder};
+pub use trust::{TrustError, check_socket, private_folder};
 
 /// Version of all three conversations; the first message of each side carries it.
 pub const PROTOCOL: u32 = 1;

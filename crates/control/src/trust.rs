@@ -71,6 +71,15 @@ impl TrustError {
     }
 }
 
+/// Checks that the socket at `path`, and its folder, are this user's or root's: for a message without a connection, whose
+/// reader cannot be asked for.
+///
+/// # Errors
+/// There is none, or it is somebody else's.
+pub fn check_socket(path: &Path) -> Result<(), TrustError> {
+    Trust::own().check_socket(path)
+}
+
 /// The users whom a process trusts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trust {

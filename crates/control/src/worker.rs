@@ -360,6 +360,12 @@ pub struct Tier {
     pub trouble: String,
 }
 
+/// First argument of a worker's executable that is to be a monitor: [`MONITOR_SOFT`] or another word, the driver's path,
+/// and NVML's if there is one, come next. It answers the questions that come through the socket at descriptor 3.
+pub const MONITOR_ARGUMENT: &str = "monitor";
+/// The second, where the driver is softgpu.
+pub const MONITOR_SOFT: &str = "soft";
+
 /// Totals of a session or an image's device part.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
@@ -367,6 +373,9 @@ pub struct Totals {
     pub allocations: u64,
     /// Their bytes.
     pub device_bytes: u64,
+    /// The same by device, in an answer to Describe.
+    #[serde(default)]
+    pub memory: Vec<u64>,
     /// Bytes of pinned, registered and managed memory.
     pub host_bytes: u64,
     /// Streams, events, modules, graphs alive.

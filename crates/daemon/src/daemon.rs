@@ -20,6 +20,7 @@ use crate::driver::Driver;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
 use crate::kerndat::Kerndat;
 use crate::log::Log;
+use crate::monitor::Monitors;
 use crate::persist::SessionMeta;
 use crate::pool::Pool;
 use crate::proc::{self, ProcessId};
@@ -47,6 +48,8 @@ pub struct Daemon {
     pub cache: Option<Arc<ImageCache>>,
     /// Its log.
     pub log: Arc<Log>,
+    /// What tells of the machine's GPUs.
+    pub monitors: Monitors,
     /// Its own executable, for helper processes.
     pub executable: PathBuf,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
@@ -61,6 +64,7 @@ impl Daemon {
         let cache = ImageCache::from_env(&paths, &log);
         let tier = MemoryTier::from_env(&paths, cache.as_deref(), &log);
         let workers_log = paths.runtime.join(WORKERS_LOG);
+        let monitors = Monitors::new(&paths.home, workers_log.clone());
         let pool = Pool::new(&paths.home, workers_log, log.clone(), tier.clone());
         if let Some(tier) = &tier {
             tier.refill();
@@ -71,6 +75,7 @@ impl Daemon {
             tier,
             cache,
             log,
+            monitors,
             executable,
             sessions: Mutex::default(),
             kernel: OnceLock::new(),
@@ -366,6 +371,7 @@ impl Daemon {
             cache.close();
         }
         self.pool.close();
+        self.monitors.close();
         let live: Vec<_> = self.sessions().into_iter().filter(|s| s.live()).collect();
         for session in &live {
             // Fails only when it has just ended.

@@ -43,6 +43,10 @@ pub fn host(daemon: &Daemon) -> Vec<Check> {
         installed("worker", &worker::program(&daemon.paths.home)),
         installed("client", &daemon.paths.home.join("lib/client/libcuda.so.1")),
         installed(
+            "nvml",
+            &daemon.paths.home.join("lib/client/libnvidia-ml.so.1"),
+        ),
+        installed(
             "runtime",
             &daemon.paths.home.join("lib/cudart/libcudart.so.13"),
         ),
@@ -72,11 +76,14 @@ pub fn session(daemon: &Daemon, session: &Session) -> Vec<Check> {
             "",
         ));
     }
-    checks.extend(
-        obstacles
-            .into_iter()
-            .map(|o| check(o.subject(), CheckState::Fail, o.what.as_str(), o.hint)),
-    );
+    checks.extend(obstacles.into_iter().map(|o| {
+        check(
+            o.subject(),
+            CheckState::Fail,
+            o.what.as_str(),
+            o.hint.as_str(),
+        )
+    }));
     checks.push(criu(daemon));
     checks.push(privileges());
     checks.push(space(daemon));

@@ -17,6 +17,11 @@ const FOLDERS: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
 ];
 
+/// The driver library.
+const CUDA: &str = "libcuda.so.1";
+/// The management library.
+const NVML: &str = "libnvidia-ml.so.1";
+
 /// A driver library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
@@ -37,6 +42,24 @@ impl Driver {
             DeviceChoice::Soft => soft(home),
             DeviceChoice::Auto => real(home).or_else(|_| soft(home)),
         }
+    }
+
+    /// NVIDIA's management library of this driver; `None` for softgpu, which has none, and where it is not installed.
+    /// `FERMATA_NVML` names another.
+    pub fn nvml(&self, home: &Path) -> Option<PathBuf> {
+        if let Some(path) = std::env::var_os("FERMATA_NVML").filter(|p| !p.is_empty()) {
+            return Some(path.into());
+        }
+        if self.soft {
+            return None;
+        }
+        let beside = self.path.parent().map(|folder| folder.join(NVML));
+        let known = FOLDERS.iter().map(|folder| Path::new(folder).join(NVML));
+        beside
+            .into_iter()
+            .chain(known)
+            .chain(cached(NVML))
+            .find(|path| path.is_file() && !path.starts_with(home))
     }
 }
 
@@ -66,9 +89,9 @@ fn real(home: &Path) -> Result<Driver> {
         .hint("`--device soft` runs on the software GPU"));
     }
     let ours = |path: &Path| path.starts_with(home);
-    let known = FOLDERS.iter().map(|f| Path::new(f).join("libcuda.so.1"));
+    let known = FOLDERS.iter().map(|f| Path::new(f).join(CUDA));
     known
-        .chain(cached())
+        .chain(cached(CUDA))
         .find(|path| path.is_file() && !ours(path))
         .map(|path| Driver { path, soft: false })
         .ok_or_else(|| {
@@ -80,8 +103,8 @@ fn real(home: &Path) -> Result<Driver> {
         })
 }
 
-/// What the loader's cache knows.
-fn cached() -> impl Iterator<Item = PathBuf> {
+/// Where the loader's cache knows `library` to be.
+fn cached(library: &str) -> impl Iterator<Item = PathBuf> {
     let list = |program| {
         Command::new(program)
             .arg("-p")
@@ -96,7 +119,8 @@ fn cached() -> impl Iterator<Item = PathBuf> {
         .unwrap_or_default();
     let paths: Vec<PathBuf> = text
         .lines()
-        .filter(|line| line.trim_start().starts_with("libcuda.so.1 ") && line.contains("x86-64"))
+        .filter(|line| line.contains("x86-64"))
+        .filter(|line| line.split_whitespace().next() == Some(library))
         .filter_map(|line| {
             line.split_once("=> ")
                 .map(|(_, path)| PathBuf::from(path.trim()))

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use fermata_control::agent::INIT_ARGUMENT;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -40,7 +41,7 @@ pub const ENTER: &str = "__enter";
 /// First argument: make pid 1 and hand its status on.
 pub const OUTER: &str = "__outer";
 /// First argument: be pid 1.
-pub const INIT: &str = "__init";
+pub const INIT: &str = INIT_ARGUMENT;
 
 /// First argument: have CRIU ask the kernel what it can do.
 pub const KERNDAT: &str = "__kerndat";
@@ -84,6 +85,8 @@ pub struct Job {
     /// File that gets the program's status.
     #[serde(with = "fermata_control::text::path")]
     pub exit_file: PathBuf,
+    /// The daemon's socket for agents. `__init` has it as an argument, where the program finds it.
+    pub agents: PathBuf,
 }
 
 /// A line on the pipe from `__outer` and `__init` to the daemon.
@@ -129,7 +132,7 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
     let lifeline = File::from(inherited(LIFELINE)?);
     let mut reporter = File::from(report.try_clone()?);
     let mut command = Command::new(std::env::current_exe()?);
-    command.args([INIT, text]);
+    command.args([INIT, text]).arg(&job.agents);
     let mut fds = vec![socket, report];
     fds.extend(input_at(INPUT[0], job)?);
     sys::prepare(&mut command, Extra::fds(fds));

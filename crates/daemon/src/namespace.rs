@@ -46,6 +46,8 @@ pub struct HostImage<'a> {
     pub input: Option<(u32, &'a OwnedFd)>,
     /// File that gets the status of the program.
     pub exit_file: PathBuf,
+    /// The daemon's socket for agents.
+    pub agents: PathBuf,
 }
 
 /// A restored program with its namespace. It ends when this process does or when this is dropped, until
@@ -79,6 +81,7 @@ impl Namespace {
             replaced: image.replaced.clone(),
             input: image.input.is_some(),
             exit_file: image.exit_file.clone(),
+            agents: image.agents.clone(),
         };
         let pipe = image.input.map(|(_, pipe)| pipe.try_clone()).transpose();
         let pipe = pipe.or_fail(FailureKind::Host, || "no descriptor is left".into())?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use fermata_control::worker::FailureKind;
 
 use crate::failure::{Hint, Result, fail};
+use crate::gpu_files::{GPU, mapped_device, opened_by};
 use crate::proc::{self, ProcessId};
 use crate::tcp::live;
 
@@ -17,7 +18,7 @@ pub struct Obstacle {
     /// What it holds, naming the descriptor, or what holds it.
     pub what: String,
     /// What can be done.
-    pub hint: &'static str,
+    pub hint: String,
     /// Whether it is a connection, which `--tcp-close` leaves out.
     pub connection: bool,
 }
@@ -41,7 +42,7 @@ pub fn obstacles(root: u32, agent: Option<u32>) -> Vec<Obstacle> {
     found.extend(live::unsaved(&tree).into_iter().map(|it| Obstacle {
         pid: it.holder.pid,
         what: holds(it.holder.pid, it.holder.descriptor, &it.what),
-        hint: it.hint,
+        hint: it.hint.to_owned(),
         connection: true,
     }));
     found
@@ -53,7 +54,8 @@ fn stopped(pid: u32) -> Option<Obstacle> {
     Some(Obstacle {
         pid,
         what: format!("process {} is stopped by a signal", shown(process.pid)),
-        hint: "let it go on, `kill -CONT` and its number, and stop it again after the checkpoint",
+        hint: "let it go on, `kill -CONT` and its number, and stop it again after the checkpoint"
+            .to_owned(),
         connection: false,
     })
 }
@@ -73,24 +75,44 @@ fn traced(pid: u32) -> Option<Obstacle> {
     Some(Obstacle {
         pid,
         what,
-        hint: "detach the debugger",
+        hint: "detach the debugger".to_owned(),
         connection: false,
     })
 }
 
 fn of_process(pid: u32) -> Vec<Obstacle> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let descriptors = proc::descriptors(pid).into_iter();
-    descriptors
+    let mut found: Vec<Obstacle> = descriptors
         .filter_map(|(number, target)| {
             let (reason, hint) = refused(&target)?;
+            let (by, hint) = match target.to_str().is_some_and(|it| it.starts_with(GPU)) {
+                true => opened_by(&maps),
+                false => (String::new(), hint.to_owned()),
+            };
             Some(Obstacle {
                 pid,
-                what: holds(pid, number, &reason),
+                what: holds(pid, number, &reason) + &by,
                 hint,
                 connection: false,
             })
         })
-        .collect()
+        .collect();
+    if found.is_empty()
+        && let Some(device) = mapped_device(&maps)
+    {
+        let (by, hint) = opened_by(&maps);
+        found.push(Obstacle {
+            pid,
+            what: format!(
+                "process {} has mapped the GPU device `{device}`{by}",
+                shown(pid)
+            ),
+            hint,
+            connection: false,
+        });
+    }
+    found
 }
 
 fn holds(pid: u32, descriptor: u32, what: &str) -> String {
@@ -114,11 +136,9 @@ fn refused(target: &Path) -> Option<(String, &'static str)> {
             "CRIU cannot dump io_uring: switch it off in the program or its libraries",
         ));
     }
-    if text.starts_with("/dev/nvidia") {
-        return Some((
-            format!("the GPU device `{text}`"),
-            "a library talks to the driver past Fermata: it may open NVIDIA's library by its path",
-        ));
+    if text.starts_with(GPU) {
+        // What can be done depends on the process: see `opened_by`.
+        return Some((format!("the GPU device `{text}`"), ""));
     }
     const HARMLESS: [&str; 9] = [
         "null", "zero", "full", "random", "urandom", "tty", "ptmx", "shm", "pts",

@@ -419,6 +419,7 @@ impl Source {
             connected: self.record.connections.is_some(),
             input,
             exit_file: session.dir.join(EXIT_FILE),
+            agents: self.daemon.agent_socket(),
         };
         let mut namespace = Namespace::restore(&criu, &image).map_err(|failure| {
             // The session's folder goes; what CRIU said stays.

@@ -159,6 +159,8 @@ pub fn libraries(home: &Path) -> [PathBuf; 2] {
 fn injected(mut env: Vec<(OsString, OsString)>, home: &Path) -> Vec<(OsString, OsString)> {
     let [client, cudart] = libraries(home);
     let mut preload = vec![client.join("libcuda.so.1")];
+    // By its path: in a container, the folder of the driver's libraries often comes first in the program's own list.
+    preload.extend(Some(client.join("libnvidia-ml.so.1")).filter(|p| p.is_file()));
     preload.extend(Some(cudart.join("libcudart.so.13")).filter(|p| p.is_file()));
     prepend(&mut env, "LD_PRELOAD", preload);
     prepend(&mut env, "LD_LIBRARY_PATH", vec![client, cudart]);

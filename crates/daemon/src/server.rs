@@ -15,6 +15,7 @@ use rustix::fs::{FlockOperation, Mode};
 use crate::attach;
 use crate::daemon::Daemon;
 use crate::log::Log;
+use crate::nvml;
 use crate::requests;
 use crate::returning;
 use crate::session::output;
@@ -66,6 +67,7 @@ pub fn serve() -> anyhow::Result<()> {
     // Who comes before the sessions are known waits in a socket's queue, and is not told that there is none.
     daemon.adopt();
     sweep(&daemon);
+    nvml::serve(&daemon)?;
     output::limit(&daemon);
     accept(agents, "agents", {
         let daemon = daemon.clone();
@@ -121,6 +123,7 @@ fn end(daemon: &Daemon) {
     let _ = fs::remove_file(daemon.paths.socket());
     let _ = fs::remove_file(daemon.agent_socket());
     let _ = fs::remove_file(daemon.worker_socket());
+    let _ = fs::remove_file(daemon.nvml_socket());
     daemon.close();
     daemon.log.line("ended");
 }

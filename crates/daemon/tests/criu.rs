@@ -143,6 +143,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             input: None,
             replaced: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
+            agents: "/nowhere/agent.sock".into(),
         };
         let copy = Namespace::restore(&criu, &image).expect("restored");
         copies.push((copy, own));
@@ -190,6 +191,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
         input: None,
         replaced: Vec::new(),
         exit_file: dir.join("exit-3"),
+        agents: "/nowhere/agent.sock".into(),
     };
     let mut third = Namespace::restore(&criu, &image).expect("restored again");
     poke(third.root.pid, address, 1, "third");
@@ -215,6 +217,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             input: None,
             replaced: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
+            agents: "/nowhere/agent.sock".into(),
         };
         let mut copy = Namespace::restore(&criu, &image).expect("restored again");
         let (init, root) = (copy.init, copy.root);
@@ -249,6 +252,7 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
         input: None,
         replaced: Vec::new(),
         exit_file: dir.path().join("exit"),
+        agents: "/nowhere/agent.sock".into(),
     };
     let failure = Namespace::restore(&criu, &image).expect_err("there is no image");
     assert!(

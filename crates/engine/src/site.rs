@@ -19,6 +19,8 @@ pub struct Summary {
     pub allocations: u64,
     /// Bytes on devices.
     pub device_bytes: u64,
+    /// The same by device.
+    pub memory: Vec<u64>,
     /// Bytes of shared host memory.
     pub host_bytes: u64,
     /// Streams, events, modules, graphs.
@@ -36,11 +38,22 @@ pub struct Summary {
 impl Summary {
     /// What a session holds.
     pub fn of(session: &Session) -> Self {
-        let allocated = session.allocations.iter().map(|(_, it)| it.size);
-        let physical = session.memories.iter().map(|(_, it)| it.size);
+        let allocated = session.allocations.iter();
+        let allocated = allocated.map(|(_, it)| (it.device, it.size));
+        let physical = session.memories.iter();
+        let physical = physical.map(|(_, it)| (it.device, it.size));
+        let mut memory = Vec::new();
+        for (device, bytes) in allocated.chain(physical) {
+            let device = device as usize;
+            if memory.len() <= device {
+                memory.resize(device + 1, 0);
+            }
+            memory[device] += bytes;
+        }
         Self {
             allocations: (session.allocations.len() + session.memories.len()) as u64,
-            device_bytes: allocated.chain(physical).sum(),
+            device_bytes: memory.iter().sum(),
+            memory,
             host_bytes: session.host_regions.iter().map(|(_, it)| it.size).sum(),
             objects: session.object_count(),
             warnings: unsettled(session).into_iter().collect(),

@@ -2,10 +2,19 @@
 //! know of a machine whose GPUs nobody has to use for it. No context is made, and no setting is touched.
 //!
 //! ```text
-//!  libnvidia-ml.so.1 ─► library ─► [Gpu { memory, PCI Express, NVLinks to GPUs and to switches }]
+//!  libnvidia-ml.so.1 ─► library ─┬─► [Gpu { memory, PCI Express, NVLinks to GPUs and to switches }]
+//!                                └─► forward: calls of programs under Fermata (see `ask`)
+//!       the CUDA driver ──────────► facts: the same calls, where there is no NVML
 //! ```
 
+pub mod ask;
+pub mod code;
+pub mod facts;
+mod forward;
 mod library;
+pub mod table;
+
+pub use forward::Forward;
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! NVML's functions, found by name in the loaded library. Everything unsafe of this crate is here: each call hands the
+//! NVML's functions, found by name in the loaded library. With `forward`, everything unsafe of this crate is here: each call hands the
 //! library pointers to live locals of the types that NVML's reference documents.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -104,8 +104,8 @@ impl Library {
     }
 
     /// A function of the type that the caller knows it to have.
-    fn find<T: Copy>(&self, name: &'static str) -> Result<T, NvmlError> {
-        // SAFETY: the callers in this file give each name the type that NVML's reference documents.
+    pub(crate) fn find<T: Copy>(&self, name: &'static str) -> Result<T, NvmlError> {
+        // SAFETY: the callers in this crate give each name the type that NVML's reference documents.
         let found = unsafe { self.loaded.get::<T>(name.as_bytes()) };
         found.map(|f| *f).map_err(|source| NvmlError::Load {
             path: name.into(),

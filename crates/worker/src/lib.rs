@@ -5,7 +5,8 @@
 //!                            │                                 ├ decode ─► dispatch ─► driver
 //!                            └ Save, Load ─► engine            └ completions ─► answers
 //! ```
-//! One worker serves one program, and never a second one after a fault.
+//! One worker serves one program, and never a second one after a fault. As a `monitor` the same executable serves none,
+//! and tells of the machine's GPUs.
 
 mod beside;
 mod callbacks;
@@ -19,6 +20,7 @@ mod gated;
 mod keeper;
 mod kept;
 pub mod layout;
+pub mod monitor;
 mod next_daemon;
 pub mod output;
 mod parked;

@@ -1,11 +1,11 @@
-//! `fermata-worker`: started by the daemon with their socket as descriptor 3.
+//! `fermata-worker`: started by the daemon with their socket as descriptor 3, as a worker or as a monitor.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use fermata_control::Connection;
-use fermata_worker::{conversation, output};
+use fermata_worker::{conversation, monitor, output};
 
 /// The descriptor the daemon leaves open for the conversation.
 const CONTROL: i32 = 3;
@@ -20,6 +20,10 @@ fn main() -> anyhow::Result<ExitCode> {
     );
     // SAFETY: the descriptor is open, and nothing else in this process knows of it.
     let socket = unsafe { OwnedFd::from_raw_fd(CONTROL) };
+    if let Some(monitor) = monitor::wanted() {
+        monitor.answer(&socket);
+        return Ok(ExitCode::SUCCESS);
+    }
     fermata_worker::files::raise_limit();
     output::keep_log().context("the worker's log")?;
     let ended = conversation::run(Connection::new(socket, "daemon"));

@@ -153,9 +153,9 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting(
         "FERMATA_NVML",
-        Command,
+        All,
         Any,
-        "NVIDIA's management library for `plan`, instead of the system's",
+        "NVIDIA's management library for `plan` and for programs, instead of the system's",
     ),
     setting(
         "FERMATA_NATIVE_CUDART",

@@ -316,6 +316,11 @@ impl Inner {
         (init, self.worker_seen.take())
     }
 
+    /// The number of the program that the worker serves, as it sees itself; 0 if there is none.
+    pub fn worker_process(&self) -> u32 {
+        self.agent.as_ref().map_or(0, |agent| agent.inner_pid)
+    }
+
     /// The worker's process, as far as it is known and runs.
     pub fn worker_seen(&self) -> Option<ProcessId> {
         self.worker_seen.filter(ProcessId::alive)

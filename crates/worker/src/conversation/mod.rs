@@ -331,6 +331,7 @@ fn totals(devices: Vec<String>, summary: Summary, account: &Account) -> Totals {
     Totals {
         allocations: summary.allocations,
         device_bytes: summary.device_bytes,
+        memory: summary.memory,
         host_bytes: summary.host_bytes,
         objects: summary.objects,
         chunks: summary.chunks,

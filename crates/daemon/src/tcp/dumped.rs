@@ -254,3 +254,100 @@ fn bad() -> io::Error {
         "not CRIU's record of a connection",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "127.0.0.1:1";
+    const OTHER: &str = "127.0.0.1:2";
+
+    fn connection(own: &str, other: &str, state: u32, inode: u32) -> Connection {
+        let parse = |text: &str| text.parse().expect("an address");
+        Connection {
+            ends: Ends {
+                own: parse(own),
+                other: parse(other),
+            },
+            state,
+            inode,
+            record: 0,
+        }
+    }
+
+    fn write(host: &Path, inode: u32, received: u32, written: u32, unacknowledged: u32) {
+        let stream = Stream {
+            received: Some(received),
+            unacknowledged: Some(unacknowledged),
+            written: Some(written),
+        };
+        let record = stream.encode_to_vec();
+        let length = (record.len() as u32).to_le_bytes();
+        let bytes = [&[1; 8][..], &length, &record, b"queued"].concat();
+        fs::write(stream_of(host, inode), bytes).expect("written");
+    }
+
+    #[test]
+    fn ends_that_lack_acknowledged_bytes_are_no_image() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let host = dir.path();
+        let one = connection(OWN, OTHER, state::ESTABLISHED, 0xa);
+        let fits = |received: u32, written: u32, unacknowledged: u32, its_state: u32| {
+            let other = connection(OTHER, OWN, its_state, 0xb);
+            write(host, one.inode, received, 0, 0);
+            write(host, other.inode, 0, written, unacknowledged);
+            check_numbers(host, &one, &other)
+        };
+        let open = state::ESTABLISHED;
+        // Everything has come; some is on its way still; the numbers go round.
+        for (received, written) in [(100, 100), (90, 100), (u32::MAX - 4, 5)] {
+            fits(received, written, 10, open).expect("it fits");
+        }
+        for (received, written) in [(89, 100), (101, 100)] {
+            let refused = fits(received, written, 10, open).expect_err("bytes are in neither");
+            assert!(matches!(refused, Unusable::Moving(_)), "{refused}");
+        }
+        // The mark of the end counts as a byte until it is confirmed.
+        fits(89, 100, 10, state::FIN_WAIT_1).expect("it fits");
+    }
+
+    #[test]
+    fn a_connection_is_marked_as_sent_and_keeps_its_bytes() {
+        let dir = tempfile::tempdir().expect("a folder");
+        write(dir.path(), 0xa, 1, 2, 3);
+        let path = stream_of(dir.path(), 0xa);
+        mark_sent(&path).expect("marked");
+        let bytes = fs::read(&path).expect("read");
+        let (record, end) = record_of(&bytes).expect("a record");
+        assert_eq!(&bytes[end..], b"queued");
+        let unsent = AllSent::decode(record).expect("a record").unsent;
+        assert_eq!(unsent, Some(0));
+        assert_eq!(read_stream(&path).expect("read").written, Some(2));
+        fs::write(&path, &bytes[..end - 1]).expect("written");
+        assert!(mark_sent(&path).is_err());
+    }
+
+    #[test]
+    fn a_socket_is_closed_by_fields_at_its_end() {
+        let socket = InetSocket {
+            inode: Some(9),
+            state: Some(state::ESTABLISHED),
+            own_port: Some(40_000),
+            other_port: Some(80),
+            ..InetSocket::default()
+        };
+        let entry = Entry {
+            socket: Some(socket.clone()),
+        };
+        let closed = shut(&entry.encode_to_vec()).expect("closed");
+        let found = Entry::decode(&closed[..]).expect("a record").socket;
+        let expected = InetSocket {
+            state: Some(state::CLOSED),
+            own_port: Some(0),
+            other_port: Some(0),
+            ..socket
+        };
+        assert_eq!(found, Some(expected));
+        assert!(shut(&[]).is_err());
+    }
+}

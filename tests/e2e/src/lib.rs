@@ -10,6 +10,8 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../../adversary/mod.rs"]
+pub mod adversary;
 pub mod case;
 pub mod command;
 pub mod deaths;

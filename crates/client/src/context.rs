@@ -173,7 +173,9 @@ impl Contexts {
             Some(context) if context.check().is_ok() => context.clone(),
             old => {
                 let handle = old.as_ref().map_or_else(handles::fresh, |old| old.handle);
-                self.make(session, handle, device, primary.flags, true)?
+                let made = self.make(session, handle, device, primary.flags, true)?;
+                // A thread that had the old one current has the new one now, as with the driver.
+                old.as_ref().map_or(made, |old| self.revive(old))
             }
         };
         primary.context = Some(context.clone());
@@ -244,6 +246,13 @@ impl Contexts {
         let mut primaries = self.primaries.lock();
         primaries.resize_with(session.devices.count(), Primary::default);
         primaries
+    }
+
+    /// A primary context that was reset is the living one again.
+    fn revive(&self, old: &Arc<Context>) -> Arc<Context> {
+        old.alive.store(true, Ordering::Release);
+        self.table.insert(old.handle, old.clone());
+        old.clone()
     }
 
     fn make(

@@ -48,6 +48,11 @@ impl<T> Table<T> {
         self.0.read().get(&handle).cloned().ok_or(missing)
     }
 
+    /// An object that `is` it, if there is one.
+    pub fn find(&self, is: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        self.0.read().values().find(|object| is(object)).cloned()
+    }
+
     /// Takes the object out, or says `missing`.
     pub fn remove(&self, handle: Handle, missing: u32) -> Result<Arc<T>> {
         self.0.write().remove(&handle).ok_or(missing)

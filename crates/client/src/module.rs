@@ -322,6 +322,15 @@ impl Modules {
         Ok(kernel)
     }
 
+    /// The handle of the kernel of a library that a function is of, 0 if it is of none.
+    pub fn kernel_of(&self, function: Handle) -> Handle {
+        let has = |kernel: &Kernel| {
+            let functions = kernel.functions.read();
+            functions.values().any(|known| known.handle == function)
+        };
+        self.kernels.find(has).map_or(0, |kernel| kernel.handle)
+    }
+
     /// The function that a kernel is in a context.
     pub fn kernel_function(
         &self,

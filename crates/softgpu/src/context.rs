@@ -376,6 +376,12 @@ impl Primary {
         }
     }
 
+    /// The device whose primary context has this handle, whether that lives or was reset.
+    pub fn device_of(driver: &Driver, handle: u64) -> Option<cu::CUdevice> {
+        let has = |device: &&Arc<Device>| handle != 0 && device.primary.lock().handle == handle;
+        driver.devices.iter().find(has).map(|device| device.ordinal)
+    }
+
     /// Sets the flags of the primary context, now and when it is made again.
     pub fn set_flags(device: &Device, flags: u32) {
         let mut primary = device.primary.lock();

@@ -7,7 +7,7 @@ use fermata_abi::op::Op;
 use fermata_abi::sys::driver as sys;
 
 use crate::capture;
-use crate::context::{current, current_pointer, pop, push, set_current};
+use crate::context::{current, current_or_none, current_pointer, pop, push, set_current};
 use crate::entry::{driver_api, get, put, put_if};
 use crate::fault;
 use crate::link;
@@ -103,7 +103,9 @@ driver_api! {
 
     fn cuCtxGetDevice(device: *mut sys::CUdevice) {
         session()?;
-        put(device, current()?.device)
+        // A primary context that was reset still says where it is: runtimes ask before they retain it again.
+        let reset = current_or_none().filter(|context| context.primary);
+        put(device, reset.map_or_else(current, Ok)?.device)
     }
 
     fn cuCtxGetDevice_v2(device: *mut sys::CUdevice, context: sys::CUcontext) {

@@ -90,7 +90,7 @@ pub(super) fn kernel_params(
             pointers
         },
         extra: core::ptr::null_mut(),
-        kern: core::ptr::null_mut(),
+        kern: to_pointer(session()?.modules.kernel_of(kernel.function)),
         ctx: to_pointer(kernel.context),
     })
 }
@@ -174,6 +174,19 @@ pub(super) fn copy_node(copy: &sys::CUDA_MEMCPY3D, context: sys::CUcontext) -> R
     })
 }
 
+/// An end of a copy with the kind of memory that its address has: the runtime understands no other answer.
+fn placed(end: &CopyEnd) -> CopyEnd {
+    let mut end = end.clone();
+    if end.place == Place::Unified {
+        let block = session()
+            .ok()
+            .and_then(|session| session.memory.find(end.address));
+        let device = block.is_some_and(|block| !block.is_host());
+        end.place = if device { Place::Device } else { Place::Host };
+    }
+    end
+}
+
 /// A copy as the API's structure.
 pub(super) fn from_copy(copy: &Copy) -> sys::CUDA_MEMCPY3D {
     let kind = |place| match place {
@@ -181,6 +194,11 @@ pub(super) fn from_copy(copy: &Copy) -> sys::CUDA_MEMCPY3D {
         Place::Device => sys::CU_MEMORYTYPE_DEVICE,
         Place::Unified => sys::CU_MEMORYTYPE_UNIFIED,
         Place::Array => sys::CU_MEMORYTYPE_ARRAY,
+    };
+    let copy = &Copy {
+        src: placed(&copy.src),
+        dst: placed(&copy.dst),
+        ..copy.clone()
     };
     let device =
         |end: &CopyEnd| matches!(end.place, Place::Device | Place::Unified).then_some(end.address);

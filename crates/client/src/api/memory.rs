@@ -10,10 +10,10 @@ use super::graph_node::alloc_node;
 use crate::capture;
 use crate::context::current;
 use crate::entry::{driver_api, put, put_if};
-use crate::link;
 use crate::mirror::{Block, Kind};
 use crate::session::session;
 use crate::stream;
+use crate::{fault, link};
 
 /// Rows of pitched memory begin at multiples of this.
 const PITCH: usize = 512;
@@ -42,7 +42,7 @@ driver_api! {
     fn cuMemFree_v2(address: sys::CUdeviceptr) {
         let session = session()?;
         if address == 0 {
-            return Ok(());
+            return fault::check_current();
         }
         capture::forbid_unsafe(session)?;
         let block = session.memory.find(address).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;

@@ -27,8 +27,11 @@ driver_api! {
         for (&attribute, &place) in array(attributes, count as usize)?.iter().zip(places) {
             // What an address does not have is left at nothing; only the single form refuses.
             let known = block.as_ref().map(|block| put_attribute(place, attribute, address, block));
-            if known != Some(Ok(())) {
-                put_unknown(place, attribute)?;
+            match known {
+                Some(Ok(())) => {}
+                // Memory that the driver does not know is the host's.
+                None if attribute == sys::CU_POINTER_ATTRIBUTE_HOST_POINTER => put(place.cast(), address)?,
+                _ => put_unknown(place, attribute)?,
             }
         }
         Ok(())

@@ -137,7 +137,11 @@ api! {
     }
 
     fn cuCtxGetDevice(device: Out<cu::CUdevice>) {
-        device.set(context::current_any()?.device.ordinal)
+        // A primary context that was reset still says where it is: runtimes ask before they retain it again.
+        match Primary::device_of(driver()?, context::current_handle()) {
+            Some(ordinal) => device.set(ordinal),
+            None => device.set(context::current_any()?.device.ordinal),
+        }
     }
 
     fn cuCtxGetDevice_v2(device: Out<cu::CUdevice>, handle: cu::CUcontext) {
@@ -145,7 +149,8 @@ api! {
     }
 
     fn cuCtxGetFlags(flags: Out<c_uint>) {
-        flags.set(context::current_any()?.flags.load(Ordering::Relaxed))
+        // With unified addressing every context maps host memory, and drivers say so whatever was asked for.
+        flags.set(context::current_any()?.flags.load(Ordering::Relaxed) | cu::CU_CTX_MAP_HOST)
     }
 
     fn cuCtxSetFlags(flags: c_uint) {
@@ -247,7 +252,7 @@ api! {
             return Err(INVALID_VALUE);
         }
         if peer.device.ordinal == context.device.ordinal {
-            return Err(CuError(cu::CUDA_ERROR_INVALID_DEVICE));
+            return Err(CuError(cu::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
         }
         if !context.peers.lock().insert(peer.id) {
             return Err(CuError(cu::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED));

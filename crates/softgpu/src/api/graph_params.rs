@@ -92,9 +92,17 @@ pub fn show_kernel(node: &NodeRef) -> Result<cu::CUDA_KERNEL_NODE_PARAMS_v2> {
             .graph
             .show_params(node.handle, &kernel.params, &offsets),
         extra: std::ptr::null_mut(),
-        kern: std::ptr::null_mut(),
+        kern: to_pointer(kernel_of(&function)?),
         ctx: to_pointer(kernel.context),
     })
+}
+
+/// The handle of the kernel of a library that a function is of, 0 if it is of none.
+fn kernel_of(function: &Function) -> Result<u64> {
+    let libraries = driver()?.libraries.all();
+    let library = libraries.iter().find(|it| it.has(&function.module));
+    let kernel = library.and_then(|it| it.kernel(&function.info.name).ok());
+    Ok(kernel.map_or(0, |kernel| kernel.handle))
 }
 
 /// Reads a memset's parameters.

@@ -111,6 +111,8 @@ api! {
             let (attribute, out) = (attributes.get_at(index)?, Out::from_raw(out.get_at(index)?));
             match &range {
                 Some(range) if answer(out, attribute, address, range).is_ok() => {}
+                // Memory that the driver does not know is the host's.
+                None if attribute == cu::CU_POINTER_ATTRIBUTE_HOST_POINTER => out.cast().set(address)?,
                 _ => answer_unknown(out, attribute)?,
             }
         }

@@ -176,7 +176,7 @@ pub(super) fn copy_node(copy: &sys::CUDA_MEMCPY3D, context: sys::CUcontext) -> R
 
 /// An end of a copy with the kind of memory that its address has: the runtime understands no other answer.
 fn placed(end: &CopyEnd) -> CopyEnd {
-    let mut end = end.clone();
+    let mut end = *end;
     if end.place == Place::Unified {
         let block = session()
             .ok()
@@ -198,7 +198,7 @@ pub(super) fn from_copy(copy: &Copy) -> sys::CUDA_MEMCPY3D {
     let copy = &Copy {
         src: placed(&copy.src),
         dst: placed(&copy.dst),
-        ..copy.clone()
+        ..*copy
     };
     let device =
         |end: &CopyEnd| matches!(end.place, Place::Device | Place::Unified).then_some(end.address);

@@ -10,6 +10,7 @@ use fermata_abi::op::Handle;
 use fermata_ptx::ast::{Item, Space};
 use fermata_ptx::fatbin;
 use fermata_state::ImageId;
+use memchr::memmem;
 use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::text::FATBIN_MAGIC;
@@ -111,11 +112,8 @@ fn record(
 
 /// Whether a name occurs in `image`, packed parts included; a part that cannot be unpacked counts as yes.
 pub fn mentions(image: &[u8], name: &[u8]) -> bool {
-    let occurs = |bytes: &[u8]| {
-        bytes
-            .windows(name.len().max(1))
-            .any(|window| window == name)
-    };
+    let finder = memmem::Finder::new(name);
+    let occurs = |bytes: &[u8]| finder.find(bytes).is_some();
     if !image.starts_with(&FATBIN_MAGIC) {
         return occurs(image);
     }

@@ -413,7 +413,7 @@ impl Server {
 
     /// Device `printf` appears when the driver synchronises, so it does once everything is idle anyway.
     fn flush_output(&mut self, context: Option<Handle>) {
-        let Some(context) = context.filter(|context| self.printing.contains(context)) else {
+        let Some(context) = context.filter(|context| self.printing.contains(*context)) else {
             return;
         };
         let busy = !self.queues.busy_streams(Some(context)).is_empty();

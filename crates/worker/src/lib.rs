@@ -24,6 +24,7 @@ pub mod monitor;
 mod next_daemon;
 pub mod output;
 mod parked;
+mod printing;
 mod queues;
 mod scratch;
 mod serve;

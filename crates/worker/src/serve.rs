@@ -4,7 +4,7 @@
 //! again when the wait is likely to end, so that a launch with a synchronisation costs little and a long kernel
 //! costs no core.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::completions::Waiting;
 use crate::dispatch::Reaction;
 use crate::errors::{Faults, OpError, context_of, reports, stream_changed};
 use crate::parked::Lot;
+use crate::printing::Printing;
 use crate::queues::Queues;
 use crate::scratch::{EventPool, Scratch, Staging};
 use crate::trace::Recorder;
@@ -91,7 +92,7 @@ pub(crate) struct Server {
     /// Descriptors that came ahead of their operation, or were to come.
     pub arrived: HashMap<Address, (Option<OwnedFd>, u64)>,
     /// Contexts with a module that prints.
-    pub printing: HashSet<Handle>,
+    pub printing: Printing,
     /// Watches operations while a checkpoint or a restore is under way.
     pub gate: Option<Box<dyn Gate>>,
     /// Allocations that the program has freed and the gate holds.
@@ -123,7 +124,7 @@ impl Server {
             staging,
             scratch,
         } = held;
-        let printing = crate::dispatch::printing_contexts(&site.session);
+        let printing = Printing::of(&site.session);
         Self {
             site,
             replier: consumer.replier(),

@@ -19,8 +19,6 @@ use fermata_abi::op::{Handle, Op, ReplyBody, StreamRef};
 use fermata_state::TextureKey;
 use fermata_wire::Ticket;
 
-pub(crate) use modules::printing_contexts;
-
 use crate::completions::{Orphans, Then, Waiting};
 use crate::errors::OpError;
 use crate::serve::Server;

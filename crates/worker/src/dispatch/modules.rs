@@ -1,14 +1,14 @@
 //! Modules, kernels and device variables.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fermata_abi::op::{Blob, FunctionInfo, Handle, LinkJob, ModuleInfo, ReplyBody};
 use fermata_abi::sys::driver as cu;
 use fermata_device::ModuleHandle;
 use fermata_engine::LiveFunction;
-use fermata_state::{Function, Session};
+use fermata_state::Function;
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
@@ -16,22 +16,6 @@ use crate::beside::{LARGE, Load};
 use crate::completions::Then;
 use crate::errors::OpError;
 use crate::serve::Server;
-
-/// The device side of `printf`, as compilers name it.
-const PRINTS: &[u8] = b"vprintf";
-
-fn prints(image: &[u8]) -> bool {
-    fermata_engine::mentions(image, PRINTS)
-}
-
-/// Contexts with a module that may print.
-pub(crate) fn printing_contexts(session: &Session) -> HashSet<Handle> {
-    let printing = session
-        .modules
-        .iter()
-        .filter(|(_, it)| session.image(&it.image).is_some_and(prints));
-    printing.map(|(_, it)| it.context).collect()
-}
 
 impl Server {
     /// The bytes of a blob, private to this process.
@@ -95,9 +79,7 @@ impl Server {
     ) -> Result<(), OpError> {
         self.site.session.add_module(module, context, image)?;
         self.site.live.modules.insert(module, handle);
-        if prints(image) {
-            self.printing.insert(context);
-        }
+        self.printing.add(context, image);
         Ok(())
     }
 

@@ -1,0 +1,282 @@
+"""Programs of the frameworks, as their users write them: `programs.py NAME [STEPS]`.
+
+Each prints `first SECONDS` (from its start to its first result), `step N SECONDS` as it goes, and at its end
+`median SECONDS` of a step and `digest HEX` of all that it has computed. The same seed gives the same bytes.
+"""
+
+import hashlib
+import os
+import statistics
+import sys
+import time
+
+START = time.time()
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+class Report:
+    """Says when steps end, and what came out."""
+
+    def __init__(self, steps, wait):
+        self.steps, self.wait, self.times = steps, wait, []
+
+    def run(self, step):
+        for number in range(self.steps):
+            begun = time.time()
+            step()
+            self.wait()
+            self.times.append(time.time() - begun)
+            if number == 0:
+                print(f"first {time.time() - START:.3f}", flush=True)
+            if number % 10 == 9:
+                print(f"step {number + 1} {time.time() - START:.3f}", flush=True)
+
+    def end(self, *arrays):
+        late = self.times[len(self.times) // 3 :]
+        print(f"median {statistics.median(late):.6f}")
+        digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
+        print(f"digest {digest}", flush=True)
+
+
+def torch_report(steps):
+    import torch
+
+    torch.manual_seed(7)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    return torch, Report(steps, torch.cuda.synchronize)
+
+
+def bytes_of(torch, tensors):
+    return [tensor.detach().float().cpu().numpy() for tensor in tensors]
+
+
+def train(torch, report, model, inputs, loss_of):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step():
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = loss_of(model(inputs))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    report.run(step)
+    report.end(*bytes_of(torch, model.parameters()))
+
+
+def resnet(steps):
+    torch, report = torch_report(steps)
+    import torchvision
+
+    model = torchvision.models.resnet50().cuda()
+    images, labels = torch.randn(64, 3, 224, 224, device="cuda"), torch.randint(0, 1000, (64,), device="cuda")
+    train(torch, report, model, images, lambda out: torch.nn.functional.cross_entropy(out, labels))
+
+
+def encoder(steps):
+    torch, report = torch_report(steps)
+    layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 6).cuda()
+    inputs = torch.randn(16, 256, 768, device="cuda")
+    train(torch, report, model, inputs, lambda out: out.float().pow(2).mean())
+
+
+def llama(torch, layers=16):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=16,
+        num_key_value_heads=8, vocab_size=32000, max_position_embeddings=2048,
+    )
+    with torch.device("cuda"):
+        return LlamaForCausalLM(config).to(torch.bfloat16)
+
+
+def language(steps):
+    torch, report = torch_report(steps)
+    model = llama(torch, 8).train()
+    tokens = torch.randint(0, 32000, (4, 256), device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step():
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    report.run(step)
+    report.end(*bytes_of(torch, list(model.parameters())[:8]))
+
+
+def generation(steps):
+    torch, report = torch_report(steps)
+    model = llama(torch).eval()
+    out = torch.arange(1, 65, device="cuda")[None]
+    tokens = []
+
+    def step():
+        tokens.append(model.generate(out, max_new_tokens=8, do_sample=False, pad_token_id=0))
+
+    report.run(step)
+    report.end(*(it.cpu().numpy() for it in tokens))
+
+
+def unet(steps):
+    torch, report = torch_report(steps)
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.layers = nn.Sequential(
+                nn.GroupNorm(8, channels), nn.SiLU(), nn.Conv2d(channels, channels, 3, padding=1),
+                nn.GroupNorm(8, channels), nn.SiLU(), nn.Conv2d(channels, channels, 3, padding=1),
+            )
+
+        def forward(self, x):
+            return x + self.layers(x)
+
+    model = nn.Sequential(
+        nn.Conv2d(4, 128, 3, padding=1), Block(128), nn.Conv2d(128, 256, 3, stride=2, padding=1), Block(256), Block(256),
+        nn.Upsample(scale_factor=2), nn.Conv2d(256, 128, 3, padding=1), Block(128), nn.Conv2d(128, 4, 3, padding=1),
+    ).cuda()
+    latents = torch.randn(8, 4, 64, 64, device="cuda")
+    train(torch, report, model, latents, lambda out: out.float().pow(2).mean())
+
+
+def graph(steps):
+    torch, report = torch_report(steps)
+    a, b = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda") / 32
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        a @ b
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for _ in range(20):
+            a.copy_(torch.tanh(a @ b) + 0.1 * a)
+    report.run(captured.replay)
+    report.end(*bytes_of(torch, [a]))
+
+
+class Numbers:
+    """A data set that a loader's workers draw from."""
+
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, at):
+        import torch
+
+        return torch.full((256,), float(at % 97))
+
+
+def loader(steps):
+    torch, report = torch_report(steps)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    batches = torch.utils.data.DataLoader(Numbers(), batch_size=64, num_workers=2, pin_memory=True)
+    source = iter(batches)
+
+    def step():
+        nonlocal source
+        batch = next(source, None)
+        if batch is None:
+            source = iter(batches)
+            batch = next(source)
+        batch = batch.cuda(non_blocking=True)
+        (model(batch) - batch).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    report.run(step)
+    report.end(*bytes_of(torch, model.parameters()))
+
+
+def nccl(steps):
+    torch, report = torch_report(steps)
+    import torch.distributed as dist
+
+    port = str(20000 + os.getpid() % 20000)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    dist.init_process_group("nccl", rank=0, world_size=1)
+    values = torch.randn(1 << 20, device="cuda")
+
+    def step():
+        dist.all_reduce(values)
+        values.mul_(0.999)
+
+    report.run(step)
+    report.end(*bytes_of(torch, [values]))
+    dist.destroy_process_group()
+
+
+def compiled(steps):
+    torch, report = torch_report(steps)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
+    train(torch, report, torch.compile(model), torch.randn(256, 512, device="cuda"), lambda out: out.float().pow(2).mean())
+
+
+def jax(steps):
+    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+    import jax.numpy as jnp
+    import numpy
+
+    keys = jax.random.split(jax.random.key(7), 3)
+    weights = [jax.random.normal(keys[0], (512, 1024)) * 0.05, jax.random.normal(keys[1], (1024, 512)) * 0.05]
+    inputs = jax.random.normal(keys[2], (256, 512))
+
+    @jax.jit
+    def update(weights):
+        def loss(weights):
+            return jnp.mean((jnp.tanh(inputs @ weights[0]) @ weights[1] - inputs) ** 2)
+
+        return [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights))]
+
+    state = {"weights": weights}
+
+    def step():
+        state["weights"] = update(state["weights"])
+        jax.block_until_ready(state["weights"])
+
+    report = Report(steps, lambda: None)
+    report.run(step)
+    report.end(*(numpy.asarray(w) for w in state["weights"]))
+
+
+def cupy(steps):
+    import cupy
+
+    cupy.random.seed(7)
+    a = cupy.random.rand(256, 256).astype(cupy.float32)
+    values = {"a": a}
+
+    def step():
+        a = values["a"]
+        b = cupy.fft.ifft(cupy.fft.fft(a @ a / 256)).real.astype(cupy.float32)
+        values["a"] = b + 0.01 * cupy.linalg.solve(a + 300 * cupy.eye(256, dtype=cupy.float32), a)
+
+    report = Report(steps, cupy.cuda.Device().synchronize)
+    report.run(step)
+    report.end(cupy.asnumpy(values["a"]))
+
+
+def triton(steps):
+    torch, report = torch_report(steps)
+    import kernels
+
+    x, y = torch.randn(1 << 20, device="cuda"), torch.randn(1 << 20, device="cuda")
+    report.run(lambda: kernels.blend(x, y))
+    report.end(*bytes_of(torch, [x]))
+
+
+PROGRAMS = {
+    it.__name__: it
+    for it in (resnet, encoder, language, generation, unet, graph, loader, nccl, compiled, jax, cupy, triton)
+}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]](int(sys.argv[2]) if len(sys.argv) > 2 else 60)

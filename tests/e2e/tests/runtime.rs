@@ -29,7 +29,10 @@ fn compile(scene: &Scene, name: &str) -> Result<PathBuf> {
 /// The same, with a runtime of nvcc's: `shared` finds the one in the tree, `static` is NVIDIA's own.
 fn compile_with(scene: &Scene, name: &str, runtime: &str) -> Result<PathBuf> {
     let deps = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.deps");
-    let out = scene.sandbox().work().join(format!("{name}-{runtime}"));
+    // The name is what messages call the program.
+    let folder = scene.sandbox().work().join(runtime);
+    std::fs::create_dir_all(&folder)?;
+    let out = folder.join(name);
     let mut nvcc = Command::new(deps.join("cuda/bin/nvcc"));
     nvcc.args([
         "-std=c++17",

@@ -7,7 +7,7 @@ use fermata_abi::op::{Op, ReplyBody};
 use fermata_abi::sys::driver as sys;
 use fermata_tables::{CodeCache, Driver, Identity, Places};
 
-use crate::context::{Context, current, current_or_none};
+use crate::context::{Context, current, current_pointer};
 use crate::entry::{self, Result};
 use crate::handles::{of, to_pointer};
 use crate::session::{begun, session};
@@ -55,7 +55,7 @@ impl Driver for Client {
     }
 
     fn current(&self) -> sys::CUcontext {
-        current_or_none().map_or(core::ptr::null_mut(), |context| context.pointer())
+        current_pointer()
     }
 
     fn retain(&self, device: sys::CUdevice) -> Result<sys::CUcontext> {

@@ -42,8 +42,7 @@ impl Printing {
     }
 
     /// Notes an image that was loaded into a context.
-    pub fn add(&mut self, context: Handle, image: &[u8]) {
-        let id = ImageId::of(image);
+    pub fn add(&mut self, context: Handle, id: ImageId, image: &[u8]) {
         self.0.entry(context).or_default().insert(id);
         if known().contains_key(&id) {
             return;
@@ -106,21 +105,25 @@ mod tests {
 
     const CONTEXT: Handle = 0x10;
 
+    fn add(printing: &mut Printing, image: &[u8]) {
+        printing.add(CONTEXT, ImageId::of(image), image);
+    }
+
     #[test]
     fn small_images_are_known_at_once_and_large_ones_count_until_they_are() {
         let mut printing = Printing::default();
         assert!(!printing.contains(CONTEXT));
-        printing.add(CONTEXT, b"nothing of the kind");
+        add(&mut printing, b"nothing of the kind");
         assert!(!printing.contains(CONTEXT));
         let mut large = vec![b'x'; LARGE];
-        printing.add(CONTEXT, &large);
+        add(&mut printing, &large);
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while printing.contains(CONTEXT) {
             assert!(std::time::Instant::now() < end, "never known");
             thread::yield_now();
         }
         large.extend(NAME);
-        printing.add(CONTEXT, &large);
+        add(&mut printing, &large);
         assert!(printing.contains(CONTEXT));
         printing.remove(CONTEXT);
         assert!(!printing.contains(CONTEXT));

@@ -79,7 +79,8 @@ impl Server {
     ) -> Result<(), OpError> {
         self.site.session.add_module(module, context, image)?;
         self.site.live.modules.insert(module, handle);
-        self.printing.add(context, image);
+        let id = self.site.session.modules.get(module)?.image;
+        self.printing.add(context, id, image);
         Ok(())
     }
 

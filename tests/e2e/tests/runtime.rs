@@ -1,5 +1,5 @@
-//! The runtime library in the tree: what it exports, and that it answers as the vendor's does on an H200,
-//! over the software GPU by itself and under Fermata.
+//! NVIDIA's CUDA runtime answers as it does on an H200, over the software GPU by itself and under Fermata, and programs
+//! that go to its edges (modules that are unloaded, resets, faults, children) come back from a checkpoint.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,29 +18,20 @@ const RUN_LIMIT: Duration = Duration::from_secs(300);
 const OWN_ANSWERS: [&str; 3] = ["cudaIpcGetMemHandle", "cudaIpcOpenMemHandle", "-2"];
 
 fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/cudart/tests")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime")
 }
 
-/// Compiles `NAME.cu` of the runtime's tests for the runtime in the tree.
+/// Compiles `NAME.cu` of `tests/runtime` with the static runtime, as nvcc does by default.
 fn compile(scene: &Scene, name: &str) -> Result<PathBuf> {
-    compile_with(scene, name, "shared")
-}
-
-/// The same, with a runtime of nvcc's: `shared` finds the one in the tree, `static` is NVIDIA's own.
-fn compile_with(scene: &Scene, name: &str, runtime: &str) -> Result<PathBuf> {
     let deps = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.deps");
     // The name is what messages call the program.
-    let folder = scene.sandbox().work().join(runtime);
-    std::fs::create_dir_all(&folder)?;
-    let out = folder.join(name);
+    let out = scene.sandbox().work().join(name);
     let mut nvcc = Command::new(deps.join("cuda/bin/nvcc"));
     nvcc.args([
         "-std=c++17",
         "-Wno-deprecated-gpu-targets",
         "-arch=compute_75",
     ])
-    .args(["-cudart", runtime, "-L"])
-    .arg(deps.join("cuda-link"))
     .arg("-L")
     .arg(deps.join("cuda/lib"))
     .arg("-o")
@@ -87,21 +78,14 @@ fn compare(what: &str, found: &str, expected: &str) -> Result<()> {
     Ok(())
 }
 
-/// A program says the same alone, under Fermata and, as was seen, on an H200, over our runtime and NVIDIA's.
+/// A program says the same alone, under Fermata and, as was seen, on an H200.
 fn says_what_is_expected(name: &str) -> Result<()> {
     let scene = Scene::new()?;
     let expected = std::fs::read_to_string(sources().join(name).with_extension("expected"))?;
-    for runtime in ["shared", "static"] {
-        let program = compile_with(&scene, name, runtime)?;
-        let found = alone(&scene, &program, &[])?;
-        compare(&format!("alone, {runtime} runtime"), &found, &expected)?;
-        let found = under_fermata(&scene, &program, &[])?;
-        compare(
-            &format!("under Fermata, {runtime} runtime"),
-            &found,
-            &expected,
-        )?;
-    }
+    let program = compile(&scene, name)?;
+    compare("alone", &alone(&scene, &program, &[])?, &expected)?;
+    let found = under_fermata(&scene, &program, &[])?;
+    compare("under Fermata", &found, &expected)?;
     scene.close()
 }
 
@@ -139,13 +123,7 @@ fn every_call_on_a_dead_context_answers_as_on_an_h200() -> Result<()> {
 
 #[test]
 fn calls_answer_as_the_documentation_says() -> Result<()> {
-    let scene = Scene::new()?;
-    let program = compile(&scene, "contract")?;
-    let expected = std::fs::read_to_string(sources().join("contract.expected"))?;
-    compare("alone", &alone(&scene, &program, &[])?, &expected)?;
-    let found = under_fermata(&scene, &program, &[])?;
-    compare("under Fermata", &found, &expected)?;
-    scene.close()
+    says_what_is_expected("contract")
 }
 
 /// The line that begins with `sum`.

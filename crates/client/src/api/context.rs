@@ -8,7 +8,7 @@ use fermata_abi::sys::driver as sys;
 
 use crate::capture;
 use crate::context::{current, current_or_none, current_pointer, pop, push, set_current};
-use crate::entry::{driver_api, get, put, put_if};
+use crate::entry::{Result, driver_api, get, put, put_if};
 use crate::fault;
 use crate::link;
 use crate::managed;
@@ -103,13 +103,15 @@ driver_api! {
 
     fn cuCtxGetDevice(device: *mut sys::CUdevice) {
         session()?;
-        // A primary context that was reset still says where it is: runtimes ask before they retain it again.
-        let reset = current_or_none().filter(|context| context.primary);
-        put(device, reset.map_or_else(current, Ok)?.device)
+        put(device, current_device()?)
     }
 
     fn cuCtxGetDevice_v2(device: *mut sys::CUdevice, context: sys::CUcontext) {
-        put(device, session()?.contexts.get(context)?.device)
+        let session = session()?;
+        if context.is_null() {
+            return put(device, current_device()?);
+        }
+        put(device, session.contexts.get(context)?.device)
     }
 
     fn cuCtxGetFlags(flags: *mut c_uint) {
@@ -222,4 +224,11 @@ driver_api! {
         let context = current()?;
         link::ask(&Op::PeerDisable { context: context.handle, peer: peer.handle }, link::nothing)
     }
+}
+
+/// The device of the current context. A primary context that was reset still says where it is: runtimes ask before
+/// they retain it again.
+fn current_device() -> Result<sys::CUdevice> {
+    let reset = current_or_none().filter(|context| context.primary);
+    Ok(reset.map_or_else(current, Ok)?.device)
 }

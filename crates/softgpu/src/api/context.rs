@@ -137,15 +137,11 @@ api! {
     }
 
     fn cuCtxGetDevice(device: Out<cu::CUdevice>) {
-        // A primary context that was reset still says where it is: runtimes ask before they retain it again.
-        match Primary::device_of(driver()?, context::current_handle()) {
-            Some(ordinal) => device.set(ordinal),
-            None => device.set(context::current_any()?.device.ordinal),
-        }
+        device.set(current_device()?)
     }
 
     fn cuCtxGetDevice_v2(device: Out<cu::CUdevice>, handle: cu::CUcontext) {
-        device.set(any(handle)?.device.ordinal)
+        device.set(if handle.is_null() { current_device()? } else { any(handle)?.device.ordinal })
     }
 
     fn cuCtxGetFlags(flags: Out<c_uint>) {
@@ -267,6 +263,15 @@ api! {
             return Err(CuError(cu::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED));
         }
         Ok(())
+    }
+}
+
+/// The device of the current context. A primary context that was reset still says where it is: runtimes ask before
+/// they retain it again.
+fn current_device() -> Result<cu::CUdevice> {
+    match Primary::device_of(driver()?, context::current_handle()) {
+        Some(ordinal) => Ok(ordinal),
+        None => Ok(context::current_any()?.device.ordinal),
     }
 }
 

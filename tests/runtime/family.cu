@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cuda_runtime.h>
-#include "../../../programs/hold.h"
+#include "../../programs/hold.h"
 
 __global__ void add(int *to) { ++*to; }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <unistd.h>
 #include <cuda_runtime.h>
-#include "../../../programs/hold.h"
+#include "../../programs/hold.h"
 
 #define CHECK(call) do { int r_ = (call); if (r_) { printf("%s: %d\n", #call, r_); exit(1); } } while (0)
 __device__ unsigned total = 5;

@@ -1,8 +1,8 @@
 // Calls much of the runtime API and prints what each call answers, one line per call, nothing that varies
-// from run to run. surface.expected is what the vendor's runtime and ours both print on an H200, without
-// the lines that describe the device:
-//     nvcc -cudart shared -arch=compute_75 -o surface surface.cu
-//     LD_LIBRARY_PATH=... ./surface | grep -v ^device | cmp - surface.expected
+// from run to run. surface.expected is what NVIDIA's runtime prints on an H200, without the lines that
+// describe the device:
+//     nvcc -arch=compute_75 -o surface surface.cu
+//     ./surface | grep -v ^device | cmp - surface.expected
 #include <cstdio>
 #include <cstring>
 #include <thread>

@@ -5,7 +5,7 @@
 #include <new>
 #include <unistd.h>
 #include <cuda_runtime.h>
-#include "../../../programs/hold.h"
+#include "../../programs/hold.h"
 
 struct Shape { __device__ virtual int corners(int) const { return 1; } };
 struct Square : Shape { int more; __device__ int corners(int n) const override { return 4 * n + more; } };

@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 #include <cuda_runtime.h>
-#include "../../../programs/hold.h"
+#include "../../programs/hold.h"
 #include <cuda.h>
 
 #define CHECK(call) do { int r_ = (call); if (r_) { printf("%s: %d\n", #call, r_); exit(1); } } while (0)

@@ -7,18 +7,26 @@ use fermata_abi::sys::driver::{
     CUresult,
 };
 
-use crate::{fork, gate};
+use crate::{fork, gate, tally};
 
 /// What a driver function computes: a value, or the `CUresult` to return instead.
 pub type Result<T = ()> = core::result::Result<T, CUresult>;
 
 /// Runs the body of an exported function. Nothing unwinds out of it, and the thread does not leave or
 /// enter it while the session is stopped.
-#[inline]
-pub fn call(body: impl FnOnce() -> Result) -> CUresult {
+#[inline(always)]
+pub fn call(name: &'static str, body: impl FnOnce() -> Result) -> CUresult {
     if fork::is_orphan() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    if tally::is_on() {
+        return tally::measured(name, || guarded(body));
+    }
+    guarded(body)
+}
+
+#[inline(always)]
+fn guarded(body: impl FnOnce() -> Result) -> CUresult {
     let _inside = gate::enter();
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CUDA_SUCCESS,
@@ -97,7 +105,7 @@ macro_rules! driver_api {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, missing_docs, clippy::missing_safety_doc, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> fermata_abi::sys::driver::CUresult {
-            $crate::entry::call(|| -> $crate::entry::Result {
+            $crate::entry::call(stringify!($name), || -> $crate::entry::Result {
                 // SAFETY: each pointer is as the driver API's documentation of this function demands it
                 // of the caller; null is checked for wherever one is followed.
                 #[allow(unused_unsafe)]

@@ -48,6 +48,7 @@ mod session;
 mod signal;
 mod stream;
 mod tables;
+mod tally;
 mod texture;
 mod threads;
 mod wake;

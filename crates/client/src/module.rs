@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use fermata_abi::op::{Blob, FunctionInfo, Handle, Op, ReplyBody};
 use fermata_abi::sys::driver::{
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
-    CU_FUNC_ATTRIBUTE_NUM_REGS, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE,
-    CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_UNKNOWN,
+    CU_FUNC_ATTRIBUTE_NUM_REGS, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_PERMITTED,
+    CUDA_ERROR_UNKNOWN,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -29,6 +30,12 @@ use crate::session::Session;
 
 /// Images up to this size travel inside the message.
 const INLINE: usize = 16 << 10;
+
+/// Attributes of a function that a program may set to any value that they can have.
+const SETTABLE: [u32; 2] = [
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+];
 
 /// Everything that comes from images.
 #[derive(Debug, Default)]
@@ -414,8 +421,16 @@ impl Function {
             .ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Sets a `CUfunction_attribute`.
+    /// Sets a `CUfunction_attribute`. What it is already is not sent: libraries set the same before every launch, and
+    /// the worker would carry it out behind all launches that it has not issued yet.
     pub fn set_attribute(&self, attribute: i32, value: i32) -> Result {
+        let at = usize::try_from(attribute).ok();
+        // Held until it is known what the driver has made of it, so that two threads leave what the driver has.
+        let mut attributes = self.attributes.lock();
+        let mut known = at.and_then(|at| attributes.get_mut(at));
+        if SETTABLE.contains(&(attribute as u32)) && known.as_deref() == Some(&value) {
+            return Ok(());
+        }
         let op = Op::FunctionSetAttribute {
             function: self.handle,
             attribute,
@@ -426,12 +441,8 @@ impl Function {
         if attribute as u32 == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES {
             self.limits.shared.store(value as u32, Ordering::Relaxed);
         }
-        let mut attributes = self.attributes.lock();
-        if let Some(known) = usize::try_from(attribute)
-            .ok()
-            .and_then(|at| attributes.get_mut(at))
-        {
-            *known = value;
+        if let Some(known) = &mut known {
+            **known = value;
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ mod tests {
     #[test]
     #[ignore = "a program for the test below"]
     fn defect() {
-        let status = crate::entry::call(|| panic!("a defect, made for a test"));
+        let status = crate::entry::call("test", || panic!("a defect, made for a test"));
         assert_eq!(status, CUDA_ERROR_UNKNOWN);
     }
 

@@ -27,7 +27,7 @@ use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
 use crate::stream::Streams;
 use crate::texture::Textures;
-use crate::{exact, notice, signal, wake};
+use crate::{exact, notice, signal, tally, wake};
 
 /// The agent's connection to the daemon.
 pub type Control = Connection<ToAgent, FromAgent>;
@@ -128,6 +128,7 @@ fn start() -> core::result::Result<Session, CUresult> {
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let devices = Devices::new(devices, visible.as_deref());
     exact::arm();
+    tally::arm();
     let home = wake::Summons {
         socket: path,
         token,

@@ -29,7 +29,7 @@ pub fn context_ends(context: &Context) {
 
 impl Driver for Client {
     fn call(&self, body: &mut dyn FnMut() -> Result) -> sys::CUresult {
-        entry::call(body)
+        entry::call("tables", body)
     }
 
     fn version(&self) -> i32 {

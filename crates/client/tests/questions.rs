@@ -225,6 +225,31 @@ fn occupancy_is_asked_again_after_an_attribute_was_set_and_on_another_device() {
     assert_eq!(questions.len(), 3 * 8, "{questions:?}");
 }
 
+#[test]
+#[ignore = "a program for its stage"]
+fn sets() {
+    let [function, other] = functions();
+    let most = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    for value in [40 << 10, 20 << 10, 20 << 10, 30 << 10, 20 << 10] {
+        ok!(cuFuncSetAttribute(function, most, value));
+    }
+    ok!(cuFuncSetAttribute(other, most, 20 << 10));
+    // What the library does not know is the driver's business.
+    let carveout = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+    ok!(cuFuncSetAttribute(function, carveout, 7));
+    ok!(cuFuncSetAttribute(function, carveout, 7));
+}
+
+/// As before every launch of some libraries; it would wait for the launches before it.
+#[test]
+fn an_attribute_that_has_its_value_is_not_set_again() {
+    let stage = Stage::start("sets");
+    let device = stage.device.clone();
+    assert!(stage.finish());
+    let set = &device.lock().unwrap().set;
+    assert_eq!(*set, [20 << 10, 30 << 10, 20 << 10, 20 << 10, 7, 7]);
+}
+
 unsafe extern "C" {
     fn cuCtxGetFlags(flags: *mut c_uint) -> CUresult;
     fn cuCtxSynchronize() -> CUresult;

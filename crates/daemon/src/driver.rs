@@ -103,8 +103,13 @@ fn real(home: &Path) -> Result<Driver> {
         })
 }
 
-/// Where the loader's cache knows `library` to be.
+/// Where the loader's cache knows `library` to be; it is read when the first path is asked for, by a process that takes
+/// milliseconds.
 fn cached(library: &str) -> impl Iterator<Item = PathBuf> {
+    std::iter::once_with(|| listed(library)).flatten()
+}
+
+fn listed(library: &str) -> Vec<PathBuf> {
     let list = |program| {
         Command::new(program)
             .arg("-p")
@@ -117,14 +122,12 @@ fn cached(library: &str) -> impl Iterator<Item = PathBuf> {
     let text = output
         .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
         .unwrap_or_default();
-    let paths: Vec<PathBuf> = text
-        .lines()
+    text.lines()
         .filter(|line| line.contains("x86-64"))
         .filter(|line| line.split_whitespace().next() == Some(library))
         .filter_map(|line| {
             line.split_once("=> ")
                 .map(|(_, path)| PathBuf::from(path.trim()))
         })
-        .collect();
-    paths.into_iter()
+        .collect()
 }

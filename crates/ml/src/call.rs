@@ -7,7 +7,7 @@ use fermata_nvml::ask::{Call, Given, MOST_ELEMENTS, Outcome, structure_size};
 use fermata_nvml::code::Code;
 use fermata_nvml::table::{self, Kind, MOST_PARAMETERS};
 
-use crate::{ask, local};
+use crate::{known, local};
 
 /// What device handles point to: the handle of device n is the address of word n. They stay right in forked children
 /// and after a restore, and nothing but their place is in them.
@@ -45,7 +45,7 @@ unsafe fn make(name: &str, words: Words) -> Result<Code, Code> {
         given.push(unsafe { take(*kind, &words[at..])? });
         at += kind.width();
     }
-    let outcome = ask::ask(Call {
+    let outcome = known::ask(Call {
         function: name.to_owned(),
         given,
     })?;

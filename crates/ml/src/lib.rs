@@ -2,12 +2,14 @@
 //! `/dev/nvidia*`, which CRIU cannot dump ([decision 027](../../../docs/decisions/027-nvml-by-datagram.md)).
 //!
 //! ```text
-//!   program ─► exports ─► call: takes the parameters apart ─► ask: one datagram to the daemon and one back
-//!                 │                                             └─ home: where the daemon is now
+//!   program ─► exports ─► call: takes the parameters apart ─► known: what stays is asked once
+//!                 │                                             └─ ask: one datagram to the daemon and one back
+//!                 │                                                  └─ home: where the daemon is now
 //!                 ├─► local: init, shutdown, error strings, what concerns the calling thread
 //!                 └─► refused: what is not answered, with NVML's own errors
 //! ```
-//! Between two calls nothing is held: no descriptor, no thread, no lock, nothing of a device. So it works before `cuInit`
+//! Between two calls nothing is held: no descriptor, no thread, no lock, nothing of a device, and what is known is
+//! forgotten after a restore. So it works before `cuInit`
 //! and without it, in forked children, in destructors and after a restore, where the next call is answered for the new
 //! devices. It never prints, and nothing unwinds out of it.
 
@@ -15,6 +17,7 @@ mod ask;
 mod call;
 mod exports;
 mod home;
+mod known;
 mod local;
 mod refused;
 

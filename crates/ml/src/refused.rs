@@ -178,6 +178,8 @@ refused! {
         nvmlEventSetWait;
         nvmlEventSetWait_v2;
         nvmlEventSetWait_v3;
+        nvmlGetBlacklistDeviceCount;
+        nvmlGetBlacklistDeviceInfoByIndex;
         nvmlGetExcludedDeviceCount;
         nvmlGetExcludedDeviceInfoByIndex;
         nvmlGetVgpuCompatibility;

@@ -45,6 +45,8 @@ mod side;
 mod staging;
 mod sync;
 #[cfg(not(loom))]
+mod tally;
+#[cfg(not(loom))]
 mod wait;
 
 #[cfg(not(loom))]
@@ -69,3 +71,5 @@ pub use shm::{StagedArea, create, renew, touch};
 pub use side::{FromProgram, Side};
 #[cfg(not(loom))]
 pub use staging::Staged;
+#[cfg(not(loom))]
+pub use tally::{FOLDER as TALLY_FOLDER, Tally};

@@ -15,14 +15,17 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::{Address, DeviceInfo, Handle, Op, Reply, ReplyBody, ToProgram};
 use fermata_device::EventHandle;
 use fermata_engine::{Gate, Site, Summary};
-use fermata_wire::{Advice, Consumer, Event, Presence, Replier, Rhythm, Side, Ticket, WireError};
+use fermata_wire::{
+    Advice, Consumer, Event, Presence, Replier, Rhythm, Side, Tally, Ticket, WireError,
+};
 use parking_lot::Mutex;
 
 use crate::callbacks::Callbacks;
 use crate::completions::Waiting;
 use crate::dispatch::Reaction;
 use crate::errors::{Faults, OpError, context_of, reports, stream_changed};
-use crate::parked::Lot;
+use crate::lot::Lot;
+use crate::parked;
 use crate::printing::Printing;
 use crate::queues::Queues;
 use crate::scratch::{EventPool, Scratch, Staging};
@@ -85,7 +88,7 @@ pub(crate) struct Server {
     pub light: usize,
     pub queues: Queues,
     /// What waits for room in a stream's queue.
-    pub lot: Lot,
+    pub lot: Lot<parked::Waiting>,
     pub faults: Faults,
     pub callbacks: Arc<Callbacks>,
     pub devices: Vec<DeviceInfo>,
@@ -103,6 +106,8 @@ pub(crate) struct Server {
     pub gone: bool,
     /// Notes what operations touch, in a session that is traced.
     pub recorder: Option<Box<Recorder>>,
+    /// Counts operations, where the environment asks for it.
+    pub tally: Option<Tally>,
     many_cores: bool,
     /// Of waits for the device.
     rhythm: Rhythm,
@@ -148,6 +153,7 @@ impl Server {
             condemned: false,
             gone: false,
             recorder: Recorder::of_session(),
+            tally: Tally::of_environment("worker"),
             many_cores: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4),
             rhythm: Rhythm::default(),
         }
@@ -241,7 +247,7 @@ impl Server {
             }
             let mut progress = false;
             for _ in 0..BATCH {
-                if self.lot.is_full() {
+                if self.is_lot_full() {
                     break;
                 }
                 match consumer.next(Duration::ZERO) {
@@ -285,7 +291,7 @@ impl Server {
             let Some(nap) = self.nap(quiet_since, &mut naps) else {
                 continue;
             };
-            if self.lot.is_full() {
+            if self.is_lot_full() {
                 if let Err(error) = consumer.check_program() {
                     return ended_by(error);
                 }
@@ -397,10 +403,14 @@ impl Server {
         if let Some(recorder) = &mut self.recorder {
             recorder.before(&mut self.site, op);
         }
+        let begun = self.tally.as_ref().map(|_| Instant::now());
         match self.dispatch(op, ticket) {
             Ok(Reaction::Answer(body)) => self.answer(ticket, context, reports, Ok(body)),
             Ok(Reaction::Later) => {}
             Err(error) => self.answer(ticket, context, reports, Err(error)),
+        }
+        if let (Some(tally), Some(begun)) = (&self.tally, begun) {
+            tally.add_op(op, begun.elapsed());
         }
     }
 

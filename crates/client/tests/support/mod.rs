@@ -44,6 +44,8 @@ pub struct Device {
     pub released: u32,
     /// Every question about occupancy and every tensor map that has come, as text.
     pub questions: Vec<String>,
+    /// Values of every attribute of a function that was set.
+    pub set: Vec<i32>,
 }
 
 /// A program under test, its daemon and its worker.
@@ -457,6 +459,7 @@ impl Serving {
                 let given = given.map(|it| (it.id, it.value.to_vec()));
                 device.attributes.extend(given);
             }
+            Op::FunctionSetAttribute { value, .. } => device.set.push(*value),
             Op::EventCreate { event, .. } => device.events.push(*event),
             Op::TensorMap { tensor, of } => {
                 device.questions.push(format!("{tensor:?} {of:?}"));

@@ -182,6 +182,12 @@ pub const SETTINGS: &[Setting] = &[
         "the signal that stops threads for a checkpoint; SIGRTMIN + 12 if not set",
     ),
     setting(
+        "FERMATA_TALLY",
+        Program,
+        Path,
+        "folder in which the library counts the program's calls and the time they take; as FERMATA_WORKER_FERMATA_TALLY: the worker its operations",
+    ),
+    setting(
         "FERMATA_SOFTGPU_DEVICES",
         Worker,
         Count(64),

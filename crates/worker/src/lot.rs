@@ -1,0 +1,421 @@
+//! The order of what is parked: a line for each stream, and those without one aside.
+//!
+//! ```text
+//!   stream A   first ─ next ─ next ...      only the first of a line is looked at; it is ready when nothing
+//!   stream B   first ─ next ...             is parked any more that it stays behind
+//!   aside      each by itself
+//! ```
+//! What an operation stays behind is found once, when it is parked: of each line, event, function and graph the last
+//! that concerns it, because that one stays behind those before it. So an operation costs the same however many wait.
+
+use std::collections::VecDeque;
+
+use fermata_abi::op::{Handle, STREAM_LEGACY, StreamRef};
+use fermata_engine::HandleMap;
+
+use crate::touches::{Scope, Touches};
+
+/// Counts what is parked, from 0.
+type Number = u64;
+
+struct Entry<T> {
+    number: Number,
+    touches: Touches,
+    behind: Vec<Number>,
+    bytes: usize,
+    what: T,
+}
+
+/// Who has used a function or an executable graph, and who has changed it, last.
+#[derive(Default)]
+struct Users {
+    changed: Option<Number>,
+    /// By each stream, since then.
+    used: HandleMap<StreamRef, Number>,
+}
+
+/// What is parked, `T` being what is kept of an operation.
+pub(crate) struct Lot<T> {
+    lines: HandleMap<StreamRef, VecDeque<Entry<T>>>,
+    aside: VecDeque<Entry<T>>,
+    /// Whether each number from `first` on is still parked.
+    parked: VecDeque<bool>,
+    first: Number,
+    /// The last that touched an event.
+    events: HandleMap<Handle, Number>,
+    users: HandleMap<Handle, Users>,
+    bytes: usize,
+}
+
+impl<T> Default for Lot<T> {
+    fn default() -> Self {
+        Self {
+            lines: HandleMap::default(),
+            aside: VecDeque::new(),
+            parked: VecDeque::new(),
+            first: 0,
+            events: HandleMap::default(),
+            users: HandleMap::default(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<T> Lot<T> {
+    /// Whether nothing is parked.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.parked.is_empty()
+    }
+
+    /// Bytes of all that is parked.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether an operation has to stay behind one that is parked.
+    pub fn holds(&self, touches: &Touches) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let own = touches.stream.and_then(|stream| self.lines.get(&stream));
+        own.is_some_and(|line| !line.is_empty()) || !self.behind(touches).is_empty()
+    }
+
+    /// Parks an operation of so many bytes.
+    pub fn keep(&mut self, touches: Touches, bytes: usize, what: T) {
+        let behind = self.behind(&touches);
+        let number = self.first + self.parked.len() as Number;
+        self.parked.push_back(true);
+        self.note(&touches, number);
+        self.bytes += bytes;
+        let entry = Entry {
+            number,
+            touches,
+            behind,
+            bytes,
+            what,
+        };
+        match touches.stream {
+            Some(stream) => self.lines.entry(stream).or_default().push_back(entry),
+            None => self.aside.push_back(entry),
+        }
+    }
+
+    /// Streams that something is parked in, the one that has waited longest first.
+    pub fn streams(&self) -> Vec<StreamRef> {
+        let first = |(stream, line): (&StreamRef, &VecDeque<Entry<T>>)| {
+            line.front().map(|entry| (entry.number, *stream))
+        };
+        let mut streams: Vec<_> = self.lines.iter().filter_map(first).collect();
+        streams.sort_unstable_by_key(|(number, _)| *number);
+        streams.into_iter().map(|(_, stream)| stream).collect()
+    }
+
+    /// Whether the first of a stream adds to its queue; `None` if there is none, or it has to stay behind another.
+    pub fn first_ready(&self, stream: StreamRef) -> Option<bool> {
+        let entry = self.lines.get(&stream)?.front()?;
+        self.is_ready(entry).then_some(entry.touches.adds)
+    }
+
+    /// Takes the first of a stream out.
+    pub fn take_first(&mut self, stream: StreamRef) -> Option<T> {
+        let entry = self.lines.get_mut(&stream)?.pop_front()?;
+        Some(self.taken(entry))
+    }
+
+    /// Takes one without a stream out that has to stay behind nothing any more.
+    pub fn take_aside(&mut self) -> Option<T> {
+        let at = self.aside.iter().position(|entry| self.is_ready(entry))?;
+        let entry = self.aside.remove(at)?;
+        Some(self.taken(entry))
+    }
+
+    fn is_ready(&self, entry: &Entry<T>) -> bool {
+        !entry.behind.iter().any(|number| self.is_parked(*number))
+    }
+
+    fn is_parked(&self, number: Number) -> bool {
+        let at = number.checked_sub(self.first);
+        let known = at.and_then(|at| self.parked.get(usize::try_from(at).ok()?));
+        known.copied().unwrap_or(false)
+    }
+
+    fn taken(&mut self, entry: Entry<T>) -> T {
+        self.bytes -= entry.bytes;
+        if let Some(parked) = self.parked.get_mut((entry.number - self.first) as usize) {
+            *parked = false;
+        }
+        while self.parked.front() == Some(&false) {
+            self.parked.pop_front();
+            self.first += 1;
+        }
+        if self.is_empty() {
+            // Numbers go on, so that none of these could be taken for a later one.
+            self.events.clear();
+            self.users.clear();
+            self.lines.clear();
+        }
+        entry.what
+    }
+
+    /// Those that an operation has to stay behind, other than those of its own stream.
+    fn behind(&self, touches: &Touches) -> Vec<Number> {
+        let mut behind = Vec::new();
+        if self.is_empty() {
+            return behind;
+        }
+        let last = |line: &VecDeque<Entry<T>>| line.back().map(|entry| entry.number);
+        let every_line = |behind: &mut Vec<Number>, of: &dyn Fn(&StreamRef) -> bool| {
+            let lines = self.lines.iter().filter(|(stream, _)| of(stream));
+            behind.extend(lines.filter_map(|(_, line)| last(line)));
+        };
+        match touches.stream {
+            Some(stream) if stream.stream == STREAM_LEGACY => {
+                let joined = self.lines.iter().filter(|(it, line)| {
+                    let apart = line.back().is_some_and(|entry| entry.touches.apart);
+                    it.context == stream.context && **it != stream && !apart
+                });
+                behind.extend(joined.filter_map(|(_, line)| last(line)));
+            }
+            Some(stream) if !touches.apart => {
+                let legacy = StreamRef {
+                    stream: STREAM_LEGACY,
+                    ..stream
+                };
+                behind.extend(self.lines.get(&legacy).and_then(last));
+            }
+            _ => {}
+        }
+        let events = touches.events.iter().flatten();
+        behind.extend(events.filter_map(|event| self.events.get(event)));
+        if let Some(users) = touches.uses.and_then(|it| self.users.get(&it)) {
+            behind.extend(users.changed);
+        }
+        if let Some(users) = touches.changes.and_then(|it| self.users.get(&it)) {
+            behind.extend(users.changed);
+            behind.extend(users.used.values());
+        }
+        match touches.scope {
+            Scope::Own => {}
+            Scope::Context(context) => every_line(&mut behind, &|it| it.context == context),
+            Scope::All => {
+                every_line(&mut behind, &|_| true);
+                behind.extend(self.aside.iter().map(|entry| entry.number));
+            }
+        }
+        behind.retain(|number| self.is_parked(*number));
+        behind
+    }
+
+    /// Remembers what an operation touches, for those that come after it.
+    fn note(&mut self, touches: &Touches, number: Number) {
+        for event in touches.events.iter().flatten() {
+            self.events.insert(*event, number);
+        }
+        if let Some(used) = touches.uses {
+            let users = self.users.entry(used).or_default();
+            match touches.stream {
+                Some(stream) => drop(users.used.insert(stream, number)),
+                None => users.changed = Some(number),
+            }
+        }
+        if let Some(changed) = touches.changes {
+            let users = Users {
+                changed: Some(number),
+                ..Users::default()
+            };
+            self.users.insert(changed, users);
+        }
+        // What is not parked any more is forgotten now and then, where something always is.
+        if self.events.len() + self.users.len() > 4096 + 2 * self.parked.len() {
+            let (first, parked) = (self.first, &self.parked);
+            let still = |number: Number| {
+                let at = number.checked_sub(first);
+                at.is_some_and(|at| parked.get(at as usize).copied().unwrap_or(false))
+            };
+            self.events.retain(|_, number| still(*number));
+            self.users.retain(|_, users| {
+                users.changed.is_some_and(still) || users.used.values().any(|it| still(*it))
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Touches = Touches {
+        stream: None,
+        apart: false,
+        events: [None; 2],
+        adds: true,
+        uses: None,
+        changes: None,
+        scope: Scope::Own,
+    };
+
+    /// Whether the later of two has to stay behind the earlier, as CUDA orders them.
+    fn conflict(earlier: &Touches, later: &Touches) -> bool {
+        let streams = match (earlier.stream, later.stream) {
+            (Some(a), Some(b)) if a == b => true,
+            (Some(a), Some(b)) => {
+                let one_legacy = (a.stream == STREAM_LEGACY) != (b.stream == STREAM_LEGACY);
+                a.context == b.context && one_legacy && !earlier.apart && !later.apart
+            }
+            _ => false,
+        };
+        let mut events = later.events.iter().flatten();
+        let both = |a: Option<Handle>, b: Option<Handle>| a.is_some() && a == b;
+        streams
+            || events.any(|event| earlier.events.contains(&Some(*event)))
+            || both(earlier.changes, later.uses)
+            || both(earlier.uses, later.changes)
+            || both(earlier.changes, later.changes)
+            || match later.scope {
+                Scope::Own => false,
+                Scope::Context(context) => earlier.stream.is_some_and(|it| it.context == context),
+                Scope::All => true,
+            }
+    }
+
+    /// Numbers without pattern, the same each time.
+    struct Draw(u64);
+
+    impl Draw {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 = self
+                .0
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (self.0 >> 33) % limit
+        }
+
+        fn some(&mut self, one_in: u64, of: u64) -> Option<Handle> {
+            (self.below(one_in) == 0).then(|| 0x1000 + self.below(of))
+        }
+
+        fn touches(&mut self) -> Touches {
+            let context = 0x100 + self.below(2);
+            // The default stream, one that it waits for, and two that it does not.
+            let stream = [STREAM_LEGACY, 0x200, 0x210, 0x220][self.below(4) as usize];
+            let stream = (self.below(5) > 0).then_some(StreamRef { context, stream });
+            let apart = stream.is_some_and(|it| it.stream > 0x200);
+            let scope = match (stream, self.below(6)) {
+                (None, 0) => Scope::All,
+                (None, 1) => Scope::Context(context),
+                _ => Scope::Own,
+            };
+            let uses = stream.and_then(|_| self.some(3, 3));
+            let changes = if stream.is_none() {
+                self.some(3, 3)
+            } else {
+                None
+            };
+            Touches {
+                stream,
+                apart,
+                events: [self.some(4, 4), None],
+                adds: stream.is_some() && self.below(8) > 0,
+                uses,
+                changes,
+                scope,
+            }
+        }
+    }
+
+    /// As a worker does it: streams have room for so many and are emptied now and then.
+    #[test]
+    fn what_is_parked_comes_in_order_and_all_of_it() {
+        for seed in 0..300 {
+            let mut draw = Draw(seed);
+            let (mut lot, mut all, mut issued) = (Lot::default(), Vec::new(), Vec::new());
+            for number in 0..60usize {
+                let touches = draw.touches();
+                let behind = (0..number)
+                    .filter(|it| !issued.contains(it))
+                    .any(|it| conflict(&all[it], &touches));
+                assert_eq!(lot.holds(&touches), behind, "seed {seed}, {number}");
+                all.push(touches);
+                if behind || draw.below(3) == 0 {
+                    lot.keep(touches, 10, number);
+                } else {
+                    issued.push(number);
+                }
+                if draw.below(6) == 0 {
+                    // One stream has room.
+                    issued.extend(lot.take_aside());
+                    let streams = lot.streams();
+                    if let Some(stream) = streams.first()
+                        && lot.first_ready(*stream).is_some()
+                    {
+                        issued.extend(lot.take_first(*stream));
+                    }
+                }
+            }
+            while !lot.is_empty() {
+                let before = issued.len();
+                issued.extend(lot.take_aside());
+                for stream in lot.streams() {
+                    while lot.first_ready(stream).is_some() {
+                        issued.extend(lot.take_first(stream));
+                    }
+                }
+                assert!(
+                    issued.len() > before,
+                    "seed {seed}: what is left waits for ever"
+                );
+            }
+            assert_eq!(lot.bytes(), 0);
+            assert_eq!(issued.len(), all.len());
+            let mut place = vec![0; all.len()];
+            issued
+                .iter()
+                .enumerate()
+                .for_each(|(at, number)| place[*number] = at);
+            for later in 0..all.len() {
+                for earlier in 0..later {
+                    let ordered =
+                        !conflict(&all[earlier], &all[later]) || place[earlier] < place[later];
+                    assert!(ordered, "seed {seed}: {later} before {earlier}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_that_waits_for_nothing_that_is_parked_is_not_held() {
+        let stream = |stream| StreamRef {
+            context: 0x100,
+            stream,
+        };
+        let launch = Touches {
+            stream: Some(stream(0x200)),
+            apart: true,
+            ..NOTHING
+        };
+        let record = Touches {
+            events: [Some(0x300), None],
+            ..launch
+        };
+        let asked = Touches {
+            events: [Some(0x300), None],
+            adds: true,
+            ..NOTHING
+        };
+        let mut lot = Lot::default();
+        lot.keep(launch, 1, "launch");
+        assert!(!lot.holds(&asked));
+        lot.keep(record, 1, "record");
+        lot.keep(asked, 1, "asked");
+        lot.keep(launch, 1, "behind");
+        assert!(lot.holds(&asked) && lot.take_aside().is_none());
+        assert_eq!(lot.take_first(stream(0x200)), Some("launch"));
+        assert!(lot.take_aside().is_none());
+        assert_eq!(lot.take_first(stream(0x200)), Some("record"));
+        // The stream is full again, and yet it is answered.
+        assert_eq!(lot.take_aside(), Some("asked"));
+        assert!(!lot.holds(&asked) && lot.holds(&launch));
+    }
+}

@@ -1,0 +1,139 @@
+//! What an operation has to do with others: its stream, events, functions, and what it has to wait for.
+
+use fermata_abi::op::{Handle, Op, StreamRef};
+use fermata_abi::sys::driver as cu;
+use fermata_state::Session;
+
+/// What an operation waits for, beside its stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Nothing.
+    Own,
+    /// All that is parked of a context.
+    Context(Handle),
+    /// All that is parked.
+    All,
+}
+
+/// What an operation has to do with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Touches {
+    /// The stream it is issued to, asks or destroys.
+    pub stream: Option<StreamRef>,
+    /// Whether that is a stream which the default stream does not wait for.
+    pub apart: bool,
+    /// Events that it records, waits for, asks or destroys.
+    pub events: [Option<Handle>; 2],
+    /// Whether it adds to the stream's queue.
+    pub adds: bool,
+    /// A function or an executable graph that it uses.
+    pub uses: Option<Handle>,
+    /// A function or an executable graph that it changes.
+    pub changes: Option<Handle>,
+    /// What else it waits for.
+    pub scope: Scope,
+}
+
+impl Touches {
+    /// Of an operation of this session.
+    pub fn of(op: &Op<'_>, session: &Session) -> Self {
+        let mut touches = Self {
+            stream: None,
+            apart: false,
+            events: [None; 2],
+            adds: !matches!(
+                op,
+                Op::StreamSync { .. }
+                    | Op::StreamQuery { .. }
+                    | Op::StreamDestroy { .. }
+                    | Op::MemFreeAsync { .. }
+            ),
+            uses: None,
+            changes: None,
+            scope: Scope::Own,
+        };
+        match op {
+            Op::Copy { stream, .. }
+            | Op::Copy3d { stream, .. }
+            | Op::Fill { stream, .. }
+            | Op::HostCall { stream, .. }
+            | Op::WriteValue { stream, .. }
+            | Op::WaitValue { stream, .. }
+            | Op::MemFreeAsync { stream, .. }
+            | Op::StreamSync { stream }
+            | Op::StreamQuery { stream } => touches.stream = Some(*stream),
+            Op::StreamWait { stream, event, .. } | Op::EventRecord { stream, event, .. } => {
+                touches.stream = Some(*stream);
+                touches.events[0] = Some(*event);
+            }
+            Op::Launch { launch, stream } => {
+                touches.stream = Some(*stream);
+                touches.uses = Some(launch.function);
+                let mut events = launch.attributes.iter().filter_map(|it| it.event());
+                touches.events = [events.next(), events.next()];
+            }
+            Op::GraphLaunch { exec, stream } => {
+                touches.stream = Some(*stream);
+                touches.uses = Some(*exec);
+            }
+            Op::StreamDestroy { stream } => {
+                let context = session.streams.get(*stream).map_or(0, |it| it.context);
+                let stream = *stream;
+                touches.stream = Some(StreamRef { context, stream });
+            }
+            Op::EventDestroy { event } | Op::EventSync { event } | Op::EventQuery { event } => {
+                touches.events[0] = Some(*event)
+            }
+            Op::EventElapsed { start, end } => touches.events = [Some(*start), Some(*end)],
+            Op::FunctionSetAttribute { function, .. } => touches.changes = Some(*function),
+            Op::GraphUpdate { exec, .. } | Op::GraphDestroy { exec } => {
+                touches.changes = Some(*exec);
+            }
+            Op::ContextSync { context } => touches.scope = Scope::Context(*context),
+            Op::Drain
+            | Op::ContextDestroy { .. }
+            | Op::ModuleUnload { .. }
+            | Op::MemFree { .. }
+            | Op::HostUnmap { .. }
+            | Op::ArrayDestroy { .. }
+            | Op::TextureDestroy { .. } => touches.scope = Scope::All,
+            // They make something, ask for something, or need the program's own synchronisation before.
+            Op::Devices
+            | Op::ContextCreate { .. }
+            | Op::ContextSetLimit { .. }
+            | Op::ContextGetLimit { .. }
+            | Op::MemInfo { .. }
+            | Op::Places { .. }
+            | Op::PeerEnable { .. }
+            | Op::PeerDisable { .. }
+            | Op::ModuleLoad { .. }
+            | Op::FunctionGet { .. }
+            | Op::VariableGet { .. }
+            | Op::Occupancy { .. }
+            | Op::TensorMap { .. }
+            | Op::TensorMapMove { .. }
+            | Op::DeviceAsk { .. }
+            | Op::Link { .. }
+            | Op::MemAlloc { .. }
+            | Op::MemAllocAsync { .. }
+            | Op::AddressReserve { .. }
+            | Op::AddressFree { .. }
+            | Op::MemCreate { .. }
+            | Op::MemRelease { .. }
+            | Op::MemMap { .. }
+            | Op::MemUnmap { .. }
+            | Op::MemSetAccess { .. }
+            | Op::HostMap { .. }
+            | Op::ArrayCreate { .. }
+            | Op::TextureCreate { .. }
+            | Op::StreamCreate { .. }
+            | Op::EventCreate { .. }
+            | Op::GraphInstantiate { .. } => {}
+        }
+        touches.apart = touches.stream.is_some_and(|it| {
+            let known = session.streams.get(it.stream);
+            known.is_ok_and(|known| known.flags & cu::CU_STREAM_NON_BLOCKING != 0)
+        });
+        touches
+    }
+}

@@ -4,13 +4,19 @@
 
 SHELL := /bin/sh
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-RELEASE := $(TARGET)/release
 CARGO := cargo
+# `make test` has everything in the profile of cargo's own tests: nothing is compiled twice.
+PROFILE := release
+BUILT = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CORES := $(shell nproc)
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml \
             fermata-softgpu fermata-cudart fermata-c fermata-e2e
 
-.PHONY: help deps build rust libs programs test check e2e mpi-test demo bundle clean
+# What the demo runs.
+DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu fermata-cudart
+
+.PHONY: help deps build rust libs programs test check e2e mpi-test demo demo-tree bundle wheel deb image \
+        try-packages clean
 .DEFAULT_GOAL := build
 
 help:
@@ -19,6 +25,10 @@ help:
 	@echo 'make mpi-test ranks of the application library, over two MPIs'
 	@echo 'make demo     a heat program, checkpointed, killed and restored'
 	@echo 'make bundle   build/ packed into one archive'
+	@echo 'make wheel    build/ as a Python wheel, in build/packages'
+	@echo 'make deb      build/ as a package for Debian, in build/packages'
+	@echo 'make image    build/ as a container image'
+	@echo 'make try-packages   installs these three in systems of their own and runs the demo there'
 	@echo 'make clean    removes build/ and what cargo made'
 
 deps:
@@ -27,23 +37,24 @@ deps:
 build: libs programs
 
 rust: deps
-	$(CARGO) build --release --locked $(addprefix -p ,$(PACKAGES))
+	$(CARGO) build --profile $(PROFILE) --locked $(addprefix -p ,$(PACKAGES))
 
 libs: rust
-	sh tools/install-tree.sh $(RELEASE) build
+	sh tools/install-tree.sh $(BUILT) build
 
 # Those in programs/app link with libfermata.
 programs: deps libs
 	$(MAKE) --no-print-directory -j$(CORES) -C programs OUT=$(CURDIR)/build/programs
 	$(MAKE) --no-print-directory -j$(CORES) -C bench OUT=$(CURDIR)/build/bench
-	$(CARGO) build --release --locked -p fermata-device --example hashes
-	cp $(RELEASE)/examples/hashes build/bench/hashes
+	$(CARGO) build --profile $(PROFILE) --locked -p fermata-device --example hashes
+	cp $(BUILT)/examples/hashes build/bench/hashes
 
 check: deps
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask check
 
+test: PROFILE := dev
 test: check build
 	sh tools/setup.sh mpi s3 nvml
 	$(CARGO) test --workspace --locked
@@ -58,11 +69,29 @@ mpi-test: deps
 e2e: build
 	build/test/e2e quick
 
-demo: build
-	sh tools/demo.sh
+# With build/ if it is there; else with a tree of its own, of what the demo runs, compiled in a hurry.
+demo: $(if $(wildcard build/programs/heat2d),build,demo-tree)
+	FERMATA_BUILD=$(CURDIR)/$(if $(wildcard build/programs/heat2d),build,build/demo) sh tools/demo.sh
+
+demo-tree: deps
+	$(CARGO) build --profile demo --locked $(addprefix -p ,$(DEMO))
+	sh tools/install-tree.sh $(TARGET)/demo build/demo demo
+	$(MAKE) --no-print-directory -C programs OUT=$(CURDIR)/build/demo/programs $(CURDIR)/build/demo/programs/heat2d
 
 bundle: build
 	sh tools/bundle.sh build
+
+wheel: build
+	sh tools/make-wheel.sh build
+
+deb: build
+	sh tools/make-deb.sh build
+
+image: deb
+	sh tools/make-image.sh build
+
+try-packages: wheel deb image
+	sh tools/try-packages.sh build
 
 clean:
 	rm -rf build

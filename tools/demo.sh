@@ -3,13 +3,16 @@
 # middle, killed, restored, and ends with the bytes of an uninterrupted run.
 #
 #   tools/demo.sh [soft|gpu|auto]      default: auto, the GPU if there is one
+#
+# FERMATA_BUILD is the tree to use instead of build/, FERMATA_DEMO_COMMAND the command instead of the tree's, and
+# FERMATA_DEMO_PROGRAM the program instead of the tree's programs/heat2d.
 set -eu
 
 cd "$(dirname "$0")/.."
 tree=${FERMATA_BUILD:-$PWD/build}
 device=${1:-auto}
-fermata=$tree/bin/fermata
-heat=$tree/programs/heat2d
+fermata=${FERMATA_DEMO_COMMAND:-$tree/bin/fermata}
+heat=${FERMATA_DEMO_PROGRAM:-$tree/programs/heat2d}
 steps=${FERMATA_DEMO_STEPS:-4000}
 
 if [ "$device" = auto ]; then

@@ -6,18 +6,21 @@
 #   lib/softgpu/  libcuda.so(.1) that runs on the CPU
 #   lib/cudart/   libcudart.so.13, libcudart.so.12
 #   lib/criu/     CRIU with its libraries
-#   lib/libfermata.so, lib/pkgconfig/, include/, python/   the application library
+#   lib/libfermata.so, lib/pkgconfig/, include/   the application library
+#   python/       the Python package
+#   share/        manual pages, completions, systemd units, an example of the configuration file
 #   test/e2e      the runner; not part of what is shipped
 #
 # Nothing in it names an absolute path. Files are replaced by rename, so that a
 # running program keeps the library it has mapped.
 #
-#   tools/install-tree.sh CARGO_RELEASE_FOLDER BUILD_FOLDER
+#   tools/install-tree.sh CARGO_RELEASE_FOLDER BUILD_FOLDER [demo]      demo: only what the demo runs
 set -eu
 
 cd "$(dirname "$0")/.."
 from=$1
 to=$2
+what=${3:-all}
 
 put() {
     mkdir -p "$(dirname "$to/$2")"
@@ -28,22 +31,32 @@ put() {
 for bin in fermata fermatad fermata-worker; do
     put "$from/$bin" "bin/$bin"
 done
-put "$from/e2e" test/e2e
 put "$from/libfermata_client.so" lib/client/libcuda.so.1
-put "$from/libfermata_ml.so" lib/client/libnvidia-ml.so.1
-ln -sfn libnvidia-ml.so.1 "$to/lib/client/libnvidia-ml.so"
 put "$from/libfermata_softgpu.so" lib/softgpu/libcuda.so.1
 for folder in client softgpu; do
     ln -sfn libcuda.so.1 "$to/lib/$folder/libcuda.so"
 done
-put "$from/libfermata.so" lib/libfermata.so.0
-ln -sfn libfermata.so.0 "$to/lib/libfermata.so"
-for header in bindings/c/include/*.h; do
-    put "$header" "include/$(basename "$header")"
-done
-put bindings/c/fermata.pc lib/pkgconfig/fermata.pc
-put bindings/python/fermata.py python/fermata.py
-put bindings/python/fermata_ranks.py python/fermata_ranks.py
+
+if [ "$what" = all ]; then
+    put "$from/e2e" test/e2e
+    put "$from/libfermata_ml.so" lib/client/libnvidia-ml.so.1
+    ln -sfn libnvidia-ml.so.1 "$to/lib/client/libnvidia-ml.so"
+    put "$from/libfermata.so" lib/libfermata.so.0
+    ln -sfn libfermata.so.0 "$to/lib/libfermata.so"
+    for header in bindings/c/include/*.h; do
+        put "$header" "include/$(basename "$header")"
+    done
+    put bindings/c/fermata.pc lib/pkgconfig/fermata.pc
+    rm -f "$to/python/fermata.py"
+    for file in bindings/python/*.py bindings/python/fermata/*; do
+        if [ -f "$file" ]; then
+            put "$file" "python/${file#bindings/python/}"
+        fi
+    done
+    rm -rf "$to/share"
+    "$to/bin/fermata" share "$to/share"
+    cp -R packaging/systemd "$to/share/systemd"
+fi
 sh tools/link-cudart.sh "$to/lib/cudart" "$(basename "$from")"
 
 if ! cmp -s .deps/criu/bin/criu "$to/lib/criu/bin/criu"; then

@@ -67,6 +67,9 @@ pub enum Verb {
     Version(verb::version::Args),
     /// Print a completion script for a shell.
     Completions(verb::completions::Args),
+    /// Write the files that packages install beside the programs.
+    #[command(hide = true)]
+    Share(verb::share::Args),
 }
 
 impl Verb {
@@ -94,6 +97,7 @@ impl Verb {
             Self::Serve(args) => verb::serve::call(args, printer),
             Self::Version(args) => verb::version::call(args, printer),
             Self::Completions(args) => verb::completions::call(args, printer),
+            Self::Share(args) => verb::share::call(&args),
         }
     }
 }

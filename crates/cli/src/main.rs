@@ -19,10 +19,10 @@ mod verb;
 use std::process::ExitCode;
 
 use clap::Parser;
-use fermata_control::settings;
+use fermata_control::settings::{self, FileError, SettingsError};
 
 use crate::args::Cli;
-use crate::failure::{Failure, USER};
+use crate::failure::{Failure, USER, sentence};
 use crate::printer::Printer;
 
 fn main() -> ExitCode {
@@ -45,11 +45,23 @@ fn main() -> ExitCode {
     }
 }
 
-/// A setting with a wrong value is an error before anything is done; what is no setting is told.
+/// Reads the configuration files. A setting with a wrong value is an error before anything is done; what is no setting is
+/// told.
 fn check_settings(printer: &Printer) -> Result<(), Failure> {
-    let hint = "`docs/settings.md` lists the settings; unset it to have the default";
-    let unknown = settings::check_environment()
-        .map_err(|wrong| Failure::new(USER, wrong.to_string()).hint(hint))?;
+    let unknown = settings::load().map_err(|wrong| {
+        let hint = match &wrong {
+            SettingsError::Environment(_) => {
+                "`docs/settings.md` lists the settings; unset it to have the default"
+            }
+            SettingsError::File(FileError::Trust(_)) => {
+                "the file and its rights must be yours or root's alone: `chmod go-w`; `FERMATA_CONFIG` names another file"
+            }
+            SettingsError::File(_) | SettingsError::Missing(_) => {
+                "`docs/settings.md` lists the settings; `FERMATA_CONFIG=/dev/null` reads no file"
+            }
+        };
+        Failure::new(USER, sentence(&wrong)).hint(hint)
+    })?;
     for setting in unknown {
         printer.warn(&setting.to_string());
     }

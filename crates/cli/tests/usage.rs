@@ -5,7 +5,7 @@ mod support;
 
 use std::os::unix::fs::PermissionsExt;
 
-use support::Place;
+use support::{Finished, Place, finish};
 
 const VERBS: [&str; 13] = [
     "run",
@@ -188,6 +188,106 @@ fn doctor_says_what_is_missing_and_the_fix() {
     let json = place.call(&["doctor", "--json"]).stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["able"], false);
+}
+
+/// A configuration file of the test's own.
+fn configured(place: &Place, text: &str, args: &[&str]) -> Finished {
+    let file = place.path().join("fermata.toml");
+    std::fs::write(&file, text).unwrap();
+    let child = place.command(args).env("FERMATA_CONFIG", &file).spawn();
+    finish(child.unwrap())
+}
+
+#[test]
+fn settings_are_listed_with_the_place_they_come_from() {
+    let place = Place::new();
+    let file = place.path().join("fermata.toml");
+    let done = configured(&place, "\ncache = \"3G\"\n", &["doctor", "--settings"]);
+    assert_eq!(done.status, 0, "{}", done.stderr);
+    let row = |name: &str| {
+        let line = done.stdout.lines().find(|it| it.starts_with(name));
+        let words = line.unwrap_or_default().split_whitespace();
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let from = format!("{}:2", file.display());
+    assert_eq!(row("FERMATA_CACHE"), ["FERMATA_CACHE", "3G", &from]);
+    let runtime = place.path().join("run").display().to_string();
+    assert_eq!(
+        row("FERMATA_RUNTIME_DIR"),
+        ["FERMATA_RUNTIME_DIR", &runtime, "environment"]
+    );
+    let usual = ["FERMATA_SPARE_WORKERS", "1", "default"];
+    assert_eq!(row("FERMATA_SPARE_WORKERS"), usual);
+    let json = configured(
+        &place,
+        "log_limit = 7\n",
+        &["doctor", "--settings", "--json"],
+    );
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    let rows = json["settings"].as_array().unwrap();
+    let limit = rows.iter().find(|it| it["name"] == "FERMATA_LOG_LIMIT");
+    assert_eq!(limit.unwrap()["value"], "7");
+}
+
+#[test]
+fn a_wrong_configuration_file_is_an_error_that_names_file_line_and_key() {
+    let place = Place::new();
+    let file = place.path().join("fermata.toml");
+    for (text, line, word) in [
+        ("# mine\ncashe = 1\n", 2, "did you mean `cache`?"),
+        (
+            "spare_workers = 65",
+            1,
+            "`spare_workers` is `65`, and must be",
+        ),
+        ("cache = 1\ncache = 2", 2, "duplicate key"),
+    ] {
+        let done = configured(&place, text, &["ps"]);
+        assert_eq!(done.status, 1, "{text}: {}", done.stderr);
+        let start = format!("error: `{}`, line {line}: ", file.display());
+        assert!(done.stderr.starts_with(&start), "{}", done.stderr);
+        assert!(
+            done.stderr.contains(word) && done.stderr.contains("hint: "),
+            "{}",
+            done.stderr
+        );
+        let run = configured(&place, text, &["run", "--", "/bin/true"]);
+        assert_eq!(run.status, 125, "{}", run.stderr);
+    }
+    std::fs::remove_file(&file).unwrap();
+    let child = place.command(&["ps"]).env("FERMATA_CONFIG", &file).spawn();
+    let missing = finish(child.unwrap());
+    assert_eq!(missing.status, 1, "{}", missing.stderr);
+    assert!(
+        missing.stderr.contains("there is no such file"),
+        "{}",
+        missing.stderr
+    );
+}
+
+#[test]
+fn packages_get_manual_pages_completions_and_an_example_of_the_configuration() {
+    let place = Place::new();
+    let folder = place.path().join("share");
+    let done = place.call(&["share", folder.to_str().unwrap()]);
+    assert_eq!(done.status, 0, "{}", done.stderr);
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect(name);
+    assert!(read("man/man1/fermata.1").contains("fermata\\-checkpoint(1)"));
+    assert!(read("man/man1/fermata-checkpoint.1").contains("before\\-change"));
+    for script in [
+        "bash-completion/completions/fermata",
+        "zsh/site-functions/_fermata",
+        "fish/vendor_completions.d/fermata.fish",
+    ] {
+        assert!(read(script).contains("checkpoint"), "{script}");
+    }
+    let example = folder.join("doc/fermata/fermata.toml");
+    let child = place
+        .command(&["ps"])
+        .env("FERMATA_CONFIG", &example)
+        .spawn();
+    let read = finish(child.unwrap());
+    assert!(!read.stderr.contains("fermata.toml"), "{}", read.stderr);
 }
 
 #[test]

@@ -19,10 +19,9 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The folders by the rules in `docs/architecture.md`, from the environment and the place of the
-    /// running executable. A relative path counts from the working folder. Nothing is created.
+    /// The folders by the rules in `docs/settings.md`, from the settings and the place of the running executable. A relative path counts from the working folder. Nothing is created.
     pub fn find() -> Self {
-        Self::from_environment(|name| std::env::var_os(name))
+        Self::from_environment(crate::settings::value)
     }
 
     fn from_environment(variable: impl Fn(&str) -> Option<OsString>) -> Self {

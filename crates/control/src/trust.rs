@@ -80,6 +80,20 @@ pub fn check_socket(path: &Path) -> Result<(), TrustError> {
     Trust::own().check_socket(path)
 }
 
+/// Checks that the file at `path`, which may be a symbolic link, is this user's or root's, and that only its owner can
+/// write to it.
+///
+/// # Errors
+/// There is none, it is no file, or it is somebody else's.
+pub fn check_file(path: &Path) -> Result<(), TrustError> {
+    let found = fs::metadata(path).map_err(|source| TrustError::Io {
+        step: "examine",
+        path: path.into(),
+        source,
+    })?;
+    Trust::own().check(path, &found, found.is_file(), "file")
+}
+
 /// The users whom a process trusts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trust {

@@ -503,6 +503,18 @@ pub struct Status {
     /// The cache of images that lie on a disk, if one is kept.
     #[serde(default)]
     pub cache: Option<Cache>,
+    /// The settings that it was started with and that were set.
+    #[serde(default)]
+    pub settings: Vec<SettingValue>,
+}
+
+/// A setting of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingValue {
+    /// Such as `FERMATA_CACHE`.
+    pub name: String,
+    /// What it is set to.
+    pub value: String,
 }
 
 /// The cache of images that lie on a disk.

@@ -16,8 +16,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_control::privileges;
 use fermata_control::worker::FailureKind;
+use fermata_control::{privileges, settings};
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -65,9 +65,9 @@ impl Criu {
     /// # Errors
     /// `Host` when there is none.
     pub fn find(home: &Path, helper: &Path) -> Result<Self> {
-        let program = match std::env::var_os("FERMATA_CRIU") {
-            Some(path) if !path.is_empty() => PathBuf::from(path),
-            _ => home.join("lib/criu/criu"),
+        let program = match settings::value("FERMATA_CRIU") {
+            Some(path) => PathBuf::from(path),
+            None => home.join("lib/criu/criu"),
         };
         if program.is_file() {
             return Ok(Self::at(program, helper));

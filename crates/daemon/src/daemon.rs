@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use fermata_control::Paths;
-use fermata_control::user::{DeviceChoice, SessionState, Status};
+use fermata_control::user::{DeviceChoice, SessionState, SettingValue, Status};
 use fermata_control::worker::FailureKind;
+use fermata_control::{Paths, settings};
 use fermata_store::Store;
 use fermata_store::image::{check_name, unix_now};
 use parking_lot::Mutex;
@@ -82,7 +82,10 @@ impl Daemon {
             started: unix_now(),
         });
         daemon.ask_kernel();
-        let own: Vec<(String, std::ffi::OsString)> = std::env::vars_os()
+        let mut own = std::env::vars_os().collect();
+        settings::complete(&mut own);
+        let own: Vec<(String, std::ffi::OsString)> = own
+            .into_iter()
             .filter_map(|(n, v)| Some((n.into_string().ok()?, v)))
             .collect();
         let variables = worker::variables(own.iter().map(|(n, v)| (n.as_str(), v.clone())));
@@ -353,6 +356,7 @@ impl Daemon {
             spare_workers: self.pool.waiting(),
             memory_tier: self.memory_tier(),
             cache: self.cache.as_ref().map(|cache| cache.status()),
+            settings: own_settings(),
         }
     }
 
@@ -384,6 +388,19 @@ impl Daemon {
             }
         }
     }
+}
+
+/// The settings that this process was started with and that were set.
+fn own_settings() -> Vec<SettingValue> {
+    let set = |setting: &settings::Setting| {
+        Some(SettingValue {
+            name: setting.name.to_owned(),
+            value: settings::value(setting.name)?
+                .to_string_lossy()
+                .into_owned(),
+        })
+    };
+    settings::public().filter_map(set).collect()
 }
 
 /// Waits for the end of a program that is no child of this daemon.

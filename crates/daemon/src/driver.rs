@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use fermata_control::settings;
 use fermata_control::user::DeviceChoice;
 use fermata_control::worker::FailureKind;
 
@@ -47,7 +48,7 @@ impl Driver {
     /// NVIDIA's management library of this driver; `None` for softgpu, which has none, and where it is not installed.
     /// `FERMATA_NVML` names another.
     pub fn nvml(&self, home: &Path) -> Option<PathBuf> {
-        if let Some(path) = std::env::var_os("FERMATA_NVML").filter(|p| !p.is_empty()) {
+        if let Some(path) = settings::value("FERMATA_NVML") {
             return Some(path.into());
         }
         if self.soft {
@@ -73,7 +74,7 @@ fn soft(home: &Path) -> Result<Driver> {
 }
 
 fn real(home: &Path) -> Result<Driver> {
-    if let Some(path) = std::env::var_os("FERMATA_REAL_LIBCUDA").filter(|p| !p.is_empty()) {
+    if let Some(path) = settings::value("FERMATA_REAL_LIBCUDA") {
         let path = PathBuf::from(path);
         if path.is_file() {
             return Ok(Driver { path, soft: false });

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         _ => {
-            eprintln!("fermatad: takes no arguments; its settings come from the environment");
+            eprintln!("fermatad: takes no arguments; its settings are in docs/settings.md");
             return ExitCode::from(2);
         }
     }

@@ -38,11 +38,12 @@ const USUAL_UMASK: u32 = 0o022;
 /// # Errors
 /// `User` when it cannot be executed or the name is taken.
 pub fn run(daemon: &Arc<Daemon>, request: &Run, stdin: Option<OwnedFd>) -> Result<Arc<Session>> {
-    let env: Vec<(OsString, OsString)> = request
+    let mut env: Vec<(OsString, OsString)> = request
         .env
         .iter()
         .map(|(name, value)| (name.to_os(), value.to_os()))
         .collect();
+    settings::complete(&mut env);
     // Those of the program and of its worker; the tool has told the unknown ones.
     settings::check(env.iter().map(|(name, value)| (&**name, &**value))).map_err(|wrong| {
         fail(FailureKind::User, wrong.to_string()).hint("docs/settings.md lists the settings")

@@ -36,7 +36,7 @@ pub fn serve() -> anyhow::Result<()> {
     sys::block_end_signals();
     // What it makes is its user's alone, whoever started it; programs get the mask of their own `fermata run`.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let unknown = settings::check_environment().context("a setting cannot be used")?;
+    let unknown = settings::load().context("a setting cannot be used")?;
     let paths = Paths::find();
     let executable = std::env::current_exe().context("cannot find the daemon's own executable")?;
     sys::raise_limits().map_err(anyhow::Error::msg)?;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fermata_control::Paths;
 use fermata_control::user::Check;
+use fermata_control::{Paths, settings};
 
 use super::{fail, ok, warn};
 
@@ -67,7 +67,7 @@ pub fn checks(paths: &Paths) -> Vec<Check> {
 
 /// The CRIU that the daemon uses.
 fn find(paths: &Paths) -> PathBuf {
-    match std::env::var_os("FERMATA_CRIU").filter(|v| !v.is_empty()) {
+    match settings::value("FERMATA_CRIU") {
         Some(set) => set.into(),
         None => paths.home.join("lib/criu/criu"),
     }

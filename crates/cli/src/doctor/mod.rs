@@ -5,6 +5,7 @@ mod criu;
 mod gpu;
 mod installation;
 mod limits;
+pub mod settings;
 mod system;
 
 use fermata_control::Paths;

@@ -14,20 +14,28 @@ use crate::table::Table;
 ///
 /// Without NAME looks at the host: kernel, CRIU, GPU, limits, the installation. With NAME lists what
 /// the running program holds that a checkpoint would refuse; nothing is stopped for it. Returns 13
-/// when this host cannot checkpoint, 14 when the session cannot be checkpointed.
+/// when this host cannot checkpoint, 14 when the session cannot be checkpointed. With --settings prints
+/// every setting with its value and the place it comes from.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fermata doctor
   fermata doctor heat
+  fermata doctor --settings
   fermata doctor --json | jq '.checks[] | select(.state != \"ok\")'")]
 pub struct Args {
     /// A session.
     name: Option<String>,
+    /// Print the settings with their values, and where each value comes from.
+    #[arg(long, conflicts_with = "name")]
+    settings: bool,
 }
 
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    if args.settings {
+        return settings(printer);
+    }
     let (checks, status) = match args.name {
         Some(name) => {
             let verb = Verb::Doctor { name: Some(name) };
@@ -42,6 +50,24 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         printer.data(&render(&checks))?;
     }
     Ok(if failed { status } else { 0 })
+}
+
+/// The settings of this command, and of the daemon if one runs.
+fn settings(printer: &Printer) -> Result<u8, Failure> {
+    let daemon = match Daemon::find() {
+        Some(daemon) => match daemon.ask(Verb::Status, &Progress::new(printer))? {
+            FromDaemon::Status(status) => Some(status.settings),
+            other => return Err(unexpected(&other)),
+        },
+        None => None,
+    };
+    let rows = doctor::settings::rows(daemon.as_deref());
+    if printer.is_json() {
+        printer.document(&json!({ "settings": rows }))?;
+    } else {
+        printer.data(&doctor::settings::render(&rows))?;
+    }
+    Ok(0)
 }
 
 /// Our own checks, and those that only a running daemon can do.

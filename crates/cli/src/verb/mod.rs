@@ -13,6 +13,7 @@ pub mod report;
 pub mod restore;
 pub mod run;
 pub mod serve;
+pub mod share;
 pub mod trace;
 pub mod version;
 pub mod wait;

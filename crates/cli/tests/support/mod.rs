@@ -55,17 +55,23 @@ impl Place {
 
     /// Starts the command.
     pub fn start(&self, args: &[&str]) -> Child {
-        Command::new(self.path().join("home/bin/fermata"))
+        self.command(args).spawn().unwrap()
+    }
+
+    /// The command, which finds no configuration file of this machine.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.path().join("home/bin/fermata"));
+        command
             .args(args)
             .current_dir(self.path())
             .env("FERMATA_RUNTIME_DIR", self.path().join("run"))
             .env("FERMATA_IMAGE_DIR", self.images())
             .env("FERMATA_HOME", self.path().join("home"))
+            .env("FERMATA_CONFIG", "/dev/null")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
+            .stderr(Stdio::piped());
+        command
     }
 
     /// Runs the command to its end.

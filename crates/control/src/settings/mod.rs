@@ -1,19 +1,25 @@
-//! The settings that Fermata reads from the environment: which there are, and what values they take.
+//! The settings of Fermata: which there are, what values they take, and where they are read from.
 //!
 //! The command, the daemon, the worker and the library in the program read their settings by this table. A value that
 //! a setting cannot have is an error where it is read first, never a default; a name that looks like a setting and is
 //! none is told with the nearest one that there is. docs/settings.md has the same table.
 
+mod file;
+mod sources;
 mod table;
 mod value;
 
 use std::ffi::{OsStr, OsString};
 
+pub use file::FileError;
+pub use sources::{Origin, SettingsError, complete, example, find as find_value, load, value};
 pub use table::{Kind, Reader, SETTINGS, Setting};
 pub use value::bytes_of;
 
 /// What a setting's name begins with.
 const PREFIX: &str = "FERMATA_";
+/// The setting that names the configuration file.
+const CONFIG: &str = "FERMATA_CONFIG";
 /// `FERMATA_WORKER_NAME` is `NAME` for a session's worker.
 const FOR_WORKERS: &str = "FERMATA_WORKER_";
 /// Names of tests, benchmarks and builds begin so.
@@ -96,12 +102,12 @@ pub fn check_environment() -> Result<Vec<UnknownSetting>, WrongSetting> {
     check(variables.iter().map(|(name, value)| (&**name, &**value)))
 }
 
-/// The number that setting `name` of this process's environment has, a count or bytes; none if it is not set.
+/// The number that setting `name` has in this process, a count or bytes; none if it is not set.
 ///
 /// # Errors
 /// It is no such number.
 pub fn number(name: &str) -> Result<Option<u64>, WrongSetting> {
-    let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else {
+    let Some(value) = value(name) else {
         return Ok(None);
     };
     if let Some(setting) = find(name) {
@@ -139,19 +145,26 @@ fn nearest(name: &str) -> Option<&'static str> {
 
 /// The table of docs/settings.md: a line for each setting that users have.
 pub fn document() -> String {
-    let mut text =
-        String::from("| setting | read by | value | what it does |\n| --- | --- | --- | --- |\n");
-    let public = |it: &&Setting| it.reader != Reader::Fermata && it.reader != Reader::Build;
-    for setting in SETTINGS.iter().filter(public) {
+    let mut text = String::from(
+        "| setting | read by | value | what it does | if not set |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for setting in public() {
         text.push_str(&format!(
-            "| `{}` | {} | {} | {} |\n",
+            "| `{}` | {} | {} | {} | {} |\n",
             setting.name,
             setting.reader.name(),
             setting.kind.allowed(),
-            setting.purpose
+            setting.purpose,
+            setting.default
         ));
     }
     text
+}
+
+/// The settings that users have.
+pub fn public() -> impl Iterator<Item = &'static Setting> {
+    let public = |it: &&Setting| it.reader != Reader::Fermata && it.reader != Reader::Build;
+    SETTINGS.iter().filter(public)
 }
 
 #[cfg(test)]

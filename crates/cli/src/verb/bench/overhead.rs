@@ -64,7 +64,7 @@ pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
 /// machine's own driver.
 fn runtime(common: &Common) -> Vec<PathBuf> {
     let home = Paths::find().home;
-    let own = std::env::var_os("FERMATA_NATIVE_CUDART").filter(|it| !it.is_empty());
+    let own = fermata_control::settings::value("FERMATA_NATIVE_CUDART");
     let mut folders = vec![own.map_or_else(|| home.join("lib/cudart"), PathBuf::from)];
     if common.is_soft() {
         folders.push(home.join("lib/softgpu"));

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use fermata_control::settings;
 use fermata_nvml::Gpu;
 use fermata_planner::{Topology, topology};
 
@@ -45,7 +46,7 @@ impl Machine {
 
 /// This machine's GPUs. `FERMATA_NVML` names another library than the system's.
 pub(super) fn here() -> Result<Vec<Gpu>, Failure> {
-    let library = std::env::var_os("FERMATA_NVML").map(PathBuf::from);
+    let library = settings::value("FERMATA_NVML").map(PathBuf::from);
     let hint = "`--machine` names known machines, and `--topology FILE` describes any other";
     let gpus = fermata_nvml::gpus(library.as_deref()).map_err(|e| {
         let message = format!("cannot ask NVML for this machine's GPUs: {e}");

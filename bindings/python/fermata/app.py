@@ -11,7 +11,7 @@
 
 A job of several ranks gives each session its message passing, `ranks=`: see fermata_ranks.
 
-The library is found by FERMATA_LIBRARY, else beside this file's ../lib, else by the
+The library is found by FERMATA_LIBRARY, else in the installation that this package belongs to, else by the
 loader. Everything raises fermata.Error, whose `status` is the number in fermata.h.
 """
 
@@ -61,8 +61,11 @@ class Info(c.Structure):
 
 
 def _load():
-    beside = pathlib.Path(__file__).resolve().parent.parent / "lib" / "libfermata.so.0"
-    path = os.environ.get("FERMATA_LIBRARY") or (str(beside) if beside.exists() else None)
+    here = pathlib.Path(__file__).resolve().parent
+    # In a wheel, in a tree of files, and in the package for Debian.
+    trees = here / "_tree", here.parent.parent, here.parent.parent.parent / "fermata"
+    found = (tree / "lib" / "libfermata.so.0" for tree in trees)
+    path = os.environ.get("FERMATA_LIBRARY") or next((str(it) for it in found if it.exists()), None)
     library = c.CDLL(path or "libfermata.so.0")
     library.fermata_error_message.restype = c.c_char_p
     library.fermata_error_hint.restype = c.c_char_p

@@ -1,0 +1,38 @@
+#!/bin/sh
+# Makes a container image with the package for Debian. With podman, docker or buildah the image `fermata:VERSION` is built by
+# packaging/Containerfile. Without any of them build/packages/fermata-image-VERSION.tar is made, a file system for
+# `podman import` and `docker import`; that needs root and apt's mirror.
+#
+#   tools/make-image.sh BUILD_FOLDER
+set -eu
+
+cd "$(dirname "$0")/.."
+tree=$1
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+
+for tool in podman docker; do
+    # A client alone builds nothing.
+    if $tool info >/dev/null 2>&1; then
+        exec $tool build -t "fermata:$version" -f packaging/Containerfile "$tree/packages"
+    fi
+done
+if command -v buildah >/dev/null 2>&1; then
+    exec buildah build -t "fermata:$version" -f packaging/Containerfile "$tree/packages"
+fi
+
+echo "make-image: no podman, docker or buildah that works; making a file system to import"
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+sh tools/base-root.sh "$root/system"
+cp "$tree/packages/fermata_${version}_amd64.deb" "$root/system/tmp/"
+sh tools/in-root.sh "$root/system" sh -euc '
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+dpkg -i /tmp/fermata_*.deb
+rm -rf /tmp/fermata_*.deb /var/log/*.log'
+rmdir "$root/system/.former" 2>/dev/null || true
+archive=$tree/packages/fermata-image-$version.tar
+tar -C "$root/system" --numeric-owner --exclude './dev/*' --exclude './proc/*' --exclude './sys/*' -cf "$archive.new" .
+mv "$archive.new" "$archive"
+echo "$archive: $(wc -c <"$archive") bytes"
+echo "podman import --change 'ENV FERMATA_IMAGE_DIR=/var/lib/fermata/images' --change 'CMD [\"fermata\", \"serve\"]' \\"
+echo "    $archive fermata:$version"

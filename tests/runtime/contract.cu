@@ -108,11 +108,12 @@ static void capture() {
 
 static void modules() {
     puts("-- modules");
-    const char *text = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .global .align 4 .u32 word = 6;\n.visible .entry nothing()\n{\nret;\n}\n";
+    const char *text = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .global .align 4 .u32 word = 6;\n.visible .global .attribute(.managed) .align 4 .u32 both = 8;\n.visible .entry nothing()\n{\nret;\n}\n";
     CUmodule module, of_library; CUlibrary library; CUfunction function; CUdeviceptr where, again; size_t bytes;
     DRIVER(cuModuleLoadData, &module, text); DRIVER(cuModuleGetFunction, &function, module, "nothing"); DRIVER(cuModuleGetFunction, &function, module, "other"); DRIVER(cuModuleGetGlobal_v2, &where, &bytes, module, "word"); DRIVER(cuModuleGetGlobal_v2, &where, &bytes, module, "other");
     DRIVER(cuModuleUnload, module);
-    DRIVER(cuModuleLoadData, &module, text); DRIVER(cuModuleGetGlobal_v2, &again, &bytes, module, "word"); int v = 0; DRIVER(cuMemcpyDtoH_v2, &v, again, (size_t)4); printf("%d\n", v); DRIVER(cuModuleUnload, module);
+    DRIVER(cuModuleLoadData, &module, text); DRIVER(cuModuleGetGlobal_v2, &again, &bytes, module, "word"); int v = 0; DRIVER(cuMemcpyDtoH_v2, &v, again, (size_t)4); printf("%d\n", v);
+    DRIVER(cuModuleGetGlobal_v2, &where, &bytes, module, "both"); printf("%d\n", *(int *)where); DRIVER(cuModuleUnload, module);
     DRIVER(cuLibraryLoadData, &library, text, nullptr, nullptr, 0, nullptr, nullptr, 0); DRIVER(cuLibraryGetModule, &of_library, library); DRIVER(cuModuleUnload, of_library); DRIVER(cuModuleGetFunction, &function, of_library, "nothing"); DRIVER(cuLibraryUnload, library);
 }
 

@@ -235,7 +235,7 @@ pub enum Op<'a> {
         attribute: i32,
         value: i32,
     },
-    /// Answered with [`ReplyBody::Pair`]: address and size. The address is fixed from then on.
+    /// Answered with [`ReplyBody::Variable`]. The address is fixed from then on.
     VariableGet { module: Handle, name: &'a str },
     /// Answered as [`Occupancy`] says.
     Occupancy {
@@ -560,6 +560,15 @@ pub enum ReplyBody<'a> {
     Function(FunctionInfo),
     /// For each pair of a device's multiprocessors the cluster of processors it is in, and its index in there.
     Places(Vec<u8>, Vec<u8>),
+    /// A device variable.
+    Variable {
+        /// Where the driver has put it.
+        address: u64,
+        /// Bytes.
+        size: u64,
+        /// Whether it is managed memory, which the program touches too.
+        managed: bool,
+    },
 }
 
 /// What the library answers device queries from.

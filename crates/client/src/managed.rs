@@ -20,7 +20,7 @@ use crate::copy::{End, linear};
 use crate::entry::Result;
 use crate::host;
 use crate::mirror::{Block, Kind};
-use crate::module::Module;
+use crate::module::{self, Module};
 use crate::session::Session;
 use crate::stream::Stream;
 
@@ -51,9 +51,9 @@ impl Managed {
         &self,
         session: &Session,
         module: &Arc<Module>,
-        name: &str,
+        found: &module::Variable,
     ) -> Result<(Address, u64)> {
-        let (device, size) = session.modules.variable(session, module, name)?;
+        let (device, size) = (found.address, found.size);
         let mut variables = self.0.lock();
         let known = variables
             .iter()

@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fermata_abi::op::{Blob, FunctionInfo, Handle, Op, ReplyBody};
+use fermata_abi::op::{Address, Blob, FunctionInfo, Handle, Op, ReplyBody};
 use fermata_abi::sys::driver::{
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
     CU_FUNC_ATTRIBUTE_NUM_REGS, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
@@ -62,6 +62,17 @@ pub struct Module {
     /// Whether it is what a library is in this context; then it goes with the library.
     of_library: bool,
     functions: Mutex<HashMap<String, Arc<Function>>>,
+}
+
+/// A variable of a module.
+#[derive(Debug, Clone, Copy)]
+pub struct Variable {
+    /// Where the driver has put it.
+    pub address: Address,
+    /// Bytes.
+    pub size: u64,
+    /// Whether it is managed memory.
+    pub managed: bool,
 }
 
 /// A function.
@@ -372,13 +383,20 @@ impl Modules {
         Ok(())
     }
 
-    /// Address and size of a variable.
-    pub fn variable(&self, session: &Session, module: &Module, name: &str) -> Result<(u64, u64)> {
+    /// A variable of a module.
+    pub fn variable(&self, session: &Session, module: &Module, name: &str) -> Result<Variable> {
         let op = Op::VariableGet {
             module: module.handle,
             name,
         };
-        let (address, size) = link::ask(&op, link::pair)?;
+        let (address, size, managed) = link::ask(&op, |body| match body {
+            ReplyBody::Variable {
+                address,
+                size,
+                managed,
+            } => Ok((address, size, managed)),
+            _ => Err(CUDA_ERROR_UNKNOWN),
+        })?;
         if session.memory.find(address).is_none() {
             let block = Block::new(address, size, Kind::Variable, &module.context);
             session.memory.insert(Block {
@@ -386,7 +404,11 @@ impl Modules {
                 ..block
             });
         }
-        Ok((address, size))
+        Ok(Variable {
+            address,
+            size,
+            managed,
+        })
     }
 
     /// Forgets what was loaded into a context that is gone.

@@ -102,6 +102,10 @@ pub fn within(bytes: &[u8], sm: u32) -> Vec<String> {
 
 fn from_container(bytes: &[u8], sm: u32) -> Result<String> {
     let entries = fatbin::entries(bytes).map_err(refuse)?;
+    if entries.is_empty() {
+        // nvcc of CUDA 11 puts one into every program.
+        return Err(NO_BINARY);
+    }
     let Some(entry) = fatbin::best_ptx(&entries, sm) else {
         log::tell(format!(
             "a fat binary holds no PTX for compute capability {sm} or lower (nvcc: -gencode arch=compute_{sm},code=compute_{sm})"
@@ -188,6 +192,11 @@ mod tests {
             Err(INVALID_PTX)
         );
         assert!(from_bytes(b".version 8.0\n.target sm_90a, debug", 90).is_ok());
+        // A container of version 1 whose header of 16 bytes is all there is.
+        let empty = [0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(from_bytes(&empty, 71), Err(NO_BINARY));
+        // No other test is about this architecture.
+        assert!(!log::has_told("capability 71"), "an empty one is no reason to warn");
         // SAFETY: a short NUL-terminated text is a valid image.
         let short = unsafe { from_pointer(c"\x7f".as_ptr().cast(), 90) };
         assert_eq!(short, Err(INVALID_IMAGE));

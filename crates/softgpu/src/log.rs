@@ -65,6 +65,12 @@ pub fn tell(message: String) {
     note(message);
 }
 
+/// Whether a message with this text has been told.
+#[cfg(test)]
+pub fn has_told(text: &str) -> bool {
+    TOLD.lock().iter().any(|message| message.contains(text))
+}
+
 /// Tells that a function of the driver API is not supported.
 pub fn refuse_call(name: &str) -> cu::CUresult {
     tell(format!(

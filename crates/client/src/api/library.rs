@@ -89,7 +89,8 @@ driver_api! {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let module = session.modules.library_module(&library, &current()?, |_| ())?;
-        let (start, size) = session.modules.variable(session, &module, text(name)?)?;
+        let found = session.modules.variable(session, &module, text(name)?)?;
+        let (start, size) = (found.address, found.size);
         put_if(address, start);
         put_if(bytes, size as usize);
         Ok(())
@@ -109,7 +110,8 @@ driver_api! {
             found => found?,
         };
         let module = session.modules.library_module(&library, &context, |_| ())?;
-        let (start, size) = session.managed.place(session, &module, text(name)?)?;
+        let found = session.modules.variable(session, &module, text(name)?)?;
+        let (start, size) = session.managed.place(session, &module, &found)?;
         put_if(address, start);
         put_if(bytes, size as usize);
         Ok(())

@@ -79,7 +79,13 @@ driver_api! {
     ) {
         let session = session()?;
         let module = session.modules.modules.get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        let (start, size) = session.modules.variable(session, &module, text(name)?)?;
+        let found = session.modules.variable(session, &module, text(name)?)?;
+        // Runtimes before CUDA 13 ask for managed variables here too.
+        let (start, size) = if found.managed {
+            session.managed.place(session, &module, &found)?
+        } else {
+            (found.address, found.size)
+        };
         put_if(address, start);
         put_if(bytes, size as usize);
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fermata_abi::op::{Blob, FunctionInfo, Handle, LinkJob, ModuleInfo, ReplyBody};
 use fermata_abi::sys::driver as cu;
-use fermata_device::ModuleHandle;
+use fermata_device::{MemoryKind, ModuleHandle};
 use fermata_engine::LiveFunction;
 use fermata_state::Function;
 use fermata_wire::Ticket;
@@ -153,6 +153,8 @@ impl Server {
             .get(&module)
             .ok_or_else(|| OpError::invalid("the module is not loaded"))?;
         let (address, size) = live.driver.variable(loaded, name)?;
+        let lies = live.driver.resident(address)?.map(|it| it.kind);
+        let managed = lies == Some(MemoryKind::Managed);
         self.site
             .session
             .add_variable(module, name, address, size, true)?;
@@ -164,6 +166,10 @@ impl Server {
             .variables
             .get(name)
             .map_or(address, |it| it.address);
-        Ok(Reaction::Answer(ReplyBody::Pair(address, size)))
+        Ok(Reaction::Answer(ReplyBody::Variable {
+            address,
+            size,
+            managed,
+        }))
     }
 }

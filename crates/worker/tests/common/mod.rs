@@ -411,6 +411,7 @@ impl Program {
             ReplyBody::None => Answer::None,
             ReplyBody::U64(it) => Answer::U64(it),
             ReplyBody::Pair(a, b) => Answer::Pair(a, b),
+            ReplyBody::Variable { address, size, .. } => Answer::Pair(address, size),
             ReplyBody::F32(it) => Answer::F32(it),
             ReplyBody::Bytes(it) => Answer::Bytes(it.to_vec()),
             ReplyBody::Devices(it) => Answer::Devices(it.len()),

@@ -10,10 +10,10 @@ PROFILE := release
 BUILT = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CORES := $(shell nproc)
 PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml \
-            fermata-softgpu fermata-cudart fermata-c fermata-e2e
+            fermata-softgpu fermata-c fermata-e2e
 
 # What the demo runs.
-DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu fermata-cudart
+DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu
 
 .PHONY: help deps build rust libs programs test check e2e mpi-test demo demo-tree bundle wheel deb image \
         try-packages clean

@@ -4,8 +4,7 @@
 #
 #   bench/calls.sh REPORT.json [PAIRS]
 #
-# Needs a build tree (FERMATA_BUILD, default build/) with `make -C bench` done, python3, and NVIDIA's
-# libcudart.so.13 for the native runs (FERMATA_NATIVE_CUDART, a folder; searched for else).
+# Needs a build tree (FERMATA_BUILD, default build/) with `make -C bench` done, and python3.
 set -u
 
 report=$1
@@ -15,11 +14,10 @@ tree=$(cd "$tree" && pwd)
 work=$(mktemp -d)
 export FERMATA_RUNTIME_DIR="$work/run" FERMATA_IMAGE_DIR="$work/images"
 mkdir -p "$FERMATA_RUNTIME_DIR" "$FERMATA_IMAGE_DIR"
-native=${FERMATA_NATIVE_CUDART:-$(dirname "$(find / -name libcudart.so.13 -not -path '/proc/*' -not -path "$tree/*" 2>/dev/null | head -1)")}
 trap 'pkill -f "$tree/bin/fermatad" 2>/dev/null; rm -rf "$work"' EXIT INT TERM
 
 for _ in $(seq "$pairs"); do
-    LD_LIBRARY_PATH=$native timeout 60 "$tree/bench/calls" --copy-mib 1024 >> "$work/native" || exit 1
+    timeout 60 "$tree/bench/calls" --copy-mib 1024 >> "$work/native" || exit 1
     timeout 60 "$tree/bin/fermata" -q run -- "$tree/bench/calls" --copy-mib 1024 >> "$work/fermata" || exit 1
 done
 

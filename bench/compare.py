@@ -100,12 +100,13 @@ def build(programs, mpi):
     """Builds what can be built here and is not there yet."""
     cuda = root / ".deps/cuda"
     nvcc = [cuda / "bin/nvcc", "-O2", "-std=c++17", "-Wno-deprecated-gpu-targets", "-gencode",
-            "arch=compute_75,code=compute_75", "-gencode", "arch=compute_90,code=sm_90", "-cudart", "shared",
-            f"-I{mpi}/usr/include/x86_64-linux-gnu/mpich", f"-L{mpi}/{ARCH}", "-lmpich", f"-L{root}/.deps/cuda-link",
+            "arch=compute_75,code=compute_75", "-gencode", "arch=compute_90,code=sm_90",
+            f"-I{mpi}/usr/include/x86_64-linux-gnu/mpich", f"-L{mpi}/{ARCH}", "-lmpich",
             f"-L{cuda}/lib", "-Xlinker", "--allow-shlib-undefined", str(root / "bench/compare.cu")]
     fti = os.environ.get("FERMATA_FTI")
     more = {"compare": [f"-I{root}/bindings/c/include", f"-L{tree}/lib", "-lfermata"],
-            "compare-fti": ["-DWITH_FTI", "-DGPUSUPPORT", f"-I{fti}/include", f"-L{fti}", "-lfti"]}
+            # FTI's library uses the shared runtime; one process has one.
+            "compare-fti": ["-cudart", "shared", f"-L{root}/.deps/cuda-link", "-Xlinker", f"-rpath={cuda}/lib", "-DWITH_FTI", "-DGPUSUPPORT", f"-I{fti}/include", f"-L{fti}", "-lfti"]}
     for name, options in more.items():
         if not (programs / name).exists() and nvcc[0].exists() and (name == "compare" or fti):
             programs.mkdir(parents=True, exist_ok=True)

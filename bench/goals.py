@@ -9,8 +9,7 @@ reads what lies in FOLDER. A part that does not fit into what is left of `--seco
 the verdicts: `held`, `missed`, or `not measured`, which is no success either. Exit status: 0 if every goal of the parts
 that were asked for is held.
 
-Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it, and for native runs NVIDIA's
-libcudart.so.13 (FERMATA_NATIVE_CUDART, a folder; searched for else).
+Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it.
 """
 
 import argparse
@@ -24,7 +23,7 @@ import subprocess
 import sys
 import time
 
-from measure import CHECKABLE, HERE, TREE, facts, native_environment, processor
+from measure import CHECKABLE, HERE, TREE, facts, processor
 
 GB = 1e9
 MEMORY = pathlib.Path("/dev/shm")
@@ -315,8 +314,6 @@ PARTS = {
     "validator": (60, bench("{}", "validator", "--bytes", "4GiB", "--runs", 1), "a step while it is checkpointed", validator),
 }
 
-# Programs that run without Fermata's own CUDA runtime.
-NATIVE = {"ranks"}
 # Those in which kernels check themselves.
 CHECKED = {"validators", "validator"}
 
@@ -329,8 +326,7 @@ def run(part, folder, limit):
     images, sockets = MEMORY / f"fermata-goals-{os.getpid()}", pathlib.Path(f"/tmp/fermata-goals-{os.getpid()}")
     words = [word.replace("{}", str(place)) for word in PARTS[part][1]]
     begun = time.time()
-    settings = native_environment() if part in NATIVE else os.environ
-    settings = dict(settings, FERMATA_RUNTIME_DIR=str(sockets), FERMATA_IMAGE_DIR=str(images))
+    settings = dict(os.environ, FERMATA_RUNTIME_DIR=str(sockets), FERMATA_IMAGE_DIR=str(images))
     settings |= CHECKABLE if part in CHECKED else {}
     for made in (images, sockets):
         made.mkdir(parents=True, exist_ok=True)

@@ -27,8 +27,7 @@ def revision():
 def main():
     report, runs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 7
     core = min(os.sched_getaffinity(0))
-    libraries = f"{TREE / 'lib/cudart'}:{TREE / 'lib/softgpu'}"
-    environment = dict(os.environ, LD_LIBRARY_PATH=libraries)
+    environment = dict(os.environ, LD_LIBRARY_PATH=str(TREE / "lib/softgpu"))
     found = [
         json.loads(call("taskset", "-c", core, TREE / "bench/loops", env=environment)) for _ in range(runs)
     ]

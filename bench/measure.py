@@ -1,4 +1,4 @@
-"""What the benches share: commands with a limit, daemons, the machine's facts, host memory, NVIDIA's runtime."""
+"""What the benches share: commands with a limit, daemons, the machine's facts, host memory."""
 
 import datetime
 import json
@@ -62,20 +62,6 @@ def processor():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return "unknown"
-
-
-def native_environment():
-    """For programs that run with NVIDIA's own runtime; ours is not meant."""
-    folder = os.environ.get("FERMATA_NATIVE_CUDART")
-    if not folder:
-        found = subprocess.run(
-            ["find", "/", "-name", "libcudart.so.13", "-not", "-path", "/proc/*", "-not", "-path", f"{TREE}/*"],
-            capture_output=True, text=True, timeout=60,
-        ).stdout.splitlines()
-        if not found:
-            raise RuntimeError("no libcudart.so.13 of NVIDIA; name its folder in FERMATA_NATIVE_CUDART")
-        folder = pathlib.Path(found[0]).parent
-    return dict(os.environ, LD_LIBRARY_PATH=str(folder))
 
 
 class Daemon:

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 
-from measure import FERMATA, TREE, call, document, facts, native_environment, wait_for
+from measure import FERMATA, TREE, call, document, facts, wait_for
 
 
 def rows_of(path):
@@ -115,18 +115,14 @@ def gpu_stall(done):
 def drivers_own(gib):
     """The driver's own checkpoint of the same program, run natively."""
     work = pathlib.Path(tempfile.mkdtemp())
-    try:
-        env = native_environment()
-    except RuntimeError as error:
-        return {"case": "driver", "gib": gib, "error": str(error)}
     log = work / "steps"
     program = [TREE / "bench" / "hot", "--gib", gib, "--buffers", 400 if gib >= 8 else 40]
     program += ["--until", work / "go", "--log", log]
-    running = subprocess.Popen([str(w) for w in program], env=env, stdout=subprocess.DEVNULL)
+    running = subprocess.Popen([str(w) for w in program], stdout=subprocess.DEVNULL)
     try:
         settled(log)
         begun = time.time() * 1e6
-        told = document(call(TREE / "bench" / "peer", running.pid, "--restore", env=env))
+        told = document(call(TREE / "bench" / "peer", running.pid, "--restore"))
         ended = time.time() * 1e6
         time.sleep(0.5)
         return {"case": "driver", "gib": gib, "peer": told, "first_seen": seen(steps_of(log), begun, ended)}
@@ -148,11 +144,10 @@ def natively(gib):
     log, go, out = work / "steps", work / "go", work / "out"
     result = {"case": "native", "gib": gib}
     try:
-        env = native_environment()
         program = [TREE / "bench" / "hot", "--gib", gib, "--buffers", 400 if gib >= 8 else 40]
         program += ["--until", go, "--log", log, "--beside", gib]
         with out.open("w") as told:
-            running = subprocess.Popen([str(w) for w in program], env=env, stdout=told)
+            running = subprocess.Popen([str(w) for w in program], stdout=told)
         try:
             found = lambda: re.search(r"beside (\d+) (\d+) gb/s ([0-9.]+)", out.read_text())
             wait_for(found, "the copy's end", 60)

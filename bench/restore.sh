@@ -6,10 +6,9 @@
 #
 #   bench/restore.sh REPORT.json [GIB [BUFFERS [PASSES]]]
 #
-# Needs a build tree (FERMATA_BUILD, default build/) with `make -C bench` done. On a GPU, NVIDIA's
-# libcudart.so.13 for the native run (FERMATA_NATIVE_CUDART, a folder; searched for else). Images lie in
-# memory, so that a disk is not what is measured; FERMATA_BENCH_IMAGES names another folder. With
-# FERMATA_BENCH_DEVICE=soft the software GPU is used, and nothing native is measured.
+# Needs a build tree (FERMATA_BUILD, default build/) with `make -C bench` done. Images lie in memory, so that
+# a disk is not what is measured; FERMATA_BENCH_IMAGES names another folder. With FERMATA_BENCH_DEVICE=soft
+# the software GPU is used, and nothing native is measured.
 set -u
 
 report=$1
@@ -67,8 +66,7 @@ gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/nu
 peer=null
 peer_first=null
 if [ "$device" = gpu ]; then
-    native=${FERMATA_NATIVE_CUDART:-$(dirname "$(find / -name libcudart.so.13 -not -path '/proc/*' -not -path "$tree/*" 2>/dev/null | head -1)")}
-    LD_LIBRARY_PATH=$native "$tree/bench/passes" --gib "$gib" --buffers "$buffers" --passes "$passes" --until "$work/go-native" > "$work/native.log" 2>&1 &
+    "$tree/bench/passes" --gib "$gib" --buffers "$buffers" --passes "$passes" --until "$work/go-native" > "$work/native.log" 2>&1 &
     pid=$!
     if wait_for ready "$work/native.log"; then
         peer=$(timeout 120 "$tree/bench/peer" "$pid" --restore 2>"$work/err" | grep '^{.*}$' | tail -1)

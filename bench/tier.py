@@ -5,9 +5,8 @@ what lies there kept in memory (FERMATA_CACHE).
 
     bench/tier.py REPORT.json [--gib 16] [--disk-gib 8] [--restores 3] [--steps NAME,...]
 
-Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it, and NVIDIA's
-libcudart.so.13 for the native run (FERMATA_NATIVE_CUDART, a folder; searched for else). A step that
-fails is null in the report, with its reason beside it.
+Needs a build tree (FERMATA_BUILD, default build/) with the bench programs in it. A step that fails is null in
+the report, with its reason beside it.
 """
 
 import argparse
@@ -20,7 +19,7 @@ import subprocess
 import tempfile
 import time
 
-from measure import TREE, Daemon, Footprint, call, document, facts, native_environment, wait_for
+from measure import TREE, Daemon, Footprint, call, document, facts, wait_for
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
@@ -70,15 +69,14 @@ class Holder(Daemon):
 
 
 def peer(gib, work):
-    env = native_environment()
     go, log = work / "go-native", work / "native.log"
     with open(log, "w") as out:
         program = subprocess.Popen(
-            [TREE / "bench/hold", "--gib", str(gib), "--until", str(go)], env=env, stdout=out, stderr=out
+            [TREE / "bench/hold", "--gib", str(gib), "--until", str(go)], stdout=out, stderr=out
         )
     try:
         wait_for(lambda: "ready" in log.read_text(), "the native program's `ready`")
-        told = document(call(TREE / "bench/peer", program.pid, "--restore", env=env))
+        told = document(call(TREE / "bench/peer", program.pid, "--restore"))
         go.touch()
         program.wait(60)
         told["digest"] = re.search(r"digest hold (.*)", log.read_text()).group(1)

@@ -21,9 +21,9 @@ if [ "$device" = auto ]; then
         device=gpu
     fi
 fi
-library_path=$tree/lib/cudart
+library_path=
 if [ "$device" = soft ]; then
-    library_path=$library_path:$tree/lib/softgpu
+    library_path=$tree/lib/softgpu
 fi
 
 work=$(mktemp -d /tmp/fermata-demo.XXXXXX)

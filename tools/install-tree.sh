@@ -4,7 +4,6 @@
 #   bin/fermata, fermatad, fermata-worker
 #   lib/client/   libcuda.so(.1) and libnvidia-ml.so(.1) for programs under Fermata
 #   lib/softgpu/  libcuda.so(.1) that runs on the CPU
-#   lib/cudart/   libcudart.so.13, libcudart.so.12
 #   lib/criu/     CRIU with its libraries
 #   lib/libfermata.so, lib/pkgconfig/, include/   the application library
 #   python/       the Python package
@@ -57,7 +56,6 @@ if [ "$what" = all ]; then
     "$to/bin/fermata" share "$to/share"
     cp -R packaging/systemd "$to/share/systemd"
 fi
-sh tools/link-cudart.sh "$to/lib/cudart" "$(basename "$from")"
 
 if ! cmp -s .deps/criu/bin/criu "$to/lib/criu/bin/criu"; then
     rm -rf "$to/lib/criu"

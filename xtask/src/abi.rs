@@ -1,4 +1,4 @@
-//! Task `abi`: the API tables and C types of the `abi` crate, from the toolkit's headers.
+//! Task `abi`: the API table and C types of the `abi` crate, from the toolkit's headers.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,6 @@ use crate::output::{self, Generated};
 
 /// Driver functions without parameters that live in headers outside the packages read here.
 const OTHER_DRIVER: [(&str, u32); 2] = [("cuProfilerStart", 4000), ("cuProfilerStop", 4000)];
-/// Runtime functions of the same kind.
-const OTHER_RUNTIME: [&str; 2] = ["cudaProfilerStart", "cudaProfilerStop"];
 
 struct Row {
     base: String,
@@ -23,20 +21,12 @@ struct Row {
     params: Vec<(String, String)>,
 }
 
-/// Regenerates the tables and, with `types`, the C types through `bindgen`.
+/// Regenerates the table and, with `types`, the C types through `bindgen`.
 pub fn generate(root: &Path, include: &Path, types: bool) -> Result<()> {
     let driver = driver_rows(include)?;
-    let runtime = runtime_rows(include)?;
-    output::write_all(
-        root,
-        vec![
-            table("driver", "DRIVER", &driver)?,
-            table("runtime", "RUNTIME", &runtime)?,
-        ],
-    )?;
+    output::write_all(root, vec![table("driver", "DRIVER", &driver)?])?;
     if types {
         bindgen(root, include, "cuda.h", "driver")?;
-        bindgen(root, include, "cuda_runtime_api.h", "runtime")?;
     }
     Ok(())
 }
@@ -87,19 +77,6 @@ fn driver_rows(include: &Path) -> Result<Vec<Row>> {
         for (date, (_, one)) in dates.into_iter().zip(list) {
             dated.insert(one.symbol.clone(), (date, one));
         }
-    }
-    rows(dated)
-}
-
-fn runtime_rows(include: &Path) -> Result<Vec<Row>> {
-    let declared =
-        header::declarations(&header::preprocess(include, "cuda_runtime_api.h")?, "cuda")?;
-    let mut dated: BTreeMap<String, (u32, Declaration)> = BTreeMap::new();
-    for one in declared {
-        dated.entry(one.symbol.clone()).or_insert((0, one));
-    }
-    for symbol in OTHER_RUNTIME {
-        dated.insert(symbol.into(), (0, plain(symbol, "cudaError_t")));
     }
     rows(dated)
 }

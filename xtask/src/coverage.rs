@@ -3,7 +3,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use fermata_abi::table::Function;
+use fermata_abi::table::DRIVER;
 
 use crate::exports::Shim;
 use crate::output::Generated;
@@ -13,17 +13,16 @@ use crate::support::{Level, NOTES, Support};
 pub fn page(root: &Path) -> Result<Generated> {
     let mut text = format!(
         "# API coverage\n\n\
-         Made by `cargo xtask coverage` from the API tables, the sources, and the notes in `{NOTES}`; do not\n\
+         Made by `cargo xtask coverage` from the API table, the sources, and the notes in `{NOTES}`; do not\n\
          edit. Every function of the CUDA 13.0 headers is exported. `yes` works as documented, `partial`\n\
          with the restriction noted, `no` refuses with \"not supported\". Variants for per-thread default\n\
-         streams (`_ptsz`, `_ptds`) have the level of the plain function. The attachment `direct` passes\n\
-         every driver call on to the real driver and is not listed.\n\n"
+         streams (`_ptsz`, `_ptds`) have the level of the plain function. The runtime API is NVIDIA's own\n\
+         library, the program's, over these functions (decision 028).\n\n"
     );
     let shims = Shim::ALL.map(|shim| Support::of(root, shim).map(|support| (shim, support)));
-    let [softgpu, client, cudart] = shims;
+    let [softgpu, client] = shims;
     let driver = [softgpu?, client?];
-    let runtime = [cudart?];
-    for function in Shim::Client.table() {
+    for function in DRIVER {
         let (_, support) = &driver[1];
         ensure!(
             support.level(function) != Level::No || support.reason(function).is_some(),
@@ -31,33 +30,31 @@ pub fn page(root: &Path) -> Result<Generated> {
             function.symbol
         );
     }
-    summary(&mut text, &[&driver[0], &driver[1], &runtime[0]])?;
+    summary(&mut text, &driver)?;
     section(
         &mut text,
         "Driver API",
         &["software GPU", "worker"],
         &driver,
     )?;
-    section(&mut text, "Runtime API", &["libcudart"], &runtime)?;
     Ok(Generated {
         path: PathBuf::from("docs/coverage.md"),
         text,
     })
 }
 
-fn summary(text: &mut String, shims: &[&(Shim, Support)]) -> Result<()> {
+fn summary(text: &mut String, shims: &[(Shim, Support)]) -> Result<()> {
     text.push_str(
         "| library | yes | partial | no | functions |\n| --- | --- | --- | --- | --- |\n",
     );
     for (shim, support) in shims {
-        let levels: Vec<_> = shim.table().iter().map(|f| support.level(f)).collect();
+        let levels: Vec<_> = DRIVER.iter().map(|f| support.level(f)).collect();
         let yes = levels.iter().filter(|l| **l == Level::Yes).count();
         let no = levels.iter().filter(|l| **l == Level::No).count();
         let all = levels.len();
         let name = match shim {
             Shim::Softgpu => "software GPU (`libcuda.so.1`)",
             Shim::Client => "worker attachment (`libcuda.so.1`)",
-            Shim::Cudart => "runtime (`libcudart.so`)",
         };
         writeln!(
             text,
@@ -80,10 +77,7 @@ fn section(
         "\n## {title}\n\n| function | {} | notes |\n| --- | {rule} | --- |\n",
         columns.join(" | ")
     )?;
-    let table = shims
-        .first()
-        .map_or(&[] as &[Function], |(shim, _)| shim.table());
-    for function in table {
+    for function in DRIVER {
         let mut notes = Vec::new();
         let mut cells = Vec::new();
         for ((_, support), column) in shims.iter().zip(columns) {
@@ -95,12 +89,8 @@ fn section(
                     }
                     "no"
                 }
-                Level::Partial(note) if shims.len() > 1 => {
-                    notes.push(format!("{column}: {note}"));
-                    "partial"
-                }
                 Level::Partial(note) => {
-                    notes.push(note);
+                    notes.push(format!("{column}: {note}"));
                     "partial"
                 }
             });

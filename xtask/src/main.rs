@@ -22,7 +22,7 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
 
   abi --cuda-include DIR [--types]  the API tables (and with --types the C types) from the headers in DIR
-  exports CRATE...                  unsupported.rs, per_thread.rs and proc_table.rs of softgpu, client, cudart
+  exports CRATE...                  unsupported.rs, per_thread.rs and proc_table.rs of softgpu, client
   coverage                          docs/coverage.md
   check                             generated files, crate edges, file sizes, headers, forbidden code";
 

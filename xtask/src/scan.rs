@@ -8,27 +8,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// Names of generated files, which say nothing about what is implemented.
-const GENERATED: [&str; 4] = [
-    "unsupported.rs",
-    "per_thread.rs",
-    "proc_table.rs",
-    "calls.rs",
-];
+const GENERATED: [&str; 3] = ["unsupported.rs", "per_thread.rs", "proc_table.rs"];
 
 /// Exported symbols among `known` that the sources under `folder` implement.
 pub fn implemented(folder: &Path, known: &BTreeSet<&str>) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for_each_source(folder, |text| scan(text, known, &mut found))?;
-    Ok(found)
-}
-
-/// Words among `known` that the sources under `folder` mention anywhere.
-pub fn mentioned(folder: &Path, known: &BTreeSet<&str>) -> Result<BTreeSet<String>> {
-    let mut found = BTreeSet::new();
-    for_each_source(folder, |text| {
-        let words = tokens(text).into_iter().filter(|t| known.contains(t));
-        found.extend(words.map(str::to_owned));
-    })?;
     Ok(found)
 }
 

@@ -41,7 +41,7 @@ impl Support {
             toml::from_str(&text).with_context(|| format!("cannot understand `{NOTES}`"))?;
         let reasons = notes.remove(&format!("{}-refused", shim.name()));
         let notes = notes.remove(shim.name()).unwrap_or_default();
-        let known: BTreeSet<_> = table::symbols(shim.table()).collect();
+        let known: BTreeSet<_> = table::symbols(table::DRIVER).collect();
         for symbol in notes.keys() {
             ensure!(
                 known.contains(symbol.as_str()),

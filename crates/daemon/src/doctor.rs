@@ -46,10 +46,6 @@ pub fn host(daemon: &Daemon) -> Vec<Check> {
             "nvml",
             &daemon.paths.home.join("lib/client/libnvidia-ml.so.1"),
         ),
-        installed(
-            "runtime",
-            &daemon.paths.home.join("lib/cudart/libcudart.so.13"),
-        ),
         criu(daemon),
         privileges(),
         lazy_pages(),

@@ -36,9 +36,9 @@ pub fn leave_session() -> io::Result<()> {
     Err(command.exec())
 }
 
-/// A list of paths without those in `folders`; none if nothing is left.
-fn without(list: &OsStr, folders: &[impl AsRef<Path>]) -> Option<OsString> {
-    let foreign = |path: &std::path::PathBuf| !folders.iter().any(|it| path.starts_with(it));
+/// A list of paths without those in `folder`; none if nothing is left.
+fn without(list: &OsStr, folder: &Path) -> Option<OsString> {
+    let foreign = |path: &std::path::PathBuf| !path.starts_with(folder);
     let left = std::env::split_paths(list).filter(foreign);
     std::env::join_paths(left).ok().filter(|it| !it.is_empty())
 }
@@ -49,9 +49,8 @@ mod tests {
 
     #[test]
     fn only_our_libraries_are_taken_out() {
-        let ours = ["/opt/lib/client", "/opt/lib/cudart"];
-        let left = |list: &str| without(OsStr::new(list), &ours);
-        let list = "/opt/lib/client:/a:/opt/lib/cudart/libcudart.so.13:/opt/lib/clients";
+        let left = |list: &str| without(OsStr::new(list), Path::new("/opt/lib/client"));
+        let list = "/opt/lib/client:/a:/opt/lib/client/libnvidia-ml.so.1:/opt/lib/clients";
         assert_eq!(left(list), Some("/a:/opt/lib/clients".into()));
         assert_eq!(left("/opt/lib/client/libcuda.so.1"), None);
     }

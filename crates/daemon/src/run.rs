@@ -151,20 +151,19 @@ fn start(
         })
 }
 
-/// The folders of our libraries for programs.
-pub fn libraries(home: &Path) -> [PathBuf; 2] {
-    ["lib/client", "lib/cudart"].map(|folder| home.join(folder))
+/// The folder of our libraries for programs.
+pub fn libraries(home: &Path) -> PathBuf {
+    home.join("lib/client")
 }
 
 /// The environment of a program: its own, with our libraries first.
 fn injected(mut env: Vec<(OsString, OsString)>, home: &Path) -> Vec<(OsString, OsString)> {
-    let [client, cudart] = libraries(home);
+    let client = libraries(home);
     let mut preload = vec![client.join("libcuda.so.1")];
     // By its path: in a container, the folder of the driver's libraries often comes first in the program's own list.
     preload.extend(Some(client.join("libnvidia-ml.so.1")).filter(|p| p.is_file()));
-    preload.extend(Some(cudart.join("libcudart.so.13")).filter(|p| p.is_file()));
     prepend(&mut env, "LD_PRELOAD", preload);
-    prepend(&mut env, "LD_LIBRARY_PATH", vec![client, cudart]);
+    prepend(&mut env, "LD_LIBRARY_PATH", vec![client]);
     env
 }
 

@@ -196,7 +196,10 @@ mod tests {
         let empty = [0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(from_bytes(&empty, 71), Err(NO_BINARY));
         // No other test is about this architecture.
-        assert!(!log::has_told("capability 71"), "an empty one is no reason to warn");
+        assert!(
+            !log::has_told("capability 71"),
+            "an empty one is no reason to warn"
+        );
         // SAFETY: a short NUL-terminated text is a valid image.
         let short = unsafe { from_pointer(c"\x7f".as_ptr().cast(), 90) };
         assert_eq!(short, Err(INVALID_IMAGE));

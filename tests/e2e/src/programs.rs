@@ -69,11 +69,15 @@ pub const PROGRAMS: &[Program] = &[
     plain("chain", &["--steps", "1200"], &["--steps", "6000"]),
     plain("ptrtable", &[], &["--steps", "20000"]),
     plain("overrun", &["--steps", "2400"], &["--steps", "20000"]),
-    quick("heat2d-static", &[], &["--steps", "20000"]),
-    quick("streams-static", &["--steps", "150"], &["--steps", "600"]),
-    quick("graphs-static", &["--steps", "2400"], &["--steps", "8000"]),
-    quick("managed-static", &["--steps", "500"], &["--steps", "2000"]),
-    plain("pinned-static", &["--steps", "300"], &["--steps", "1000"]),
+    plain("heat2d-shared", &[], &["--steps", "20000"]),
+    quick("graphs-shared", &["--steps", "2400"], &["--steps", "8000"]),
+    quick("heat2d-cuda12", &[], &["--steps", "20000"]),
+    plain("streams-cuda12", &["--steps", "150"], &["--steps", "600"]),
+    plain("graphs-cuda12", &["--steps", "2400"], &["--steps", "8000"]),
+    quick("managed-cuda12", &["--steps", "500"], &["--steps", "2000"]),
+    plain("pinned-cuda12", &["--steps", "300"], &["--steps", "1000"]),
+    plain("heat2d-cuda11", &[], &["--steps", "20000"]),
+    quick("streams-cuda11", &["--steps", "150"], &["--steps", "600"]),
 ];
 
 impl Program {
@@ -103,9 +107,9 @@ impl Program {
     }
 }
 
-/// The digest recorded for a program with its default options, whichever runtime it carries.
+/// The digest recorded for a program with its default options, whichever runtime it is built for.
 pub fn digest(name: &str) -> Option<&'static str> {
-    let name = name.strip_suffix("-static").unwrap_or(name);
+    let (name, _runtime) = name.split_once('-').unwrap_or((name, ""));
     DIGESTS
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))

@@ -59,11 +59,9 @@ impl Tree {
 
     /// The library path with which a program runs on `device` without Fermata.
     pub fn library_path(&self, device: Device) -> String {
-        let cudart = self.root.join("lib/cudart");
-        let softgpu = self.root.join("lib/softgpu");
         match device {
-            Device::Soft => format!("{}:{}", cudart.display(), softgpu.display()),
-            Device::Gpu => cudart.display().to_string(),
+            Device::Soft => self.root.join("lib/softgpu").display().to_string(),
+            Device::Gpu => String::new(),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What nvcc makes of the programs runs, however it is asked to compile: every architecture from compute_75 to
-//! compute_90 with every level of optimisation, and against the runtime's older name, `libcudart.so.12`.
+//! compute_90 with every level of optimisation.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -63,8 +63,8 @@ fn compile_and_run(scene: &Scene, number: usize) -> Result<()> {
     let programs: Vec<&str> = PROGRAMS
         .iter()
         .map(|program| program.name)
-        // A source that is built with two runtimes is compiled once here.
-        .filter(|name| !NOT_COMPILED.contains(name) && !name.ends_with("-static"))
+        // A source that is built for two runtimes is compiled once here.
+        .filter(|name| !NOT_COMPILED.contains(name) && !name.contains('-'))
         .collect();
     let name = programs[number % programs.len()];
     let out = scene.sandbox().work().join(format!("{name}-{number}"));
@@ -72,9 +72,7 @@ fn compile_and_run(scene: &Scene, number: usize) -> Result<()> {
     let mut compile = nvcc();
     compile
         .args(level)
-        .args(["-gencode", &code, "-cudart", "shared", "-L"])
-        .arg(root().join(".deps/cuda-link"))
-        .arg("-L")
+        .args(["-gencode", &code, "-L"])
         .arg(root().join(".deps/cuda/lib"))
         .arg("-o")
         .arg(&out)
@@ -105,75 +103,5 @@ fn every_architecture_with_every_level_gives_the_digests() -> Result<()> {
                 .map_err(|_| anyhow::anyhow!("a thread that compiles"))?
         })
     })?;
-    scene.close()
-}
-
-/// Links the object of a program as one that was built with CUDA 12: each function of the runtime that it
-/// asks for has the version `libcudart.so.12`.
-fn link_as_12(scene: &Scene, name: &str) -> Result<PathBuf> {
-    let at = |suffix: &str| scene.sandbox().work().join(format!("{name}{suffix}"));
-    let mut compile = nvcc();
-    compile
-        .args(["-O2", "-gencode", "arch=compute_75,code=compute_75"])
-        .args(["-cudart", "none", "-c", "-o"])
-        .arg(at(".o"))
-        .arg(root().join("programs").join(name).with_extension("cu"));
-    command::run(compile, COMPILE_LIMIT)?.success("nvcc")?;
-    let mut nm = Command::new("nm");
-    nm.arg("-u").arg(at(".o"));
-    let wanted = command::run(nm, RUN_LIMIT)?.success("nm")?.stdout;
-    let functions: Vec<&str> = wanted
-        .lines()
-        .filter_map(|line| line.split_whitespace().last())
-        .filter(|name| name.starts_with("cuda") || name.starts_with("__cuda"))
-        .collect();
-    ensure!(functions.len() > 5, "hardly any function: {functions:?}");
-    let stub: String = functions
-        .iter()
-        .map(|name| format!("void {name}(void) {{}}\n"))
-        .collect();
-    std::fs::write(at(".stub.c"), stub)?;
-    std::fs::write(at(".map"), "libcudart.so.12 { global: *; };\n")?;
-    let library = scene.sandbox().work().join("libcudart.so.12");
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-shared", "-fPIC", "-Wl,-soname,libcudart.so.12"])
-        .arg(format!("-Wl,--version-script={}", at(".map").display()))
-        .arg("-o")
-        .arg(&library)
-        .arg(at(".stub.c"));
-    command::run(gcc, COMPILE_LIMIT)?.success("gcc")?;
-    let mut link = Command::new("g++");
-    link.arg("-o")
-        .arg(at("-12"))
-        .arg(at(".o"))
-        .arg(&library)
-        .args(["-pthread", "-ldl"]);
-    command::run(link, COMPILE_LIMIT)?.success("g++")?;
-    // Only the stub's name stays in the program.
-    std::fs::remove_file(library)?;
-    Ok(at("-12"))
-}
-
-#[test]
-fn programs_that_ask_for_the_runtime_of_cuda_12_run() -> Result<()> {
-    let scene = Scene::new()?;
-    // Of those whose functions are the same with both versions.
-    for name in ["symbols", "streams", "pinned", "graphs"] {
-        let program = link_as_12(&scene, name)?;
-        let mut nm = Command::new("nm");
-        nm.args(["-D", "--with-symbol-versions"]).arg(&program);
-        let imports = command::run(nm, RUN_LIMIT)?.success("nm")?.stdout;
-        ensure!(
-            imports.contains("@libcudart.so.12") && !imports.contains("@libcudart.so.13"),
-            "{imports}"
-        );
-        check_digest(&scene, &program, name).with_context(|| format!("{name}, alone"))?;
-        let fermata = scene.fermata();
-        fermata.run(name, Device::Soft, &program, &[])?;
-        ensure!(fermata.wait_exit(name, RUN_LIMIT)? == 0, "{name} fails");
-        let digest = digest(name).context("no digest")?;
-        let log = fermata.log(name)?;
-        ensure!(log.contains(digest), "{name} under Fermata: {log}");
-    }
     scene.close()
 }

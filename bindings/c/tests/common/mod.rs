@@ -47,7 +47,7 @@ fn find(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("`{name}` has not been built"))
 }
 
-/// A folder as `make build` lays it out: libfermata, softgpu and the CUDA runtime.
+/// A folder with the libraries that `make build` lays out: libfermata and softgpu.
 pub fn tree() -> &'static Path {
     static TREE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let tree = TREE.get_or_init(|| {
@@ -56,13 +56,6 @@ pub fn tree() -> &'static Path {
         std::fs::copy(find("libfermata.so"), lib.join("libfermata.so.0")).unwrap();
         std::os::unix::fs::symlink("libfermata.so.0", lib.join("libfermata.so")).unwrap();
         std::fs::copy(find("libfermata_softgpu.so"), lib.join("libcuda.so.1")).unwrap();
-        let release = built().ends_with("release/deps");
-        let profile = if release { "release" } else { "debug" };
-        run(Command::new("sh")
-            .arg("tools/link-cudart.sh")
-            .arg(lib)
-            .arg(profile)
-            .current_dir(root()));
         dir
     });
     tree.path()
@@ -92,14 +85,8 @@ pub fn cuda_program(source: &Path, out: &Path) {
             "--fmad=false",
             "-Wno-deprecated-gpu-targets",
         ])
-        .args([
-            "-gencode",
-            "arch=compute_75,code=compute_75",
-            "-cudart",
-            "shared",
-        ])
+        .args(["-gencode", "arch=compute_75,code=compute_75"])
         .arg(format!("-I{}", root().join("bindings/c/include").display()))
-        .arg(format!("-L{}", root().join(".deps/cuda-link").display()))
         .arg(format!("-L{}", cuda.join("lib").display()))
         .arg(format!("-L{}", tree().display()))
         .arg("-lfermata")

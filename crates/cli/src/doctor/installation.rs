@@ -26,11 +26,6 @@ pub fn checks(paths: &Paths) -> Vec<Check> {
             lib.join("softgpu/libcuda.so.1"),
             CheckState::Warn,
         ),
-        (
-            "runtime",
-            lib.join("cudart/libcudart.so.13"),
-            CheckState::Warn,
-        ),
     ];
     files
         .into_iter()

@@ -26,8 +26,6 @@ pub enum Kind {
 pub enum Reader {
     /// Each command, and the daemon that it starts.
     All,
-    /// The command.
-    Command,
     /// The daemon, when it starts.
     Daemon,
     /// A session's worker; set for `fermata run`, which passes it on.
@@ -47,7 +45,6 @@ impl Reader {
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "commands, daemon",
-            Self::Command => "commands",
             Self::Daemon => "daemon",
             Self::Worker => "a session's worker",
             Self::Program => "the library in the program",
@@ -95,7 +92,7 @@ const fn internal(name: &'static str, reader: Reader, purpose: &'static str) -> 
 }
 
 use Kind::{AbsolutePath, Any, Bytes, Capability, Count, Number, Path, Signal};
-use Reader::{All, Build, Command, Daemon, Fermata, Program, Python, Worker};
+use Reader::{All, Build, Daemon, Fermata, Program, Python, Worker};
 
 /// All settings.
 pub const SETTINGS: &[Setting] = &[
@@ -189,13 +186,6 @@ pub const SETTINGS: &[Setting] = &[
         Any,
         "NVIDIA's management library for `plan` and for programs",
         "the system's",
-    ),
-    setting(
-        "FERMATA_NATIVE_CUDART",
-        Command,
-        Path,
-        "folder of NVIDIA's runtime library, for `bench`",
-        "the installation's",
     ),
     setting(
         "FERMATA_HOST_BUFFER",

@@ -1,7 +1,6 @@
 //! How much slower steps are under Fermata while nothing is checkpointed, beside the same program alone: natively
 //! on a GPU, with the software GPU's library else. Both run in turn, and not at once.
 
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -37,14 +36,12 @@ pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
         })?;
         rows.push(row(&native, &under));
     }
-    let runtime = runtime(common);
     Ok(Report {
         name: "overhead",
         title: "A step's time under Fermata and alone",
         facts: vec![
             ("devices", json!(devices)),
             ("bytes", json!(common.bytes())),
-            ("runtime", json!(runtime)),
         ],
         columns: vec![
             "case",
@@ -56,30 +53,19 @@ pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
         ],
         rows,
         drawn: ("case", vec!["ratio"]),
-        remarks: vec!["medians of the steps in 4 s each; one runtime library for both".into()],
+        remarks: vec!["medians of the steps in 4 s each".into()],
     })
-}
-
-/// Folders of the libraries that the program gets without Fermata: one runtime, and the software GPU or the
-/// machine's own driver.
-fn runtime(common: &Common) -> Vec<PathBuf> {
-    let home = Paths::find().home;
-    let own = fermata_control::settings::value("FERMATA_NATIVE_CUDART");
-    let mut folders = vec![own.map_or_else(|| home.join("lib/cudart"), PathBuf::from)];
-    if common.is_soft() {
-        folders.push(home.join("lib/softgpu"));
-    }
-    folders
 }
 
 /// The program's steps without Fermata.
 fn alone(common: &Common, place: &Place, program: &Program) -> Result<Vec<Step>, Failure> {
     program.clean();
-    let folders = runtime(common);
-    let path = std::env::join_paths(&folders).unwrap_or_default();
-    let child = Command::new(&program.words[0])
+    let mut command = Command::new(&program.words[0]);
+    if common.is_soft() {
+        command.env("LD_LIBRARY_PATH", Paths::find().home.join("lib/softgpu"));
+    }
+    let child = command
         .args(&program.words[1..])
-        .env("LD_LIBRARY_PATH", path)
         .envs(program.variables())
         .stdin(Stdio::null())
         .stdout(Stdio::null())

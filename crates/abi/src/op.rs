@@ -439,7 +439,8 @@ pub enum Op<'a> {
         graph: Blob<'a>,
         flags: u64,
     },
-    /// Replaces the executable graph's definition by one of the same shape. Answered.
+    /// Replaces the executable graph's definition by one of the same shape. Answered, if it came with a request: where
+    /// it did not and fails, the graph is none any more, and its launches fail.
     GraphUpdate {
         exec: Handle,
         #[serde(borrow)]

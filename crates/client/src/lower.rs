@@ -28,6 +28,8 @@ use crate::session::Session;
 
 /// Graphs up to this size travel inside the message.
 const INLINE: usize = 16 << 10;
+/// Updates up to this size do, and are not waited for: programs that change parameters do so before every launch.
+const POSTED: usize = 64 << 10;
 
 /// Makes the worker's executable graph `handle` what `exec` says, if it is not.
 pub fn refresh(session: &Session, handle: u64, exec: &mut Exec) -> Result {
@@ -39,6 +41,12 @@ pub fn refresh(session: &Session, handle: u64, exec: &mut Exec) -> Result {
     if stale == Stale::Shape {
         link::post(&Op::GraphDestroy { exec: handle })?;
         instantiate(handle, exec, &encoded)?;
+    } else if encoded.len() <= POSTED {
+        let graph = Blob::Inline(&encoded);
+        link::post(&Op::GraphUpdate {
+            exec: handle,
+            graph,
+        })?;
     } else {
         send(&encoded, |graph| {
             link::ask(
@@ -113,14 +121,16 @@ fn send<T>(encoded: &[u8], act: impl FnOnce(Blob<'_>) -> Result<T>) -> Result<T>
 }
 
 fn encode(session: &Session, exec: &mut Exec) -> Result<Vec<u8>> {
-    let graph = exec.graph.clone();
+    // Lent for the time, for a copy costs as much as the rest of this.
+    let graph = std::mem::take(&mut exec.graph);
     let mut lowering = Lowering {
         session,
         exec,
         path: Vec::new(),
     };
-    let lowered = lowering.graph(&graph)?;
-    postcard::to_stdvec(&lowered).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+    let lowered = lowering.graph(&graph);
+    exec.graph = graph;
+    postcard::to_stdvec(&lowered?).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
 struct Lowering<'l> {

@@ -255,6 +255,64 @@ fn graphs_run_update_and_come_back() {
 }
 
 #[test]
+fn a_graph_whose_update_fails_is_launched_neither_as_it_was_nor_as_it_should_be() {
+    let (_worker, program) = started();
+    let device = program.alloc(256);
+    let fills = |value: u32| {
+        let mut graph = Graph::new();
+        let set = MemsetNode {
+            dst: device,
+            pitch: 0,
+            value,
+            element_size: 4,
+            width: 64,
+            height: 1,
+        };
+        graph.add(NodeKind::Memset(set), &[]).unwrap();
+        postcard::to_stdvec(&graph).unwrap()
+    };
+    let mut unknown = Graph::new();
+    let kernel = KernelNode {
+        function: 0x9990,
+        context: 0,
+        grid: [1, 1, 1],
+        block: [1, 1, 1],
+        shared_bytes: 0,
+        params: Vec::new(),
+        attributes: Vec::new(),
+    };
+    unknown.add(NodeKind::Kernel(kernel), &[]).unwrap();
+    let unknown = postcard::to_stdvec(&unknown).unwrap();
+    let first = fills(1);
+    let instantiate = Op::GraphInstantiate {
+        exec: 0x600,
+        context: CONTEXT,
+        graph: Blob::Inline(&first),
+        flags: 0,
+    };
+    done(&program, &instantiate);
+    let update = |graph: &[u8]| {
+        program.post(&Op::GraphUpdate {
+            exec: 0x600,
+            graph: Blob::Inline(graph),
+        });
+        program.post(&Op::GraphLaunch {
+            exec: 0x600,
+            stream: STREAM,
+        });
+        program.ask(&Op::StreamSync { stream: STREAM })
+    };
+    assert_eq!(update(&fills(2)), Answer::None);
+    assert_eq!(words(&program.read(device, 256)), [2; 64]);
+    // The program hears of it as of any launch that fails.
+    let failed = update(&unknown);
+    assert!(matches!(failed, Answer::Error(_, _)), "{failed:?}");
+    assert_eq!(words(&program.read(device, 256)), [2; 64]);
+    assert_eq!(update(&fills(3)), Answer::None);
+    assert_eq!(words(&program.read(device, 256)), [3; 64]);
+}
+
+#[test]
 fn a_callback_holds_its_stream_and_no_other() {
     let (_worker, program) = started();
     let device = program.alloc(64);

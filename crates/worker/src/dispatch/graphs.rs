@@ -47,13 +47,18 @@ impl Server {
         let graph = self.graph(graph)?;
         let live = &mut self.site.live;
         let known = self.site.session.executables.get_mut(exec)?;
-        if live.executables.contains_key(&exec) {
-            live.update(exec, &graph)?;
-        } else {
-            // A restore has not made it, for a module or an event of it was gone.
-            live.make_anew(exec, known.context, &graph, known.flags)?;
-        }
         known.graph = graph;
+        // There is none where a restore has not made it, for a module or an event of it was gone.
+        let there = live.executables.contains_key(&exec);
+        if there && live.update(exec, &known.graph).is_ok() {
+            return DONE;
+        }
+        // Nobody waits to hear of a failure: what the graph was must not be launched in its place, nor be restored.
+        if let Some((handle, context)) = live.take_executable(exec) {
+            live.enter(context)?;
+            live.driver.destroy_exec(handle)?;
+        }
+        live.make_anew(exec, known.context, &known.graph, known.flags)?;
         DONE
     }
 

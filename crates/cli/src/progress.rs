@@ -39,13 +39,17 @@ impl Progress {
 
     /// A step is this far; `total` is 0 when it is not counted in bytes.
     pub fn update(&self, phase: &str, done: u64, total: u64) {
-        if phase == WAITING {
+        if let Some(what) = phase.strip_prefix(WAITING) {
             // Also where no progress is shown: it may be taken for a command that hangs.
             if !self.waited.swap(true, Ordering::Relaxed) {
-                self.printer.note(&format!(
-                    "the checkpoint waits, up to {total} s, for the program's threads to stop and for all that they \
-                     have launched to end"
-                ));
+                self.printer.note(&match what {
+                    "" => format!(
+                        "the checkpoint waits, up to {total} s, for the program's threads to stop"
+                    ),
+                    what => format!(
+                        "the checkpoint waits, up to {total} s,{what} to end; the program goes on"
+                    ),
+                });
             }
             return;
         }

@@ -404,4 +404,13 @@ fn a_checkpoint_that_waits_for_the_program_says_so_once() {
     assert_eq!(done.status, 14, "{}", done.stderr);
     let said = "waits, up to 30 s, for the program's threads to stop";
     assert_eq!(done.stderr.matches(said).count(), 1, "{}", done.stderr);
+    // What the device is at is named.
+    let place = Place::new();
+    place.daemon(move |_| {
+        let what = format!("{WAITING} for kernel `grind` on the default stream");
+        vec![progress(&what), failed(FailureKind::NotCheckpointable)]
+    });
+    let done = place.call(&["checkpoint", "heat"]);
+    let said = "waits, up to 30 s, for kernel `grind` on the default stream to end";
+    assert!(done.stderr.contains(said), "{}", done.stderr);
 }

@@ -61,6 +61,7 @@ pub fn close_descriptor() {
 
 fn run(control: Control, mut home: Summons) {
     quiet::is_ours();
+    gate::is_stopper();
     let mut control = Some(control);
     let mut looked = Instant::now();
     relieve();
@@ -138,11 +139,11 @@ fn wait_for(control: Option<&Control>, limit: Duration) -> bool {
         tv_sec: 0,
         tv_nsec: i64::from(limit.subsec_nanos()),
     };
-    let side = link::current().ok().map(|link| &*link.side);
+    let side = link::side().ok();
     let mut fds = Vec::new();
     fds.extend(control.map(|control| PollFd::new(control, PollFlags::IN)));
-    if let Some(side) = side {
-        fds.push(PollFd::new(side, PollFlags::IN));
+    if let Some(side) = &side {
+        fds.push(PollFd::new(&**side, PollFlags::IN));
     }
     let ready = poll(&mut fds, Some(&time));
     let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
@@ -155,8 +156,8 @@ fn wait_for(control: Option<&Control>, limit: Duration) -> bool {
 
 /// Takes what the worker has sent on its own account.
 fn pump() {
-    let Ok(link) = link::current() else { return };
-    while let Ok(Some((message, _))) = link.side.receive_from_worker(Duration::ZERO) {
+    let Ok(side) = link::side() else { return };
+    while let Ok(Some((message, _))) = side.receive_from_worker(Duration::ZERO) {
         if let ToProgram::Callback { id } = message {
             callback::due(id);
         }
@@ -217,10 +218,10 @@ fn await_order(control: &Control) -> Result<ToAgent, ControlError> {
     }
 }
 
-/// Lets go of everything shared with anybody. Every thread is parked and the worker idle.
+/// Lets go of everything shared with anybody. Every thread is parked or rests, and the device is idle.
 fn detach() {
     if let Some(session) = session::begun() {
-        for block in session.memory.host_blocks() {
+        for block in host::shared(session) {
             if let Err(errno) = host::detach(block.start, block.mapped) {
                 notice::write(&format!(
                     "cannot let go of host memory at {:#x}: {errno}",
@@ -229,8 +230,8 @@ fn detach() {
             }
         }
     }
-    if let Some(link) = link::take() {
-        link.producer.close();
+    if let Err(error) = link::let_go() {
+        notice::write(&format!("cannot let go of the ring: {error}"));
     }
 }
 
@@ -260,14 +261,19 @@ fn reattach() -> Option<(Control, Summons)> {
 fn follow(summons: &wake::Summons) -> Result<Control, String> {
     let control =
         Control::connect(summons.socket.as_ref(), "fermatad").map_err(|error| error.to_string())?;
-    let (new, resume) = session::attach(&control, &summons.token, true, REGIONS)?;
-    link::install(new);
-    if let Err(reason) = map_regions() {
+    let (ends, resume) = session::attach(&control, &summons.token, true, REGIONS)?;
+    link::enter(ends).map_err(|error| error.to_string())?;
+    let ready = map_regions().and_then(|()| match resume {
+        true => Ok(()),
+        false => wait_for_resume(&control).map_err(|error| error.to_string()),
+    });
+    if let Err(reason) = ready {
         detach();
         return Err(reason);
     }
-    if !resume {
-        wait_for_resume(&control).map_err(|error| error.to_string())?;
+    // From here on the worker goes on with what was queued.
+    if let Ok(link) = link::current() {
+        link.producer.announce();
     }
     gate::open();
     // A daemon that has ended meanwhile is noticed when it is listened to: the program runs.
@@ -300,11 +306,11 @@ fn wait_for_resume(control: &Control) -> Result<(), ControlError> {
 /// Maps every region that the worker sends.
 fn map_regions() -> Result<(), String> {
     let session = session::begun().ok_or("there is no session")?;
-    let link = link::current().map_err(|status| format!("error {status}"))?;
+    let side = link::side().map_err(|status| format!("error {status}"))?;
     let end = Instant::now() + REGIONS;
-    let mut missing = session.memory.host_blocks();
+    let mut missing = host::shared(session);
     while Instant::now() < end {
-        let got = link.side.receive_from_worker(Duration::from_millis(200));
+        let got = side.receive_from_worker(Duration::from_millis(200));
         match got.map_err(|error| error.to_string())? {
             Some((ToProgram::Region { address, size }, Some(file))) => {
                 let known = missing

@@ -7,6 +7,9 @@
 //!      ▼                                ▼                    ▼
 //!   parked in the handler            runs on to its end    parked at the gate
 //! ```
+//! A thread that waits for the worker inside one of our functions rests there while the gate is closed: it counts as
+//! parked, keeps its request, and goes on when the gate opens, or at once when its answer has come ([`rest`]).
+//!
 //! Everything the signal handler touches is a static or a leaked record, found by thread id: a
 //! thread-local of a loaded library may need the allocator, which the interrupted code may hold.
 //! A thread's record is its own until the last of its destructors (`ending`).
@@ -34,6 +37,10 @@ static RECORDS: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Places for the ids of parked threads.
 const PLACES: usize = 4096;
+/// Threads that rest inside one of our functions.
+static RESTING: AtomicU32 = AtomicU32::new(0);
+/// The thread that stops the others; it never rests.
+static STOPPER: AtomicI32 = AtomicI32::new(0);
 static PARKED: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
 
 /// A thread that has called us. Records are reused, never freed.
@@ -192,19 +199,51 @@ pub fn is_parked(tid: i32) -> bool {
 
 /// Waits until the gate is open. Async-signal-safe.
 fn park() {
+    park_until(&|| false);
+}
+
+/// Waits, inside one of our functions, until the gate is open or `done`; returns at once if it is open. While it waits
+/// the thread touches nothing that is shared with the worker but what `done` looks at.
+pub fn rest(done: &dyn Fn() -> bool) {
+    if !is_closed() || STOPPER.load(Ordering::Relaxed) == gettid() {
+        return;
+    }
+    RESTING.fetch_add(1, Ordering::AcqRel);
+    park_until(done);
+    RESTING.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// The calling thread is the one that stops the others.
+pub fn is_stopper() {
+    STOPPER.store(gettid(), Ordering::Relaxed);
+}
+
+/// Has every resting thread look whether its answer has come.
+pub fn nudge() {
+    let _ = futex::wake(&GATE, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+fn park_until(done: &dyn Fn() -> bool) {
     let tid = gettid();
     let place = places(tid).find(|place| {
         place
             .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     });
-    while is_closed() {
+    while is_closed() && !done() {
         // Woken or not, the gate decides.
         let _ = futex::wait(&GATE, futex::Flags::PRIVATE, CLOSED, None);
     }
     if let Some(place) = place {
         place.store(0, Ordering::Release);
     }
+}
+
+/// Whether the thread `tid` is inside one of our functions while another rests there: a lock that it waits for may be
+/// that one's.
+pub fn may_be_blocked(tid: i32) -> bool {
+    let inside = |record: &Record| record.depth.load(Ordering::Acquire) > 0;
+    RESTING.load(Ordering::Acquire) > 0 && find(tid).is_some_and(inside)
 }
 
 /// The places for a thread id, best first.

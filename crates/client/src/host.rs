@@ -8,6 +8,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::with_exposed_provenance_mut;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fermata_abi::op::{Address, HOST_BASE, HOST_END, Handle, HostKind, Op};
@@ -16,6 +17,7 @@ use fermata_abi::sys::driver::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
 };
 use fermata_wire::FromProgram;
+use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
@@ -79,9 +81,27 @@ pub fn free(session: &Session, address: Address, kind: HostKind) -> Result {
     let block = session
         .memory
         .remove(address, |block| block.kind == Kind::Host(kind))?;
+    give_up(block, |block| unmap(block.start, block.mapped))
+}
+
+/// Regions that the worker has been asked to let go of: both sides have them until it has.
+static LEAVING: Mutex<Vec<Arc<Block>>> = Mutex::new(Vec::new());
+
+/// Has the worker let go of a region that the mirror has forgotten; then `act`s on it here.
+fn give_up(block: Arc<Block>, act: impl FnOnce(&Block)) -> Result {
+    let address = block.start;
+    LEAVING.lock().push(Arc::clone(&block));
     let done = link::ask(&Op::HostUnmap { address }, link::nothing);
-    unmap(block.start, block.mapped);
+    LEAVING.lock().retain(|it| !Arc::ptr_eq(it, &block));
+    act(&block);
     done
+}
+
+/// Every region that is shared with the worker at this moment.
+pub fn shared(session: &Session) -> Vec<Arc<Block>> {
+    let mut blocks = session.memory.host_blocks();
+    blocks.extend(LEAVING.lock().iter().cloned());
+    blocks
 }
 
 /// Turns whole pages of ordinary memory into a shared region at their own address.
@@ -145,15 +165,12 @@ pub fn unregister(session: &Session, address: Address) -> Result {
         .memory
         .remove(address & !(PAGE - 1), registered)
         .map_err(|_| CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-    make_ordinary(&block)
+    make_ordinary(block)
 }
 
 /// Ends the sharing of a region whose content and place the program keeps; the mirror has forgotten it.
-pub fn make_ordinary(block: &Block) -> Result {
-    let address = block.start;
-    let done = link::ask(&Op::HostUnmap { address }, link::nothing);
-    make_private(address, block.mapped);
-    done
+pub fn make_ordinary(block: Arc<Block>) -> Result {
+    give_up(block, |block| make_private(block.start, block.mapped))
 }
 
 /// Frees the regions of a context that ends, as the driver does; registered memory is the program's own.
@@ -246,8 +263,7 @@ fn announce(
     file: BorrowedFd<'_>,
 ) -> Result {
     let region = FromProgram::Region { address, size };
-    link::current()?
-        .side
+    link::side()?
         .send_region(&region, file)
         .map_err(|error| link::lost(&error))?;
     let op = Op::HostMap {

@@ -1,8 +1,10 @@
 //! The connection to the worker that is in use right now.
 //!
-//! The agent takes it away and puts a new one in its place while the session is stopped. A thread inside
-//! one of our functions may use it without a lock: the agent waits until there is no such thread.
+//! There is one for the life of the process. The agent takes it out of use while the session is stopped, and connects it
+//! with the next worker. A thread inside one of our functions may use it without a lock: the agent waits until every
+//! such thread rests ([`crate::gate::rest`]), and what it holds of the link is good afterwards too.
 
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
@@ -14,9 +16,11 @@ use fermata_abi::sys::driver::{
 use fermata_wire::{BareLaunch, Producer, Side, Staged, WireError};
 
 use crate::entry::Result;
-use crate::{fault, notice};
+use crate::{fault, gate, notice};
 
 static LINK: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
+/// The link, in use or not.
+static ONLY: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
 static INSTALLED: AtomicU64 = AtomicU64::new(0);
 static FAILED: AtomicU32 = AtomicU32::new(CUDA_SUCCESS);
 
@@ -34,6 +38,13 @@ const SHORT: usize = 64;
 pub struct Link {
     /// The ring.
     pub producer: Producer,
+}
+
+/// What connects the program with a worker.
+#[derive(Debug)]
+pub struct Ends {
+    /// The ring's memory.
+    pub memory: OwnedFd,
     /// The side socket.
     pub side: Arc<Side>,
 }
@@ -42,19 +53,47 @@ impl Link {
     /// In a forked child: closes the child's copy of the side socket, so that the worker sees the
     /// parent's end as the only one.
     pub fn close_descriptors(&self) {
-        // SAFETY: the child never uses this link again, nor drops it.
-        unsafe {
-            rustix::io::close(std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(
-                &*self.side,
-            )))
+        let Some(side) = self.producer.side() else {
+            return;
         };
+        // SAFETY: the child never uses this link again, nor drops it.
+        unsafe { rustix::io::close((*side).as_fd().as_raw_fd()) };
+        // Its number is no descriptor any more.
+        std::mem::forget(side);
     }
 }
 
-/// Makes `link` the one in use.
-pub fn install(link: Link) {
+/// Makes the process's link, and puts it in use.
+///
+/// # Errors
+/// The memory is not usable.
+pub fn install(ends: Ends) -> core::result::Result<(), WireError> {
+    let producer = Producer::open(ends.memory.as_fd(), ends.side)?.resting(gate::rest);
+    let link = Box::into_raw(Box::new(Link { producer }));
+    ONLY.store(link, Ordering::Release);
+    put_in_use(link);
+    Ok(())
+}
+
+/// Connects the link, which is out of use, with another worker, and puts it in use. The worker does nothing of its own
+/// before [`Producer::announce`].
+///
+/// # Errors
+/// The memory is not usable; the link stays out of use.
+pub fn enter(ends: Ends) -> core::result::Result<(), WireError> {
+    let link = ONLY.load(Ordering::Acquire);
+    // SAFETY: null, or from `Box::into_raw` and never freed.
+    let Some(only) = (unsafe { link.as_ref() }) else {
+        return Err(WireError::PeerGone("worker"));
+    };
+    only.producer.enter(ends.memory.as_fd(), ends.side)?;
+    put_in_use(link);
+    Ok(())
+}
+
+fn put_in_use(link: *mut Link) {
     INSTALLED.fetch_add(1, Ordering::AcqRel);
-    LINK.store(Box::into_raw(Box::new(link)), Ordering::Release);
+    LINK.store(link, Ordering::Release);
 }
 
 /// A number that changes whenever there may be another device behind the link.
@@ -62,13 +101,18 @@ pub fn generation() -> u64 {
     INSTALLED.load(Ordering::Acquire)
 }
 
-/// Takes the link out of use and gives it to the caller, who is the agent, when no thread is inside one
-/// of our functions.
-pub fn take() -> Option<Box<Link>> {
+/// Takes the link out of use, and lets go of what it shares with the worker. Called by the agent while every thread
+/// that is inside one of our functions rests.
+///
+/// # Errors
+/// The memory stays shared.
+pub fn let_go() -> core::result::Result<(), WireError> {
     let link = LINK.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: the pointer came from `Box::into_raw`, and the swap makes the caller its only owner; no
-    // thread inside our functions can hold a reference, for there is none (the caller's promise).
-    (!link.is_null()).then(|| unsafe { Box::from_raw(link) })
+    // SAFETY: null, or from `Box::into_raw` and never freed.
+    match unsafe { link.as_ref() } {
+        Some(link) => link.producer.let_go(),
+        None => Ok(()),
+    }
 }
 
 /// Forgets the link without touching it: in a forked child, which must not disturb the parent's.
@@ -78,15 +122,23 @@ pub fn abandon() -> Option<&'static Link> {
     unsafe { link.as_ref() }
 }
 
-/// The link in use; the reference is good until the present call into our library ends.
+/// The link in use.
 #[inline]
 pub fn current() -> Result<&'static Link> {
-    // SAFETY: `take` frees the link only while no thread is inside one of our functions, and only
-    // threads inside them call this.
+    // SAFETY: null, or from `Box::into_raw` and never freed.
     match unsafe { LINK.load(Ordering::Acquire).as_ref() } {
         Some(link) => Ok(link),
         None => Err(CUDA_ERROR_DEVICE_UNAVAILABLE),
     }
+}
+
+/// The side socket.
+///
+/// # Errors
+/// There is no worker.
+pub fn side() -> Result<Arc<Side>> {
+    let side = current()?.producer.side();
+    side.ok_or(CUDA_ERROR_DEVICE_UNAVAILABLE)
 }
 
 /// Sends an operation that is not answered.

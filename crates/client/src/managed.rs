@@ -111,7 +111,7 @@ impl Managed {
             let shared = |block: &Block| block.kind == Kind::Host(HostKind::Managed);
             if goes && let Ok(block) = session.memory.remove(variable.shared, shared) {
                 // What the worker cannot let go of now goes with the session.
-                let _ = host::make_ordinary(&block);
+                let _ = host::make_ordinary(block);
             }
             !goes
         });

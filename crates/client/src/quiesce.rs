@@ -1,4 +1,11 @@
 //! Stopping every thread at a consistent point.
+//!
+//! ```text
+//!  close the gate ─► all parked, or resting in a wait for the worker ─► worker: all before is taken, the device idle
+//!                      ▲                                                      │
+//!                      └── an answer has come: its thread ends its call ◄─────┴─► none: stopped
+//! ```
+//! What the worker has not given the device stays with it, in order, and so do the requests of threads that rest.
 
 use std::time::{Duration, Instant};
 
@@ -57,16 +64,37 @@ pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<Still, Refu
     let end = begun + deadline;
     check_masks(end)?;
     gate::close();
-    let done = park_all(end, &mut pump).and_then(|threads| {
-        let parking = begun.elapsed();
-        drain(end, &mut pump)?;
-        idle(end)?;
-        Ok(Still { threads, parking })
-    });
+    let done = settle(begun, end, &mut pump);
     if done.is_err() {
         gate::open();
     }
     done
+}
+
+/// Parks and drains until no thread has an answer that it has not taken: it would be lost with the ring.
+fn settle(begun: Instant, end: Instant, pump: &mut impl FnMut()) -> Result<Still, Refusal> {
+    let mut parking = None;
+    loop {
+        let threads = park_all(end, pump)?;
+        let parking = *parking.get_or_insert_with(|| begun.elapsed());
+        drain(end, pump)?;
+        idle(end)?;
+        let Ok(link) = link::current() else {
+            return Ok(Still { threads, parking });
+        };
+        if !link.producer.has_answers() {
+            return Ok(Still { threads, parking });
+        }
+        while link.producer.has_answers() {
+            if Instant::now() >= end {
+                let hint = "try again later, or with more cores";
+                return Err(Refusal::new("a call that is done does not return", hint));
+            }
+            gate::nudge();
+            pump();
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
 }
 
 /// Refuses at once if a thread can never be parked; at `end` if it has not run until then.
@@ -121,6 +149,9 @@ fn park_all(end: Instant, pump: &mut impl FnMut()) -> Result<u32, Refusal> {
         for tid in &moving {
             restart::note(*tid);
             signal::send(*tid);
+        }
+        if let Ok(link) = link::current() {
+            link.producer.nudge();
         }
         pump();
         std::thread::sleep(pause);
@@ -203,8 +234,12 @@ fn others() -> Result<Vec<i32>, Refusal> {
     Ok(tids)
 }
 
+/// Whether a thread stands still until the gate opens: parked, resting, or waiting for a lock of our own that one which
+/// rests may hold. Once all are still, none of them can give a lock back.
 fn is_still(tid: i32) -> bool {
-    gate::is_parked(tid) || threads::status(tid).is_none_or(|status| status.is_dead())
+    gate::is_parked(tid)
+        || gate::may_be_blocked(tid) && threads::waits_for_lock(tid)
+        || threads::status(tid).is_none_or(|status| status.is_dead())
 }
 
 fn unparked(tid: i32) -> Refusal {

@@ -10,7 +10,7 @@ use fermata_abi::sys::driver::{
 };
 use fermata_control::agent::{ENV_SOCKET, ENV_TOKEN, FromAgent, ToAgent};
 use fermata_control::{Connection, PROTOCOL};
-use fermata_wire::{Producer, Side};
+use fermata_wire::Side;
 
 use crate::agent;
 use crate::array::Arrays;
@@ -19,7 +19,7 @@ use crate::devices::Devices;
 use crate::entry::Result;
 use crate::event::Events;
 use crate::graphs::Graphs;
-use crate::link::{self, Link};
+use crate::link::{self, Ends};
 use crate::managed::Managed;
 use crate::mirror::Mirror;
 use crate::module::Modules;
@@ -112,14 +112,14 @@ fn start() -> core::result::Result<Session, CUresult> {
     let connect = || -> core::result::Result<_, String> {
         let control =
             Control::connect(path.as_ref(), "fermatad").map_err(|error| error.to_string())?;
-        let link = attach(&control, &token, false, START)?;
-        Ok((control, link))
+        let (ends, _) = attach(&control, &token, false, START)?;
+        link::install(ends).map_err(|error| error.to_string())?;
+        Ok(control)
     };
-    let (control, (new_link, _)) = connect().map_err(|reason| {
+    let control = connect().map_err(|reason| {
         notice::write(&format!("the session could not begin: {reason}"));
         CUDA_ERROR_SYSTEM_NOT_READY
     })?;
-    link::install(new_link);
     let nothing = |_: &str| ();
     let devices = link::ask_long(&Op::Devices, nothing, |body| match body {
         ReplyBody::Devices(devices) => Ok(devices),
@@ -157,7 +157,7 @@ fn start() -> core::result::Result<Session, CUresult> {
     })
 }
 
-/// Says Hello and opens the ring that comes with the Welcome; also whether threads are to be woken.
+/// Says Hello; what comes with the Welcome, and whether threads are to be woken.
 ///
 /// # Errors
 /// In words, for the notice file.
@@ -166,7 +166,7 @@ pub fn attach(
     token: &str,
     reattach: bool,
     timeout: Duration,
-) -> core::result::Result<(Link, bool), String> {
+) -> core::result::Result<(Ends, bool), String> {
     let hello = FromAgent::Hello {
         protocol: PROTOCOL,
         pid: std::process::id(),
@@ -195,7 +195,5 @@ pub fn attach(
         .try_into()
         .map_err(|_| "the daemon's Welcome lacks its two descriptors".to_owned())?;
     let side = Arc::new(Side::new(side));
-    let memory = std::os::fd::AsFd::as_fd(&memory);
-    let producer = Producer::open(memory, side.clone()).map_err(|error| error.to_string())?;
-    Ok((Link { producer, side }, resume))
+    Ok((Ends { memory, side }, resume))
 }

@@ -85,6 +85,24 @@ pub fn status(tid: i32) -> Option<Status> {
     })
 }
 
+/// Whether a thread sleeps in a wait for a lock, without a limit (`/proc/self/task/TID/syscall`).
+pub fn waits_for_lock(tid: i32) -> bool {
+    read(&format!("/proc/self/task/{tid}/syscall")).is_some_and(|text| is_lock_wait(&text))
+}
+
+/// `number arg0 ... arg5 sp pc`, the first decimal, the others hexadecimal; `running` if in no call.
+fn is_lock_wait(text: &str) -> bool {
+    let mut fields = text.split_whitespace();
+    let number = fields.next().and_then(|it| it.parse::<i64>().ok());
+    let arguments: Vec<u64> = fields
+        .map_while(|it| u64::from_str_radix(it.strip_prefix("0x")?, 16).ok())
+        .collect();
+    // FUTEX_WAIT and FUTEX_WAIT_BITSET, but for the flags beside the command; the fourth argument is the time.
+    let waits = |command: u64| matches!(command & 0x7f, 0 | 9);
+    number == Some(libc::SYS_futex)
+        && matches!(arguments[..], [_, command, _, 0, ..] if waits(command))
+}
+
 /// Nanoseconds for which a thread has had a core (`/proc/PID/schedstat`); `None` if the kernel does not tell.
 pub fn time_run(tid: i32) -> Option<u64> {
     let text = read(&format!("/proc/self/task/{tid}/schedstat"))?;
@@ -127,6 +145,20 @@ mod tests {
         assert_eq!(all.first(), Some(&1));
         assert_eq!(all.len(), TRIES + 2);
         assert_eq!(settled(|| Err(Errno::NOENT)), Err(Errno::NOENT));
+    }
+
+    #[test]
+    fn a_wait_with_a_limit_is_no_wait_for_a_lock() {
+        assert!(is_lock_wait("202 0x7f 0x80 0x2 0x0 0x0 0x0 0x7ffd 0x7f01"));
+        assert!(is_lock_wait(
+            "202 0x7f 0x189 0x2 0x0 0x0 0xffffffff 0x7ffd 0x7f01"
+        ));
+        assert!(!is_lock_wait(
+            "202 0x7f 0x80 0x2 0x7ffe 0x0 0x0 0x7ffd 0x7f01"
+        ));
+        assert!(!is_lock_wait("202 0x7f 0x81 0x2 0x0 0x0 0x0 0x7ffd 0x7f01"));
+        assert!(!is_lock_wait("230 0x0 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x7f01"));
+        assert!(!is_lock_wait("running"));
     }
 
     #[test]

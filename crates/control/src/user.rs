@@ -117,8 +117,8 @@ pub enum DeviceChoice {
     Soft,
 }
 
-/// Phase of a [`Progress`] that comes again and again while a checkpoint waits for the program's threads to stop and
-/// for all that they have launched to end.
+/// Phase of a [`Progress`] that comes again and again while a checkpoint waits for the program's threads to stop; with
+/// ` for ` and more words behind it while it waits for what the device is at, and the program goes on.
 pub const WAITING: &str = "waiting";
 
 /// A program to start.
@@ -409,6 +409,18 @@ pub struct Checkpointed {
     /// then taken them.
     #[serde(default)]
     pub overtaken: u64,
+    /// What the device had to end before the program could be stopped, if that took long; the program ran on meanwhile.
+    #[serde(default)]
+    pub waited: Option<Waited>,
+}
+
+/// Work that a checkpoint has waited for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Waited {
+    /// The kernel or other work, and its stream.
+    pub what: String,
+    /// How long.
+    pub seconds: f64,
 }
 
 /// Sessions started from an image.

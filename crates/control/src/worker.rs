@@ -68,6 +68,8 @@ pub enum ToWorker {
     /// Serve a program. Comes with three descriptors: ring memory, side socket, and where the program's
     /// output goes, which gets what the driver prints too (device `printf` and `assert`).
     Attach,
+    /// Keep the device from getting more, for a stop that is coming; or no more.
+    Hold(Hold),
     /// Stop serving the ring; keep everything else.
     Detach,
     /// Read device data and state, and begin to write them. Waits for what an earlier save has left.
@@ -142,6 +144,8 @@ pub enum FromWorker {
     Warming,
     /// The ring is served.
     Attached,
+    /// Answer to Hold.
+    Holding(Holding),
     /// The ring is no longer served.
     Detached,
     /// How far a Save or Load is.
@@ -207,6 +211,39 @@ pub enum FromWorker {
     /// begun, the worker has given up. A worker that serves nobody and belongs to no session is told
     /// Exit.
     Back(Back),
+}
+
+/// Which streams get nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hold {
+    /// None any more.
+    Off,
+    /// Those that have work at this moment; the others go on.
+    Busy,
+    /// All.
+    All,
+    /// All, and whatever the program sends is taken: its threads are about to be parked.
+    Closing,
+}
+
+/// How the device stands while streams are held.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// Whether all streams are held and the device has nothing to do.
+    pub idle: bool,
+    /// What streams are at.
+    pub busy: Vec<StreamWork>,
+}
+
+/// What a stream is at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamWork {
+    /// In words.
+    pub what: String,
+    /// Its handle; 1 is the default stream.
+    pub stream: u64,
+    /// How much the stream had been given at the end of it.
+    pub count: u64,
 }
 
 /// A worker that has outlived its daemon.
@@ -373,6 +410,9 @@ pub struct Totals {
     pub allocations: u64,
     /// Their bytes.
     pub device_bytes: u64,
+    /// Operations that wait for their turn, as part of the session.
+    #[serde(default)]
+    pub queued: u64,
     /// The same by device, in an answer to Describe.
     #[serde(default)]
     pub memory: Vec<u64>,

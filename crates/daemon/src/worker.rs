@@ -399,6 +399,7 @@ fn name(message: &ToWorker) -> &'static str {
         ToWorker::Warm => "Warm",
         ToWorker::Keep { .. } => "Keep",
         ToWorker::Attach => "Attach",
+        ToWorker::Hold(_) => "Hold",
         ToWorker::Detach => "Detach",
         ToWorker::Save { .. } => "Save",
         ToWorker::Finish => "Finish",

@@ -21,6 +21,8 @@ pub struct Summary {
     pub device_bytes: u64,
     /// The same by device.
     pub memory: Vec<u64>,
+    /// Operations that wait for their turn.
+    pub queued: u64,
     /// Bytes of shared host memory.
     pub host_bytes: u64,
     /// Streams, events, modules, graphs.
@@ -53,6 +55,7 @@ impl Summary {
         Self {
             allocations: (session.allocations.len() + session.memories.len()) as u64,
             device_bytes: memory.iter().sum(),
+            queued: session.queued.len() as u64,
             memory,
             host_bytes: session.host_regions.iter().map(|(_, it)| it.size).sum(),
             objects: session.object_count(),

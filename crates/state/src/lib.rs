@@ -30,6 +30,6 @@ pub use objects::{
     Variable,
 };
 pub use order::{KEPT_BYTES, KEPT_MODULES, Kept, Loaded, Retired};
-pub use session::{Deferred, Removed, Session};
+pub use session::{Deferred, Queued, Removed, Session};
 pub use table::{Kind, Table};
 pub use tensors::{KNOWN_TENSORS, TensorMaps};

@@ -3,7 +3,7 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `FERMSTAT` |
-//! | 8 | 4 | version, little-endian: 5; 4 for a body that ends before the textures, 3 for one that ends before the tensor maps, 2 for a body that ends before the modules that are kept, 1 for one that ends before [`Session::deferred`] |
+//! | 8 | 4 | version, little-endian: 6; 5 for a body that ends before the queue, 4 for one that ends before the textures, 3 for one that ends before the tensor maps, 2 for a body that ends before the modules that are kept, 1 for one that ends before [`Session::deferred`] |
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use crate::{Session, StateError};
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -93,12 +93,13 @@ pub fn decode(bytes: &[u8]) -> Result<Session, RecordError> {
         return Err(RecordError::Damaged("its header contradicts itself"));
     }
     let mut body = Cow::Borrowed(body);
-    // No deferred errors, no kept modules, no gap, no tensor maps, no textures: an empty list and nothing are one byte each.
+    // No deferred errors, no kept modules, no gap, no tensor maps, no textures, no queue: an empty list and nothing are one byte each.
     let missing = match version {
-        1 => 5,
-        2 => 4,
-        3 => 2,
-        4 => 1,
+        1 => 6,
+        2 => 5,
+        3 => 3,
+        4 => 2,
+        5 => 1,
         _ => 0,
     };
     if missing > 0 {

@@ -57,6 +57,18 @@ pub struct Session {
     pub tensor_maps: TensorMaps,
     /// Texture and surface objects. What they are about may be gone.
     pub textures: BTreeMap<TextureKey, Texture>,
+    /// What the program has asked for and the device has not been given, in order, as it was when the program was let
+    /// go. Its staged bytes are the program's.
+    pub queued: Vec<Queued>,
+}
+
+/// An operation that waits for its turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queued {
+    /// A [`fermata_abi::op::Op`], encoded.
+    pub operation: ByteBuf,
+    /// Where its answer goes, if it has one: reply slot, sequence number, offset and length of the overflow range.
+    pub answer: Option<(u16, u32, u64, u32)>,
 }
 
 /// The error of an operation that nobody waited for; the context's next synchronisation reports it.

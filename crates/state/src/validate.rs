@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fermata_abi::op::{DEVICE_BASE, DEVICE_END, FIRST_HANDLE, Handle};
+use fermata_abi::op::{DEVICE_BASE, DEVICE_END, FIRST_HANDLE, Handle, Op};
 
 use crate::{ImageId, Session, StateError};
 
@@ -52,6 +52,10 @@ impl Session {
             let known = self.contexts.contains(error.context) && error.code != 0;
             let reason = "its error is none, or of no context";
             rule(known, "context", error.context, reason)?;
+        }
+        for (place, queued) in (0u64..).zip(&self.queued) {
+            let known = postcard::from_bytes::<Op<'_>>(&queued.operation).is_ok();
+            rule(known, "queued operation", place, "it is none")?;
         }
         self.check_memory()?;
         self.check_numbers()

@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind, Resource, Texture};
-use fermata_state::records::{decode, encode};
+use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind, Op, Resource, Texture};
+use fermata_state::records::{RecordError, decode, encode};
 use fermata_state::{
     Allocation, Context, Deferred, Device, Event, Function, HostRegion, ImageId, Mapping, Memory,
-    Reservation, Session, Stream, TextureKey,
+    Queued, Reservation, Session, Stream, TextureKey,
 };
 use proptest::prelude::*;
 
@@ -270,7 +270,7 @@ proptest! {
 fn states_of_older_versions_have_no_deferred_errors_and_no_kept_modules() {
     let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
     let bytes = encode(&session).unwrap();
-    for (version, missing) in [(1, 5), (2, 4), (3, 2), (4, 1)] {
+    for (version, missing) in [(1, 6), (2, 5), (3, 3), (4, 2), (5, 1)] {
         let (body, end) = bytes.split_at(bytes.len() - missing);
         assert!(end.iter().all(|byte| *byte == 0), "empty lists");
         let mut older = body.to_vec();
@@ -352,4 +352,21 @@ fn mappings_outside_their_reservation_are_refused() {
     let (address, _) = session.mappings.iter().next().unwrap();
     session.mappings.get_mut(address).unwrap().size = 101;
     assert!(decode(&encode(&session).unwrap()).is_err());
+}
+
+#[test]
+fn a_queue_is_read_back_and_holds_operations_only() {
+    let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
+    let operation = postcard::to_stdvec(&Op::Drain).unwrap();
+    session.queued.push(Queued {
+        operation: operation.into(),
+        answer: Some((3, 7, 64, 4096)),
+    });
+    assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
+    session.queued[0].operation = vec![0xff; 4].into();
+    let encoded = encode(&session).unwrap();
+    assert!(matches!(
+        decode(&encoded),
+        Err(RecordError::Inconsistent(_))
+    ));
 }

@@ -50,6 +50,11 @@ impl Light {
         self.0.store(done, Ordering::Relaxed);
     }
 
+    /// The process may be another one by now, which is not registered.
+    pub fn forget(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
     /// Whether the consumer behind `word` executes the barrier.
     #[inline]
     pub fn is_relieved(&self, word: &AtomicU32) -> bool {

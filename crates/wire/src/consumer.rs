@@ -308,6 +308,12 @@ pub struct Presence {
 }
 
 impl Presence {
+    /// Whether the program has said that it is there. One that comes back after a stop does so once it has everything
+    /// that it shares with the worker.
+    pub fn has_come(&self) -> bool {
+        self.map.word32(PROGRAM_AT).load(Ordering::Acquire) == PEER_ATTACHED
+    }
+
     /// Whether the program has died. One that has let go of its ring in good order has not: it may want to find done
     /// what it has asked for.
     pub fn has_died(&self) -> bool {

@@ -60,7 +60,7 @@ pub use launch::BareLaunch;
 #[cfg(not(loom))]
 pub use layout::{Config, VERSION};
 #[cfg(not(loom))]
-pub use producer::{Pending, Producer};
+pub use producer::{Pending, Producer, Rest};
 #[cfg(not(loom))]
 pub use reply::{Replier, Ticket};
 #[cfg(not(loom))]

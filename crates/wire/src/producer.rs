@@ -2,6 +2,10 @@
 //!
 //! Any thread may send; the order of messages is the order in which the threads got the lock. A small
 //! operation is encoded where it will be read, under the lock; a large one before it, and copied in.
+//!
+//! A producer outlives its memory file. Between two of them ([`Producer::let_go`], [`Producer::enter`]) it lies in
+//! private memory at the same address, so that threads which wait for answers keep their requests and their staged
+//! ranges: they rest meanwhile, each in [`Rest`], and are answered through the next file.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -9,7 +13,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::Duration;
 
 use fermata_abi::op::{Op, Reply};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::barrier::Light;
 use crate::callbacks;
@@ -20,7 +24,7 @@ use crate::layout::{
 };
 use crate::message::{Header, span};
 use crate::protocol::{wake_fenced, wake_sleeper};
-use crate::reply::{Ticket, is_done, take, wait_done};
+use crate::reply::{Ticket, is_done, nudge, take, wait_done};
 use crate::shm::{Mapping, Window};
 use crate::side::Side;
 use crate::staging::{Staged, StagingPool};
@@ -34,11 +38,17 @@ const AHEAD: u64 = 512;
 /// While the worker keeps up, only so much of the ring's start is used: it stays in the caches.
 const NEAR: u64 = 128 << 10;
 
+/// Called now and then by a thread that waits for the worker: it returns at once, or, while the program is being
+/// stopped, when that is over or what it is given has become true.
+pub type Rest = fn(&dyn Fn() -> bool);
+
 /// Sends operations and receives their answers.
 #[derive(Debug)]
 pub struct Producer {
     map: Arc<Mapping>,
-    side: Arc<Side>,
+    /// None while there is no worker.
+    side: RwLock<Option<Arc<Side>>>,
+    rest: Rest,
     ring: Mutex<Ring>,
     slots: Mutex<Slots>,
     staging: StagingPool,
@@ -56,12 +66,34 @@ struct Ring {
     rewind_at: u64,
 }
 
+impl Default for Ring {
+    fn default() -> Self {
+        Self {
+            head: 0,
+            tail: 0,
+            number: 0,
+            rewind_at: NEAR,
+        }
+    }
+}
+
 /// Reply slots that no request uses.
 #[derive(Debug)]
 struct Slots {
     free: Vec<Ticket>,
     /// Their requests were given up before they were answered: the answers may still be written.
     abandoned: Vec<Ticket>,
+    /// By slot, the sequence number of the request that a thread waits for, 0 for none.
+    asked: Vec<u32>,
+}
+
+impl Slots {
+    /// Requests that threads wait for.
+    fn waiting(&self) -> impl Iterator<Item = Ticket> {
+        let asked = self.asked.iter().enumerate();
+        let asked = asked.filter(|(_, sequence)| **sequence != 0);
+        asked.map(|(slot, sequence)| Ticket::from_parts((slot as u16, *sequence, 0, 0)))
+    }
 }
 
 impl Producer {
@@ -81,30 +113,112 @@ impl Producer {
             overflow: 0,
             overflow_len: 0,
         };
-        let slots = (0..map.layout().slot_count as u16)
-            .rev()
-            .map(free)
-            .collect();
+        let count = map.layout().slot_count;
+        let slots = (0..count as u16).rev().map(free).collect();
         map.populate(map.layout().ring, NEAR.min(map.layout().ring_bytes));
         map.word32(PROGRAM_AT)
             .store(PEER_ATTACHED, Ordering::Release);
         Ok(Self {
             staging: StagingPool::new(StagedArea(map.clone())),
             map,
-            side,
-            ring: Mutex::new(Ring {
-                head: 0,
-                tail: 0,
-                number: 0,
-                rewind_at: NEAR,
-            }),
+            side: RwLock::new(Some(side)),
+            rest: |_| (),
+            ring: Mutex::default(),
             slots: Mutex::new(Slots {
                 free: slots,
                 abandoned: Vec::new(),
+                asked: vec![0; count as usize],
             }),
             spin: Spin::new(),
             barrier: Light::default(),
         })
+    }
+
+    /// The same, whose waiting threads call `rest`.
+    pub fn resting(self, rest: Rest) -> Self {
+        Self { rest, ..self }
+    }
+
+    /// Lets go of the memory file and says so. Nobody may send meanwhile; threads that wait for answers must rest.
+    /// Bytes of the staging area that are in use stay readable.
+    ///
+    /// # Errors
+    /// The system has no memory left; the file is still mapped then.
+    pub fn let_go(&self) -> Result<(), WireError> {
+        // What was answered meanwhile is free; what was not is answered through the next file.
+        drop(self.collected());
+        self.close();
+        *self.side.write() = None;
+        self.exchange(|| self.map.leave())
+    }
+
+    /// Goes on with a new memory file of the same sizes, and another socket. Until [`Producer::announce`] the worker
+    /// does nothing of its own.
+    ///
+    /// # Errors
+    /// As [`Producer::open`], or the sizes differ; nothing has changed then.
+    pub fn enter(&self, memory: BorrowedFd<'_>, side: Arc<Side>) -> Result<(), WireError> {
+        let mut head = [0; 8];
+        let read = rustix::io::pread(memory, &mut head, HEAD_AT as u64)
+            .map_err(|errno| WireError::io("read the ring's header", errno))?;
+        if read != head.len() || head != [0; 8] {
+            return Err(WireError::Layout("another program has used it"));
+        }
+        self.exchange(|| self.map.enter(memory))?;
+        self.map.populate(
+            self.map.layout().ring,
+            NEAR.min(self.map.layout().ring_bytes),
+        );
+        *self.ring.lock() = Ring::default();
+        self.barrier.forget();
+        *self.side.write() = Some(side);
+        Ok(())
+    }
+
+    /// Says that the program is there.
+    pub fn announce(&self) {
+        self.map
+            .word32(PROGRAM_AT)
+            .store(PEER_ATTACHED, Ordering::Release);
+        wake_sleeper(self.map.word32(DOORBELL_AT), futex_wake);
+    }
+
+    /// Exchanges the memory, and takes the staged bytes that are in use along.
+    fn exchange(&self, act: impl FnOnce() -> Result<(), WireError>) -> Result<(), WireError> {
+        let area = StagedArea(self.map.clone());
+        let mut kept = Vec::new();
+        for (offset, len) in self.staging.in_use() {
+            let mut bytes = vec![0; len as usize];
+            area.read(offset, &mut bytes)?;
+            kept.push((offset, bytes));
+        }
+        act()?;
+        kept.iter()
+            .try_for_each(|(offset, bytes)| area.write(*offset, bytes))
+    }
+
+    /// The socket in use.
+    pub fn side(&self) -> Option<Arc<Side>> {
+        self.side.read().clone()
+    }
+
+    /// Has every thread that waits for the worker look now whether it should rest.
+    pub fn nudge(&self) {
+        let slots = self.slots.lock();
+        slots.waiting().for_each(|ticket| nudge(&self.map, ticket));
+        drop(slots);
+        self.staging.nudge();
+    }
+
+    /// Whether there is an answer that a thread has not taken yet.
+    pub fn has_answers(&self) -> bool {
+        let slots = self.slots.lock();
+        slots.waiting().any(|ticket| is_done(&self.map, ticket))
+    }
+
+    /// Waits for the end of a stop, if there is one, or until `done`.
+    fn rest(&self, done: &dyn Fn() -> bool) {
+        (self.rest)(done);
     }
 
     /// Lets the worker pay for what orders messages and its sleep, where the kernel can. Takes milliseconds;
@@ -153,14 +267,15 @@ impl Producer {
         overflow: Option<&Staged<'_>>,
     ) -> Result<Pending<'_>, WireError> {
         let mut ticket = self.take_slot()?;
-        ticket.sequence = ticket.sequence.wrapping_add(1).max(1);
         if let Some(range) = overflow {
             ticket.overflow = range.offset();
             ticket.overflow_len = u32::try_from(range.len()).unwrap_or(u32::MAX);
         }
         if let Err(error) = self.send(op, Some(ticket)) {
             // Nothing was sent, so nobody will answer.
-            self.slots.lock().free.push(ticket.spare());
+            let mut slots = self.slots.lock();
+            slots.asked[usize::from(ticket.slot)] = 0;
+            slots.free.push(ticket.spare());
             return Err(error);
         }
         Ok(Pending {
@@ -183,7 +298,7 @@ impl Producer {
     /// # Errors
     /// [`WireError::TooLarge`] if the whole area is smaller; the worker is gone.
     pub fn stage(&self, len: u64) -> Result<Staged<'_>, WireError> {
-        self.staging.alloc(len, || self.check_peer())
+        self.staging.alloc(len, || self.rest_and_check())
     }
 
     /// As [`Producer::stage`], without waiting; `None` if there is no room now.
@@ -199,7 +314,12 @@ impl Producer {
     /// # Errors
     /// As [`Producer::stage`].
     pub fn stage_both(&self, lens: (u64, u64)) -> Result<(Staged<'_>, Staged<'_>), WireError> {
-        self.staging.alloc_both(lens, || self.check_peer())
+        self.staging.alloc_both(lens, || self.rest_and_check())
+    }
+
+    fn rest_and_check(&self) -> Result<(), WireError> {
+        self.rest(&|| false);
+        self.check_peer()
     }
 
     /// Bytes of the whole staging area.
@@ -212,7 +332,10 @@ impl Producer {
     /// # Errors
     /// [`WireError::PeerGone`] if it is not.
     pub fn check_peer(&self) -> Result<(), WireError> {
-        worker_alive(&self.map, &*self.side)
+        match &*self.side.read() {
+            Some(side) => worker_alive(&self.map, &**side),
+            None => Err(WireError::PeerGone("worker")),
+        }
     }
 
     /// Tells the worker that one more host callback has run: the one it asked for longest ago. Never waits.
@@ -401,16 +524,28 @@ impl Producer {
             }
             // More threads wait for answers than there are slots.
             std::thread::sleep(Duration::from_micros(100));
-            self.check_peer()?;
+            self.rest_and_check()?;
         }
     }
 
+    /// A slot for a thread's next request.
     fn free_slot(&self) -> Option<Ticket> {
+        let mut slots = self.collected();
+        let mut ticket = slots.free.pop()?;
+        ticket.sequence = ticket.sequence.wrapping_add(1).max(1);
+        slots.asked[usize::from(ticket.slot)] = ticket.sequence;
+        Some(ticket)
+    }
+
+    /// The slots, those among the free ones whose given up requests have been answered.
+    fn collected(&self) -> MutexGuard<'_, Slots> {
         let mut slots = self.slots.lock();
-        let Slots { free, abandoned } = &mut *slots;
+        let Slots {
+            free, abandoned, ..
+        } = &mut *slots;
         let answered = abandoned.extract_if(.., |ticket| is_done(&self.map, *ticket));
         free.extend(answered.map(Ticket::spare));
-        free.pop()
+        slots
     }
 }
 
@@ -487,16 +622,19 @@ impl Pending<'_> {
     }
 
     fn finish(&self, timeout: Option<Duration>) -> Result<bool, WireError> {
-        let Producer {
-            map, side, spin, ..
-        } = self.producer;
-        wait_done(map, self.ticket, spin, &**side, timeout)
+        let Producer { map, spin, .. } = self.producer;
+        let alive = || {
+            self.producer.rest(&|| self.is_done());
+            self.producer.check_peer()
+        };
+        wait_done(map, self.ticket, spin, alive, timeout)
     }
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         let mut slots = self.producer.slots.lock();
+        slots.asked[usize::from(self.ticket.slot)] = 0;
         if self.is_done() {
             slots.free.push(self.ticket.spare());
         } else {

@@ -7,7 +7,6 @@
 //! the waiter. A reply that does not fit into the slot goes to the request's overflow range in the
 //! staging area, if it named one.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,7 +19,7 @@ use crate::layout::{
 };
 use crate::protocol::wake_sleeper;
 use crate::shm::{Mapping, StagedArea};
-use crate::wait::{Spin, futex_wake, wait, worker_alive};
+use crate::wait::{Spin, futex_wake, wait};
 
 /// `SLOT_WHERE`: the reply is in the slot.
 const IN_SLOT: u32 = 0;
@@ -37,6 +36,21 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// The ticket of a request that was taken from another ring of the same program; see [`Ticket::parts`].
+    pub fn from_parts((slot, sequence, overflow, overflow_len): (u16, u32, u64, u32)) -> Self {
+        Self {
+            slot,
+            sequence,
+            overflow,
+            overflow_len,
+        }
+    }
+
+    /// Slot, sequence number, offset and length of the overflow range.
+    pub fn parts(self) -> (u16, u32, u64, u32) {
+        (self.slot, self.sequence, self.overflow, self.overflow_len)
+    }
+
     /// Its slot, for the next request.
     pub(crate) fn spare(self) -> Self {
         Self {
@@ -56,6 +70,14 @@ pub struct Replier {
 impl Replier {
     pub(crate) fn new(map: Arc<Mapping>) -> Self {
         Self { map }
+    }
+
+    /// Whether the memory has what `ticket` names. One that came with a message has been checked.
+    pub fn accepts(&self, ticket: Ticket) -> bool {
+        let layout = self.map.layout();
+        let end = ticket.overflow.checked_add(u64::from(ticket.overflow_len));
+        u64::from(ticket.slot) < layout.slot_count
+            && end.is_some_and(|end| end <= layout.staging_bytes)
     }
 
     /// Answers the request `ticket` stands for and wakes who waits for it.
@@ -144,22 +166,22 @@ pub(crate) fn is_done(map: &Mapping, ticket: Ticket) -> bool {
     map.word32(slot + SLOT_DONE).load(Ordering::Acquire) == ticket.sequence
 }
 
-/// Waits until the answer to `ticket` is there, or the worker gone; `false` if `timeout` passed first.
+/// Waits until the answer to `ticket` is there, or the worker gone; `false` if `timeout` passed first. `alive` is
+/// asked now and then.
 pub(crate) fn wait_done(
     map: &Mapping,
     ticket: Ticket,
     spin: &Spin,
-    side: impl AsFd,
+    alive: impl Fn() -> Result<(), WireError>,
     timeout: Option<std::time::Duration>,
 ) -> Result<bool, WireError> {
     let word = map.word32(slot_at(map, ticket.slot) as usize + SLOT_WAITING);
-    wait(
-        spin,
-        word,
-        timeout,
-        || is_done(map, ticket),
-        || worker_alive(map, &side),
-    )
+    wait(spin, word, timeout, || is_done(map, ticket), alive)
+}
+
+/// Has the thread that waits for the answer to `ticket` look at it, and at its worker, now.
+pub(crate) fn nudge(map: &Mapping, ticket: Ticket) {
+    futex_wake(map.word32(slot_at(map, ticket.slot) as usize + SLOT_WAITING));
 }
 
 /// Copies the answer out and decodes it.

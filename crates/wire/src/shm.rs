@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -82,13 +82,32 @@ pub fn renew(fd: BorrowedFd<'_>, config: &Config) -> Result<(), WireError> {
     }
 }
 
+/// Layout of a memory file, checked; and device and number of the file.
+fn inspect(fd: BorrowedFd<'_>) -> Result<(Layout, (u64, u64)), WireError> {
+    let seals = rustix::fs::fcntl_get_seals(fd)
+        .map_err(|errno| WireError::io("read the seals of the ring's memory", errno))?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(WireError::Layout("its size is not sealed"));
+    }
+    let stat =
+        rustix::fs::fstat(fd).map_err(|errno| WireError::io("size the ring's memory", errno))?;
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let mut header = [0; FIXED_BYTES];
+    let read = rustix::io::pread(fd, &mut header, 0)
+        .map_err(|errno| WireError::io("read the ring's header", errno))?;
+    if read != header.len() {
+        return Err(WireError::Layout("it is shorter than its header"));
+    }
+    Ok((Layout::decode(&header, size)?, (stat.st_dev, stat.st_ino)))
+}
+
 /// A mapped memory file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
     /// Device and number of the file.
-    file: (u64, u64),
+    file: (AtomicU64, AtomicU64),
     layout: Layout,
 }
 
@@ -104,23 +123,9 @@ impl Mapping {
     /// # Errors
     /// It is not one, may still shrink, or cannot be mapped.
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self, WireError> {
-        let seals = rustix::fs::fcntl_get_seals(fd)
-            .map_err(|errno| WireError::io("read the seals of the ring's memory", errno))?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(WireError::Layout("its size is not sealed"));
-        }
-        let stat = rustix::fs::fstat(fd)
-            .map_err(|errno| WireError::io("size the ring's memory", errno))?;
-        let file = u64::try_from(stat.st_size).unwrap_or(0);
-        let mut header = [0; FIXED_BYTES];
-        let read = rustix::io::pread(fd, &mut header, 0)
-            .map_err(|errno| WireError::io("read the ring's header", errno))?;
-        if read != header.len() {
-            return Err(WireError::Layout("it is shorter than its header"));
-        }
-        let layout = Layout::decode(&header, file)?;
-        let bytes =
-            usize::try_from(file).map_err(|_| WireError::Layout("it is too large to map"))?;
+        let (layout, file) = inspect(fd)?;
+        let bytes = usize::try_from(layout.total())
+            .map_err(|_| WireError::Layout("it is too large to map"))?;
         let length = NonZeroUsize::new(bytes).ok_or(WireError::Layout("it is empty"))?;
         // SAFETY: a fresh shared mapping at an address of the kernel's choice overlaps nothing.
         let base = unsafe {
@@ -134,22 +139,66 @@ impl Mapping {
             )
         }
         .map_err(|errno| WireError::io("map the ring's memory", errno))?;
-        // SAFETY: the advice changes what a fork copies, nothing in this process. A child must not reach
-        // its parent's ring; without the advice it could, which is no error here.
-        let _ = unsafe { rustix::mm::madvise(base, bytes, rustix::mm::Advice::LinuxDontFork) };
         let base =
             NonNull::new(base.cast()).ok_or(WireError::Layout("it was mapped at address 0"))?;
-        Ok(Self {
+        let mapping = Self {
             base,
             bytes,
-            file: (stat.st_dev, stat.st_ino),
+            file: (AtomicU64::new(file.0), AtomicU64::new(file.1)),
             layout,
-        })
+        };
+        mapping.keep_from_children();
+        Ok(mapping)
+    }
+
+    /// Puts private memory, all zero, in the place of the memory file; addresses stay valid.
+    ///
+    /// # Errors
+    /// The system has no memory left; then nothing has changed.
+    pub fn leave(&self) -> Result<(), WireError> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the range is this mapping's own, and stays mapped throughout; whoever reaches it does so through
+        // atomics and byte copies, which private memory allows as well.
+        unsafe {
+            rustix::mm::mmap_anonymous(self.base.as_ptr().cast(), self.bytes, protection, flags)
+        }
+        .map_err(|errno| WireError::io("let go of the ring's memory", errno))?;
+        Ok(())
+    }
+
+    /// Puts a memory file of the same layout in this mapping's place; addresses stay valid.
+    ///
+    /// # Errors
+    /// The file is not usable, has another layout, or cannot be mapped; then nothing has changed.
+    pub fn enter(&self, fd: BorrowedFd<'_>) -> Result<(), WireError> {
+        let (layout, file) = inspect(fd)?;
+        if layout != self.layout {
+            return Err(WireError::Layout("it has other sizes than the last one"));
+        }
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let start = self.base.as_ptr().cast();
+        // SAFETY: as in `leave`; the file is as long as the mapping, for its layout is the same.
+        unsafe { rustix::mm::mmap(start, self.bytes, protection, flags, fd.as_fd(), 0) }
+            .map_err(|errno| WireError::io("map the ring's memory", errno))?;
+        self.file.0.store(file.0, Ordering::Relaxed);
+        self.file.1.store(file.1, Ordering::Relaxed);
+        self.keep_from_children();
+        Ok(())
+    }
+
+    fn keep_from_children(&self) {
+        let advice = rustix::mm::Advice::LinuxDontFork;
+        // SAFETY: the advice changes what a fork copies, nothing in this process. A child must not reach
+        // its parent's ring; without the advice it could, which is no error here.
+        let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.bytes, advice) };
     }
 
     /// Whether it maps the memory file `fd`.
     pub fn is_of(&self, fd: BorrowedFd<'_>) -> bool {
-        rustix::fs::fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.file)
+        let file = [&self.file.0, &self.file.1].map(|it| it.load(Ordering::Relaxed));
+        rustix::fs::fstat(fd).is_ok_and(|stat| [stat.st_dev, stat.st_ino] == file)
     }
 
     #[inline]

@@ -110,9 +110,21 @@ impl StagingPool {
                 .returned
                 .wait_timeout(free, slice)
                 .unwrap_or_else(PoisonError::into_inner);
-            free = guard;
+            // Others give ranges back meanwhile, however long that takes.
+            drop(guard);
             alive()?;
+            free = self.lock();
         }
+    }
+
+    /// Offsets and bytes of all that is handed out.
+    pub fn in_use(&self) -> Vec<(u64, u64)> {
+        self.lock().taken(self.area.bytes())
+    }
+
+    /// Has whoever waits for room look at the worker, and for room, now.
+    pub fn nudge(&self) {
+        self.returned.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, FreeList> {
@@ -179,6 +191,19 @@ impl FreeList {
         Some(offset)
     }
 
+    /// What is not free of an area of so many bytes.
+    fn taken(&self, bytes: u64) -> Vec<(u64, u64)> {
+        let (mut taken, mut at) = (Vec::new(), 0);
+        let ends = self.0.iter().map(|(offset, len)| (*offset, *len));
+        for (offset, len) in ends.chain([(bytes, 0)]) {
+            if offset > at {
+                taken.push((at, offset - at));
+            }
+            at = offset + len;
+        }
+        taken
+    }
+
     fn give_back(&mut self, offset: u64, size: u64) {
         let (mut start, mut end) = (offset, offset + size);
         if let Some((&before, &len)) = self.0.range(..offset).next_back()
@@ -218,6 +243,10 @@ mod tests {
                     list.give_back(offset, size);
                 }
             }
+            let bytes = |ranges: &[(u64, u64)]| ranges.iter().map(|it| it.1).sum::<u64>();
+            let taken = list.taken(BYTES);
+            prop_assert_eq!(bytes(&taken), bytes(&held));
+            prop_assert!(held.iter().all(|(o, s)| taken.iter().any(|(at, len)| at <= o && o + s <= at + len)));
             for (offset, size) in held {
                 list.give_back(offset, size);
             }

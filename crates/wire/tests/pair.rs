@@ -4,6 +4,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use fermata_abi::op::{
     Blob, Launch, ModuleInfo, Op, Place, Reply, ReplyBody, StreamRef, ToProgram,
 };
 use fermata_wire::{
-    Config, Consumer, Event, FromProgram, Producer, Side, StagedArea, WireError, create, renew,
-    touch,
+    Config, Consumer, Event, FromProgram, Producer, Side, StagedArea, Ticket, WireError, create,
+    renew, touch,
 };
 use proptest::prelude::*;
 
@@ -532,4 +533,88 @@ proptest! {
             prop_assert!(message.ticket.is_none());
         }
     }
+}
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// What a thread that waits does while the program is stopped.
+fn rest(done: &dyn Fn() -> bool) {
+    while STOPPED.load(Ordering::Acquire) && !done() {
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+#[test]
+fn a_request_is_answered_through_the_next_memory_file() {
+    let config = small();
+    let (producer, mut consumer) = pair(config);
+    let producer = producer.resting(rest);
+    let taken = |consumer: &mut Consumer| loop {
+        match consumer.next(PATIENCE).unwrap() {
+            Event::Message(message) => return message.ticket,
+            Event::Idle => {}
+            Event::Closed => panic!("the program has closed"),
+        }
+    };
+    let reply = |body| Reply {
+        status: 0,
+        body,
+        text: "",
+    };
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let staged = producer.stage(100).unwrap();
+            // SAFETY: the range is 100 bytes, and this thread's own.
+            unsafe { staged.address().write_bytes(7, 100) };
+            let mut buffer = Vec::new();
+            let sync = Op::StreamSync { stream: STREAM };
+            let reply = producer.ask(&sync, &mut buffer).unwrap();
+            assert_eq!(reply.body, ReplyBody::U64(5));
+            // SAFETY: as above.
+            unsafe { staged.address().add(99).read() }
+        });
+        let ticket = taken(&mut consumer).unwrap();
+        STOPPED.store(true, Ordering::Release);
+        assert!(!producer.has_answers());
+        // The thread must be seen to rest before the memory goes; here it looks every 40 ms by itself.
+        producer.nudge();
+        thread::sleep(Duration::from_millis(100));
+        producer.let_go().unwrap();
+        drop(consumer);
+        assert!(producer.check_peer().is_err());
+
+        let memory = create(&config).unwrap();
+        let (program, worker) = Side::pair().unwrap();
+        let worker = Arc::new(Side::new(worker));
+        let mut consumer = Consumer::open(memory.as_fd(), worker).unwrap();
+        let other = create(&Config::default()).unwrap();
+        let program = Arc::new(Side::new(program));
+        let refused = producer.enter(other.as_fd(), Arc::clone(&program));
+        assert!(matches!(refused, Err(WireError::Layout(_))), "{refused:?}");
+        producer.enter(memory.as_fd(), program).unwrap();
+        assert!(!consumer.presence().has_come());
+        producer.announce();
+        assert!(consumer.presence().has_come());
+        // What was staged is there, and an answer finds its request.
+        let mut bytes = [0; 100];
+        consumer.staging().read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 100]);
+        let again = Ticket::from_parts(ticket.parts());
+        let replier = consumer.replier();
+        assert!(replier.accepts(again));
+        let beyond = |slot| Ticket::from_parts((slot, 1, 1 << 16, 1));
+        assert!(!replier.accepts(beyond(0)) && !replier.accepts(Ticket::from_parts((4, 1, 0, 0))));
+        replier.answer(again, &reply(ReplyBody::U64(5))).unwrap();
+        STOPPED.store(false, Ordering::Release);
+        assert_eq!(asking.join().unwrap(), 7);
+        // The new ring serves new requests.
+        let next = scope.spawn(|| {
+            let mut buffer = Vec::new();
+            let sync = Op::StreamSync { stream: STREAM };
+            producer.ask(&sync, &mut buffer).unwrap().status
+        });
+        let ticket = taken(&mut consumer).unwrap();
+        replier.answer(ticket, &reply(ReplyBody::None)).unwrap();
+        assert_eq!(next.join().unwrap(), 0);
+    });
 }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use fermata_abi::op::{Address, Handle, ReplyBody, STREAM_LEGACY, StreamRef, ends_context};
+use fermata_abi::op::{Address, Handle, Op, ReplyBody, STREAM_LEGACY, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, EventHandle, PinnedBuffer};
 use fermata_wire::Ticket;
@@ -39,6 +39,8 @@ pub(crate) enum Then {
     },
     /// Everything is idle: the consistent point.
     Drained,
+    /// What the device was given before all streams were held, for this time, is done.
+    Settled(u64),
     /// The bytes are answered; if `told`, the device sets the word at [`DONE_AT`] when they are there.
     Bytes {
         /// Holds them.
@@ -158,6 +160,11 @@ impl Server {
             }
         }
         self.faults.fatal(context).is_some()
+    }
+
+    /// Marks the end of all work, by events.
+    pub(crate) fn mark_all(&mut self) -> Result<Vec<Mark>, DriverError> {
+        self.mark(&self.queues.busy_streams(None))
     }
 
     fn unmark(&mut self, mark: Mark) {
@@ -342,6 +349,10 @@ impl Server {
                 failure.map_or(Ok(()), Err)
             }
             Then::Orphan { .. } => Ok(()),
+            Then::Settled(hold) => {
+                self.settled = self.settled.max(hold);
+                Ok(())
+            }
             // A session with a dead context is quiet, and can never be saved.
             Then::Drained => {
                 let session = &mut self.site.session;
@@ -355,6 +366,13 @@ impl Server {
             Then::Free(address) => self.release(address).and(failure.map_or(Ok(()), Err)),
             Then::Allocate { context, size } => {
                 let allocated = self.allocate(context, size).map(ReplyBody::U64);
+                let op = Op::MemAlloc { context, size };
+                let short = cu::CUDA_ERROR_OUT_OF_MEMORY;
+                if allocated.as_ref().is_err_and(|it| it.code == short)
+                    && self.park_until_freed(&op, ticket)
+                {
+                    return;
+                }
                 self.answer(ticket, Some(context), reports, allocated);
                 return;
             }

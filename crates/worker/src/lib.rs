@@ -17,6 +17,7 @@ mod errors;
 mod failure;
 pub mod files;
 mod gated;
+mod held;
 mod keeper;
 mod kept;
 pub mod layout;

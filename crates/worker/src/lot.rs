@@ -44,6 +44,8 @@ pub(crate) struct Lot<T> {
     /// The last that touched an event.
     events: HandleMap<Handle, Number>,
     users: HandleMap<Handle, Users>,
+    /// How many free memory.
+    frees: u64,
     bytes: usize,
 }
 
@@ -56,6 +58,7 @@ impl<T> Default for Lot<T> {
             first: 0,
             events: HandleMap::default(),
             users: HandleMap::default(),
+            frees: 0,
             bytes: 0,
         }
     }
@@ -71,6 +74,11 @@ impl<T> Lot<T> {
     /// Bytes of all that is parked.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Whether memory will be free when what is parked has gone.
+    pub fn frees(&self) -> bool {
+        self.frees > 0
     }
 
     /// Whether an operation has to stay behind one that is parked.
@@ -89,6 +97,7 @@ impl<T> Lot<T> {
         self.parked.push_back(true);
         self.note(&touches, number);
         self.bytes += bytes;
+        self.frees += u64::from(touches.frees);
         let entry = Entry {
             number,
             touches,
@@ -102,6 +111,11 @@ impl<T> Lot<T> {
         }
     }
 
+    /// How many are without a stream.
+    pub fn aside(&self) -> usize {
+        self.aside.len()
+    }
+
     /// Streams that something is parked in, the one that has waited longest first.
     pub fn streams(&self) -> Vec<StreamRef> {
         let first = |(stream, line): (&StreamRef, &VecDeque<Entry<T>>)| {
@@ -112,10 +126,10 @@ impl<T> Lot<T> {
         streams.into_iter().map(|(_, stream)| stream).collect()
     }
 
-    /// Whether the first of a stream adds to its queue; `None` if there is none, or it has to stay behind another.
-    pub fn first_ready(&self, stream: StreamRef) -> Option<bool> {
+    /// What the first of a stream touches; `None` if there is none, or it has to stay behind another.
+    pub fn first_ready(&self, stream: StreamRef) -> Option<Touches> {
         let entry = self.lines.get(&stream)?.front()?;
-        self.is_ready(entry).then_some(entry.touches.adds)
+        self.is_ready(entry).then_some(entry.touches)
     }
 
     /// Takes the first of a stream out.
@@ -131,6 +145,15 @@ impl<T> Lot<T> {
         Some(self.taken(entry))
     }
 
+    /// Takes everything out, in order.
+    pub fn take_all(&mut self) -> Vec<T> {
+        let lot = std::mem::take(self);
+        let mut all: Vec<_> = lot.aside.into();
+        all.extend(lot.lines.into_values().flatten());
+        all.sort_unstable_by_key(|entry| entry.number);
+        all.into_iter().map(|entry| entry.what).collect()
+    }
+
     fn is_ready(&self, entry: &Entry<T>) -> bool {
         !entry.behind.iter().any(|number| self.is_parked(*number))
     }
@@ -143,6 +166,7 @@ impl<T> Lot<T> {
 
     fn taken(&mut self, entry: Entry<T>) -> T {
         self.bytes -= entry.bytes;
+        self.frees -= u64::from(entry.touches.frees);
         if let Some(parked) = self.parked.get_mut((entry.number - self.first) as usize) {
             *parked = false;
         }
@@ -203,6 +227,10 @@ impl<T> Lot<T> {
                 every_line(&mut behind, &|_| true);
                 behind.extend(self.aside.iter().map(|entry| entry.number));
             }
+            Scope::Frees => {
+                let all = self.lines.values().flatten().chain(&self.aside);
+                behind.extend(all.filter(|it| it.touches.frees).map(|it| it.number));
+            }
         }
         behind.retain(|number| self.is_parked(*number));
         behind
@@ -245,6 +273,7 @@ impl<T> Lot<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queues::Work;
 
     const NOTHING: Touches = Touches {
         stream: None,
@@ -253,7 +282,9 @@ mod tests {
         adds: true,
         uses: None,
         changes: None,
+        frees: false,
         scope: Scope::Own,
+        work: Work::light(),
     };
 
     /// Whether the later of two has to stay behind the earlier, as CUDA orders them.
@@ -277,6 +308,7 @@ mod tests {
                 Scope::Own => false,
                 Scope::Context(context) => earlier.stream.is_some_and(|it| it.context == context),
                 Scope::All => true,
+                Scope::Frees => earlier.frees,
             }
     }
 
@@ -305,6 +337,7 @@ mod tests {
             let scope = match (stream, self.below(6)) {
                 (None, 0) => Scope::All,
                 (None, 1) => Scope::Context(context),
+                (None, 2) => Scope::Frees,
                 _ => Scope::Own,
             };
             let uses = stream.and_then(|_| self.some(3, 3));
@@ -320,7 +353,9 @@ mod tests {
                 adds: stream.is_some() && self.below(8) > 0,
                 uses,
                 changes,
+                frees: self.below(9) == 0,
                 scope,
+                work: Work::light(),
             }
         }
     }
@@ -368,6 +403,7 @@ mod tests {
                 );
             }
             assert_eq!(lot.bytes(), 0);
+            assert!(!lot.frees());
             assert_eq!(issued.len(), all.len());
             let mut place = vec![0; all.len()];
             issued
@@ -382,6 +418,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_taken_out_whole_is_in_order() {
+        let mut draw = Draw(7);
+        let mut lot = Lot::default();
+        for number in 0..100 {
+            lot.keep(draw.touches(), 1, number);
+        }
+        assert_eq!(lot.take_all(), Vec::from_iter(0..100));
+        assert!(lot.is_empty() && lot.bytes() == 0 && !lot.frees());
     }
 
     #[test]

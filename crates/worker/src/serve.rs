@@ -25,9 +25,9 @@ use crate::completions::Waiting;
 use crate::dispatch::Reaction;
 use crate::errors::{Faults, OpError, context_of, reports, stream_changed};
 use crate::lot::Lot;
-use crate::parked;
+use crate::parked::{self, Hold};
 use crate::printing::Printing;
-use crate::queues::Queues;
+use crate::queues::{Queues, Work};
 use crate::scratch::{EventPool, Scratch, Staging};
 use crate::trace::Recorder;
 
@@ -88,7 +88,16 @@ pub(crate) struct Server {
     pub light: usize,
     pub queues: Queues,
     /// What waits for room in a stream's queue.
-    pub lot: Lot<parked::Waiting>,
+    pub lot: Lot<parked::Parked>,
+    /// Streams that get nothing for now.
+    pub hold: Hold,
+    /// Of the operation at hand, for its stream.
+    pub work: Work,
+    /// How often all streams were held, and for which of these times the device has come to its end.
+    pub holds: u64,
+    pub settled: u64,
+    /// Whether the program has said that it is there.
+    come: bool,
     pub faults: Faults,
     pub callbacks: Arc<Callbacks>,
     pub devices: Vec<DeviceInfo>,
@@ -143,6 +152,11 @@ impl Server {
             light: 0,
             queues: Queues::default(),
             lot: Lot::default(),
+            hold: Hold::Off,
+            work: Work::default(),
+            holds: 0,
+            settled: 0,
+            come: false,
             faults,
             callbacks,
             devices,
@@ -166,7 +180,7 @@ impl Server {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         self.callbacks
             .attach(Arc::clone(&self.side), consumer.callbacks());
-        let ended = match self.welcome() {
+        let ended = match self.welcome().and_then(|()| self.requeue()) {
             Ok(()) => self.decode(&mut consumer, requests),
             // It has died, or its daemon before it was there: the session is as whole as before.
             Err(_) if consumer.check_program().is_err() => Ended::ProgramGone,
@@ -177,9 +191,14 @@ impl Server {
             other => other,
         };
         let ended = match ended {
-            Ended::Detached | Ended::ProgramLeft if !self.lot.is_empty() => Ended::Unfinished,
+            Ended::Detached | Ended::ProgramLeft if !self.lot.is_empty() && !self.may_keep() => {
+                Ended::Unfinished
+            }
             other => other,
         };
+        if self.may_keep() && !self.lot.is_empty() {
+            self.keep_queue();
+        }
         self.callbacks.detach();
         self.leave();
         drop(consumer);
@@ -235,6 +254,22 @@ impl Server {
         self.site.live.forget_current();
     }
 
+    /// Whether what is parked can go on with another attachment: the device has nothing of what came before it.
+    fn may_keep(&self) -> bool {
+        self.hold.is_whole() || !self.come
+    }
+
+    /// Whether the program is there, as it has said.
+    pub(crate) fn has_come(&mut self) -> bool {
+        self.come = self.come || self.presence.has_come();
+        self.come
+    }
+
+    /// Whether nothing is taken off the ring for now.
+    fn is_stuffed(&self) -> bool {
+        self.is_lot_full() && self.hold != Hold::Closing
+    }
+
     fn decode(&mut self, consumer: &mut Consumer, requests: &Requests) -> Ended {
         let mut quiet_since = Instant::now();
         let mut naps = 0u32;
@@ -247,7 +282,7 @@ impl Server {
             }
             let mut progress = false;
             for _ in 0..BATCH {
-                if self.is_lot_full() {
+                if self.is_stuffed() {
                     break;
                 }
                 match consumer.next(Duration::ZERO) {
@@ -262,8 +297,9 @@ impl Server {
             }
             let answered = self.poll() && !progress;
             progress |= answered | self.unpark();
-            // Whoever has it stopped has waited for the program's operations; if not, they come first.
-            if requests.stop.load(Ordering::Acquire) && !progress && self.lot.is_empty() {
+            // Whoever has it stopped has held what is not issued; if not, that comes first.
+            let may_stop = self.lot.is_empty() || self.may_keep();
+            if requests.stop.load(Ordering::Acquire) && !progress && may_stop {
                 return Ended::Detached;
             }
             // Between two looks at work that is nearly done, nobody else is listened to.
@@ -291,7 +327,7 @@ impl Server {
             let Some(nap) = self.nap(quiet_since, &mut naps) else {
                 continue;
             };
-            if self.is_lot_full() {
+            if self.is_stuffed() {
                 if let Err(error) = consumer.check_program() {
                     return ended_by(error);
                 }
@@ -313,7 +349,8 @@ impl Server {
 
     /// How long to sleep now; `None` to look again at once.
     fn nap(&self, quiet_since: Instant, naps: &mut u32) -> Option<Duration> {
-        if self.waiting.is_empty() && self.lot.is_empty() {
+        let issues = !self.lot.is_empty() && !self.hold.is_whole();
+        if self.waiting.is_empty() && !issues {
             return Some(IDLE);
         }
         *naps += 1;
@@ -321,6 +358,9 @@ impl Server {
             return None;
         }
         let quiet = quiet_since.elapsed();
+        if self.waiting.is_empty() {
+            return self.nap_beside_work(quiet);
+        }
         let longest = match self.rhythm.advice(quiet) {
             Advice::Spin(_) => {
                 std::hint::spin_loop();
@@ -348,6 +388,19 @@ impl Server {
         Some(nap.min(longest))
     }
 
+    /// As [`Server::nap`] while nothing but the device's next work waits: it has enough, unless it has come to its end
+    /// sooner than was expected.
+    fn nap_beside_work(&self, quiet: Duration) -> Option<Duration> {
+        match quiet.as_micros() {
+            0..100 if self.many_cores => {
+                std::hint::spin_loop();
+                None
+            }
+            0..1000 => Some(Duration::from_micros(20)),
+            _ => Some(Duration::from_micros(200)),
+        }
+    }
+
     fn describe(&self, requests: &Requests) {
         let Some(mut asked) = requests.describe.try_lock() else {
             return;
@@ -370,6 +423,8 @@ impl Server {
     }
 
     fn execute(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
+        // One that sends is there.
+        self.come = true;
         if !self.holds_back(op, ticket) {
             self.perform(op, ticket);
         }
@@ -379,6 +434,7 @@ impl Server {
     pub(crate) fn perform(&mut self, op: &Op<'_>, ticket: Option<Ticket>) {
         let context = context_of(op, &self.site.session);
         let reports = reports(op);
+        self.work = Work::of(op);
         if let Some(fatal) = context.and_then(|context| self.faults.fatal(context)) {
             let error = fatal.clone();
             // Without a ticket it is told by the context's next answer, and concerns no other context.

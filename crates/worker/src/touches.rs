@@ -4,6 +4,8 @@ use fermata_abi::op::{Handle, Op, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_state::Session;
 
+use crate::queues::Work;
+
 /// What an operation waits for, beside its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
@@ -13,6 +15,8 @@ pub(crate) enum Scope {
     Context(Handle),
     /// All that is parked.
     All,
+    /// What frees memory.
+    Frees,
 }
 
 /// What an operation has to do with others.
@@ -30,8 +34,12 @@ pub(crate) struct Touches {
     pub uses: Option<Handle>,
     /// A function or an executable graph that it changes.
     pub changes: Option<Handle>,
+    /// Whether it frees memory.
+    pub frees: bool,
     /// What else it waits for.
     pub scope: Scope,
+    /// What it is for its stream.
+    pub work: Work,
 }
 
 impl Touches {
@@ -50,7 +58,9 @@ impl Touches {
             ),
             uses: None,
             changes: None,
+            frees: matches!(op, Op::MemFree { .. } | Op::MemFreeAsync { .. }),
             scope: Scope::Own,
+            work: Work::of(op),
         };
         match op {
             Op::Copy { stream, .. }

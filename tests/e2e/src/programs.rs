@@ -63,6 +63,11 @@ pub const PROGRAMS: &[Program] = &[
     quick("churn", &[], &["--steps", "20000"]),
     quick("server", &["--steps", "10000"], &["--steps", "30000"]),
     quick("longkernel", &[], &["--size", "30000000"]),
+    quick(
+        "queued",
+        &["--steps", "30"],
+        &["--size", "400000", "--steps", "200"],
+    ),
     plain("print", &["--steps", "40000"], &["--steps", "20000"]),
     plain("forks", &["--steps", "1000"], &["--steps", "4000"]),
     plain("hidden", &["--steps", "1500"], &["--steps", "20000"]),

@@ -169,9 +169,20 @@ fn summary(done: &Checkpointed) -> String {
             "; {n} buffers were written before they could be foreseen, and were taken in a stop"
         ),
     };
+    let ended = done.waited.as_ref().map_or(String::new(), |it| {
+        let seconds = units::seconds(it.seconds);
+        format!(
+            "; before, it ran on for {seconds} until {} had ended",
+            it.what
+        )
+    });
+    let queued = match done.device.queued {
+        0 => String::new(),
+        n => format!("; {n} operations are queued in the image"),
+    };
     format!(
         "session `{}` ({}, validated by {}) in {}, of which it stood still {}{waited}: {} of device memory ({} new), {} of \
-         host memory; the program {}{overtaken}",
+         host memory; the program {}{overtaken}{ended}{queued}",
         done.session,
         done.mode.name(),
         done.device.validation.by.name(),

@@ -100,6 +100,7 @@ impl Taking<'_> {
             worker: Some((Arc::clone(worker), stop.detached)),
             mode: mode(way),
             overtaken: 0,
+            waited: stop.waited,
             began,
             stopped_seconds: 0.0,
             since: Some(stop.since),

@@ -11,6 +11,7 @@
 
 mod behind;
 mod image;
+mod settle;
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Then, Totals, WAITING};
+use fermata_control::user::{
+    Checkpoint, Checkpointed, Mode, SessionState, Then, Totals, WAITING, Waited,
+};
 use fermata_control::worker::{FailureKind, FromWorker, Step, ToWorker, Way};
 use fermata_store::image::{Draft, sweep_drafts};
 use fermata_store::moments;
@@ -204,6 +207,7 @@ impl<'a> Taking<'a> {
                 worker: None,
                 mode: Mode::Stop,
                 overtaken: 0,
+                waited: None,
                 began: 0.0,
                 stopped_seconds: 0.0,
                 since: None,
@@ -242,6 +246,7 @@ impl<'a> Taking<'a> {
             worker: Some((Arc::clone(worker), stop.detached)),
             mode,
             overtaken: 0,
+            waited: stop.waited,
             began: 0.0,
             stopped_seconds: 0.0,
             since: Some(stop.since),
@@ -258,7 +263,6 @@ impl<'a> Taking<'a> {
         report: &mut Report<'_>,
         device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
     ) -> Result<(Stop, T)> {
-        let since = Instant::now();
         let agent = self.session.lock().agent.clone().ok_or_else(|| {
             fail(
                 FailureKind::NotFound,
@@ -267,14 +271,20 @@ impl<'a> Taking<'a> {
         })?;
         report("quiesce", 0, 0);
         let asked = Instant::now();
-        let mut waiting = || {
-            let limit = QUIESCE_TIME.as_secs();
-            report(WAITING, asked.elapsed().as_secs().min(limit), limit);
-        };
-        let stopped = self
-            .phases
-            .time("quiesce", || agent.quiesce(QUIESCE_TIME, &mut waiting))?;
-        self.phases.parts("quiesce", asked, &parts_of(stopped));
+        let (settled, stopped) = self.phases.time("quiesce", || {
+            let settled = self.settle(worker, report)?;
+            let begun = Instant::now();
+            let mut waiting = || {
+                let limit = QUIESCE_TIME.as_secs();
+                report(WAITING, begun.elapsed().as_secs().min(limit), limit);
+            };
+            let stopped = agent.quiesce(QUIESCE_TIME, &mut waiting);
+            let stopped = stopped.inspect_err(|_| self.let_on(worker))?;
+            Ok::<_, Failure>(((settled, begun - asked), stopped))
+        })?;
+        let (settled, settling) = settled;
+        self.phases
+            .parts("quiesce", asked, &parts_of(settling, stopped));
         let mut record = self.record(Some(AgentRecord {
             pid: agent.inner_pid,
             wake_block: agent.wake_block,
@@ -288,6 +298,7 @@ impl<'a> Taking<'a> {
             let what = || format!("cannot note down session `{}`", self.session.name);
             self.session.lock().detached = None;
             let resumed = agent.resume(STEP_TIME);
+            self.let_on(worker);
             self.session.set_state(SessionState::Running);
             resumed?;
             return Err(error).or_fail(FailureKind::User, what);
@@ -304,7 +315,8 @@ impl<'a> Taking<'a> {
                 let stop = Stop {
                     record,
                     detached,
-                    since,
+                    since: settled.since,
+                    waited: settled.waited,
                 };
                 Ok((stop, taken))
             }
@@ -494,6 +506,7 @@ impl<'a> Taking<'a> {
             seconds: phases.seconds(),
             phases: phases.list(),
             overtaken: parts.overtaken,
+            waited: parts.waited,
         })
     }
 
@@ -557,9 +570,10 @@ fn no_connection(why: &Unusable) -> Failure {
     }
 }
 
-/// What a program took to stop.
-fn parts_of(stopped: Stopped) -> [Step; 2] {
-    let [parking, whole] = [stopped.parking, stopped.whole].map(|it| it.as_secs_f64());
+/// What a program took to stop: its device first, while it ran.
+fn parts_of(settling: Duration, stopped: Stopped) -> [Step; 3] {
+    let [settling, parking, whole] =
+        [settling, stopped.parking, stopped.whole].map(|it| it.as_secs_f64());
     let step = |name: &str, start, seconds| Step {
         name: name.to_owned(),
         start,
@@ -567,8 +581,9 @@ fn parts_of(stopped: Stopped) -> [Step; 2] {
         bytes: 0,
     };
     [
-        step("threads", 0.0, parking),
-        step("launches", parking, whole - parking),
+        step("launches", 0.0, settling),
+        step("threads", settling, parking),
+        step("calls", settling + parking, whole - parking),
     ]
 }
 
@@ -603,6 +618,8 @@ struct Parts {
     mode: Mode,
     /// Buffers that an unforeseen write has reached before their copy.
     overtaken: u64,
+    /// What the device had to end before the program was stopped.
+    waited: Option<Waited>,
     /// When copying behind the program began, in seconds.
     began: f64,
     /// Seconds of the stops that are over.
@@ -628,7 +645,10 @@ impl Parts {
 struct Stop {
     record: Record,
     detached: Detached,
+    /// When the device got something for the last time.
     since: Instant,
+    /// What it had to end before.
+    waited: Option<Waited>,
 }
 
 impl Parts {

@@ -68,6 +68,17 @@ fn on_server<T: Send + 'static>(
     }
 }
 
+/// Holds streams of the program that is served.
+pub(super) fn hold(serving: Option<&Serving>, asked: control::Hold) -> Result<FromWorker, Failure> {
+    let serving = serving.ok_or_else(ended)?;
+    let holding = on_server(serving, move |server| {
+        let holding = server.hold(asked);
+        server.site.live.forget_current();
+        holding
+    })?;
+    Ok(FromWorker::Holding(holding))
+}
+
 impl Capturing {
     /// Makes ready what can be while the program runs.
     pub fn prepare(

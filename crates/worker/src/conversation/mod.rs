@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::DeviceInfo;
 use fermata_control::Connection;
 use fermata_control::worker::{
-    Back, ENV_SOCKET, Failure, FailureKind, FromWorker, ToWorker, Totals,
+    Back, ENV_SOCKET, Failure, FailureKind, FromWorker, Hold, ToWorker, Totals,
 };
 use fermata_device::ContextHandle;
 use fermata_engine::restore::{Background, ImageFiles};
@@ -39,7 +39,7 @@ use parking_lot::Mutex;
 
 use self::attaching::Serving;
 pub(crate) use self::attaching::serving_thread;
-use self::capturing::{Account, Capturing};
+use self::capturing::{Account, Capturing, hold};
 use crate::callbacks::Callbacks;
 use crate::errors::Faults;
 use crate::failure::failure;
@@ -223,6 +223,8 @@ impl Worker {
     /// Gives up what the last daemon has begun and cannot end: no image comes of it.
     fn give_up(&mut self) {
         self.capturing.abandon();
+        // Without a program nothing is held.
+        let _ = hold(self.serving.as_ref(), Hold::Off);
         // It has limits of its own; nobody is told how it ended.
         let _ = self.wait_for_behind();
         if self.serving.is_none() {
@@ -252,6 +254,10 @@ impl Worker {
                 self.keep(folders, limit)
             }
             ToWorker::Attach => self.attach(fds),
+            ToWorker::Hold(asked) => {
+                self.look_after_program();
+                hold(self.serving.as_ref(), asked)
+            }
             ToWorker::Detach => self.detach(),
             ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
             ToWorker::Finish => self.finish(),
@@ -331,6 +337,7 @@ fn totals(devices: Vec<String>, summary: Summary, account: &Account) -> Totals {
     Totals {
         allocations: summary.allocations,
         device_bytes: summary.device_bytes,
+        queued: summary.queued,
         memory: summary.memory,
         host_bytes: summary.host_bytes,
         objects: summary.objects,

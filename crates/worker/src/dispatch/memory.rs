@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Address, Handle, ReplyBody, StreamRef};
+use fermata_abi::op::{Address, Handle, Op, ReplyBody, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_state::{Allocation, Mapping, Memory, Reservation};
 use fermata_wire::Ticket;
@@ -22,6 +22,12 @@ impl Server {
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.is_freeing() => {
                 let (context_of, then) = (Some(context), Then::Allocate { context, size });
                 self.after(&[], context_of, false, then, ticket)
+            }
+            Err(error)
+                if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY
+                    && self.park_until_freed(&Op::MemAlloc { context, size }, ticket) =>
+            {
+                Ok(Reaction::Later)
             }
             Err(error) if error.code == cu::CUDA_ERROR_OUT_OF_MEMORY => {
                 let address = self.allocate(context, size)?;

@@ -19,7 +19,9 @@ use fermata_abi::op::{
     Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
 };
 use fermata_control::Connection;
-use fermata_control::worker::{FromWorker, ImageDigests, LoadCheck, Pace, ToWorker, Totals};
+use fermata_control::worker::{
+    self as control, FromWorker, ImageDigests, LoadCheck, Pace, ToWorker, Totals,
+};
 use fermata_wire::{Config, FromProgram, Producer, Side, create, renew};
 
 /// Until a test gives up: whatever it waits for comes, however busy the machine is.
@@ -211,6 +213,18 @@ impl Worker {
     }
 
     pub fn attach_with_output(&mut self, output: OwnedFd) -> Program {
+        let (ring, side) = self.offer(output);
+        let producer = Producer::open(ring.as_fd(), Arc::clone(&side)).unwrap();
+        let regions = regions(&side);
+        Program {
+            producer,
+            side,
+            regions,
+        }
+    }
+
+    /// Serves a program that has come with nothing, or comes back: its end of the ring.
+    fn offer(&mut self, output: OwnedFd) -> (OwnedFd, Arc<Side>) {
         let config = Config {
             ring: 1 << 20,
             slots: 16,
@@ -229,27 +243,43 @@ impl Worker {
         let fds = [ring.as_fd(), theirs.as_fd(), output.as_fd()];
         self.daemon.send(&ToWorker::Attach, &fds).unwrap();
         assert_eq!(self.answer(), FromWorker::Attached);
-        let side = Arc::new(Side::new(ours));
-        let producer = Producer::open(ring.as_fd(), Arc::clone(&side)).unwrap();
-        let mut regions = Vec::new();
-        loop {
-            match side
-                .receive_from_worker(PATIENCE)
-                .unwrap()
-                .expect("the regions")
-            {
-                (ToProgram::Region { address, size }, Some(fd)) => {
-                    regions.push((address, size, fd))
-                }
-                (ToProgram::RegionsEnd, None) => break,
-                other => panic!("{other:?}"),
-            }
+        (ring, Arc::new(Side::new(ours)))
+    }
+
+    /// Holds all streams until the device is idle, and lets `program` go, with what it has queued.
+    pub fn stop(&mut self, program: &Program) {
+        let until = std::time::Instant::now() + PATIENCE;
+        while !self.hold(control::Hold::All).idle {
+            assert!(std::time::Instant::now() < until, "the device is not idle");
+            std::thread::sleep(Duration::from_millis(1));
         }
-        Program {
-            producer,
-            side,
-            regions,
+        assert!(self.hold(control::Hold::Closing).idle);
+        assert_eq!(program.ask(&Op::Drain), Answer::None);
+        program.producer.let_go().unwrap();
+        assert_eq!(self.ask(ToWorker::Detach), FromWorker::Detached);
+        self.kept = self.ring.take();
+    }
+
+    pub fn hold(&mut self, hold: control::Hold) -> control::Holding {
+        match self.ask(ToWorker::Hold(hold)) {
+            FromWorker::Holding(holding) => holding,
+            other => panic!("{other:?}"),
         }
+    }
+
+    /// Serves a program that does not come.
+    pub fn offer_in_vain(&mut self) {
+        let (_, _) = self.offer(std::fs::File::open("/dev/null").unwrap().into());
+        self.kept = self.ring.take();
+    }
+
+    /// Brings a program back that was let go, from this worker or another; its socket.
+    pub fn bring_back_shared(&mut self, producer: &Producer) -> Arc<Side> {
+        let (ring, side) = self.offer(std::fs::File::open("/dev/null").unwrap().into());
+        producer.enter(ring.as_fd(), Arc::clone(&side)).unwrap();
+        assert!(regions(&side).is_empty());
+        producer.announce();
+        side
     }
 
     pub fn detach(&mut self, program: Program) {
@@ -257,6 +287,22 @@ impl Worker {
         assert_eq!(self.ask(ToWorker::Detach), FromWorker::Detached);
         drop(program);
         self.kept = self.ring.take();
+    }
+}
+
+/// What a worker sends when it begins to serve.
+fn regions(side: &Side) -> Vec<(u64, u64, OwnedFd)> {
+    let mut regions = Vec::new();
+    loop {
+        match side
+            .receive_from_worker(PATIENCE)
+            .unwrap()
+            .expect("the regions")
+        {
+            (ToProgram::Region { address, size }, Some(fd)) => regions.push((address, size, fd)),
+            (ToProgram::RegionsEnd, None) => return regions,
+            other => panic!("{other:?}"),
+        }
     }
 }
 

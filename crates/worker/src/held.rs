@@ -1,0 +1,94 @@
+//! Holding the streams for a stop that is coming: the device ends what it has, the program runs on meanwhile.
+//!
+//! ```text
+//!            All                  what the device has is done        Closing            Drain
+//!   Off ───────────► all held ───────────────────────────────► ring taken whole ───────────► detached
+//!    ▲  ▲              │  ▲
+//!    │  └── Off ───────┘  │ that is done
+//!    └─────── Off ── Some: what takes long is waited for, the other streams go on
+//! ```
+
+use fermata_abi::op::Handle;
+use fermata_control::worker::{Holding, StreamWork};
+
+use crate::completions::{Orphans, Then, Waiting};
+use crate::parked::Hold;
+use crate::queues::{Busy, What};
+use crate::serve::Server;
+
+impl Server {
+    /// Holds streams as asked; how the device stands.
+    pub(crate) fn hold(&mut self, asked: fermata_control::worker::Hold) -> Holding {
+        use fermata_control::worker::Hold as Asked;
+        match asked {
+            Asked::Off => self.hold = Hold::Off,
+            Asked::All if self.hold != Hold::All => {
+                self.hold = Hold::All;
+                self.holds += 1;
+                self.watch_device();
+            }
+            Asked::Busy if !matches!(self.hold, Hold::Some(_)) => {
+                let busy = self.queues.busy_streams(None);
+                self.hold = Hold::Some(busy.into_iter().collect());
+            }
+            Asked::Closing => self.hold = Hold::Closing,
+            Asked::All | Asked::Busy => {}
+        }
+        let idle = self.hold.is_whole() && self.settled == self.holds;
+        let busy = if idle { Vec::new() } else { self.busy() };
+        Holding { idle, busy }
+    }
+
+    /// Has the end of what the device has now noted down.
+    fn watch_device(&mut self) {
+        // A context that is dead has nothing that could be waited for.
+        let marks = self.mark_all().unwrap_or_default();
+        self.waiting.push(Waiting {
+            ticket: None,
+            context: None,
+            orphans: Orphans::All,
+            reports: false,
+            marks,
+            event: None,
+            then: Then::Settled(self.holds),
+            failed: None,
+            looks: 0,
+        });
+    }
+
+    /// What each stream is at, as the driver says now.
+    fn busy(&mut self) -> Vec<StreamWork> {
+        let streams = self.queues.busy_streams(None);
+        for stream in &streams {
+            while self.pass_pace(*stream) {}
+        }
+        let at: Vec<_> = streams
+            .into_iter()
+            .filter_map(|it| self.queues.at(it))
+            .collect();
+        let named = at.into_iter().map(|it| self.name(&it));
+        named.collect()
+    }
+
+    fn name(&self, busy: &Busy) -> StreamWork {
+        let session = &self.site.session;
+        let kernel = |handle: Handle| {
+            let known = session.functions.get(handle);
+            known.map_or("a kernel".to_owned(), |it| format!("kernel `{}`", it.name))
+        };
+        let what = match busy.what {
+            What::Kernel(handle) => kernel(handle),
+            What::Graph(handle) => format!("graph {handle:#x}"),
+            What::Copy => "a copy".to_owned(),
+            What::Fill => "a fill".to_owned(),
+            What::Callback => "a host function".to_owned(),
+            What::Wait => "a wait for an event or a value".to_owned(),
+            What::Other => "work".to_owned(),
+        };
+        StreamWork {
+            what,
+            stream: busy.stream.stream,
+            count: busy.upto,
+        }
+    }
+}

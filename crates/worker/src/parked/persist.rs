@@ -1,0 +1,57 @@
+//! What is parked, as part of the session: it goes on with the next attachment, in this worker or in another.
+
+use fermata_abi::op::Op;
+use fermata_state::Queued;
+use fermata_wire::{Ticket, WireError};
+
+use super::Parked;
+use crate::lot::Lot;
+use crate::serve::Server;
+use crate::touches::Touches;
+
+impl Server {
+    /// Parks again what was parked when the program was let go.
+    ///
+    /// # Errors
+    /// A request names what the program's ring does not have; then all of it stays in the session.
+    pub(crate) fn requeue(&mut self) -> Result<(), WireError> {
+        let queued = &self.site.session.queued;
+        let mut tickets = queued.iter().filter_map(ticket);
+        if !tickets.all(|ticket| self.replier.accepts(ticket)) {
+            return Err(WireError::Malformed {
+                what: "queued operation",
+                position: 0,
+                why: "its answer goes where the ring has no place",
+            });
+        }
+        for it in std::mem::take(&mut self.site.session.queued) {
+            // It was encoded by this program, or checked when the session was read.
+            if let Ok(op) = postcard::from_bytes::<Op<'_>>(&it.operation) {
+                let touches = Touches::of(&op, &self.site.session);
+                let ticket = ticket(&it);
+                let bytes = it.operation.into_vec();
+                self.lot
+                    .keep(touches, bytes.len(), Parked { bytes, ticket });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what is parked part of the session.
+    pub(crate) fn keep_queue(&mut self) {
+        let queued = self.lot.take_all().into_iter().map(|it| Queued {
+            operation: it.bytes.into(),
+            answer: it.ticket.map(Ticket::parts),
+        });
+        self.site.session.queued = queued.collect();
+    }
+
+    /// Drops what is parked: nobody waits for it any more.
+    pub(crate) fn abandon_parked(&mut self) {
+        self.lot = Lot::default();
+    }
+}
+
+fn ticket(queued: &Queued) -> Option<Ticket> {
+    queued.answer.map(Ticket::from_parts)
+}

@@ -1,0 +1,256 @@
+//! What the device has not been given when a program is stopped stays with the session, and runs once.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{
+    Answer, CONTEXT, ImageFolder, LEGACY, PATIENCE, Program, STREAM, Worker, started, words,
+};
+use fermata_abi::op::{Blob, Op, Place, StreamRef, ToProgram};
+use fermata_control::worker::{FromWorker, Hold, ToWorker};
+use fermata_wire::{Pending, Side};
+
+const OTHER: StreamRef = StreamRef {
+    context: CONTEXT,
+    stream: 0x210,
+};
+const EVENT: u64 = 0x300;
+const MANY: u32 = 600;
+/// How many of them the device may have been given: what is not known yet is given out sparingly.
+const FEW: u64 = 16;
+
+/// A program with two streams.
+fn begun() -> (Worker, Program) {
+    let (worker, program) = started();
+    program.post(&Op::StreamCreate {
+        stream: OTHER.stream,
+        context: CONTEXT,
+        flags: 1,
+        priority: 0,
+    });
+    program.post(&Op::EventCreate {
+        event: EVENT,
+        context: CONTEXT,
+        flags: 2,
+    });
+    (worker, program)
+}
+
+fn copy(to: u64, from: u64, stream: StreamRef) -> Op<'static> {
+    Op::Copy {
+        to: Place::Address(to),
+        from: Place::Address(from),
+        len: 64,
+        stream,
+        answered: false,
+    }
+}
+
+/// Adds 1 [`MANY`] times behind a host function, then copies on another stream; calls two host functions.
+fn enqueue(program: &Program, (from, to): (u64, u64)) {
+    program.post(&Op::HostCall {
+        stream: STREAM,
+        id: 1,
+    });
+    for _ in 0..MANY {
+        program.launch_add(from, 1, 16, STREAM);
+    }
+    program.post(&Op::HostCall {
+        stream: STREAM,
+        id: 2,
+    });
+    program.post(&Op::EventRecord {
+        event: EVENT,
+        stream: STREAM,
+        flags: 0,
+    });
+    program.post(&Op::StreamWait {
+        stream: OTHER,
+        event: EVENT,
+        flags: 0,
+    });
+    program.post(&copy(to, from, OTHER));
+    program.post(&Op::EventDestroy { event: EVENT });
+    program.post(&Op::MemFreeAsync {
+        address: from,
+        stream: OTHER,
+    });
+}
+
+fn run_callback(program: &Program, id: u64) {
+    run_callback_of((program, &program.side), id);
+}
+
+/// The program's socket may be another by now.
+fn run_callback_of((program, side): (&Program, &Side), id: u64) {
+    let asked = side.receive_from_worker(PATIENCE).unwrap();
+    assert_eq!(asked.unwrap().0, ToProgram::Callback { id });
+    program.producer.callback_done();
+}
+
+fn queued(worker: &mut Worker) -> u64 {
+    match worker.ask(ToWorker::Describe) {
+        FromWorker::Description(totals) => totals.queued,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answered(pending: &Pending<'_>) {
+    assert!(pending.wait_for(PATIENCE).unwrap(), "it is not answered");
+}
+
+fn finish((program, side): (&Program, &Side), pending: Pending<'_>, to: u64) {
+    run_callback_of((program, side), 2);
+    answered(&pending);
+    assert_eq!(pending.wait(&mut Vec::new()).unwrap().status, 0);
+    assert_eq!(words(&program.read(to, 64)), [MANY; 16]);
+    // Nothing was asked for twice.
+    assert_eq!(program.ask(&Op::Drain), Answer::None);
+    let nothing = side.receive_from_worker(std::time::Duration::ZERO);
+    assert!(nothing.unwrap().is_none());
+}
+
+#[test]
+fn a_queue_goes_on_in_the_same_worker_and_in_the_next() {
+    for anew in [false, true] {
+        let (mut worker, program) = begun();
+        let buffers = (program.alloc(64), program.alloc(64));
+        enqueue(&program, buffers);
+        let sync = Op::StreamSync { stream: OTHER };
+        let pending = program.producer.request(&sync, None).unwrap();
+        // Before the host function has run, the device is not idle, whatever is held.
+        let holding = worker.hold(Hold::All);
+        assert!(!holding.idle);
+        run_callback(&program, 1);
+        worker.stop(&program);
+        assert!(!program.producer.has_answers());
+        let image = ImageFolder::new();
+        let saved = image.save(&mut worker);
+        assert!(saved.queued > u64::from(MANY) - FEW, "{}", saved.queued);
+        assert_eq!(queued(&mut worker), saved.queued);
+        if anew {
+            drop(worker);
+            worker = Worker::start();
+            let loaded = image.load(&mut worker);
+            assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+            assert_eq!(queued(&mut worker), saved.queued);
+        }
+        let side = worker.bring_back_shared(&program.producer);
+        finish((&program, &side), pending, buffers.1);
+        // Stopped once more, there is nothing left.
+        worker.stop(&program);
+        assert_eq!(queued(&mut worker), 0);
+        worker.bring_back_shared(&program.producer);
+        assert_eq!(words(&program.read(buffers.1, 64)), [MANY; 16]);
+    }
+}
+
+#[test]
+fn a_program_that_does_not_come_leaves_the_queue_as_it_is() {
+    let (mut worker, program) = begun();
+    let buffers = (program.alloc(64), program.alloc(64));
+    enqueue(&program, buffers);
+    worker.hold(Hold::All);
+    run_callback(&program, 1);
+    worker.stop(&program);
+    let before = queued(&mut worker);
+    assert!(before > u64::from(MANY) - FEW);
+    // It attaches, does not say that it is there, and lets go again.
+    worker.offer_in_vain();
+    assert_eq!(worker.ask(ToWorker::Detach), FromWorker::Detached);
+    assert_eq!(queued(&mut worker), before);
+    let side = worker.bring_back_shared(&program.producer);
+    let sync = Op::StreamSync { stream: OTHER };
+    let pending = program.producer.request(&sync, None).unwrap();
+    finish((&program, &side), pending, buffers.1);
+}
+
+#[test]
+fn a_stop_that_is_given_up_leaves_everything_to_run_once() {
+    let (mut worker, program) = begun();
+    let buffers = (program.alloc(64), program.alloc(64));
+    enqueue(&program, buffers);
+    run_callback(&program, 1);
+    worker.hold(Hold::All);
+    worker.hold(Hold::Closing);
+    program.launch_add(buffers.1, 0, 16, OTHER);
+    worker.hold(Hold::Off);
+    let sync = Op::StreamSync { stream: OTHER };
+    let pending = program.producer.request(&sync, None).unwrap();
+    finish((&program, &program.side), pending, buffers.1);
+}
+
+#[test]
+fn what_takes_long_is_named_and_the_other_streams_go_on() {
+    let (mut worker, program) = begun();
+    let memory = program.alloc(64);
+    program.post(&Op::HostCall {
+        stream: STREAM,
+        id: 1,
+    });
+    program.launch_add(memory, 1, 16, STREAM);
+    let holding = worker.hold(Hold::All);
+    assert!(!holding.idle);
+    assert_eq!(holding.busy.len(), 1);
+    assert_eq!(holding.busy[0].stream, STREAM.stream);
+    assert!(
+        holding.busy[0].what.contains("host function"),
+        "{holding:?}"
+    );
+    // Both are held now.
+    program.launch_add(memory, 5, 16, OTHER);
+    program.launch_add(memory, 1, 16, STREAM);
+    let sync = |stream| Op::StreamSync { stream };
+    let other = program.producer.request(&sync(OTHER), None).unwrap();
+    assert!(
+        !other
+            .wait_for(std::time::Duration::from_millis(100))
+            .unwrap()
+    );
+    worker.hold(Hold::Busy);
+    answered(&other);
+    let busy = program.producer.request(&sync(STREAM), None).unwrap();
+    run_callback(&program, 1);
+    assert!(
+        !busy
+            .wait_for(std::time::Duration::from_millis(100))
+            .unwrap()
+    );
+    worker.hold(Hold::Off);
+    answered(&busy);
+    drop((other, busy));
+    assert_eq!(words(&program.read(memory, 64)), [7; 16]);
+}
+
+#[test]
+fn staged_bytes_of_a_copy_that_waits_come_with_the_program() {
+    let (mut worker, program) = begun();
+    let memory = program.alloc(4096);
+    // The default stream stays behind a stream that is held.
+    worker.hold(Hold::All);
+    let staged = program.producer.stage(4096).unwrap();
+    // SAFETY: the range is 4096 bytes, and nobody else's.
+    unsafe { staged.address().write_bytes(9, 4096) };
+    let (offset, len) = (staged.offset(), staged.len());
+    let put = Op::Copy {
+        to: Place::Address(memory),
+        from: Place::Blob(Blob::Staged { offset, len }),
+        len,
+        stream: LEGACY,
+        answered: true,
+    };
+    let pending = program.producer.request(&put, None).unwrap();
+    worker.stop(&program);
+    assert_eq!(queued(&mut worker), 1);
+    let image = ImageFolder::new();
+    image.save(&mut worker);
+    drop(worker);
+    worker = Worker::start();
+    let loaded = image.load(&mut worker);
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+    let _side = worker.bring_back_shared(&program.producer);
+    answered(&pending);
+    drop((pending, staged));
+    assert_eq!(program.read(memory, 4096), [9; 4096]);
+}

@@ -1,0 +1,161 @@
+//! What a program has queued is part of its image: a checkpoint waits for what the device is at, not for the queue.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::output::Output;
+use fermata_e2e::scene::{Scene, Which, kill_nine};
+use serde_json::Value;
+
+const STEPS: u64 = 24;
+/// Operations of a step, at least.
+const OPERATIONS: u64 = 12;
+const OPTIONS: [&str; 4] = ["--size", "10000", "--steps", "24"];
+
+/// A program whose device stands still in its first host function, with everything queued behind that.
+struct Queued {
+    scene: Scene,
+    gate: PathBuf,
+    straight: Output,
+}
+
+impl Queued {
+    fn new() -> Result<Self> {
+        let scene = Scene::new()?;
+        let straight = scene.straight("queued", &OPTIONS)?;
+        let gate = scene.sandbox().work().join("gate");
+        let queued = Self {
+            scene,
+            gate,
+            straight,
+        };
+        let program = queued.scene.tree().program("queued")?;
+        let gate = queued.gate.to_str().context("a path")?;
+        let options = [&OPTIONS[..], &["--wait", gate]].concat();
+        let fermata = queued.scene.fermata();
+        fermata.run("queued", Device::Soft, &program, &options)?;
+        // Every step is issued; not one has begun.
+        queued.scene.wait_steps("queued", STEPS as usize)?;
+        Ok(queued)
+    }
+
+    fn open(&self) -> Result<()> {
+        Ok(fs::write(&self.gate, "")?)
+    }
+
+    /// Begins a checkpoint, and returns once that says what it waits for.
+    fn waiting(&self, image: &str, mode: Mode) -> Result<(Child, String)> {
+        let mut command = Command::new(self.scene.tree().fermata());
+        let path = self.scene.fermata().image(image);
+        command.args([
+            "checkpoint",
+            "queued",
+            "--mode",
+            mode.name(),
+            "--json",
+            "-o",
+        ]);
+        command
+            .arg(path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        self.scene.sandbox().enter(&mut command);
+        let mut child = command.spawn()?;
+        let errors = child.stderr.take().context("its standard error")?;
+        let mut said = String::new();
+        for line in BufReader::new(errors).lines() {
+            let line = line?;
+            if line.contains("the checkpoint waits") {
+                return Ok((child, line));
+            }
+            said = line;
+        }
+        Err(anyhow!("it has waited for nothing: {said}"))
+    }
+
+    /// Waits for the end of session `name`, which must be the program's own.
+    fn ends(&self, name: &str) -> Result<()> {
+        let fermata = self.scene.fermata();
+        // It returns when the last line is there, or fails.
+        fermata.wait_log(name, PROGRAM_LIMIT, |_| false)?;
+        Output::parse(&fermata.log(name)?)?.check_complete(&self.straight)
+    }
+}
+
+fn whole_queue_is_in_the_image(mode: Mode) -> Result<()> {
+    let queued = Queued::new()?;
+    let fermata = queued.scene.fermata();
+    let (child, said) = queued.waiting("first", mode)?;
+    ensure!(said.contains("a host function on"), "it says: {said}");
+    queued.open()?;
+    let done = child.wait_with_output()?;
+    ensure!(done.status.success(), "the checkpoint has failed: {done:?}");
+    let done: Value = serde_json::from_slice(&done.stdout)?;
+    let operations = done["device"]["queued"].as_u64().unwrap_or(0);
+    ensure!(
+        operations > STEPS * OPERATIONS * 3 / 4,
+        "{operations} operations are queued"
+    );
+    let waited = done["waited"]["what"].as_str().unwrap_or("");
+    ensure!(waited.contains("a host function"), "waited for `{waited}`");
+    // Once more, wherever the queue is by now.
+    fermata.checkpoint("queued", "second", mode)?;
+    queued.ends("queued")?;
+    for image in ["first", "second"] {
+        fermata.restore(image, image, Device::Soft)?;
+        queued.ends(image)?;
+    }
+    queued.scene.close()
+}
+
+#[test]
+fn a_queue_runs_once_after_a_stop() -> Result<()> {
+    whole_queue_is_in_the_image(Mode::Stop)
+}
+
+#[test]
+fn a_queue_runs_once_behind_copy_on_write() -> Result<()> {
+    whole_queue_is_in_the_image(Mode::Cow)
+}
+
+#[test]
+fn a_queue_runs_once_after_copying_again() -> Result<()> {
+    whole_queue_is_in_the_image(Mode::Recopy)
+}
+
+#[test]
+fn a_worker_killed_with_a_queue_leaves_the_image_with_its_own() -> Result<()> {
+    let queued = Queued::new()?;
+    let fermata = queued.scene.fermata();
+    let (child, _) = queued.waiting("first", Mode::Stop)?;
+    queued.open()?;
+    let done = child.wait_with_output()?;
+    ensure!(done.status.success(), "the checkpoint has failed: {done:?}");
+    kill_nine(&queued.scene.process("queued", Which::Worker)?)?;
+    // Its calls fail, and it says so.
+    let status = fermata.wait_exit("queued", PROGRAM_LIMIT)?;
+    ensure!(
+        status == 1,
+        "a program without a worker ended with {status}"
+    );
+    fermata.restore("first", "again", Device::Soft)?;
+    queued.ends("again")?;
+    queued.scene.close()
+}
+
+#[test]
+fn a_checkpoint_that_is_given_up_leaves_the_queue() -> Result<()> {
+    let queued = Queued::new()?;
+    let (mut child, _) = queued.waiting("first", Mode::Stop)?;
+    // A checkpoint whose command ends goes on in the daemon, so it is the daemon that ends here.
+    queued.scene.kill_daemon()?;
+    child.wait()?;
+    queued.open()?;
+    queued.scene.wait_back("queued")?;
+    queued.ends("queued")?;
+    queued.scene.close()
+}

@@ -32,6 +32,7 @@
 //! Any request may be answered by `Failed`; the worker then is as it was before the request.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +46,8 @@ pub enum ToWorker {
         /// [`crate::PROTOCOL`].
         protocol: u32,
         /// Path of the driver library to load (NVIDIA's `libcuda.so.1` or softgpu's).
-        driver: String,
+        #[serde(with = "crate::text::path")]
+        driver: PathBuf,
         /// Whether that driver is softgpu.
         soft: bool,
         /// Whether our hash kernels are loaded now, before anything of a program, or at its first checkpoint.
@@ -58,10 +60,11 @@ pub enum ToWorker {
     /// everything else; loads take what they can from the copies. Asked again it only answers.
     Keep {
         /// The chunk store's folder; empty if it is on a disk.
-        store: String,
+        #[serde(with = "crate::text::path")]
+        store: PathBuf,
         /// The folder of copies; empty if there is none.
-        #[serde(default)]
-        copies: String,
+        #[serde(default, with = "crate::text::path")]
+        copies: PathBuf,
         /// The most bytes that may be registered.
         limit: u64,
     },
@@ -75,9 +78,11 @@ pub enum ToWorker {
     /// Read device data and state, and begin to write them. Waits for what an earlier save has left.
     Save {
         /// The chunk store's folder.
-        store: String,
+        #[serde(with = "crate::text::path")]
+        store: PathBuf,
         /// The image folder being written; the worker writes `state` and `chunks` there.
-        image: String,
+        #[serde(with = "crate::text::path")]
+        image: PathBuf,
     },
     /// Wait until what the last Save has captured is written and synced.
     Finish,
@@ -85,9 +90,11 @@ pub enum ToWorker {
     /// memory of the ring that the program will be served through, so that it is made ready meanwhile.
     Load {
         /// The chunk store's folder.
-        store: String,
+        #[serde(with = "crate::text::path")]
+        store: PathBuf,
         /// The image folder.
-        image: String,
+        #[serde(with = "crate::text::path")]
+        image: PathBuf,
         /// What the image's files must be.
         digests: ImageDigests,
         /// Whether the answer waits for the data, or data may come while the program runs.
@@ -101,7 +108,8 @@ pub enum ToWorker {
     /// Make ready for a checkpoint behind the running program.
     Prepare {
         /// The chunk store's folder.
-        store: String,
+        #[serde(with = "crate::text::path")]
+        store: PathBuf,
         /// How; none for the best that fits.
         way: Option<Way>,
         /// Bytes of each device's memory to set aside at most, for [`Way::Cow`].
@@ -114,7 +122,8 @@ pub enum ToWorker {
     /// Take the session as it is now, detached; the program may run then.
     Begin {
         /// The image folder being written.
-        image: String,
+        #[serde(with = "crate::text::path")]
+        image: PathBuf,
     },
     /// How far it is.
     Look,
@@ -252,7 +261,8 @@ pub struct Back {
     /// [`crate::PROTOCOL`].
     pub protocol: u32,
     /// Path of the driver library it has loaded.
-    pub driver: String,
+    #[serde(with = "crate::text::path")]
+    pub driver: PathBuf,
     /// Whether that is softgpu.
     pub soft: bool,
     /// Whether it has loaded our kernels before anything of a program.

@@ -60,9 +60,10 @@ pub fn session(daemon: &Daemon, session: &Session) -> Vec<Check> {
         Ok(()) => check("state", CheckState::Ok, "the program runs", ""),
         Err(failure) => failed("state", CheckState::Fail, failure),
     }];
-    let (root, agent) = session.processes();
+    let processes = session.processes();
+    let root = processes.root;
     let obstacles = root
-        .map(|root| preflight::obstacles(root.pid, agent))
+        .map(|root| preflight::obstacles(root.pid, &processes))
         .unwrap_or_default();
     if obstacles.is_empty() && root.is_some() {
         checks.push(check(

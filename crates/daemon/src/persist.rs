@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use fermata_control::user::{Device, DeviceChoice, SessionState};
+use fermata_control::user::{Device, DeviceChoice, SessionState, Text};
 use serde::{Deserialize, Serialize};
 
 use crate::attach::Detached;
@@ -63,9 +63,9 @@ pub struct SessionMeta {
     /// Which driver was asked for.
     #[serde(default)]
     pub device: DeviceChoice,
-    /// Variables of its workers; those that are not UTF-8 are left out.
+    /// Variables of its workers.
     #[serde(default)]
-    pub variables: BTreeMap<String, String>,
+    pub variables: BTreeMap<String, Text>,
 }
 
 impl SessionMeta {

@@ -8,7 +8,9 @@ use fermata_control::worker::FailureKind;
 use crate::failure::{Hint, Result, fail};
 use crate::gpu_files::{GPU, mapped_device, opened_by};
 use crate::proc::{self, ProcessId};
+use crate::session::Processes;
 use crate::tcp::live;
+use crate::unix_sockets;
 
 /// What stands in the way at a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,10 +35,10 @@ impl Obstacle {
     }
 }
 
-/// All obstacles in the tree below `root`, of which process `agent` uses CUDA.
-pub fn obstacles(root: u32, agent: Option<u32>) -> Vec<Obstacle> {
+/// All obstacles in the tree below `root`, the first of these processes of a session.
+pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
     let tree = proc::tree(root);
-    let mut found: Vec<Obstacle> = agent.and_then(stopped).into_iter().collect();
+    let mut found: Vec<Obstacle> = processes.agent.and_then(stopped).into_iter().collect();
     found.extend(tree.iter().copied().filter_map(traced));
     found.extend(tree.iter().copied().flat_map(of_process));
     found.extend(live::unsaved(&tree).into_iter().map(|it| Obstacle {
@@ -45,6 +47,22 @@ pub fn obstacles(root: u32, agent: Option<u32>) -> Vec<Obstacle> {
         hint: it.hint.to_owned(),
         connection: true,
     }));
+    // What the library in the program has open to these, it closes before the program is dumped.
+    let ours: Vec<u32> = processes
+        .worker
+        .into_iter()
+        .chain([std::process::id()])
+        .collect();
+    found.extend(
+        unix_sockets::unsaved(&tree, &ours)
+            .into_iter()
+            .map(|it| Obstacle {
+                pid: it.holder.pid,
+                what: holds(it.holder.pid, it.holder.descriptor, &it.what),
+                hint: it.hint.to_owned(),
+                connection: false,
+            }),
+    );
     found
 }
 
@@ -157,8 +175,8 @@ fn refused(target: &Path) -> Option<(String, &'static str)> {
 ///
 /// # Errors
 /// `NotCheckpointable`, naming the first.
-pub fn check_tree(root: u32, agent: Option<u32>, tcp_close: bool) -> Result<()> {
-    let mut obstacles = obstacles(root, agent);
+pub fn check_tree(root: u32, processes: &Processes, tcp_close: bool) -> Result<()> {
+    let mut obstacles = obstacles(root, processes);
     obstacles.retain(|it| !(it.connection && tcp_close));
     let more = obstacles.len().saturating_sub(1);
     let Some(first) = obstacles.into_iter().next() else {
@@ -201,22 +219,6 @@ pub fn check_space(folder: &Path, bytes: u64) -> Result<()> {
     );
     Err(fail(FailureKind::User, message)
         .hint("free some space, or remove images with `fermata images rm` and `fermata images gc`"))
-}
-
-/// Refuses folders that a worker cannot be told of: its messages carry text.
-///
-/// # Errors
-/// `User`, naming the first.
-pub fn check_text(folders: &[&Path]) -> Result<()> {
-    let Some(folder) = folders.iter().find(|it| it.to_str().is_none()) else {
-        return Ok(());
-    };
-    let message = format!(
-        "`{}` is not UTF-8, which folders with images of programs that use CUDA must be",
-        folder.display()
-    );
-    Err(fail(FailureKind::User, message)
-        .hint("give the image another folder, with `-o` or FERMATA_IMAGE_DIR"))
 }
 
 /// Bytes that a user may still write below `folder`, or where it will be made.
@@ -278,13 +280,17 @@ mod tests {
             .spawn()
             .expect("sleep starts");
         let pid = child.id();
+        let uses = Processes {
+            agent: Some(pid),
+            ..Processes::default()
+        };
         assert!(stream.as_raw_fd() > 2);
         let until = Instant::now() + Duration::from_secs(120);
         // Before it executes the other program it is this one, with all its descriptors.
         while proc::name_of(pid) != "sleep" {
             assert!(Instant::now() < until, "it does not start");
         }
-        let refused = check_tree(pid, None, false).expect_err("a connection");
+        let refused = check_tree(pid, &Processes::default(), false).expect_err("a connection");
         for word in [
             "sleep",
             "descriptor 0",
@@ -294,28 +300,18 @@ mod tests {
             assert!(refused.message.contains(word), "{}", refused.message);
         }
         assert!(refused.hint.contains("--tcp-close"));
-        check_tree(pid, Some(pid), true).expect("it may be closed");
+        check_tree(pid, &uses, true).expect("it may be closed");
         let process = ProcessId::of(pid).expect("it runs");
         process.signal(rustix::process::Signal::STOP);
         while !process.is_stopped() {
             assert!(Instant::now() < until, "it is not stopped");
         }
-        let refused = check_tree(pid, Some(pid), true).expect_err("stopped");
+        let refused = check_tree(pid, &uses, true).expect_err("stopped");
         assert!(refused.hint.contains("kill -CONT"), "{}", refused.hint);
         // One that does not use CUDA is left to CRIU.
-        check_tree(pid, None, true).expect("CRIU can dump it");
+        check_tree(pid, &Processes::default(), true).expect("CRIU can dump it");
         process.signal(rustix::process::Signal::KILL);
         child.wait().expect("waited");
-    }
-
-    #[test]
-    fn a_folder_that_is_no_text_is_named() {
-        use std::os::unix::ffi::OsStrExt as _;
-
-        let odd = Path::new(std::ffi::OsStr::from_bytes(b"/a\xff"));
-        assert!(check_text(&[Path::new("/a")]).is_ok());
-        let failure = check_text(&[Path::new("/a"), odd]).expect_err("no text");
-        assert!(failure.message.contains("UTF-8") && failure.hint.contains("-o"));
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub struct Record {
     pub agent: Option<AgentRecord>,
     /// Whether it ran on softgpu.
     pub soft: Option<bool>,
-    /// Variables of its worker; those that are not UTF-8 are left out.
-    pub variables: BTreeMap<String, String>,
+    /// Variables of its worker.
+    pub variables: BTreeMap<String, Text>,
     /// Whether its worker had our kernels before the program's modules; a restore's worker does the same.
     pub kernels_first: bool,
     /// Ends of TCP connections that are whole in the image; none in images of releases that closed them.
@@ -96,7 +96,7 @@ mod tests {
                 wake_block: 1 << 40,
             }),
             soft: Some(true),
-            variables: [("A".to_owned(), "b".to_owned())].into(),
+            variables: [("A".to_owned(), "b".into())].into(),
             kernels_first: true,
             connections: Some(2),
             input: Some(3),

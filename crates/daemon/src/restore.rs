@@ -11,7 +11,6 @@
 //! memory of a program that comes back parked while it is restored (see `integrity`). A restore that fails leaves
 //! nothing.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -36,14 +35,14 @@ use crate::failure::{Failure, Hint, OrFail, Result, fail, from_store};
 use crate::folders::Made;
 use crate::input;
 use crate::integrity::{self, Late};
+use crate::kept_logs;
 use crate::namespace::{HostImage, Namespace};
 use crate::phases::Phases;
-use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::record::{self, Record};
 use crate::session::{EXIT_FILE, Plan, Session, output};
 use crate::sys;
-use crate::worker::{STALL_TIME, Variables, Worker, unexpected};
+use crate::worker::{STALL_TIME, Worker, unexpected, variables_of};
 
 /// The most sessions one request may start.
 const MOST_COPIES: u32 = 256;
@@ -195,9 +194,6 @@ impl Source {
             checked.map_err(|e| from_store(&e))?;
         }
         let store = store.dir().to_owned();
-        if record.agent.is_some() {
-            preflight::check_text(&[image.dir(), &store])?;
-        }
         let changed = criu_files::changed(&image.host(), &record.log)
             .or_fail(FailureKind::Damaged, || {
                 format!("cannot read `{}`", image.host().display())
@@ -252,12 +248,7 @@ impl Source {
     ) -> Result<(Arc<Session>, Phases)> {
         let phases = Phases::start();
         let manifest = self.image.manifest();
-        let variables: Variables = self
-            .record
-            .variables
-            .iter()
-            .map(|(n, v)| (n.clone(), v.into()))
-            .collect();
+        let variables = variables_of(self.record.variables.clone());
         let session = self.daemon.add(name, &manifest.session, |name, dir| Plan {
             name,
             dir,
@@ -423,9 +414,8 @@ impl Source {
         };
         let mut namespace = Namespace::restore(&criu, &image).map_err(|failure| {
             // The session's folder goes; what CRIU said stays.
-            let name = format!("restore-{}.log", session.name);
-            let copy = self.daemon.paths.runtime.join(name);
-            let _ = fs::copy(image.work.join(RESTORE_LOG), &copy);
+            let said = image.work.join(RESTORE_LOG);
+            let copy = kept_logs::keep(&self.daemon.paths.runtime, &session.name, &said);
             explain(keep_hint(failure, &copy))
         })?;
         let mut inner = session.lock();
@@ -463,8 +453,8 @@ impl Source {
             pool.take_for(driver, &session.variables, kernels_first)
         })?;
         let load = ToWorker::Load {
-            store: self.store.to_string_lossy().into_owned(),
-            image: self.image.dir().to_string_lossy().into_owned(),
+            store: self.store.clone(),
+            image: self.image.dir().to_owned(),
             digests: self.digests(),
             pace,
             check: self.check,

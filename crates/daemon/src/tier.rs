@@ -118,13 +118,9 @@ impl MemoryTier {
     }
 
     fn request(&self) -> ToWorker {
-        let text = |folder: &Option<PathBuf>| match folder {
-            Some(folder) => folder.to_string_lossy().into_owned(),
-            None => String::new(),
-        };
         ToWorker::Keep {
-            store: text(&self.store),
-            copies: text(&self.copies),
+            store: self.store.clone().unwrap_or_default(),
+            copies: self.copies.clone().unwrap_or_default(),
             limit: self.limit,
         }
     }

@@ -159,7 +159,7 @@ impl Worker {
         let known = Known {
             process,
             driver: Driver {
-                path: back.driver.into(),
+                path: back.driver,
                 soft: back.soft,
             },
             variables: variables.clone(),
@@ -478,10 +478,9 @@ fn open(
     kernels_first: bool,
     log: &Path,
 ) -> Result<(Vec<Device>, i32)> {
-    let path = driver.path.to_string_lossy().into_owned();
     let message = ToWorker::Open {
         protocol: PROTOCOL,
-        driver: path,
+        driver: driver.path.clone(),
         soft: driver.soft,
         kernels_first,
     };
@@ -565,6 +564,18 @@ pub fn variables<'a>(env: impl Iterator<Item = (&'a str, OsString)>) -> Variable
     kept
 }
 
+/// Variables as files hold them.
+pub fn texts(variables: &Variables) -> BTreeMap<String, Text> {
+    let text = |(name, value): (&String, &OsString)| (name.clone(), value.as_os_str().into());
+    variables.iter().map(text).collect()
+}
+
+/// Variables from a file.
+pub fn variables_of(texts: BTreeMap<String, Text>) -> Variables {
+    let variable = |(name, text): (String, Text)| (name, text.to_os());
+    texts.into_iter().map(variable).collect()
+}
+
 /// Path of the worker's executable in the installation at `home`.
 pub fn program(home: &Path) -> PathBuf {
     home.join("bin/fermata-worker")
@@ -584,7 +595,7 @@ mod tests {
         };
         let back = Back {
             protocol: PROTOCOL,
-            driver: "none".to_owned(),
+            driver: "none".into(),
             soft: true,
             kernels_first: false,
             devices: Vec::new(),

@@ -29,6 +29,7 @@ mod reader;
 mod ready;
 mod room;
 mod salvage;
+mod shown;
 mod store;
 mod sync;
 mod writer;

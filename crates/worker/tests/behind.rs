@@ -96,9 +96,9 @@ impl Image {
         let (store, image) = self.paths("image");
         let pace = Pace::Behind(Order::Worst);
         let loaded = worker.ask(ToWorker::Load {
-            store,
+            store: store.into(),
             digests: common::digests(&image),
-            image,
+            image: image.into(),
             pace,
             check,
         });
@@ -112,9 +112,9 @@ impl Image {
         let mut worker = Worker::start();
         let (store, image) = self.paths("image");
         let loaded = worker.ask(ToWorker::Load {
-            store,
+            store: store.into(),
             digests: common::digests(&image),
-            image,
+            image: image.into(),
             pace: Pace::Eager,
             check: LoadCheck::Ptx,
         });

@@ -85,8 +85,8 @@ impl Scene {
         let mut worker = Worker::start_with(!hashes, &[]);
         let copies = self.copies().to_string_lossy().into_owned();
         let keep = ToWorker::Keep {
-            store: String::new(),
-            copies,
+            store: String::new().into(),
+            copies: copies.into(),
             limit,
         };
         let held: u64 = self.packs().iter().map(|it| it.bytes).sum();
@@ -101,9 +101,9 @@ impl Scene {
             std::thread::sleep(Duration::from_millis(5));
         }
         let loaded = worker.ask(ToWorker::Load {
-            store: self.path("store"),
+            store: self.path("store").into(),
             digests: common::digests(&self.path("image")),
-            image: self.path("image"),
+            image: self.path("image").into(),
             pace,
             check: LoadCheck::default(),
         });

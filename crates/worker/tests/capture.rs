@@ -235,7 +235,7 @@ fn a_snapshot_that_has_outgrown_its_pool_is_named_for_what_it_is() {
     let (mut scene, program) = Scene::new();
     scene.fill(&program, 1);
     let prepare = ToWorker::Prepare {
-        store: scene.path("store"),
+        store: scene.path("store").into(),
         way: Some(Way::Snapshot),
         pool_bytes: 0,
         validate: Validate::Content,
@@ -249,7 +249,9 @@ fn a_snapshot_that_has_outgrown_its_pool_is_named_for_what_it_is() {
     std::fs::create_dir(&image).unwrap();
     // Once for its digests, and the first chunks again.
     scene.hold.only(COPIES, (BUFFERS + 2 + FIRST) * CHUNK);
-    let begun = scene.worker.ask(ToWorker::Begin { image });
+    let begun = scene.worker.ask(ToWorker::Begin {
+        image: image.into(),
+    });
     let is_cow = matches!(begun, FromWorker::Begun { way: Way::Cow, .. });
     assert!(is_cow, "{begun:?}");
     let program = scene.worker.attach();
@@ -374,7 +376,7 @@ fn a_snapshot_copies_what_the_store_does_not_have() {
     let first = "first";
     for image in [first, "second"] {
         let prepare = ToWorker::Prepare {
-            store: scene.path("store"),
+            store: scene.path("store").into(),
             way: Some(Way::Snapshot),
             pool_bytes: 0,
             validate: Validate::Content,
@@ -388,7 +390,7 @@ fn a_snapshot_copies_what_the_store_does_not_have() {
         scene
             .hold
             .only(COPIES, if image == first { half } else { 0 });
-        let begun = scene.worker.ask(ToWorker::Begin { image: path });
+        let begun = scene.worker.ask(ToWorker::Begin { image: path.into() });
         let is_snapshot = matches!(
             begun,
             FromWorker::Begun {
@@ -421,7 +423,7 @@ fn auto_is_a_snapshot_if_it_fits_and_cow_if_not() {
         let worker = Worker::start_with(true, &[("FERMATA_SOFTGPU_MEMORY", memory)]);
         let (mut scene, program) = Scene::over(worker, common::hold(), BUFFERS);
         let prepare = ToWorker::Prepare {
-            store: scene.path("store"),
+            store: scene.path("store").into(),
             way: None,
             pool_bytes: 2 * CHUNK,
             validate: Validate::Content,
@@ -439,7 +441,7 @@ fn recopy_takes_written_chunks_again_and_no_others() {
     let (mut scene, program) = Scene::new();
     scene.fill(&program, 1);
     let prepare = ToWorker::Prepare {
-        store: scene.path("store"),
+        store: scene.path("store").into(),
         way: Some(Way::Recopy),
         pool_bytes: 0,
         validate: Validate::Content,
@@ -463,7 +465,10 @@ fn recopy_takes_written_chunks_again_and_no_others() {
     scene.worker.detach(program);
     let (store, image) = (scene.path("store"), scene.path("image"));
     std::fs::create_dir(&image).unwrap();
-    let FromWorker::Captured(totals) = scene.worker.ask(ToWorker::Save { store, image }) else {
+    let FromWorker::Captured(totals) = scene.worker.ask(ToWorker::Save {
+        store: store.into(),
+        image: image.into(),
+    }) else {
         panic!("there is an image")
     };
     let copied = totals
@@ -497,7 +502,7 @@ fn what_is_overtaken_twice_is_captured_at_its_end() {
         (program, _) = scene.stop(program, image);
     }
     let prepare = ToWorker::Prepare {
-        store: scene.path("store"),
+        store: scene.path("store").into(),
         way: None,
         pool_bytes: 64 << 20,
         validate: Validate::Content,

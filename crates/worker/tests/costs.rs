@@ -206,9 +206,9 @@ fn checkpoint() {
     let image = folder.path().join("image-0").to_string_lossy().into_owned();
     let start = Instant::now();
     let loaded = worker.ask(ToWorker::Load {
-        store,
+        store: store.into(),
         digests: common::digests(&image),
-        image,
+        image: image.into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
     });

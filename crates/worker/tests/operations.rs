@@ -572,9 +572,9 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
     assert!(matches!(saved, FromWorker::Saved(_)), "{saved:?}");
     let mut worker = Worker::start();
     match worker.ask(ToWorker::Load {
-        store,
+        store: store.into(),
         digests: common::digests(&image),
-        image,
+        image: image.into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
     }) {

@@ -74,9 +74,9 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
 
     let mut second = Worker::start();
     let loaded = second.ask(ToWorker::Load {
-        store,
+        store: store.into(),
         digests: common::digests(&image),
-        image,
+        image: image.into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
     });

@@ -146,14 +146,20 @@ fn connections_are_as_before_in_a_program_that_goes_on() -> Result<()> {
 }
 
 const UNIX: &str = "
+a, b = socket.socketpair()
+a.send(b'within')
 outside = socket.socket(socket.AF_UNIX)
 outside.connect(sys.argv[2])
 print('ready', flush=True)
-print(outside.recv(100), flush=True)
+print(outside.recv(100), b.recv(100), flush=True)
+outside.close()
+wait()
+a.send(b'still within')
+print(b.recv(100), flush=True)
 ";
 
 #[test]
-fn a_unix_socket_to_elsewhere_is_refused_and_the_program_goes_on() -> Result<()> {
+fn a_unix_socket_to_elsewhere_is_refused_before_the_stop() -> Result<()> {
     let scene = Scene::new()?;
     let fermata = scene.fermata();
     let path = scene.sandbox().work().join("socket");
@@ -167,13 +173,29 @@ fn a_unix_socket_to_elsewhere_is_refused_and_the_program_goes_on() -> Result<()>
         refused.status,
         refused.stderr
     );
-    for word in ["Unix socket", "outside the session", "hint:", "ss -xp"] {
-        ensure!(refused.stderr.contains(word), "{word}: {}", refused.stderr);
+    // Only who looks before the stop names the process at the other end.
+    let us = format!("process {} (", std::process::id());
+    let doctor = fermata.call(&["doctor", "first"])?;
+    for said in [&refused.stderr, &doctor.stdout] {
+        for word in ["Unix socket", "outside the session", "ss -xp", &us] {
+            ensure!(said.contains(word), "{word}: {said}");
+        }
     }
+    ensure!(!fermata.image("first-1").exists());
     outside.write_all(b"still there")?;
-    fermata.wait_exit("first", PROGRAM_LIMIT)?;
-    let log = fermata.log("first")?;
-    ensure!(log.ends_with("b'still there'\n"), "{log}");
+    wait_until("the connection is closed", || {
+        Ok(fermata.log("first")?.contains("b'still there' b'within'"))
+    })?;
+    // What is left has both ends in the session.
+    fermata.checkpoint("first", "image", Mode::Stop)?;
+    fermata.kill("first")?;
+    scene
+        .try_restore("image", "second")?
+        .success("fermata restore")?;
+    std::fs::write(go(&scene)?, "")?;
+    fermata.wait_exit("second", PROGRAM_LIMIT)?;
+    let log = fermata.log("second")?;
+    ensure!(log.ends_with("b'still within'\n"), "{log}");
     scene.close()
 }
 

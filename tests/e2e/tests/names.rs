@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::PROGRAM_LIMIT;
 use fermata_e2e::command::{self, Finished};
 use fermata_e2e::fermata::COMMAND_LIMIT;
-use fermata_e2e::scene::{Scene, wait_until};
+use fermata_e2e::output::Output;
+use fermata_e2e::scene::{SHORT, Scene, wait_until};
 
 /// Says where it is and what it reads, once there is a file `go`.
 const PROGRAM: &str = "
@@ -85,5 +86,75 @@ fn names_that_are_not_utf_8_work() -> Result<()> {
         json["sessions"].as_array().is_some_and(|it| it.len() == 3),
         "{json}"
     );
+    scene.close()
+}
+
+#[test]
+fn images_of_programs_with_a_gpu_may_lie_in_folders_that_are_not_utf_8() -> Result<()> {
+    let scene = Scene::new()?;
+    let digest = scene.straight("heat2d", SHORT)?.digest;
+    let folder = scene.sandbox().work().join(OsStr::from_bytes(b"od\xffd"));
+    // The daemon's store, and a folder elsewhere.
+    let (images, other) = (folder.join("images"), folder.join("other"));
+    fs::create_dir_all(&images)?;
+    fs::create_dir(&other)?;
+    let call = |words: &[&OsStr]| -> Result<Finished> {
+        let mut command = Command::new(scene.tree().fermata());
+        command.args(words);
+        scene.sandbox().enter(&mut command);
+        command.env("FERMATA_IMAGE_DIR", &images);
+        command::run(command, COMMAND_LIMIT)
+    };
+    let words = |words: &[&'static str]| -> Vec<&'static OsStr> {
+        words.iter().map(|word| OsStr::new(*word)).collect()
+    };
+    // The daemon is started with the folder.
+    call(&words(&["ps"]))?.success("fermata ps")?;
+    scene.start_held("heat")?;
+    let elsewhere = other.join("one");
+    let mut taken = words(&["checkpoint", "heat", "--mode", "stop", "-o"]);
+    taken.push(elsewhere.as_os_str());
+    call(&taken)?.success("fermata checkpoint")?;
+    call(&words(&["checkpoint", "heat", "--mode", "snapshot"]))?.success("fermata checkpoint")?;
+    let fermata = scene.fermata();
+    fermata.kill("heat")?;
+    scene.let_go()?;
+    for (image, name, options) in [
+        (elsewhere.as_os_str(), "first", &["--eager"][..]),
+        (elsewhere.as_os_str(), "second", &[]),
+        (OsStr::new("heat-1"), "third", &[]),
+    ] {
+        call(&[OsStr::new("images"), OsStr::new("verify"), image])?.success("fermata verify")?;
+        let mut restored = words(&["restore", "--detach", "--name", name]);
+        restored.extend(words(options));
+        restored.push(image);
+        call(&restored)?.success("fermata restore")?;
+        let status = fermata.wait_exit(name, PROGRAM_LIMIT)?;
+        let printed = Output::parse(&fermata.log(name)?)?.digest;
+        ensure!(
+            status == 0 && printed == digest,
+            "{name}: status {status}, digest {printed:?}"
+        );
+    }
+    for shown in [
+        &["images", "ls"][..],
+        &["images", "inspect", "heat-1"],
+        &["images", "gc"],
+    ] {
+        let shown = [shown, &["--json"]].concat();
+        let said = call(&words(&shown))?.success("fermata images")?.stdout;
+        serde_json::from_str::<serde_json::Value>(&said).with_context(|| said.clone())?;
+    }
+    let verified = words(&["images", "verify", "--json"]);
+    let verified = [&verified[..], &[elsewhere.as_os_str()]].concat();
+    call(&verified)?.success("fermata images verify")?;
+    let removed = [
+        OsStr::new("images"),
+        OsStr::new("rm"),
+        elsewhere.as_os_str(),
+    ];
+    call(&removed)?.success("fermata images rm")?;
+    call(&words(&["images", "gc"]))?.success("fermata images gc")?;
+    call(&words(&["images", "verify", "heat-1"]))?.success("fermata verify")?;
     scene.close()
 }

@@ -50,7 +50,7 @@ impl Taking<'_> {
             (Mode::Cow, _) => Some(Way::Cow),
         };
         let prepare = ToWorker::Prepare {
-            store: self.daemon.paths.store().to_string_lossy().into_owned(),
+            store: self.daemon.paths.store(),
             way,
             pool_bytes: request.pool_bytes,
             validate: request.validate,
@@ -83,7 +83,7 @@ impl Taking<'_> {
         report: &mut Report<'_>,
     ) -> Result<Parts> {
         let begin = ToWorker::Begin {
-            image: self.draft.path().to_string_lossy().into_owned(),
+            image: self.draft.path().to_owned(),
         };
         // What did not fit any more in the stop goes another way than was planned.
         let (stop, (way, began)) = self.stop(worker, report, |_| {

@@ -46,7 +46,7 @@ use crate::record::{self, AgentRecord, Record};
 use crate::session::{Session, output};
 use crate::tcp::dumped::{self, Unusable};
 use crate::tcp::live;
-use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
+use crate::worker::{STALL_TIME, STEP_TIME, Worker, texts, unexpected};
 
 /// Receives phase, bytes done and bytes in all.
 pub type Report<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
@@ -163,12 +163,8 @@ impl<'a> Taking<'a> {
                     format!("session `{}` has ended", session.name),
                 )
             })?;
-        let (_, agent) = session.processes();
-        preflight::check_tree(root.pid, agent, request.tcp_close)?;
+        preflight::check_tree(root.pid, &session.processes(), request.tcp_close)?;
         let (folder, name) = target(daemon, session, request.output.as_ref())?;
-        if agent.is_some() {
-            preflight::check_text(&[&folder, &daemon.paths.store()])?;
-        }
         // What a killed checkpoint has left takes space, too: opening the store and this remove it.
         let store = daemon.store()?;
         sweep_drafts(&folder).map_err(|e| from_store(&e))?;
@@ -362,8 +358,8 @@ impl<'a> Taking<'a> {
 
     fn device(&self, worker: &Worker, report: &Mutex<&mut Report<'_>>) -> Result<Totals> {
         let save = ToWorker::Save {
-            store: self.daemon.paths.store().to_string_lossy().into_owned(),
-            image: self.draft.path().to_string_lossy().into_owned(),
+            store: self.daemon.paths.store(),
+            image: self.draft.path().to_owned(),
         };
         let mut progress = |done, total| report.lock()("device", done, total);
         let asked = Instant::now();
@@ -523,9 +519,6 @@ impl<'a> Taking<'a> {
             (inner.worker.clone(), inner.input)
         };
         let open = |pipe: &u64| input::is_open(&proc::tree(self.root.pid), *pipe);
-        let text = |(name, value): (&String, &std::ffi::OsString)| {
-            Some((name.clone(), value.to_str()?.to_owned()))
-        };
         Record {
             root: proc::inner_pid(self.root.pid).unwrap_or(self.root.pid),
             log_length: log.metadata().map_or(0, |m| m.len()),
@@ -539,7 +532,7 @@ impl<'a> Taking<'a> {
             input: input.filter(open).map(|pipe| pipe as u32),
             soft: worker.as_ref().map(|w| w.driver.soft),
             kernels_first: worker.is_some_and(|w| w.kernels_first),
-            variables: self.session.variables.iter().filter_map(text).collect(),
+            variables: texts(&self.session.variables),
         }
     }
 }

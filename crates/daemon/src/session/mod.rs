@@ -121,6 +121,17 @@ pub struct Inner {
     worker_seen: Option<ProcessId>,
 }
 
+/// The processes of a session, as far as there are any.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Processes {
+    /// The program.
+    pub root: Option<ProcessId>,
+    /// The number of its process that uses CUDA.
+    pub agent: Option<u32>,
+    /// That of its worker.
+    pub worker: Option<u32>,
+}
+
 /// What a new session is made of.
 pub struct Plan {
     /// Name.
@@ -183,11 +194,14 @@ impl Session {
         self.inner.lock()
     }
 
-    /// The program, and the number of its process that uses CUDA, if one does.
-    pub fn processes(&self) -> (Option<ProcessId>, Option<u32>) {
+    /// Its processes.
+    pub fn processes(&self) -> Processes {
         let inner = self.lock();
-        let agent = inner.agent.as_ref().map(|it| it.process.pid);
-        (inner.root, agent)
+        Processes {
+            root: inner.root,
+            agent: inner.agent.as_ref().map(|it| it.process.pid),
+            worker: inner.worker.as_ref().map(|it| it.process.pid),
+        }
     }
 
     /// Path of what the program prints.

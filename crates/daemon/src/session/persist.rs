@@ -13,6 +13,7 @@ use fermata_control::user::SessionState;
 use super::{EXIT_FILE, Inner, LOG, Plan, Session};
 use crate::persist::SessionMeta;
 use crate::proc::{self, ProcessId};
+use crate::worker::{texts, variables_of};
 
 impl Session {
     /// A session that another daemon has started.
@@ -53,11 +54,7 @@ impl Session {
             argv: meta.argv,
             cwd: meta.cwd,
             device: meta.device,
-            variables: meta
-                .variables
-                .into_iter()
-                .map(|(name, value)| (name, value.into()))
-                .collect(),
+            variables: variables_of(meta.variables),
             image: meta.image,
             state: inner.state,
         };
@@ -109,11 +106,7 @@ impl Session {
             detached: inner.detached,
             note: inner.note.clone(),
             device: self.device,
-            variables: self
-                .variables
-                .iter()
-                .filter_map(|(name, value)| Some((name.clone(), value.to_str()?.to_owned())))
-                .collect(),
+            variables: texts(&self.variables),
         };
         // Still locked: two savers must not swap their order.
         meta.save(&self.dir)

@@ -10,15 +10,9 @@
 use std::collections::HashMap;
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use super::{Ends, state};
-use crate::proc;
-
-/// The tables change while they are read: what stands in the way of a checkpoint is looked at so often.
-const LOOKS: u32 = 3;
-/// Between two looks.
-const TURN: Duration = Duration::from_millis(10);
+use crate::sockets::{Holder, LOOKS, TURN, Unsaved, holders};
 
 /// A socket in the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,26 +22,6 @@ struct Socket {
     to_send: u32,
     to_read: u32,
     inode: u64,
-}
-
-/// Who holds a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
-    /// The process.
-    pub pid: u32,
-    /// Its descriptor.
-    pub descriptor: u32,
-}
-
-/// A socket of a program that an image cannot hold as it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unsaved {
-    /// One process that holds it.
-    pub holder: Holder,
-    /// What it is, and why.
-    pub what: String,
-    /// What else can be done.
-    pub hint: &'static str,
 }
 
 /// What can be done about a connection to elsewhere.
@@ -137,26 +111,6 @@ fn obstacle(
         None => "its other end is outside the session",
     };
     Some((format!("a TCP connection {ends}: {why}"), CLOSE_HINT))
-}
-
-/// The sockets that processes hold, by inode.
-fn holders(tree: &[u32]) -> HashMap<u64, Holder> {
-    let mut held = HashMap::new();
-    for pid in tree {
-        for (descriptor, target) in proc::descriptors(*pid) {
-            let inode = target
-                .to_str()
-                .and_then(|it| it.strip_prefix("socket:[")?.strip_suffix(']'))
-                .and_then(|it| it.parse().ok());
-            if let Some(inode) = inode {
-                held.entry(inode).or_insert(Holder {
-                    pid: *pid,
-                    descriptor,
-                });
-            }
-        }
-    }
-    held
 }
 
 /// All TCP sockets of the network namespace of process `pid`.

@@ -120,7 +120,7 @@ impl Draft {
         manifest.schema_version = SCHEMA_VERSION;
         manifest.name.clone_from(&self.name);
         manifest.created = rfc3339(unix_now());
-        manifest.store = self.store.dir().to_string_lossy().into_owned();
+        manifest.set_store(self.store.dir());
         manifest.files = self.files.take().unwrap_or_default();
         let bytes = manifest.encode();
         let hash = format!("{}\n", blake3::hash(&bytes).to_hex());

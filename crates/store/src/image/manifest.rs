@@ -4,6 +4,8 @@
 //! not know. Removing a field or changing its meaning takes a new version.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +48,9 @@ pub struct Manifest {
     pub created: String,
     /// Folder of the store with its chunks, absolute; set by `Draft::commit`.
     pub store: String,
+    /// The same in bytes, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_bytes: Option<Vec<u8>>,
     /// Release of Fermata that wrote it.
     pub fermata_version: String,
     /// Session it was taken of.
@@ -249,6 +254,21 @@ impl Manifest {
         })
     }
 
+    /// Notes where the store is.
+    pub(super) fn set_store(&mut self, dir: &Path) {
+        self.store = dir.to_string_lossy().into_owned();
+        let bytes = || dir.as_os_str().as_bytes().to_vec();
+        self.store_bytes = dir.to_str().is_none().then(bytes);
+    }
+
+    /// Folder of the store with its chunks.
+    pub fn store_path(&self) -> &Path {
+        match &self.store_bytes {
+            Some(bytes) => Path::new(OsStr::from_bytes(bytes)),
+            None => Path::new(&self.store),
+        }
+    }
+
     /// Bytes of the image's files of the host process.
     pub fn host_bytes(&self) -> u64 {
         let files = self.files.iter().filter(|it| it.path.starts_with(HOST));
@@ -317,6 +337,21 @@ fn stays_inside(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_place_of_a_store_need_not_be_utf_8() {
+        for bytes in [&b"/plain/.store"[..], b"/od\xffd/.store"] {
+            let place = Path::new(OsStr::from_bytes(bytes));
+            let mut manifest = Manifest {
+                schema_version: SCHEMA_VERSION,
+                ..Manifest::default()
+            };
+            manifest.set_store(place);
+            let read = Manifest::decode(&manifest.encode(), Path::new("m")).unwrap();
+            assert_eq!(read.store_path(), place);
+            assert_eq!(read.store_bytes.is_some(), place.to_str().is_none());
+        }
+    }
 
     #[test]
     fn unknown_fields_are_ignored_and_newer_versions_refused() {

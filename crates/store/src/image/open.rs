@@ -225,7 +225,7 @@ impl Image {
 
     /// Folder of the store the image was written to.
     pub fn store(&self) -> &Path {
-        Path::new(&self.manifest.store)
+        self.manifest.store_path()
     }
 
     /// The store with this image's chunks: the one that it was written to; or, where the image has moved, the one beside

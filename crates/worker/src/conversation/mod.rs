@@ -21,7 +21,7 @@ mod opening;
 mod saving;
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -239,14 +239,14 @@ impl Worker {
                 driver,
                 soft,
                 kernels_first,
-            } => self.open(protocol, Path::new(&driver), soft, kernels_first),
+            } => self.open(protocol, &driver, soft, kernels_first),
             ToWorker::Warm => Ok(self.warm()),
             ToWorker::Keep {
                 store,
                 copies,
                 limit,
             } => {
-                let folder = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
+                let folder = |path: PathBuf| (!path.as_os_str().is_empty()).then_some(path);
                 let folders = Folders {
                     store: folder(store),
                     copies: folder(copies),
@@ -259,7 +259,7 @@ impl Worker {
                 hold(self.serving.as_ref(), asked)
             }
             ToWorker::Detach => self.detach(),
-            ToWorker::Save { store, image } => self.save(Path::new(&store), Path::new(&image)),
+            ToWorker::Save { store, image } => self.save(&store, &image),
             ToWorker::Finish => self.finish(),
             ToWorker::Load {
                 store,
@@ -269,11 +269,11 @@ impl Worker {
                 check,
             } => {
                 let image = ImageFiles {
-                    folder: Path::new(&image),
+                    folder: &image,
                     state: &digests.state,
                     chunks: &digests.chunks,
                 };
-                self.load(Path::new(&store), image, (pace, check), fds)
+                self.load(&store, image, (pace, check), fds)
             }
             ToWorker::Restoring => Ok(self.restoring()),
             ToWorker::Prepare {
@@ -286,10 +286,10 @@ impl Worker {
                 self.whole()?;
                 let serving = self.serving.as_ref();
                 self.capturing
-                    .prepare(serving, Path::new(&store), way, pool_bytes, validate)
+                    .prepare(serving, &store, way, pool_bytes, validate)
             }
             ToWorker::Ahead => self.capturing.ahead(self.serving.as_ref()),
-            ToWorker::Begin { image } => self.begin(Path::new(&image)),
+            ToWorker::Begin { image } => self.begin(&image),
             ToWorker::Look => {
                 let names = self.names.clone();
                 self.capturing.look(|captured| {

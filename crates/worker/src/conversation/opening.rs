@@ -98,7 +98,7 @@ impl Worker {
         let devices: Vec<_> = devices.collect();
         self.back = Some(Back {
             protocol: PROTOCOL,
-            driver: path.to_string_lossy().into_owned(),
+            driver: path.to_owned(),
             soft,
             kernels_first,
             devices: devices.clone(),

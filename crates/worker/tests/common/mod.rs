@@ -164,7 +164,7 @@ impl Worker {
         let ready = worker.ask(ToWorker::Open {
             kernels_first: true,
             protocol: 1,
-            driver,
+            driver: driver.into(),
             soft,
         });
         assert!(
@@ -193,7 +193,10 @@ impl Worker {
     /// Saves, and waits until the image is written.
     pub fn save(&mut self, store: &str, image: &str) -> FromWorker {
         let (store, image) = (store.to_owned(), image.to_owned());
-        match self.ask(ToWorker::Save { store, image }) {
+        match self.ask(ToWorker::Save {
+            store: store.into(),
+            image: image.into(),
+        }) {
             FromWorker::Captured(_) => self.ask(ToWorker::Finish),
             other => other,
         }
@@ -391,8 +394,8 @@ impl ImageFolder {
     /// Has `worker` load all of it; what that answers.
     pub fn load(&self, worker: &mut Worker) -> FromWorker {
         worker.ask(ToWorker::Load {
-            store: self.path("store"),
-            image: self.path("image"),
+            store: self.path("store").into(),
+            image: self.path("image").into(),
             digests: digests(&self.path("image")),
             pace: Pace::Eager,
             check: LoadCheck::Off,

@@ -75,8 +75,8 @@ impl Place {
 pub fn keep(worker: &mut Worker, place: &Place, limit: u64) -> Tier {
     let store = place.store();
     match worker.ask(ToWorker::Keep {
-        store,
-        copies: String::new(),
+        store: store.into(),
+        copies: String::new().into(),
         limit,
     }) {
         FromWorker::Kept(tier) => tier,

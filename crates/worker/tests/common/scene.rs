@@ -135,7 +135,7 @@ impl Scene {
         let (store, image) = (self.path("store"), self.path(image));
         std::fs::create_dir(&image).unwrap();
         let prepare = ToWorker::Prepare {
-            store,
+            store: store.into(),
             way: Some(Way::Cow),
             pool_bytes,
             validate,
@@ -143,7 +143,9 @@ impl Scene {
         let way = Way::Cow;
         assert_eq!(self.worker.ask(prepare), FromWorker::Prepared { way });
         self.worker.detach(program);
-        let begun = self.worker.ask(ToWorker::Begin { image });
+        let begun = self.worker.ask(ToWorker::Begin {
+            image: image.into(),
+        });
         let as_asked = matches!(begun, FromWorker::Begun { way: Way::Cow, .. });
         assert!(as_asked, "{begun:?}");
         self.worker.attach()
@@ -208,9 +210,9 @@ impl Scene {
         let (store, image) = (self.path("store"), self.path(image));
         let pace = Pace::Eager;
         let loaded = worker.ask(ToWorker::Load {
-            store,
+            store: store.into(),
             digests: super::digests(&image),
-            image,
+            image: image.into(),
             pace,
             check: LoadCheck::Off,
         });

@@ -29,7 +29,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let chunks = table.records().len();
     if printer.is_json() {
         printer.document(
-            &json!({ "path": image.dir(), "buffers": buffers, "chunks": chunks,
+            &json!({ "path": image.dir().display().to_string(), "buffers": buffers, "chunks": chunks,
             "content_bytes": table.content_bytes(), "manifest": image.manifest() }),
         )?;
         return Ok(0);

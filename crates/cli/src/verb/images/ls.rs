@@ -28,7 +28,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let images = image::ls(&folder)?;
     if printer.is_json() {
         let images: Vec<_> = images.iter().map(document).collect();
-        printer.document(&json!({ "folder": folder, "images": images }))?;
+        printer.document(&json!({ "folder": folder.display().to_string(), "images": images }))?;
         return Ok(0);
     }
     let mut table = Table::new(&["NAME", "CREATED", "DEVICE", "HOST", "PROGRAM"]);
@@ -62,8 +62,12 @@ fn cells(image: &Listed) -> Vec<String> {
 
 fn document(image: &Listed) -> Value {
     match &image.manifest {
-        Ok(m) => json!({ "name": image.name, "path": image.path, "created": m.created,
-            "program": m.program, "totals": m.totals }),
-        Err(e) => json!({ "name": image.name, "path": image.path, "error": e.to_string() }),
+        Ok(m) => {
+            json!({ "name": image.name, "path": image.path.display().to_string(), "created": m.created,
+            "program": m.program, "totals": m.totals })
+        }
+        Err(e) => {
+            json!({ "name": image.name, "path": image.path.display().to_string(), "error": e.to_string() })
+        }
     }
 }

@@ -39,7 +39,9 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     let store = Store::open(&store, true)?;
     let ready = store.prepare((args.gib * f64::from(1u32 << 30)).ceil() as u64)?;
     if printer.is_json() {
-        printer.document(&json!({ "ready_bytes": ready, "store": store.dir() }))?;
+        printer.document(
+            &json!({ "ready_bytes": ready, "store": store.dir().display().to_string() }),
+        )?;
     } else {
         printer.data(&format!(
             "{} ready in `{}`\n",

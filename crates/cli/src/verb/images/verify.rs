@@ -67,7 +67,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Err(e) if images.len() == 1 => return Err(e),
             Err(e) => {
                 printer.warn(&format!("image `{}`: {}", text.display(), e.message));
-                documents.push(json!({ "image": text, "error": e.message }));
+                documents.push(json!({ "image": text.display().to_string(), "error": e.message }));
                 worst = Some(e);
             }
         }
@@ -95,7 +95,7 @@ fn check(text: &Path, printer: &Printer) -> Result<Report, Failure> {
 }
 
 fn document(text: &Path, report: &Report) -> Value {
-    json!({ "image": text, "sound": report.is_sound(), "files": report.files,
+    json!({ "image": text.display().to_string(), "sound": report.is_sound(), "files": report.files,
         "chunks": report.chunks, "bytes": report.bytes, "damage": report.damage })
 }
 

@@ -65,7 +65,10 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
         }
         (image, None) => {
             let image = place::open(image.as_deref().unwrap_or("".as_ref()))?;
-            (json!({ "image": image.dir() }), of_image(image.manifest()))
+            (
+                json!({ "image": image.dir().display().to_string() }),
+                of_image(image.manifest()),
+            )
         }
     };
     if args.table {
@@ -87,7 +90,7 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
         .map_err(|e| Failure::new(USER, format!("cannot write `{}`: {e}", path.display())))?;
     if printer.is_json() {
         let mut document = told;
-        document["file"] = json!(path);
+        document["file"] = json!(path.display().to_string());
         printer.document(&document)?;
     } else {
         printer.data(&format!("{}\n", path.display()))?;

@@ -45,6 +45,7 @@ if [ "$what" = all ]; then
     for header in bindings/c/include/*.h; do
         put "$header" "include/$(basename "$header")"
     done
+    put bindings/c/include/fti/fti.h include/fti/fti.h
     put bindings/c/fermata.pc lib/pkgconfig/fermata.pc
     rm -f "$to/python/fermata.py"
     for file in bindings/python/*.py bindings/python/fermata/*; do

@@ -1,5 +1,6 @@
-/* FTI's common calls over libfermata: a program written for FTI's C API includes
- * this header instead of fti.h and is linked with -lfermata.
+/* FTI's common calls over libfermata: a program written for FTI's C API is compiled
+ * with the folder fti beside this header (-I.../include/fti), which has an fti.h, or
+ * includes this header instead of fti.h, and is linked with -lfermata.
  *
  * There are: FTI_Init, FTI_Status, FTI_InitType, FTI_InitCompositeType,
  * FTI_AddScalarField, FTI_AddVectorField, FTI_InitGroup, FTI_RenameGroup,

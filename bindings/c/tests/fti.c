@@ -1,8 +1,8 @@
-/* A program as one writes it for FTI, built with fti_compat.h and without MPI. Runs
+/* A program as one writes it for FTI, built with our fti.h and without MPI. Runs
  * until step `stop`, where it ends without saying goodbye; prints the sum at the end.
  *   fti CONFIG STOP */
 #define FERMATA_NO_MPI
-#include "fti_compat.h"
+#include <fti.h>
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -56,7 +56,7 @@ fn a_program_written_for_fti_restarts_where_it_was() {
     for (compiler, language) in [("gcc", "c"), ("g++", "c++")] {
         run(Command::new(compiler)
             .args(["-Wall", "-Wextra", "-Werror", "-x", language])
-            .arg(format!("-I{}", here.join("include").display()))
+            .arg(format!("-I{}", here.join("include/fti").display()))
             .arg("-o")
             .arg(&program)
             .arg(here.join("tests/fti.c"))

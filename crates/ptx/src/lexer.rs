@@ -118,3 +118,29 @@ pub(crate) fn tokens(text: &str) -> Vec<Spanned<'_>> {
 fn newlines(bytes: &[u8]) -> u32 {
     bytes.iter().filter(|&&b| b == b'\n').count() as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Less than half of what a thread of a program has.
+    const STACK: usize = 256 << 10;
+
+    fn count(text: String) -> usize {
+        let work = move || tokens(&text).len();
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn(work);
+        thread.unwrap().join().unwrap()
+    }
+
+    #[test]
+    fn the_stack_does_not_grow_with_the_file() {
+        const MANY: usize = 200_000;
+        assert_eq!(count("// a line\n".repeat(MANY)), 1);
+        assert_eq!(count("/* a * ** / */ \t\n".repeat(MANY)), 1);
+        assert_eq!(count(format!("/*{}*/", "*a / ** ".repeat(MANY))), 1);
+        assert_eq!(count(format!("\"{}\"", "a\\\\ \\\"".repeat(MANY))), 2);
+        assert_eq!(count("a".repeat(MANY)), 2);
+        assert_eq!(count(".a::b".repeat(MANY)), 1 + MANY);
+        assert_eq!(count("1.5e-7 ".repeat(MANY)), 1 + MANY);
+    }
+}

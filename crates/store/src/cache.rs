@@ -25,7 +25,7 @@ use crate::{Result, StoreError, index, sync};
 
 /// Bytes copied between two questions whether to go on.
 const PIECE: usize = 4 << 20;
-/// This part of the file system is left to others.
+/// One part of so many of the file system is left to others.
 const LEFT: u64 = 8;
 
 /// A folder of copies that this process looks after; nobody else adds to it.
@@ -33,6 +33,7 @@ const LEFT: u64 = 8;
 pub struct PackCache {
     folder: PathBuf,
     limit: u64,
+    left: u64,
 }
 
 /// What has become of a pack that was to be kept.
@@ -57,8 +58,11 @@ struct Entry {
 impl PackCache {
     /// Copies in `folder`, which need not be there yet, of `limit` bytes at most.
     pub fn new(folder: &Path, limit: u64) -> Self {
-        let folder = folder.to_owned();
-        Self { folder, limit }
+        Self {
+            folder: folder.to_owned(),
+            limit,
+            left: LEFT,
+        }
     }
 
     /// The folder.
@@ -195,7 +199,7 @@ impl PackCache {
             // It has no size of its own.
             0 => self.limit,
             all => {
-                let free = bytes(stat.f_bavail).saturating_sub(all / LEFT);
+                let free = bytes(stat.f_bavail).saturating_sub(all / self.left);
                 self.limit.min(used.saturating_add(free))
             }
         }
@@ -324,7 +328,15 @@ mod tests {
 
         /// Room for so many packs.
         fn cache(&self, packs: u64) -> PackCache {
-            PackCache::new(&self.folder(), packs * self.pack(0).bytes)
+            self.cache_of(packs * self.pack(0).bytes)
+        }
+
+        /// Room for so many bytes, however full the disk of this machine is.
+        fn cache_of(&self, limit: u64) -> PackCache {
+            PackCache {
+                left: u64::MAX,
+                ..PackCache::new(&self.folder(), limit)
+            }
         }
 
         fn pack(&self, n: usize) -> PackFile {
@@ -375,10 +387,22 @@ mod tests {
         assert_eq!(place.keep(&cache, 3), Kept::Yes);
         assert_eq!(place.held(&cache), [2, 3]);
         assert_eq!((place.read(3), place.read(0)), (COPY, DISK));
-        let small = PackCache::new(&place.folder(), place.pack(0).bytes - 1);
+        let small = place.cache_of(place.pack(0).bytes - 1);
         assert_eq!(place.keep(&small, 1), Kept::NoRoom);
         small.sweep();
         assert_eq!(small.used(), (0, 0), "what is above the limit goes");
+    }
+
+    #[test]
+    fn a_part_of_the_file_system_is_left_to_others() {
+        let place = Place::new(1);
+        // No file system is that free.
+        let cache = PackCache {
+            left: 1,
+            ..place.cache(1)
+        };
+        assert_eq!(place.keep(&cache, 0), Kept::NoRoom);
+        assert_eq!(place.keep(&place.cache(1), 0), Kept::Yes);
     }
 
     #[test]

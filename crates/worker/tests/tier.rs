@@ -31,9 +31,9 @@ fn verify(place: &Place, image: &str) {
 
 fn load(worker: &mut Worker, place: &Place, image: &str) {
     let request = ToWorker::Load {
-        store: place.store(),
+        store: place.store().into(),
         digests: common::digests(image),
-        image: image.to_owned(),
+        image: image.to_owned().into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
     };
@@ -135,9 +135,9 @@ fn what_the_device_finds_damaged_is_never_the_programs() {
             assert!(Instant::now() < until);
         }
         let answer = second.ask(ToWorker::Load {
-            store: place.store(),
+            store: place.store().into(),
             digests: common::digests(&image),
-            image: image.clone(),
+            image: image.clone().into(),
             pace,
             check: LoadCheck::Off,
         });
@@ -316,7 +316,13 @@ fn a_worker_killed_while_it_fills_a_pack_leaves_the_store_sound() {
     hold.only(COPIES, 4 << 20);
     worker
         .daemon
-        .send(&ToWorker::Save { store, image }, &[])
+        .send(
+            &ToWorker::Save {
+                store: store.into(),
+                image: image.into(),
+            },
+            &[],
+        )
         .unwrap();
     let tmp = PathBuf::from(place.store()).join("tmp");
     let until = Instant::now() + PATIENCE;
@@ -330,4 +336,82 @@ fn a_worker_killed_while_it_fills_a_pack_leaves_the_store_sound() {
     assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0);
     drop(store);
     verify(&place, &older);
+}
+
+/// Packs that a process has open or mapped.
+fn packs_held(pid: u32) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let open = open.filter_map(|it| std::fs::read_link(it.ok()?.path()).ok());
+    let names = open.map(|it| it.to_string_lossy().into_owned());
+    let names = names.chain(maps.lines().map(str::to_owned));
+    names.filter(|it| it.contains(".pack")).collect()
+}
+
+fn wait_until_none_is_held(worker: &Worker) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let held = packs_held(worker.pid());
+        if held.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < until, "{held:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// `collected`: the chunks are collected; else the store goes with all that it holds.
+fn nothing_is_held_of_what_is_gone(collected: bool) {
+    let place = Place::new();
+    place.ready(1, 32 << 20);
+    let mut first = Worker::start_with(false, &[]);
+    keep_until(&mut first, &place, 32 << 20);
+    let program = first.attach();
+    program.set_up();
+    fill(&program);
+    first.detach(program);
+    let image = place.image("image");
+    saved(&mut first, &place, &image);
+    // One that has served nobody, one that has taken the image, and one whose program has its data and does nothing.
+    let mut spare = Worker::start_with(false, &[]);
+    let mut restored = Worker::start_with(false, &[]);
+    for worker in [&mut spare, &mut restored] {
+        let until = Instant::now() + PATIENCE;
+        while keep(worker, &place, 1 << 40).registered == 0 {
+            assert!(Instant::now() < until);
+        }
+    }
+    let loaded = restored.ask(ToWorker::Load {
+        store: place.store().into(),
+        digests: common::digests(&image),
+        image: image.clone().into(),
+        pace: Pace::Behind(Order::Default),
+        check: LoadCheck::Off,
+    });
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+    let until = Instant::now() + PATIENCE;
+    while !matches!(restored.ask(ToWorker::Restoring), FromWorker::Restoring(it) if it.stand == Stand::Complete)
+    {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _idle = restored.attach();
+    assert!(!packs_held(restored.pid()).is_empty() && !packs_held(spare.pid()).is_empty());
+    match collected {
+        true => place.remove(&image),
+        false => std::fs::remove_dir_all(place.store()).unwrap(),
+    }
+    for worker in [&first, &spare, &restored] {
+        wait_until_none_is_held(worker);
+    }
+}
+
+#[test]
+fn idle_workers_hold_nothing_that_a_collection_has_removed() {
+    nothing_is_held_of_what_is_gone(true);
+}
+
+#[test]
+fn idle_workers_hold_nothing_of_a_store_that_is_gone() {
+    nothing_is_held_of_what_is_gone(false);
 }

@@ -4,10 +4,16 @@
 //! ```text
 //!  seed, number ─► Draw ─► Kind::perform ─► what was harmed, what came of it ─► counts
 //! ```
-//! A kind of cases is a file beside this one (`images`: damaged and foreign files), and says what right means for it.
-//! Every case can be repeated alone: it depends on the seed and its number only.
+//! A kind of cases is a file beside this one, and says what right means for it; `ground` is what most of them stand on.
+//! Every case can be repeated alone: it depends on the seed and its number only. Which of several processes is there at a
+//! drawn time does not.
 
+pub mod bytes;
+pub mod disks;
+pub mod ground;
 pub mod images;
+pub mod kills;
+pub mod stranger;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -110,28 +116,59 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Performs cases from number `first` on, of each kind in turn.
+/// A kind, and what sets its stage.
+pub type Maker = (&'static str, fn() -> Result<Box<dyn Kind>>);
+
+/// All kinds.
+pub const KINDS: [Maker; 5] = [
+    ("images", || Ok(Box::new(images::Images::new()?))),
+    ("kills", || Ok(Box::new(kills::Kills::new()?))),
+    ("disks", || Ok(Box::new(disks::Disks::new()?))),
+    ("bytes", || Ok(Box::new(bytes::Bytes::new()?))),
+    ("stranger", || Ok(Box::new(stranger::Stranger::new()?))),
+];
+
+/// Performs cases from number `first` on, of each kind in turn; those of other kinds than `only` are passed over. `tell`
+/// hears of broken promises at once. A stage on which one was broken is not used again.
 ///
 /// # Errors
-/// A stage could not be left as it was.
-pub fn run(mut kinds: Vec<Box<dyn Kind>>, seed: u64, first: u64, limit: Limit) -> Result<Counts> {
+/// A stage could not be set, or not be left as it was.
+pub fn run(
+    only: &[&str],
+    seed: u64,
+    first: u64,
+    limit: Limit,
+    tell: &mut dyn FnMut(u64, &str),
+) -> Result<Counts> {
     let begun = Instant::now();
     let mut counts = Counts::default();
-    for number in (first..).take(limit.cases as usize) {
-        if begun.elapsed() > limit.time || kinds.is_empty() {
+    let mut stages: [Option<Box<dyn Kind>>; KINDS.len()] = [const { None }; KINDS.len()];
+    let kind_of = |number: u64| (number % KINDS.len() as u64) as usize;
+    let wanted = |number: &u64| only.is_empty() || only.contains(&KINDS[kind_of(*number)].0);
+    for number in (first..).filter(wanted).take(limit.cases as usize) {
+        if begun.elapsed() > limit.time {
             break;
         }
-        let at = (number % kinds.len() as u64) as usize;
-        let kind = &mut kinds[at];
+        let at = kind_of(number);
+        let (name, make) = KINDS[at];
+        let mut kind = match stages[at].take() {
+            Some(kind) => kind,
+            None => make().with_context(|| format!("the stage of `{name}`"))?,
+        };
         match kind.perform(number, &mut Draw::of(seed, number)) {
             Ok(shown) => {
                 let key = (kind.name(), shown.harm, shown.came);
                 *counts.cases.entry(key).or_default() += 1;
+                stages[at] = Some(kind);
             }
-            Err(error) => counts.broken.push((number, format!("{error:#}"))),
+            Err(error) => {
+                let what = format!("{name}: {error:#}");
+                tell(number, &what);
+                counts.broken.push((number, what));
+            }
         }
     }
-    for kind in kinds {
+    for kind in stages.into_iter().flatten() {
         let name = kind.name();
         kind.close()
             .with_context(|| format!("after the cases of `{name}` with seed {seed}"))?;

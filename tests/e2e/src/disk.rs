@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -33,6 +33,11 @@ impl SmallDisk {
             .arg(&at);
         command::run(mount, COMMAND_LIMIT)?.success("mount")?;
         Ok(Self(at))
+    }
+
+    /// Where it is.
+    pub fn at(&self) -> &Path {
+        &self.0
     }
 
     /// Fills it to the last byte; gone again when the answer is removed.

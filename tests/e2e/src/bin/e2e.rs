@@ -3,7 +3,7 @@
 //! `e2e quick` is the selection that CI runs; `e2e matrix` takes filters and
 //! writes a JSON report; `e2e straight` only runs the programs; `e2e deaths` has
 //! program, worker and daemon die at every step of every protocol; `e2e adversary`
-//! harms images in ways drawn from a seed.
+//! harms images, processes, disks and sockets in ways drawn from a seed.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use fermata_e2e::adversary::{self, Kind, Limit, images};
+use fermata_e2e::adversary::{self, Limit};
 use fermata_e2e::case::{
     Case, Device, Mode, Outcome, Protocol, Reference, Restore, Validate, count_calls, straight,
 };
@@ -70,20 +70,7 @@ enum Verb {
         only: String,
     },
     /// Harms drawn from a seed: each gives the right result or a refusal, and leaves nothing behind
-    Adversary {
-        /// Seed of the cases
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// Number of the first case
-        #[arg(long, default_value_t = 0)]
-        first: u64,
-        /// Cases; without, 64, or as many as fit into the minutes
-        #[arg(long)]
-        cases: Option<u64>,
-        /// Minutes after which no case is begun
-        #[arg(long)]
-        minutes: Option<f64>,
-    },
+    Adversary(Harms),
 }
 
 /// Where the moments of a matrix are.
@@ -146,12 +133,7 @@ impl Verb {
         let tree = Tree::find()?;
         match self {
             Self::Straight(common) => run_straight(&tree, &common),
-            Self::Adversary {
-                seed,
-                first,
-                cases,
-                minutes,
-            } => run_adversary(seed, first, cases, minutes),
+            Self::Adversary(harms) => run_adversary(&harms),
             Self::Deaths { jobs, only } => Ok(run_deaths(jobs, &only)),
             Self::Quick(common) => {
                 let chosen = if common.programs.is_empty() {
@@ -235,23 +217,46 @@ fn run_straight(tree: &Tree, common: &Common) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// The kinds of cases, each with a stage of its own.
-fn kinds() -> Result<Vec<Box<dyn Kind>>> {
-    Ok(vec![Box::new(images::Images::new()?)])
+/// What `e2e adversary` is asked for.
+#[derive(Args, Clone)]
+struct Harms {
+    /// Seed of the cases
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Number of the first case
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Cases; without, 64, or as many as fit into the minutes
+    #[arg(long)]
+    cases: Option<u64>,
+    /// Minutes after which no case is begun
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// Kinds of cases; all of them if none is given
+    #[arg(long, value_delimiter = ',', value_parser = adversary::KINDS.map(|it| it.0))]
+    kinds: Vec<String>,
 }
 
-fn run_adversary(seed: u64, first: u64, cases: Option<u64>, minutes: Option<f64>) -> Result<bool> {
-    println!("adversary: seed {seed}, from case {first}");
-    let few = if minutes.is_some() { u64::MAX } else { 64 };
-    let time = minutes.map(|it| Duration::try_from_secs_f64(it * 60.0));
+fn run_adversary(harms: &Harms) -> Result<bool> {
+    println!("adversary: seed {}, from case {}", harms.seed, harms.first);
+    let few = if harms.minutes.is_some() {
+        u64::MAX
+    } else {
+        64
+    };
+    let time = harms
+        .minutes
+        .map(|it| Duration::try_from_secs_f64(it * 60.0));
     let limit = Limit {
-        cases: cases.unwrap_or(few),
+        cases: harms.cases.unwrap_or(few),
         time: time
             .transpose()
             .context("minutes")?
             .unwrap_or(Duration::MAX),
     };
-    let counts = adversary::run(kinds()?, seed, first, limit)?;
+    let only: Vec<&str> = harms.kinds.iter().map(String::as_str).collect();
+    let mut tell = |number, what: &str| println!("BROKEN case {number}: {what}");
+    let counts = adversary::run(&only, harms.seed, harms.first, limit, &mut tell)?;
     println!("{counts}");
     Ok(counts.all() > 0 && counts.broken.is_empty())
 }

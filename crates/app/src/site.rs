@@ -76,8 +76,11 @@ impl Site {
                 // What is left of one that somebody has emptied is no image any more.
                 Err(StoreError::NotFound { .. }) => {
                     let op = "remove what is left of";
-                    std::fs::remove_dir_all(&folder)
-                        .map_err(|source| AppError::io(op, &folder, source))?;
+                    match std::fs::remove_dir_all(&folder) {
+                        // Another rank of the node removes the same.
+                        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                        other => other.map_err(|source| AppError::io(op, &folder, source))?,
+                    }
                 }
                 // Another rank frees space, and goes on doing so: these go with the next ones.
                 Err(StoreError::Locked { .. }) => return Ok(()),
@@ -126,5 +129,21 @@ impl Site {
         image
             .and_then(|image| image.check_has(CHUNKS).map(|()| image))
             .map_err(AppError::store("open a checkpoint"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_another_rank_of_the_node_has_removed_is_no_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let site = Site::open(Level::Partner, dir.path(), &Config::default(), 0).unwrap();
+        let emptied = site.layout.checkpoint(7);
+        std::fs::create_dir(&emptied).unwrap();
+        // The other has emptied the one, and is done with the other.
+        site.remove(&[7, 8]).unwrap();
+        assert!(!emptied.exists());
     }
 }

@@ -61,7 +61,7 @@ impl Disks {
     pub fn new() -> Result<Self> {
         let scene = Scene::new()?;
         let images = SmallDisk::mount(scene.sandbox().images(), "160m")?;
-        let runtime = SmallDisk::mount(scene.sandbox().runtime(), "8m")?;
+        let runtime = SmallDisk::mount(scene.sandbox().runtime(), "48m")?;
         // What programs print is not to be lost.
         let logs = scene.sandbox().work().join("logs");
         let logs = logs.to_str().context("path")?;
@@ -108,6 +108,7 @@ impl Disks {
                 let held = harmed.begin()?;
                 let done = fermata.call(&["checkpoint", name, "--mode", mode, "-o", path])?;
                 drop(held);
+                self.ground.let_go(name)?;
                 done
             }
             Deed::Restore => {

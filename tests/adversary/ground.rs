@@ -1,6 +1,7 @@
 //! What cases stand on: a sound image, a program beside that nothing may happen to, and what may be there between cases.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,9 @@ pub const NEIGHBOUR: &str = "neighbour";
 pub const OLDER: &str = "older";
 /// Statuses that docs/settings.md and `fermata --help` name for a refusal.
 const REFUSALS: [i32; 10] = [1, 2, 3, 10, 11, 12, 13, 14, 125, 126];
-/// A program that works for two seconds or more.
-const MOVING: [&str; 6] = ["--steps", "400", "--size", "128", "--pause-ms", "5"];
+/// A program that works for a second or more, and then waits at this step to be let go.
+const MOVING: [&str; 6] = ["--steps", "400", "--size", "128", "--pause-ms", "3"];
+const WAITS_AT: u64 = 300;
 /// The name of that program, and of the neighbour.
 const PROGRAM: &str = "heat2d";
 /// Workers that may wait for a program: one, and one that is being started in its place.
@@ -85,17 +87,33 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Starts a program as session `name`; returns when it is at work.
+    /// Starts a program as session `name`, which does not end before [`Ground::let_go`]; returns when it is at work.
     ///
     /// # Errors
     /// When it does not begin.
     pub fn start(&self, name: &str) -> Result<()> {
         let program = self.scene.tree().program(PROGRAM)?;
         let fermata = self.scene.fermata();
-        fermata.run(name, Device::Soft, &program, &MOVING)?;
+        let variables = [
+            ("HOLD_AT", OsString::from(WAITS_AT.to_string())),
+            ("HOLD_UNTIL", self.go(name).into_os_string()),
+        ];
+        fermata.run_with(&variables, name, Device::Soft, &program, &MOVING)?;
         wait_until("a program works", || {
             Ok(!Output::parse(&fermata.log(name)?)?.steps.is_empty())
         })
+    }
+
+    /// Lets the program of session `name`, and what is restored from its images, work to its end.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn let_go(&self, name: &str) -> Result<()> {
+        Ok(fs::write(self.go(name), "")?)
+    }
+
+    fn go(&self, name: &str) -> PathBuf {
+        self.scene.sandbox().work().join(format!("{name}.go"))
     }
 
     /// Waits until session `name` has ended; `None` if there is none.

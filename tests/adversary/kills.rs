@@ -20,8 +20,6 @@ const LONGEST: u64 = 500_000;
 const LOOK: u64 = 8;
 const MODES: [Mode; 4] = [Mode::Stop, Mode::Snapshot, Mode::Cow, Mode::Recopy];
 const KILLED: i32 = 137;
-/// What the command says of a session that has ended.
-const GONE: i32 = 10;
 
 /// Who dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +125,7 @@ impl Kills {
         let image = path.to_str().context("path")?;
         let words = ["checkpoint", name, "--mode", mode, "-o", image];
         let (done, killed) = self.beside(&words, victim, draw)?;
+        self.ground.let_go(name)?;
         let ended = self.ground.end_of(name)?.context("its session is gone")?;
         let lost = killed.as_ref().is_some_and(|it| own.contains(it));
         self.ground
@@ -145,9 +144,6 @@ impl Kills {
                 Some(_) => "an image all the same".to_owned(),
                 None => "nobody to kill".to_owned(),
             });
-        }
-        if done.status == GONE && ended.digest.is_some() {
-            return Ok("the program was done before".to_owned());
         }
         ensure!(
             done.status != 0 && killed.is_some(),

@@ -12,7 +12,7 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 chmod 755 "$stage"
-usr=$stage/root/usr
+usr=$stage/deb/usr
 home=$usr/lib/fermata
 
 mkdir -p "$home" "$usr/bin" "$usr/share/doc" "$usr/lib/x86_64-linux-gnu/pkgconfig" "$usr/lib/python3/dist-packages"
@@ -45,15 +45,15 @@ cp README.md "$usr/share/doc/fermata/"
     echo 'License: GPL-2 and others'
     echo ' Each of these programs and libraries has its licence in usr/lib/fermata/lib/criu/doc.'
 } >"$usr/share/doc/fermata/copyright"
-chmod -R u=rwX,go=rX "$stage/root"
+chmod -R u=rwX,go=rX "$stage/deb"
 
-mkdir "$stage/root/DEBIAN"
-cat >"$stage/root/DEBIAN/control" <<CONTROL
+mkdir "$stage/deb/DEBIAN"
+cat >"$stage/deb/DEBIAN/control" <<CONTROL
 Package: fermata
 Version: $version
 Architecture: amd64
 Maintainer: The Fermata authors <fermata@example.invalid>
-Installed-Size: $(du -sk "$stage/root" | cut -f 1)
+Installed-Size: $(du -sk "$stage/deb" | cut -f 1)
 Depends: libc6 (>= 2.34), libgcc-s1
 Recommends: python3
 Section: utils
@@ -63,5 +63,5 @@ Description: checkpoint, restore, move and copy running GPU programs
  CRIU, an application library for C and a Python package.
 CONTROL
 mkdir -p "$tree/packages"
-dpkg-deb -Zxz --root-owner-group --build "$stage/root" "$tree/packages/fermata_${version}_amd64.deb"
+dpkg-deb -Zxz --root-owner-group --build "$stage/deb" "$tree/packages/fermata_${version}_amd64.deb"
 ls -l "$tree"/packages/*.deb

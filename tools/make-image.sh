@@ -23,15 +23,15 @@ fi
 echo "make-image: no podman, docker or buildah that works; making a file system to import"
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
-sh tools/base-root.sh "$root/system"
-cp "$tree/packages/fermata_${version}_amd64.deb" "$root/system/tmp/"
-sh tools/in-root.sh "$root/system" sh -euc '
+sh tools/base-root.sh "$root/debian"
+cp "$tree/packages/fermata_${version}_amd64.deb" "$root/debian/tmp/"
+sh tools/in-root.sh "$root/debian" sh -euc '
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 dpkg -i /tmp/fermata_*.deb
 rm -rf /tmp/fermata_*.deb /var/log/*.log'
-rmdir "$root/system/.former" 2>/dev/null || true
+rmdir "$root/debian/.former" 2>/dev/null || true
 archive=$tree/packages/fermata-image-$version.tar
-tar -C "$root/system" --numeric-owner --exclude './dev/*' --exclude './proc/*' --exclude './sys/*' -cf "$archive.new" .
+tar -C "$root/debian" --numeric-owner --exclude './dev/*' --exclude './proc/*' --exclude './sys/*' -cf "$archive.new" .
 mv "$archive.new" "$archive"
 echo "$archive: $(wc -c <"$archive") bytes"
 echo "podman import --change 'ENV FERMATA_IMAGE_DIR=/var/lib/fermata/images' --change 'CMD [\"fermata\", \"serve\"]' \\"

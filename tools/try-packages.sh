@@ -24,21 +24,21 @@ fi
 
 # put FILE...: what the demo and the tests need in the system under test.
 put() {
-    mkdir -p "$work/root/try"
-    cp tools/demo.sh "$tree/programs/heat2d" "$work/root/try/"
+    mkdir -p "$work/system/try"
+    cp tools/demo.sh "$tree/programs/heat2d" "$work/system/try/"
     for file; do
-        cp "$file" "$work/root/try/"
+        cp "$file" "$work/system/try/"
     done
 }
 
 # inside SCRIPT: runs it in the system under test.
 inside() {
-    timeout 600 sh tools/in-root.sh "$work/root" env -i HOME=/root PYTHONDONTWRITEBYTECODE=1 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    timeout 600 sh tools/in-root.sh "$work/system" env -i HOME=/root PYTHONDONTWRITEBYTECODE=1 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         sh -euc "$1"
 }
 
 try_deb() {
-    cp -a "$base" "$work/root"
+    cp -a "$base" "$work/system"
     put "$tree"/packages/fermata_*.deb
     inside '
     dpkg -i /try/fermata_*.deb
@@ -60,32 +60,32 @@ try_deb() {
 
 # Installed by a user without rights; only the demo, whose checkpoint needs them, is root.
 try_wheel() {
-    cp -a "$base" "$work/root"
+    cp -a "$base" "$work/system"
     put "$tree"/packages/fermata-*.whl
     inside '
-    useradd --create-home someone
-    setpriv --reuid someone --regid someone --clear-groups env HOME=/home/someone sh -euc "
+    useradd --create-home --home-dir /srv/someone someone
+    setpriv --reuid someone --regid someone --clear-groups env HOME=/srv/someone sh -euc "
         cd ~
         python3 -m venv venv
         venv/bin/pip install -q --no-index --disable-pip-version-check /try/fermata-*.whl
         venv/bin/fermata --version
         venv/bin/python -c \"import fermata; print(fermata.version())\"
     "
-    cd /home/someone/venv
+    cd /srv/someone/venv
     for file in man/man1/fermata.1 bash-completion/completions/fermata zsh/site-functions/_fermata \
         fish/vendor_completions.d/fermata.fish; do
         test -s share/$file
     done
-    FERMATA_BUILD=$(echo /home/someone/venv/lib/python3*/site-packages/fermata/_tree) \
-        FERMATA_DEMO_COMMAND=/home/someone/venv/bin/fermata FERMATA_DEMO_PROGRAM=/try/heat2d sh /try/demo.sh soft
+    FERMATA_BUILD=$(echo /srv/someone/venv/lib/python3*/site-packages/fermata/_tree) \
+        FERMATA_DEMO_COMMAND=/srv/someone/venv/bin/fermata FERMATA_DEMO_PROGRAM=/try/heat2d sh /try/demo.sh soft
     bin/pip uninstall -q -y fermata
     left=$(find . -name "*fermata*" ! -name "*.pyc")
     test -z "$left" || { echo "left behind: $left"; exit 1; }'
 }
 
 try_image() {
-    mkdir "$work/root"
-    tar -C "$work/root" -xf "$tree"/packages/fermata-image-*.tar
+    mkdir "$work/system"
+    tar -C "$work/system" -xf "$tree"/packages/fermata-image-*.tar
     put
     inside 'FERMATA_BUILD=/usr/lib/fermata FERMATA_DEMO_COMMAND=/usr/bin/fermata FERMATA_DEMO_PROGRAM=/try/heat2d \
         sh /try/demo.sh soft'
@@ -100,6 +100,6 @@ for package; do
         exit 2
         ;;
     esac
-    rm -rf "$work/root"
+    rm -rf "$work/system"
 done
 printf '\ntry-packages: %s: installed, demo ended with the same digest, removed\n' "$*"

@@ -88,6 +88,12 @@ fn every_call_works_in_python() {
 }
 
 #[test]
+fn the_python_package_checkpoints_when_it_is_time() {
+    let text = run(python("sdk.py").env_remove("FERMATA_LIBRARY"));
+    assert_eq!(text, "fine\n");
+}
+
+#[test]
 fn ranks_talk_in_python() {
     let dir = tempfile::tempdir().unwrap();
     let one = |rank: usize| {

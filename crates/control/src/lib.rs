@@ -18,6 +18,7 @@ mod frame;
 mod paths;
 pub mod printed;
 pub mod privileges;
+pub mod program;
 pub mod settings;
 pub mod text;
 pub mod trace;

@@ -331,6 +331,12 @@ pub struct Session {
     /// Why it could not be brought back, once it has ended for that.
     #[serde(default)]
     pub failure: Option<Failure>,
+    /// Whether the program has told this daemon that it is ready (`fermata.ready()`).
+    #[serde(default)]
+    pub ready: bool,
+    /// Whether `fermata kill` has ended it.
+    #[serde(default)]
+    pub killed: bool,
 }
 
 /// Data of a restored session that comes while the program runs.

@@ -1,17 +1,10 @@
 //! What programs ask of NVML: datagrams of the library in them (`crates/ml`), answered by the monitor and by what the
 //! daemon knows of its sessions, through the pipe that comes with each.
 
-use std::fs::{self, Permissions};
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use fermata_control::worker::{FromWorker, ToWorker};
 use fermata_nvml::ask::{
     Answer, Ask, MOST_BYTES, Outcome, Own, Question, SOCKET, VERSION, decode, encode, head,
@@ -19,28 +12,16 @@ use fermata_nvml::ask::{
 };
 use fermata_nvml::code::Code;
 use fermata_nvml::table;
-use rustix::fs::{FileType, OFlags, Stat, fcntl_setfl, fstat};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt,
-};
 
 use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::Result;
+use crate::letters::{self, Letter};
 use crate::session::Session;
 use crate::worker::Worker;
 
 /// How long a worker may take to say what its session has.
 const DESCRIBE_TIME: Duration = Duration::from_secs(20);
-
-/// A question that has come.
-struct Letter {
-    bytes: Vec<u8>,
-    /// Where the answer is written to; closed without one, the program asks again.
-    answers: OwnedFd,
-    /// The process that has sent it, as this one numbers it.
-    process: u32,
-}
 
 impl Daemon {
     /// Path of the socket for questions to NVML.
@@ -54,80 +35,10 @@ impl Daemon {
 /// # Errors
 /// The socket cannot be made, or no thread be started.
 pub fn serve(daemon: &Arc<Daemon>) -> anyhow::Result<()> {
-    let path = daemon.nvml_socket();
-    let socket = bind(&path).with_context(|| format!("cannot listen at `{}`", path.display()))?;
-    let daemon = daemon.clone();
-    let work = move || {
-        loop {
-            let Some(letter) = receive(&socket) else {
-                continue;
-            };
-            let daemon = daemon.clone();
-            let answer = move || answer(&daemon, &letter);
-            // Without a thread it is asked again.
-            let _ = std::thread::Builder::new()
-                .name("nvml".into())
-                .spawn(answer);
-        }
-    };
-    std::thread::Builder::new()
-        .name("nvml-questions".into())
-        .spawn(work)
-        .map(drop)
-        .context("cannot start a thread")
-}
-
-/// Only under the daemon's lock: what an ended one has left there is replaced.
-fn bind(path: &Path) -> std::io::Result<UnixDatagram> {
-    let temporary = path.with_extension("new");
-    for old in [path, &temporary] {
-        match fs::remove_file(old) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    let socket = UnixDatagram::bind(&temporary)?;
-    fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
-    sockopt::set_socket_passcred(&socket, true)?;
-    fs::rename(&temporary, path)?;
-    Ok(socket)
-}
-
-fn receive(socket: &UnixDatagram) -> Option<Letter> {
-    let mut bytes = vec![0; MOST_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut piece = [IoSliceMut::new(&mut bytes)];
-    let Ok(got) = recvmsg(socket, &mut piece, &mut control, RecvFlags::CMSG_CLOEXEC) else {
-        // Little memory, say: no reason to spin.
-        std::thread::sleep(Duration::from_millis(10));
-        return None;
-    };
-    let (mut sender, mut answers) = (None, None);
-    for message in control.drain() {
-        match message {
-            RecvAncillaryMessage::ScmCredentials(it) => sender = Some(it),
-            RecvAncillaryMessage::ScmRights(mut ends) => answers = ends.next(),
-            _ => {}
-        }
-    }
-    let sender = sender?;
-    let own = rustix::process::getuid();
-    if got.flags.contains(ReturnFlags::TRUNC) || (sender.uid != own && !sender.uid.is_root()) {
-        return None;
-    }
-    bytes.truncate(got.bytes);
-    Some(Letter {
-        bytes,
-        answers: answers.filter(is_pipe)?,
-        process: u32::try_from(sender.pid.as_raw_nonzero().get()).ok()?,
+    let (path, daemon) = (daemon.nvml_socket(), daemon.clone());
+    letters::serve(&path, "nvml", MOST_BYTES, move |letter| {
+        answer(&daemon, letter)
     })
-}
-
-/// Whether it is a pipe, which is then written to without waiting for its reader.
-fn is_pipe(end: &OwnedFd) -> bool {
-    let is = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
-    fstat(end).is_ok_and(is) && fcntl_setfl(end, OFlags::NONBLOCK).is_ok()
 }
 
 fn answer(daemon: &Daemon, letter: &Letter) {
@@ -146,8 +57,7 @@ fn answer(daemon: &Daemon, letter: &Letter) {
         id,
         outcome,
     };
-    // Less than a pipe holds, and it is empty; its reader may have ended.
-    let _ = rustix::io::write(&letter.answers, &encode(&answer));
+    letter.answer(&encode(&answer));
 }
 
 /// `None` while the session's worker is busy with something else.

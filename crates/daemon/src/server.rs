@@ -16,6 +16,7 @@ use crate::attach;
 use crate::daemon::Daemon;
 use crate::log::Log;
 use crate::nvml;
+use crate::program;
 use crate::requests;
 use crate::returning;
 use crate::session::output;
@@ -68,6 +69,7 @@ pub fn serve() -> anyhow::Result<()> {
     daemon.adopt();
     sweep(&daemon);
     nvml::serve(&daemon)?;
+    program::serve(&daemon)?;
     output::limit(&daemon);
     accept(agents, "agents", {
         let daemon = daemon.clone();
@@ -124,6 +126,7 @@ fn end(daemon: &Daemon) {
     let _ = fs::remove_file(daemon.agent_socket());
     let _ = fs::remove_file(daemon.worker_socket());
     let _ = fs::remove_file(daemon.nvml_socket());
+    let _ = fs::remove_file(daemon.program_socket());
     daemon.close();
     daemon.log.line("ended");
 }

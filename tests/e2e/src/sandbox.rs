@@ -95,6 +95,8 @@ impl Sandbox {
             .env(MARK, &self.mark)
             .env("FERMATA_RUNTIME_DIR", self.runtime())
             .env("FERMATA_IMAGE_DIR", self.images())
+            // No configuration file of this machine.
+            .env("FERMATA_CONFIG", "/dev/null")
             .env("FERMATA_TEST_MOMENTS", self.moments())
             // Every image taken behind a program is compared with the stopped copy of its moment.
             .env("FERMATA_WORKER_FERMATA_TEST_REFERENCE", "1");

@@ -137,6 +137,8 @@ impl Place {
             phases: Vec::new(),
             arrival: None,
             failure: None,
+            ready: false,
+            killed: false,
         }
     }
 }

@@ -39,6 +39,8 @@ impl Session {
             phases: inner.phases.clone(),
             arrival: inner.behind.as_ref().map(|it| it.arrival.clone()),
             failure: inner.failure.clone(),
+            ready: inner.ready,
+            killed: inner.killed,
         }
     }
 

@@ -107,6 +107,8 @@ pub struct Inner {
     pub failure: Option<Failure>,
     /// For users.
     pub note: Option<String>,
+    /// The program has said that it is ready.
+    pub ready: bool,
     /// A worker whose program has ended while an image was taken of it: it ends with that.
     leftover: Option<Arc<Worker>>,
     /// Nothing is to be left of it.
@@ -377,6 +379,7 @@ impl Inner {
             soft: None,
             devices: Vec::new(),
             note: None,
+            ready: false,
             worker_seen: None,
         }
     }

@@ -1,0 +1,119 @@
+"""Questions to the daemon, one datagram each: crates/control/src/program.rs says what they are.
+
+Nothing is open between two questions. What is open during one can be dumped: the pipe of a program that is restored in the
+middle of a question has no writer, so that it reads the end at once and asks again, the daemon that there is then.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+import stat
+import time
+from typing import List, Optional
+
+_AGENTS = "FERMATA_AGENT_SOCKET"
+_TOKEN = "FERMATA_SESSION_TOKEN"
+_NAME = "program.sock"
+_MOST = 4096
+# An answer takes a moment; after this time it is asked again.
+_AGAIN = 15.0
+# How long there may be no daemon: the next one is started, or has just been.
+_AWAY = 30.0
+
+
+class NoDaemon(Exception):
+    """There is no daemon that answers."""
+
+
+def in_session() -> bool:
+    """Whether this process was started by `fermata run`, or restored."""
+    return _socket() is not None
+
+
+def generation() -> str:
+    """What another life of this process differs in: a restored one was started anew, in a namespace of its own."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        started = file.read().rpartition(")")[2].split()[19]
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{os.readlink('/proc/self/ns/pid')} {started} {file.read().strip()}"
+
+
+def ask(question: str, limit: float = 60.0) -> List[str]:
+    """The lines of the answer to `question`. Raises NoDaemon if none comes within `limit` seconds."""
+    begun = time.monotonic()
+    away: Optional[float] = None
+    while True:
+        path = _socket()
+        if path is None:
+            raise NoDaemon("this process belongs to no session")
+        try:
+            answer = _once(path, question)
+            if answer:
+                return answer
+            away = None
+        except (FileNotFoundError, ConnectionRefusedError):
+            away = away or time.monotonic()
+        except (BlockingIOError, InterruptedError):
+            pass
+        now = time.monotonic()
+        if now - begun > limit or (away is not None and now - away > min(limit, _AWAY)):
+            raise NoDaemon(f"no daemon answers at `{path}`")
+        time.sleep(0.02)
+
+
+def _once(path: str, question: str) -> List[str]:
+    """The lines of an answer; none if it must be asked again."""
+    _check(path)
+    text = f"fermata 1\n{os.environ.get(_TOKEN, '')}\n{question}\n".encode("utf-8", "surrogateescape")
+    answers, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs]))
+                sender.sendmsg([text], [rights], socket.MSG_NOSIGNAL, path)
+        finally:
+            os.close(theirs)
+        return _read(answers)
+    finally:
+        os.close(answers)
+
+
+def _read(answers: int) -> List[str]:
+    poll, until, data = select.poll(), time.monotonic() + _AGAIN, b""
+    poll.register(answers, select.POLLIN)
+    while len(data) <= _MOST:
+        left = until - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            return []
+        try:
+            piece = os.read(answers, _MOST)
+        except BlockingIOError:
+            continue
+        if not piece:
+            break
+        data += piece
+    return data.decode("utf-8", "surrogateescape").split("\n")[:-1]
+
+
+def _check(path: str) -> None:
+    """The socket and its folder must be this user's or root's, and nobody else may write to them."""
+    for it, kind in ((os.path.dirname(path), stat.S_ISDIR), (path, stat.S_ISSOCK)):
+        found = os.lstat(it)
+        trusted = kind(found.st_mode) and found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
+        if not trusted:
+            raise NoDaemon(f"`{it}` is not this user's alone")
+
+
+def _socket() -> Optional[str]:
+    """Where the daemon listens: the one that has restored this program, if one has, else the one that has started it."""
+    try:
+        with open("/proc/1/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        words = []
+    restored = len(words) > 3 and words[1] == b"__init" and words[3].startswith(b"/")
+    agents = os.fsdecode(words[3]) if restored else os.environ.get(_AGENTS)
+    return os.path.join(os.path.dirname(agents), _NAME) if agents else None

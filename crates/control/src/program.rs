@@ -1,0 +1,235 @@
+//! What a program of a session asks of the daemon: `import fermata` in Python, `fermata_program.h` in C.
+//!
+//! ```text
+//!  program ── datagram, with the writing end of a pipe ──► daemon
+//!          ◄────────── one answer, through the pipe ──────
+//! ```
+//! No connection: a program may be dumped in the middle of a question. Its end of the pipe can be dumped and has no writer
+//! when it comes back, so the program reads the end at once and asks the daemon that there is then. A question asked twice
+//! does nothing twice.
+//!
+//! Both are lines of text, which C reads without a library:
+//!
+//! | question | answers |
+//! | --- | --- |
+//! | `fermata 1`, token, `session` | `session`, name, folder of the image it came from or nothing |
+//! | `fermata 1`, token, `ready` | `done` |
+//! | `fermata 1`, token, `checkpoint ID MODE`, name of the image or nothing | as `status` |
+//! | `fermata 1`, token, `status ID` | `taking`; `taken`, folder; `failed`, message, hint; `unknown` |
+//! | anything | `refused`, why |
+//!
+//! A peer's bytes are hostile: a question has a limit, and what does not fit is refused.
+
+use crate::user::Mode;
+
+/// Name of the daemon's socket, in the folder of its socket for agents.
+pub const SOCKET: &str = "program.sock";
+/// The most bytes of a question and of an answer: a pipe takes them at once.
+pub const MOST_BYTES: usize = 4096;
+/// The first line of a question.
+const HEAD: &str = "fermata 1";
+/// The most characters that name a checkpoint.
+const MOST_ID: usize = 64;
+
+/// What a program asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// The session's token as far as the program knows it: that of its first start.
+    pub token: String,
+    /// What.
+    pub about: About,
+}
+
+/// What a question is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum About {
+    /// Which session this is.
+    Session,
+    /// The program is ready for what it is to do.
+    Ready,
+    /// Take an image, unless that has been asked for under the same `id`.
+    Checkpoint {
+        /// Chosen by the program.
+        id: String,
+        /// How.
+        mode: Mode,
+        /// A name in the folder of images.
+        name: Option<String>,
+    },
+    /// How far that is.
+    Status {
+        /// As above.
+        id: String,
+    },
+}
+
+/// What a program is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The session, and the folder of the image it came from.
+    Session {
+        /// Its name.
+        name: String,
+        /// The folder.
+        image: Option<String>,
+    },
+    /// It is noted down.
+    Done,
+    /// The image is being taken.
+    Taking,
+    /// The image is complete.
+    Taken {
+        /// Its folder.
+        image: String,
+    },
+    /// There is no image; the program goes on as before.
+    Failed {
+        /// Why.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
+    /// No such checkpoint has been asked for, of this daemon.
+    Unknown,
+    /// The question cannot be answered.
+    Refused {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Question {
+    /// Reads a question.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        let text = std::str::from_utf8(bytes).map_err(|_| "the question is no text")?;
+        let mut lines = text.lines();
+        if lines.next() != Some(HEAD) {
+            return Err("the daemon answers questions that begin with `fermata 1`");
+        }
+        let token = lines.next().unwrap_or_default().to_owned();
+        let mut words = lines.next().unwrap_or_default().split(' ');
+        let about = match words.next() {
+            Some("session") => About::Session,
+            Some("ready") => About::Ready,
+            Some("checkpoint") => About::Checkpoint {
+                id: id(words.next())?,
+                mode: mode(words.next())?,
+                name: lines.next().filter(|it| !it.is_empty()).map(str::to_owned),
+            },
+            Some("status") => About::Status {
+                id: id(words.next())?,
+            },
+            _ => return Err("there is no such question"),
+        };
+        match words.next() {
+            None => Ok(Self { token, about }),
+            Some(_) => Err("the question has more words than it may have"),
+        }
+    }
+}
+
+fn id(word: Option<&str>) -> Result<String, &'static str> {
+    let fits = |it: &&str| {
+        !it.is_empty() && it.len() <= MOST_ID && it.bytes().all(|b| b.is_ascii_alphanumeric())
+    };
+    let word = word.filter(fits).map(str::to_owned);
+    word.ok_or("a checkpoint is named by 1 to 64 letters and digits")
+}
+
+fn mode(word: Option<&str>) -> Result<Mode, &'static str> {
+    let modes = [
+        Mode::Auto,
+        Mode::Stop,
+        Mode::Snapshot,
+        Mode::Cow,
+        Mode::Recopy,
+    ];
+    let found = modes.into_iter().find(|it| Some(it.name()) == word);
+    found.ok_or("the mode is auto, stop, snapshot, cow or recopy")
+}
+
+impl Answer {
+    /// As it travels.
+    pub fn encode(&self) -> String {
+        let line = |text: &str| text.replace('\n', " ");
+        let mut text = match self {
+            Self::Session { name, image } => {
+                format!(
+                    "session\n{}\n{}",
+                    line(name),
+                    image.as_deref().unwrap_or("")
+                )
+            }
+            Self::Done => "done".to_owned(),
+            Self::Taking => "taking".to_owned(),
+            Self::Taken { image } => format!("taken\n{image}"),
+            Self::Failed { message, hint } => format!("failed\n{}\n{}", line(message), line(hint)),
+            Self::Unknown => "unknown".to_owned(),
+            Self::Refused { why } => format!("refused\n{}", line(why)),
+        };
+        let most = (0..MOST_BYTES).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(most.unwrap_or(0));
+        text.push('\n');
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_read() {
+        let read = |text: &str| Question::parse(text.as_bytes()).map(|it| it.about);
+        assert_eq!(read("fermata 1\nt\nsession\n"), Ok(About::Session));
+        assert_eq!(read("fermata 1\nt\nready\n"), Ok(About::Ready));
+        let id = || "a1".to_owned();
+        let about = About::Checkpoint {
+            id: id(),
+            mode: Mode::Cow,
+            name: Some("x".to_owned()),
+        };
+        assert_eq!(read("fermata 1\nt\ncheckpoint a1 cow\nx\n"), Ok(about));
+        assert_eq!(
+            read("fermata 1\nt\nstatus a1\n"),
+            Ok(About::Status { id: id() })
+        );
+    }
+
+    #[test]
+    fn what_is_no_question_is_refused() {
+        for text in [
+            "",
+            "fermata 2\nt\nsession\n",
+            "fermata 1\nt\n",
+            "fermata 1\nt\nstatus\n",
+            "fermata 1\nt\nstatus ../x\n",
+            "fermata 1\nt\nstatus a b\n",
+            "fermata 1\nt\ncheckpoint a\n",
+            "fermata 1\nt\ncheckpoint a fast\n",
+            "fermata 1\nt\nkill a\n",
+        ] {
+            assert!(Question::parse(text.as_bytes()).is_err(), "{text:?}");
+        }
+        let long = format!("fermata 1\nt\nstatus {}\n", "a".repeat(65));
+        assert!(Question::parse(long.as_bytes()).is_err());
+        assert!(Question::parse(b"fermata 1\n\xff\nsession\n").is_err());
+    }
+
+    #[test]
+    fn answers_are_lines_and_fit_into_a_pipe() {
+        let failed = Answer::Failed {
+            message: "a\nb".to_owned(),
+            hint: "é".repeat(MOST_BYTES),
+        };
+        let text = failed.encode();
+        assert!(text.starts_with("failed\na b\n") && text.ends_with('\n'));
+        assert!(text.len() <= MOST_BYTES);
+        let image = Some("/x".to_owned());
+        let name = "n".to_owned();
+        assert_eq!(Answer::Session { name, image }.encode(), "session\nn\n/x\n");
+    }
+}

@@ -49,6 +49,8 @@ pub enum Verb {
     Checkpoint(verb::checkpoint::Args),
     /// Start sessions from an image.
     Restore(verb::restore::Args),
+    /// Keep a program alive: take images of it, and restart it from the newest when it dies.
+    Protect(verb::protect::Args),
     /// List, examine, compare and remove images.
     Images(verb::images::Args),
     /// Draw how an image was taken, as a page or as a trace.
@@ -88,6 +90,7 @@ impl Verb {
             Self::Wait(args) => verb::wait::call(args, printer),
             Self::Checkpoint(args) => verb::checkpoint::call(args, printer),
             Self::Restore(args) => verb::restore::call(args, printer),
+            Self::Protect(args) => verb::protect::call(args, printer),
             Self::Images(args) => verb::images::call(args, printer),
             Self::Report(args) => verb::report::call(&args, printer),
             Self::Trace(args) => verb::trace::call(args, printer),

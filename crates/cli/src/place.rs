@@ -21,6 +21,11 @@ pub fn image(text: &Path) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
+/// The folder of images.
+pub fn images() -> PathBuf {
+    Paths::find().images
+}
+
 /// Opens the image the user means.
 pub fn open(text: &Path) -> Result<Image, Failure> {
     Ok(Image::open(&image(text)?)?)

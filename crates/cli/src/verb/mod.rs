@@ -8,6 +8,7 @@ pub mod images;
 pub mod kill;
 pub mod logs;
 pub mod plan;
+pub mod protect;
 pub mod ps;
 pub mod report;
 pub mod restore;

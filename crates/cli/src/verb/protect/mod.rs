@@ -1,0 +1,115 @@
+//! `fermata protect`: keep a program alive by images of it.
+//!
+//! ```text
+//!            ┌────────────── every interval: checkpoint ─► verify ─► remove the oldest ──────────┐
+//!  watch ────┤                                                                                  ├─► watch
+//!            └─ program, worker or daemon died ─► restore the newest valid image ────────────────┘
+//!                            └─ again and again without a new image ─► report, end
+//! ```
+//! `guard` is that loop, `costs` the interval, `images` what is kept, `events` who is told.
+
+mod costs;
+mod events;
+mod guard;
+mod images;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::failure::{Failure, USER};
+use crate::place;
+use crate::printer::Printer;
+
+use self::costs::Costs;
+use self::events::Events;
+use self::guard::Guard;
+use self::images::Images;
+
+/// Keep a program alive: take images of it, and restart it from the newest when it dies.
+///
+/// Takes an image at once and then at every interval, until the program ends by itself or by `fermata kill`. A program
+/// that is killed or ends with a status other than 0, and one whose worker has died, is restored from the newest valid
+/// image. Each image is read and checked once. After four failures in a row without a new image between them it
+/// reports and ends with status 1. Ctrl-C ends the protection; the program goes on.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata run --detach --name train -- python train.py
+  fermata protect train                        at the interval that wastes least
+  fermata protect train --every 600 --keep 4 --to /data/images
+  fermata protect train --json >> events.jsonl
+  fermata protect train --on-event 'jq -r .event | mail -s train me'")]
+pub struct Args {
+    /// The session.
+    name: String,
+    /// Seconds between two images; `auto` is the interval that wastes least for what images cost this program.
+    #[arg(long, default_value = "auto", value_name = "auto|SECONDS", value_parser = parse_every)]
+    every: Every,
+    /// How many valid images to keep.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    keep: u32,
+    /// Folder of the images; else the folder of images.
+    #[arg(long, value_name = "FOLDER")]
+    to: Option<PathBuf>,
+    /// Mean seconds between two failures, for `auto`; what happens meanwhile corrects it.
+    #[arg(long, default_value_t = 3600.0, value_name = "SECONDS", value_parser = parse_seconds)]
+    between_failures: f64,
+    /// A command for the shell that gets each event on standard input, as a line of JSON.
+    #[arg(long, value_name = "COMMAND")]
+    on_event: Option<String>,
+}
+
+/// `--every`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Every {
+    Auto,
+    Seconds(Duration),
+}
+
+fn parse_every(text: &str) -> Result<Every, String> {
+    match text {
+        "auto" => Ok(Every::Auto),
+        _ => Ok(Every::Seconds(Duration::from_secs_f64(parse_seconds(
+            text,
+        )?))),
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok();
+    let possible = seconds.filter(|it| (0.001..=1e9).contains(it));
+    possible.ok_or_else(|| "not a number of seconds".to_owned())
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    super::run::check_name(Some(&args.name))?;
+    let folder = match &args.to {
+        Some(folder) => std::path::absolute(folder)
+            .map_err(|e| Failure::new(USER, format!("cannot use `{}`: {e}", folder.display())))?,
+        None => place::images(),
+    };
+    let images = Images::find(&folder, &args.name, args.keep)?;
+    let events = Events::new(&args.name, args.on_event, printer)?;
+    let every = match args.every {
+        Every::Auto => None,
+        Every::Seconds(every) => Some(every),
+    };
+    let costs = Costs::new(every, args.between_failures);
+    Guard::new(args.name, images, costs, events, printer)?.run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_auto_or_seconds() {
+        assert_eq!(parse_every("auto"), Ok(Every::Auto));
+        let half = Duration::from_millis(500);
+        assert_eq!(parse_every("0.5"), Ok(Every::Seconds(half)));
+        for bad in ["", "0", "-1", "nan", "inf", "1h"] {
+            assert!(parse_every(bad).is_err(), "{bad}");
+        }
+    }
+}

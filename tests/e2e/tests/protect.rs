@@ -1,0 +1,236 @@
+//! `fermata protect`: a program whose processes are killed ends with the bytes of an uninterrupted run.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use fermata_e2e::case::{Device, PROGRAM_LIMIT};
+use fermata_e2e::output::Output;
+use fermata_e2e::scene::{Scene, Which, kill_nine, wait_until};
+use serde_json::Value;
+
+/// `fermata protect` at work; killed when it is dropped.
+struct Protection {
+    child: Child,
+    events: PathBuf,
+    errors: PathBuf,
+}
+
+impl Protection {
+    fn start(scene: &Scene, name: &str, options: &[&str]) -> Result<Self> {
+        let folder = scene.sandbox().work();
+        let (events, errors) = (folder.join("events"), folder.join("errors"));
+        let mut command = Command::new(scene.tree().fermata());
+        command.args(["--json", "protect", name]).args(options);
+        scene.sandbox().enter(&mut command);
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(std::fs::File::create(&events)?)
+            .stderr(std::fs::File::create(&errors)?)
+            .spawn()?;
+        Ok(Self {
+            child,
+            events,
+            errors,
+        })
+    }
+
+    fn events(&self) -> Result<Vec<Value>> {
+        let text = std::fs::read_to_string(&self.events)?;
+        // The last line may be in the middle of being written.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole
+            .lines()
+            // The failure, with which it ends, is a document of several lines.
+            .take_while(|it| *it != "{")
+            .map(|it| serde_json::from_str(it).with_context(|| it.to_owned()))
+            .collect()
+    }
+
+    fn of(&self, event: &str) -> Result<Vec<Value>> {
+        let events = self.events()?.into_iter();
+        Ok(events.filter(|it| it["event"] == event).collect())
+    }
+
+    /// Waits until there are `count` events of a kind.
+    fn wait(&mut self, event: &str, count: usize) -> Result<()> {
+        let begun = Instant::now();
+        while self.of(event)?.len() < count {
+            if self.child.try_wait()?.is_some() && self.of(event)?.len() < count {
+                bail!("it has ended without {count} `{event}`: {}", self.told()?);
+            }
+            ensure!(
+                begun.elapsed() < PROGRAM_LIMIT,
+                "no {count} `{event}`: {}",
+                self.told()?
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Its exit status.
+    fn end(&mut self) -> Result<i32> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return status.code().context("a signal");
+            }
+            ensure!(
+                begun.elapsed() < PROGRAM_LIMIT,
+                "it does not end: {}",
+                self.told()?
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn told(&self) -> Result<String> {
+        let read = |path: &Path| std::fs::read_to_string(path);
+        Ok(format!("{}{}", read(&self.events)?, read(&self.errors)?))
+    }
+}
+
+impl Drop for Protection {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_protected_program_survives_the_death_of_its_processes_and_of_the_daemon() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let program = scene.tree().program("heat2d")?;
+    let options = ["--steps", "400"];
+    let straight = scene.straight("heat2d", &options)?;
+    // It does not end before everything has happened to it.
+    let hold = scene.hold(300)?;
+    fermata.run_with(&hold, "heat", Device::Soft, &program, &options)?;
+    scene.wait_steps("heat", 1)?;
+    let told = scene.sandbox().work().join("told");
+    let command = format!("cat >> '{}'", told.display());
+    let mut protection =
+        Protection::start(&scene, "heat", &["--every", "0.5", "--on-event", &command])?;
+    protection.wait("checkpoint", 1)?;
+    for (which, count) in [(Which::Program, 1), (Which::Worker, 2)] {
+        kill_nine(&scene.process("heat", which)?)?;
+        protection.wait("restored", count)?;
+        let images = protection.of("checkpoint")?.len();
+        // So that no failure follows another one without an image between.
+        protection.wait("checkpoint", images + 1)?;
+    }
+    scene.kill_daemon()?;
+    protection.wait("daemon-ended", 1)?;
+    let images = protection.of("checkpoint")?.len();
+    protection.wait("checkpoint", images + 1)?;
+    scene.let_go()?;
+    let status = protection.end()?;
+    ensure!(status == 0, "{status}: {}", protection.told()?);
+    let got = Output::parse(&fermata.log("heat")?)?;
+    ensure!(
+        got.digest.is_some() && got.digest == straight.digest,
+        "{got:?} instead of {straight:?}"
+    );
+    ensure!(protection.of("ended")?.len() == 1, "{}", protection.told()?);
+    // The user's command has got the same.
+    let (told, events) = (std::fs::read_to_string(&told)?, protection.events()?);
+    ensure!(told.lines().count() == events.len(), "{told}");
+    scene.close()
+}
+
+/// Goes on as long as there is no file, and then dies of itself each time it runs.
+const DIES: &str = "
+import os, signal, sys, time
+print('begun', flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+";
+
+#[test]
+fn a_program_that_dies_again_and_again_is_reported_and_left_alone() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let dead = scene.sandbox().work().join("dead");
+    let words = ["-c", DIES, dead.to_str().context("path")?];
+    fermata.run("dies", Device::Soft, Path::new("/usr/bin/python3"), &words)?;
+    wait_until("it has begun", || {
+        Ok(fermata.log("dies")?.contains("begun"))
+    })?;
+    let mut protection = Protection::start(&scene, "dies", &["--every", "3600"])?;
+    protection.wait("checkpoint", 1)?;
+    std::fs::write(&dead, "")?;
+    let status = protection.end()?;
+    ensure!(status == 1, "{status}: {}", protection.told()?);
+    ensure!(
+        protection.of("failure")?.len() == 4,
+        "{}",
+        protection.told()?
+    );
+    ensure!(
+        protection.of("restored")?.len() == 3,
+        "{}",
+        protection.told()?
+    );
+    let gave_up = protection.of("gave-up")?;
+    let report = gave_up.first().context("no report")?;
+    ensure!(
+        report["failures"].as_array().map(Vec::len) == Some(4),
+        "{report}"
+    );
+    // What it printed before each death is kept, and so is the image.
+    let log = protection.of("failure")?[0]["log"].clone();
+    let log = std::fs::read_to_string(log.as_str().context("no log")?)?;
+    ensure!(log.contains("begun"), "{log}");
+    std::fs::remove_file(&dead)?;
+    scene
+        .try_restore("dies-protect-1", "again")?
+        .success("fermata restore")?;
+    fermata.kill("again")?;
+    scene.close()
+}
+
+#[test]
+fn as_many_valid_images_are_kept_as_were_asked_for_whatever_befalls_the_others() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let program = scene.tree().program("heat2d")?;
+    let options = ["--steps", "100000", "--pause-ms", "5"];
+    fermata.run("heat", Device::Soft, &program, &options)?;
+    scene.wait_steps("heat", 1)?;
+    let mut protection = Protection::start(&scene, "heat", &["--every", "0.5", "--keep", "2"])?;
+    protection.wait("removed", 2)?;
+    // The newest one that was taken and checked is damaged: it counts no more, and no older one goes for it.
+    wait_until("a damaged image is noticed", || {
+        let newest = protection.of("checkpoint")?;
+        let newest = newest.last().context("an image")?["image"].clone();
+        let state = Path::new(newest.as_str().context("a path")?).join("state");
+        // It may have become an old one meanwhile, and be gone.
+        if state.exists() && protection.of("image-damaged")?.is_empty() {
+            let _ = std::fs::OpenOptions::new()
+                .write(true)
+                .truncate(true)
+                .open(&state);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(!protection.of("image-damaged")?.is_empty())
+    })?;
+    // By `kill` it is ended by its user.
+    fermata.kill("heat")?;
+    let status = protection.end()?;
+    ensure!(status == 137, "{status}: {}", protection.told()?);
+    let mut sound = 0;
+    for entry in std::fs::read_dir(scene.sandbox().images())? {
+        let path = entry?.path();
+        if !path.join("manifest.json").exists() {
+            continue;
+        }
+        let text = path.to_str().context("path")?;
+        sound += usize::from(fermata.call(&["images", "verify", text])?.status == 0);
+    }
+    ensure!(sound >= 2, "{sound} sound images are left");
+    scene.close()
+}

@@ -1,7 +1,7 @@
 //! The session: one per process, begun by `cuInit`, for good.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Op, ReplyBody};
 use fermata_abi::sys::driver::{
@@ -37,6 +37,10 @@ pub const REFUSED: &str = "the daemon refused";
 
 /// How long the daemon may take to start a worker.
 const START: Duration = Duration::from_secs(60);
+/// Between two attempts to begin, while the session is being checkpointed.
+const TURN: Duration = Duration::from_millis(20);
+/// How long one checkpoint after the other may keep a process from beginning.
+const TURN_TIME: Duration = Duration::from_secs(600);
 
 /// Everything the library knows of the program's CUDA objects.
 #[derive(Debug)]
@@ -109,14 +113,14 @@ fn start() -> core::result::Result<Session, CUresult> {
         CUDA_ERROR_SYSTEM_NOT_READY
     })?;
     wake::prepare();
-    let connect = || -> core::result::Result<_, String> {
+    let connect = || -> core::result::Result<_, Refusal> {
         let control =
             Control::connect(path.as_ref(), "fermatad").map_err(|error| error.to_string())?;
         let (ends, _) = attach(&control, &token, false, START)?;
         link::install(ends).map_err(|error| error.to_string())?;
         Ok(control)
     };
-    let control = connect().map_err(|reason| {
+    let control = in_turn(connect).map_err(|reason| {
         notice::write(&format!("the session could not begin: {reason}"));
         CUDA_ERROR_SYSTEM_NOT_READY
     })?;
@@ -157,16 +161,57 @@ fn start() -> core::result::Result<Session, CUresult> {
     })
 }
 
+/// Why there is no Welcome.
+pub enum Refusal {
+    /// Another process of the session is being checkpointed.
+    Later,
+    /// In words, for the notice file.
+    Because(String),
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self::Because(reason)
+    }
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Later => "a checkpoint of the session is under way".to_owned(),
+            Refusal::Because(reason) => reason,
+        }
+    }
+}
+
+/// Connects as soon as no checkpoint of the session is under way. Between two attempts no connection is open, since CRIU
+/// cannot dump one.
+fn in_turn<T>(
+    connect: impl Fn() -> core::result::Result<T, Refusal>,
+) -> core::result::Result<T, String> {
+    let until = Instant::now() + TURN_TIME;
+    loop {
+        match connect() {
+            Ok(connected) => return Ok(connected),
+            Err(Refusal::Because(reason)) => return Err(reason),
+            Err(Refusal::Later) if Instant::now() > until => {
+                return Err("checkpoints of the session do not end".to_owned());
+            }
+            Err(Refusal::Later) => std::thread::sleep(TURN),
+        }
+    }
+}
+
 /// Says Hello; what comes with the Welcome, and whether threads are to be woken.
 ///
 /// # Errors
-/// In words, for the notice file.
+/// What the daemon says, or why it cannot be understood.
 pub fn attach(
     control: &Control,
     token: &str,
     reattach: bool,
     timeout: Duration,
-) -> core::result::Result<(Ends, bool), String> {
+) -> core::result::Result<(Ends, bool), Refusal> {
     let hello = FromAgent::Hello {
         protocol: PROTOCOL,
         pid: std::process::id(),
@@ -184,12 +229,16 @@ pub fn attach(
             resume,
         } => resume,
         ToAgent::Welcome { protocol, .. } => {
-            return Err(format!(
-                "the daemon speaks protocol {protocol}, this library {PROTOCOL}"
-            ));
+            let reason = format!("the daemon speaks protocol {protocol}, this library {PROTOCOL}");
+            return Err(reason.into());
         }
-        ToAgent::Reject { reason, .. } => return Err(format!("{REFUSED}: {reason}")),
-        _ => return Err("the daemon did not answer Hello with Welcome".into()),
+        ToAgent::Reject { reason, .. } => return Err(format!("{REFUSED}: {reason}").into()),
+        ToAgent::Later => return Err(Refusal::Later),
+        _ => {
+            return Err("the daemon did not answer Hello with Welcome"
+                .to_owned()
+                .into());
+        }
     };
     let [memory, side]: [_; 2] = fds
         .try_into()

@@ -85,6 +85,9 @@ pub enum ToAgent {
         /// Why.
         reason: String,
     },
+    /// A checkpoint of the session is under way, in which no process may hold this connection: close it, and say Hello
+    /// again in some milliseconds.
+    Later,
     /// Park every thread, drain, synchronise.
     Quiesce {
         /// Give up after this many milliseconds.

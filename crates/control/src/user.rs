@@ -300,8 +300,11 @@ pub struct Session {
     pub state: SessionState,
     /// The program's process id as the daemon sees it, while it lives.
     pub pid: Option<u32>,
-    /// The worker's process id, once the program uses CUDA.
+    /// The process id of the first of its workers, once the program uses CUDA.
     pub worker_pid: Option<u32>,
+    /// Its processes that use CUDA, in the order in which they began to.
+    #[serde(default)]
+    pub processes: Vec<GpuProcess>,
     /// Status as shells count it (128+n for signal n), once it has ended.
     pub exit_status: Option<i32>,
     /// Program and arguments.
@@ -337,6 +340,15 @@ pub struct Session {
     /// Whether `fermata kill` has ended it.
     #[serde(default)]
     pub killed: bool,
+}
+
+/// A process of a session that uses CUDA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuProcess {
+    /// Its process id as the daemon sees it.
+    pub pid: u32,
+    /// The process id of its worker.
+    pub worker_pid: u32,
 }
 
 /// Data of a restored session that comes while the program runs.

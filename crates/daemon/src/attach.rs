@@ -12,7 +12,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
@@ -27,7 +28,7 @@ use crate::agent::{Agent, Arrival, Link};
 use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::{Failure, OrFail, Result, fail, from_control};
-use crate::proc::{ProcessId, name_of};
+use crate::proc::ProcessId;
 use crate::returning;
 use crate::session::Session;
 use crate::wake;
@@ -43,6 +44,8 @@ mod status {
 
 /// How long an agent may take to say Hello once connected.
 const HELLO_TIME: Duration = Duration::from_secs(10);
+/// How often a process that waits for its session to be free looks for why it is not.
+const TURN: Duration = Duration::from_millis(2);
 /// How long the end of a program may take to be noticed.
 const GONE_TIME: Duration = Duration::from_secs(60);
 /// How long whoever is to bring a parked program back may take: the session is lost with the wait, so it is as long as
@@ -144,7 +147,11 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         return returning::agent(daemon, &session, arrival);
     }
     if coming == Coming::Woken {
-        let waiting = session.lock().expected.take();
+        let waiting = {
+            let mut inner = session.lock();
+            let member = inner.member(arrival.process);
+            member.and_then(|it| it.expected.take())
+        };
         let unwanted = match waiting {
             Some(sender) => sender.send(arrival).err().map(|lost| lost.0),
             None => Some(arrival),
@@ -159,37 +166,47 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         let text = format!("session `{}` came back unasked", session.name);
         return daemon.log.line(&text);
     }
-    if let Some(reason) = another_uses_cuda(&session, arrival.process) {
+    session.arrivals.fetch_add(1, Ordering::Relaxed);
+    if !has_parted(&session, arrival.process) {
+        let reason = format!(
+            "process {} has begun to execute another program, and its end as the one before is not known yet",
+            arrival.process.pid
+        );
         return refuse(&arrival.link, status::INITIALIZATION_ERROR, &reason);
     }
-    let _busy = session.busy.lock();
+    let _busy = loop {
+        if let Some(busy) = session.busy.try_lock_for(TURN) {
+            break busy;
+        }
+        if session.checkpointing.load(Ordering::Acquire) {
+            // Its connection would be in the way; it comes again, or has gone.
+            let _ = arrival.link.send(&ToAgent::Later, &[]);
+            return;
+        }
+    };
     if let Err((link, failure)) = first(daemon, &session, arrival) {
         refuse(&link, status::NO_DEVICE, &failure.message);
     }
 }
 
-/// Why process `new` cannot use CUDA: one process of a session can, until it ends or executes another program.
-fn another_uses_cuda(session: &Session, new: ProcessId) -> Option<String> {
+/// Waits until nothing is left of what `process` was before: one that executes another program gets another worker, as
+/// soon as the end of its connection has been noticed.
+fn has_parted(session: &Session, process: ProcessId) -> bool {
     let until = Instant::now() + GONE_TIME;
-    loop {
-        let process = session.lock().agent.as_ref()?.process;
-        // The end of the one before may not have been noticed yet.
-        let lives = process != new && process.alive();
-        if lives || Instant::now() > until {
-            return Some(format!(
-                "process {} `{}` uses CUDA, and process {} `{}` of its session does already: a session has one; \
-                 start the other as a session of its own, `fermata run --detach -- PROGRAM`",
-                new.pid,
-                name_of(new.pid),
-                process.pid,
-                name_of(process.pid)
-            ));
+    let parted = || {
+        let mut inner = session.lock();
+        inner.member(process).is_none_or(|it| it.agent.is_none())
+    };
+    while !parted() {
+        if Instant::now() > until {
+            return false;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+    true
 }
 
-/// Gives a program its first worker.
+/// Gives a process its first worker.
 fn first(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
@@ -202,7 +219,7 @@ fn first(
         Err(failure) => return Err((arrival.link, failure)),
     };
     // A later daemon must know whose the worker is.
-    session.expect(worker.process);
+    session.expect(arrival.process, worker.process);
     let joined = offer(session, &worker).and_then(|ends| welcome(&arrival.link, false, &ends));
     match joined {
         Ok(()) => {
@@ -218,6 +235,7 @@ fn first(
         }
         Err(failure) => {
             worker.end();
+            session.forget(arrival.process);
             Err((arrival.link, failure))
         }
     }
@@ -243,7 +261,7 @@ pub fn offer(session: &Session, worker: &Worker) -> Result<Ends> {
     Ok(ends)
 }
 
-/// Wakes a detached program and connects it with `worker`; it then runs. `offered` are the ends of a worker
+/// Wakes a detached process and connects it with `worker`; it then runs. `offered` are the ends of a worker
 /// that serves already; any other is first waited for, until it has done what it was asked for before.
 ///
 /// # Errors
@@ -277,7 +295,6 @@ pub fn reattach(
     let agent = adopt(session, arrival, worker)?;
     agent.resumed(BACK_TIME)?;
     moments::pass("resumed");
-    session.set_state(SessionState::Running);
     Ok(())
 }
 
@@ -309,16 +326,11 @@ fn summon(
     detached: Detached,
     again: Duration,
 ) -> Result<Arrival> {
-    let (sender, arrivals) = sync_channel(1);
-    let token = {
-        let mut inner = session.lock();
-        inner.expected = Some(sender);
-        inner.token.clone()
-    };
     let Detached {
         process,
         wake_block,
     } = detached;
+    let (token, arrivals) = expect_arrival(session, process);
     let call = || wake::wake(process.pid, wake_block, &daemon.agent_socket(), &token);
     call().map_err(|failure| match process.alive() {
         true => failure,
@@ -340,7 +352,7 @@ fn summon(
             other => break other,
         }
     };
-    session.lock().expected = None;
+    stop_expecting(session, process);
     let arrival = come.map_err(|_| {
         let message = format!("process {} does not come back after the stop", process.pid);
         fail(FailureKind::Internal, message)
@@ -352,14 +364,23 @@ fn summon(
     Ok(arrival)
 }
 
+/// From now on the agent of `process` is waited for; the answer is the token that calls it, and where it arrives.
+fn expect_arrival(session: &Session, process: ProcessId) -> (String, Receiver<Arrival>) {
+    let (sender, arrivals) = sync_channel(1);
+    let mut inner = session.lock();
+    inner.member_or_new(process).expected = Some(sender);
+    (inner.token.clone(), arrivals)
+}
+
+fn stop_expecting(session: &Session, process: ProcessId) {
+    if let Some(member) = session.lock().member(process) {
+        member.expected = None;
+    }
+}
+
 /// Tells a parked program that there is nothing for it any more: its CUDA calls fail, it runs.
 pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reason: &str) {
-    let (sender, arrivals) = sync_channel(1);
-    let token = {
-        let mut inner = session.lock();
-        inner.expected = Some(sender);
-        inner.token.clone()
-    };
+    let (token, arrivals) = expect_arrival(session, detached.process);
     let woken = wake::wake(
         detached.process.pid,
         detached.wake_block,
@@ -381,8 +402,9 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
     }
     {
         let mut inner = session.lock();
-        inner.expected = None;
-        inner.detached = None;
+        if let Some(member) = inner.member(detached.process) {
+            (member.expected, member.detached) = (None, None);
+        }
     }
     session.worker_lost(reason);
 }
@@ -520,7 +542,10 @@ mod tests {
                     inner_pid: 1,
                     wake_block: at,
                 };
-                let expected = session.lock().expected.take();
+                let mut inner = session.lock();
+                let member = inner.member(detached.process);
+                let expected = member.and_then(|it| it.expected.take());
+                drop(inner);
                 expected
                     .expect("it is waited for")
                     .send(arrival)

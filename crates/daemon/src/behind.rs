@@ -23,7 +23,7 @@ use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::phases::{self, Phases};
 use crate::proc::ProcessId;
 use crate::restore::{How, Source};
-use crate::session::{Behind, EXIT_FILE, Session};
+use crate::session::{Behind, EXIT_FILE, Member, Part, Session};
 use crate::worker::{STEP_TIME, Worker, unexpected};
 
 /// How long the end of a program that is rolled back may take.
@@ -80,27 +80,41 @@ pub(crate) fn begin(session: &Session, worker: &Arc<Worker>, seconds: f64) -> Re
     let restoring = ask(worker)?;
     let start = seconds - restoring.seconds;
     if restoring.total > 0 {
-        session.lock().behind = Some(Behind {
+        let part = Part {
             worker: Arc::clone(worker),
             arrival: arrival(&restoring, ArrivalStand::Coming, start.max(0.0)),
-        });
+        };
+        let mut inner = session.lock();
+        match &mut inner.behind {
+            Some(behind) if behind.stand == ArrivalStand::Coming => behind.parts.push(part),
+            other => {
+                *other = Some(Behind {
+                    stand: ArrivalStand::Coming,
+                    parts: vec![part],
+                });
+            }
+        }
     }
     Ok(())
 }
 
 /// Looks after a restored session until its data is there; then the next spare worker is made.
 pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
-    let worker = session.lock().behind.as_ref().map(|it| it.worker.clone());
-    let Some(worker) = worker else {
+    let first = {
+        let inner = session.lock();
+        let part = inner.behind.as_ref().and_then(|it| it.parts.first());
+        part.map(|it| it.worker.driver.clone())
+    };
+    let Some(driver) = first else {
         used(source);
         return;
     };
     let (source, followed) = (Arc::clone(source), Arc::clone(session));
     let busy = source.daemon.cache.as_ref().map(|cache| cache.busy());
     let work = move || {
-        let watched = watch(&followed, &worker);
+        let watched = watch(&followed);
         let pool = &source.daemon.pool;
-        let refill = || pool.refill(worker.driver.clone(), followed.variables.clone());
+        let refill = || pool.refill(driver.clone(), followed.variables.clone());
         refill();
         if let Err(reason) = watched {
             roll_back(&source, &followed, &reason);
@@ -126,57 +140,90 @@ fn used(source: &Source) {
 }
 
 /// Returns when everything is there or the session is over; fails with the reason for a rollback.
-fn watch(session: &Session, worker: &Worker) -> std::result::Result<(), String> {
+fn watch(session: &Session) -> std::result::Result<(), String> {
     let begun = Instant::now();
     loop {
-        if !session.lock().rolls_back() {
-            return Ok(());
-        }
-        let restoring = ask(worker).map_err(|failure| failure.message)?;
-        if let (Some(behind), false) = (&mut session.lock().behind, restoring.misses.is_empty()) {
-            behind.arrival.misses.clone_from(&restoring.misses);
-        }
-        let stand = match &restoring.stand {
-            Stand::Missed(why) => {
-                let otherwise = format!("it used data that was not there yet ({why})");
-                return Err(misuse(&restoring.misses, otherwise));
-            }
-            Stand::Failed(failure) => {
-                return Err(misuse(&restoring.misses, failure.message.clone()));
-            }
-            Stand::GivenUp => {
-                session.lock().behind = None;
-                return Ok(());
-            }
-            Stand::Coming => ArrivalStand::Coming,
-            Stand::Complete => ArrivalStand::Complete,
+        let workers: Vec<_> = {
+            let inner = session.lock();
+            let behind = inner.behind.as_ref().filter(|_| inner.rolls_back());
+            let Some(behind) = behind else { return Ok(()) };
+            behind.parts.iter().map(|it| it.worker.clone()).collect()
         };
-        if let Some(behind) = &mut session.lock().behind {
-            behind.arrival = arrival(&restoring, stand, behind.arrival.start);
+        let mut complete = true;
+        for worker in workers {
+            complete &= look(session, &worker)?;
         }
-        if stand == ArrivalStand::Complete {
+        if let (true, Some(behind)) = (complete, &mut session.lock().behind) {
+            if behind.stand == ArrivalStand::Coming {
+                behind.stand = ArrivalStand::Complete;
+            }
             return Ok(());
         }
         std::thread::sleep(TURNS[usize::from(begun.elapsed() > Duration::from_secs(1))]);
     }
 }
 
+/// Asks how far a worker is; true if it brings nothing any more.
+fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, String> {
+    let restoring = ask(worker).map_err(|failure| failure.message)?;
+    let mut inner = session.lock();
+    let Some(behind) = &mut inner.behind else {
+        return Ok(true);
+    };
+    let Some(part) = behind
+        .parts
+        .iter_mut()
+        .find(|it| Arc::ptr_eq(&it.worker, worker))
+    else {
+        // Its process has ended.
+        return Ok(true);
+    };
+    if !restoring.misses.is_empty() {
+        part.arrival.misses.clone_from(&restoring.misses);
+    }
+    let stand = match &restoring.stand {
+        Stand::Missed(why) => {
+            let otherwise = format!("it used data that was not there yet ({why})");
+            return Err(misuse(&restoring.misses, otherwise));
+        }
+        Stand::Failed(failure) => {
+            return Err(misuse(&restoring.misses, failure.message.clone()));
+        }
+        Stand::GivenUp => {
+            behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
+            if behind.parts.is_empty() {
+                inner.behind = None;
+            }
+            return Ok(true);
+        }
+        Stand::Coming => ArrivalStand::Coming,
+        Stand::Complete => ArrivalStand::Complete,
+    };
+    part.arrival = arrival(&restoring, stand, part.arrival.start);
+    Ok(stand == ArrivalStand::Complete)
+}
+
 fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
-    let worker = {
+    let members = {
         let mut inner = session.lock();
         if !inner.rolls_back() {
             return;
         }
         inner.state = SessionState::Restoring;
         if let Some(behind) = &mut inner.behind {
-            behind.arrival.stand = ArrivalStand::RollingBack;
+            behind.stand = ArrivalStand::RollingBack;
         }
-        (inner.agent, inner.pages, inner.expected, inner.detached) = (None, None, None, None);
-        inner.root = None;
+        (inner.pages, inner.root) = (None, None);
         inner.note = Some(format!("being rolled back: {reason}"));
         inner.again = Some(reason.to_owned());
         inner.former = inner.init.take();
-        inner.worker.take()
+        // The next daemon is to end the workers, should this one not come to it.
+        inner.loading = inner
+            .members
+            .iter()
+            .filter_map(Member::worker_process)
+            .collect();
+        std::mem::take(&mut inner.members)
     };
     session.save();
     let log = &source.daemon.log;
@@ -184,9 +231,10 @@ fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
     let _busy = session.busy.lock();
     let former = session.lock().former;
     former.iter().for_each(end);
-    if let Some(worker) = worker {
+    for worker in members.into_iter().filter_map(|it| it.worker) {
         worker.end();
     }
+    session.lock().loading.clear();
     fill_again(source, session, reason);
 }
 
@@ -195,12 +243,12 @@ pub(crate) fn start_again(daemon: &Arc<Daemon>, session: &Arc<Session>, reason: 
     let log = &daemon.log;
     log.line(&format!("`{}` is rolled back: {reason}", session.name));
     let _busy = session.busy.lock();
-    let (former, worker) = {
+    let former = {
         let mut inner = session.lock();
         inner.root = None;
         inner.take_former()
     };
-    former.iter().chain(&worker).for_each(end);
+    former.iter().for_each(end);
     let image = session.image.clone().unwrap_or_default();
     match Source::of_session(daemon, session, &image) {
         Ok(source) => fill_again(&source, session, reason),
@@ -240,9 +288,9 @@ fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
             inner.note = Some(text);
             (inner.again, inner.former) = (None, None);
             if let Some(behind) = &mut inner.behind {
-                behind.arrival.stand = ArrivalStand::RolledBack;
+                behind.stand = ArrivalStand::RolledBack;
             }
-            let lost = inner.worker.as_ref().and_then(|worker| worker.lost());
+            let lost = inner.workers().iter().find_map(|worker| worker.lost());
             drop(inner);
             // Nobody was told while it could still have been rolled back.
             if let Some(reason) = lost {

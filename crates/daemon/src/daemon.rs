@@ -365,7 +365,7 @@ impl Daemon {
         let tier = self.tier.as_ref()?;
         let mut workers = self.pool.workers();
         let sessions = self.sessions();
-        workers.extend(sessions.iter().filter_map(|it| it.lock().worker.clone()));
+        workers.extend(sessions.iter().flat_map(|it| it.lock().workers()));
         tier.status(&workers)
     }
 

@@ -6,8 +6,8 @@
 //! | `host/pages-*`, `log` | while the program is restored, if it comes back parked; else before |
 //! | all others | before CRIU, or the daemon, reads them |
 //!
-//! A program that uses CUDA comes back parked, but other processes of its session run at once: if there are some,
-//! everything is checked before. A restored program waits for this, so large files are hashed by several threads: BLAKE3
+//! Processes that use CUDA come back parked, but others of their session run at once: if there are some, everything is
+//! checked before. A restored program waits for this, so large files are hashed by several threads: BLAKE3
 //! is a tree, whose left half is the largest power of two that is less than the whole.
 
 use std::fs::File;
@@ -24,7 +24,7 @@ use fermata_store::{StoreError, open_regular};
 use parking_lot::Mutex;
 
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
-use crate::record::{LOG, Record};
+use crate::record::{LOG, Place, Record};
 
 /// Bytes of a part that one thread hashes: a power of two of at least 1 KiB.
 const PART: u64 = 4 << 20;
@@ -45,21 +45,22 @@ pub struct Late(Vec<FileRecord>);
 /// # Errors
 /// `Damaged`, naming the first file that is not what was written.
 pub fn check_first(image: &Image, record: &Record) -> Result<Late> {
-    let device: &[&str] = match record.agent {
-        Some(_) => &[STATE, CHUNKS],
-        None => &[],
-    };
-    let needed = PROCESS_FILES.iter().chain(device);
+    let places = record.places();
+    let files_of = |it: &Place| [STATE, CHUNKS].map(|name| it.file(name));
+    let device: Vec<String> = places.iter().flat_map(files_of).collect();
+    let needed = PROCESS_FILES
+        .into_iter()
+        .chain(device.iter().map(String::as_str));
     needed
-        .copied()
+        .into_iter()
         .try_for_each(|path| image.check_has(path))
         .and_then(|()| image.check_listed())
         .map_err(|e| from_store(&e))?;
     let files = &image.manifest().files;
     let processes = files.iter().filter(|it| it.path.starts_with(MEMORY));
-    let parked = record.agent.is_some() && processes.count() <= 1;
+    let parked = processes.count() <= places.len() && !places.is_empty();
     let mut late = Vec::new();
-    for file in files.iter().filter(|it| !device.contains(&&*it.path)) {
+    for file in files.iter().filter(|it| !device.contains(&it.path)) {
         match file.path.starts_with(PAGES) || file.path == LOG {
             true if parked => late.push(file.clone()),
             _ => check(image, file)?,

@@ -13,6 +13,7 @@
 mod agent;
 mod attach;
 mod behind;
+mod beside;
 mod cache;
 mod checkpoint;
 pub mod criu;

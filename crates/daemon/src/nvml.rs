@@ -17,7 +17,7 @@ use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::Result;
 use crate::letters::{self, Letter};
-use crate::session::Session;
+use crate::session::{Served, Session};
 use crate::worker::Worker;
 
 /// How long a worker may take to say what its session has.
@@ -71,16 +71,16 @@ fn outcome(daemon: &Daemon, ask: Ask, process: u32) -> Option<Outcome> {
     let Some(function) = table::find(&ask.call.function) else {
         return Some(Outcome::failed(Code::FUNCTION_NOT_FOUND));
     };
-    let worker = session.lock().worker.clone();
+    let worker = worker_of(&session, process);
     let driver = match &worker {
-        Some(worker) => Ok(worker.driver.clone()),
+        Some((worker, _)) => Ok(worker.driver.clone()),
         None => Driver::find(session.device, &daemon.paths.home),
     };
     let told = driver.and_then(|driver| {
         // NVML itself knows what everybody has.
         let alone = driver.nvml(&daemon.paths.home).is_none();
         let own = match worker.filter(|_| alone && is_of_users(function.name)) {
-            Some(worker) => match own(&session, &worker) {
+            Some((worker, program)) => match own(&worker, program) {
                 Some(own) => Some(own),
                 None => return Ok(None),
             },
@@ -112,10 +112,17 @@ fn is_of_users(name: &str) -> bool {
     name.starts_with("nvmlDeviceGetMemoryInfo") || name.contains("RunningProcesses")
 }
 
-/// What the session has on the devices of its worker; process 0 if it is not known which has it. `None` if the worker is
+/// The worker of process `process`, or of the first of its session that has one, and that process as it sees itself.
+fn worker_of(session: &Session, process: u32) -> Option<(Arc<Worker>, u32)> {
+    let served = session.lock().served();
+    let asks = served.iter().find(|it| it.agent.process.pid == process);
+    let it = asks.or(served.first())?;
+    Some((Arc::clone(&it.worker), it.agent.inner_pid))
+}
+
+/// What a process has on the devices of its worker; process 0 if it is not known which has it. `None` if the worker is
 /// busy.
-fn own(session: &Session, worker: &Worker) -> Option<Own> {
-    let process = session.lock().worker_process();
+fn own(worker: &Worker, process: u32) -> Option<Own> {
     let described: Result<FromWorker> = worker
         .try_begin(&ToWorker::Describe)?
         .and_then(|pending| pending.finish(DESCRIBE_TIME, &mut |_, _| {}));
@@ -133,29 +140,28 @@ fn own(session: &Session, worker: &Worker) -> Option<Own> {
 
 /// The numbers that programs see of processes that use devices: the worker's is its program's.
 struct Names {
-    /// The session's worker, and its program as it sees itself.
-    own: Option<(u32, u32)>,
-    /// The workers of other sessions, and their programs; none where the program does not see them.
+    /// The session's workers, and their processes as they see themselves.
+    own: Vec<(u32, u32)>,
+    /// The workers of other sessions, and their processes; none where the program does not see them.
     others: Option<Vec<(u32, u32)>>,
 }
 
 impl Names {
     fn of(daemon: &Daemon, session: &Arc<Session>) -> Self {
-        let seen = |it: &Session, inner: bool| {
-            let it = it.lock();
-            let agent = it.agent.as_ref()?;
-            let program = if inner {
-                agent.inner_pid
-            } else {
-                agent.process.pid
+        let seen = |it: &Session, inner: bool| -> Vec<(u32, u32)> {
+            let served = it.lock().served();
+            let number = |it: &Served| match inner {
+                true => it.agent.inner_pid,
+                false => it.agent.process.pid,
             };
-            Some((it.worker.as_ref()?.process.pid, program))
+            let pairs = served.iter().map(|it| (it.worker.process.pid, number(it)));
+            pairs.collect()
         };
         let restored = session.lock().init.is_some();
         let others = || {
             let sessions = daemon.sessions();
             let others = sessions.iter().filter(|it| !Arc::ptr_eq(it, session));
-            others.filter_map(|it| seen(it, false)).collect()
+            others.flat_map(|it| seen(it, false)).collect()
         };
         Self {
             own: seen(session, true),
@@ -166,8 +172,9 @@ impl Names {
     fn name(&self, process: u32) -> Option<u32> {
         let Some(others) = &self.others else {
             // A restored program sees no process but its own. One whose worker answers for itself is named already.
-            let (worker, program) = self.own?;
-            return (process == worker || process == program).then_some(program);
+            let mut own = self.own.iter();
+            let found = own.find(|(worker, program)| process == *worker || process == *program);
+            return found.map(|(_, program)| *program);
         };
         let known = self.own.iter().chain(others);
         let named = known.into_iter().find(|(worker, _)| *worker == process);
@@ -182,7 +189,7 @@ mod tests {
     #[test]
     fn processes_are_named_as_the_program_sees_them() {
         let mut names = Names {
-            own: Some((100, 5)),
+            own: vec![(100, 5)],
             others: Some(vec![(200, 7)]),
         };
         let named = |names: &Names| [100, 200, 300].map(|pid| names.name(pid));

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use fermata_control::user::{Device, DeviceChoice, SessionState, Text};
 use serde::{Deserialize, Serialize};
 
-use crate::attach::Detached;
 use crate::proc::ProcessId;
+use crate::session::MemberMeta;
 
 /// Name of the file in a session's folder.
 const FILE: &str = "meta.json";
 /// Its version.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A session as stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,8 +32,10 @@ pub struct SessionMeta {
     pub root: Option<ProcessId>,
     /// Process 1 of its namespace, if it was restored.
     pub init: Option<ProcessId>,
-    /// The worker.
-    pub worker: Option<ProcessId>,
+    /// Its processes that use CUDA.
+    pub members: Vec<MemberMeta>,
+    /// Workers that load an image for processes that are not there yet.
+    pub loading: Vec<ProcessId>,
     /// Status, once it has ended.
     pub exit_status: Option<i32>,
     /// Program and arguments.
@@ -49,9 +51,6 @@ pub struct SessionMeta {
     /// The pipe that is its standard input.
     #[serde(default)]
     pub input: Option<u64>,
-    /// A program that is parked without any connection.
-    #[serde(default)]
-    pub detached: Option<Detached>,
     /// The image it came from.
     #[serde(default, with = "fermata_control::text::some_path")]
     pub image: Option<PathBuf>,

@@ -38,7 +38,7 @@ impl Obstacle {
 /// All obstacles in the tree below `root`, the first of these processes of a session.
 pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
     let tree = proc::tree(root);
-    let mut found: Vec<Obstacle> = processes.agent.and_then(stopped).into_iter().collect();
+    let mut found: Vec<Obstacle> = processes.agents.iter().copied().filter_map(stopped).collect();
     found.extend(tree.iter().copied().filter_map(traced));
     found.extend(tree.iter().copied().flat_map(of_process));
     found.extend(live::unsaved(&tree).into_iter().map(|it| Obstacle {
@@ -49,8 +49,9 @@ pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
     }));
     // What the library in the program has open to these, it closes before the program is dumped.
     let ours: Vec<u32> = processes
-        .worker
-        .into_iter()
+        .workers
+        .iter()
+        .copied()
         .chain([std::process::id()])
         .collect();
     found.extend(
@@ -281,7 +282,7 @@ mod tests {
             .expect("sleep starts");
         let pid = child.id();
         let uses = Processes {
-            agent: Some(pid),
+            agents: vec![pid],
             ..Processes::default()
         };
         assert!(stream.as_raw_fd() > 2);

@@ -1,11 +1,11 @@
 //! What the daemon keeps in an image's manifest for its own use at restore (`extra.daemon`).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fermata_control::user::Text;
 use fermata_control::worker::FailureKind;
-use fermata_store::image::Manifest;
+use fermata_store::image::{Manifest, part_name};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{OrFail, Result, fail};
@@ -28,8 +28,10 @@ pub struct Record {
     pub folder: Option<Text>,
     /// Bytes in it at the checkpoint; the image's `log` holds them.
     pub log_length: u64,
-    /// The process that uses CUDA; none if none did.
+    /// The first process that uses CUDA; none if none did.
     pub agent: Option<AgentRecord>,
+    /// The other processes that use CUDA.
+    pub others: Vec<AgentRecord>,
     /// Whether it ran on softgpu.
     pub soft: Option<bool>,
     /// Variables of its worker.
@@ -42,16 +44,60 @@ pub struct Record {
     pub input: Option<u32>,
 }
 
-/// The process with the agent.
+/// A process with an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRecord {
     /// Its process id in its namespace.
     pub pid: u32,
     /// Address of its wake block.
     pub wake_block: u64,
+    /// Whether its worker had our kernels before the program's modules; of the first process [`Record`] says it.
+    #[serde(default)]
+    pub kernels_first: bool,
+}
+
+/// A process of the image that uses CUDA, and where its device part is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The process.
+    pub agent: AgentRecord,
+    /// Folder of its `state` and `chunks` below the image's; empty for that of the image itself.
+    pub part: String,
+}
+
+impl Place {
+    /// That folder.
+    pub fn folder(&self, image: &Path) -> PathBuf {
+        match self.part.as_str() {
+            "" => image.to_owned(),
+            part => image.join(part),
+        }
+    }
+
+    /// Path of a file of it, as manifests name it.
+    pub fn file(&self, name: &str) -> String {
+        match self.part.as_str() {
+            "" => name.to_owned(),
+            part => format!("{part}/{name}"),
+        }
+    }
 }
 
 impl Record {
+    /// The processes that use CUDA, and where their device parts are.
+    pub fn places(&self) -> Vec<Place> {
+        let first = self.agent.map(|agent| AgentRecord {
+            kernels_first: self.kernels_first,
+            ..agent
+        });
+        let agents = first.into_iter().chain(self.others.iter().copied());
+        let place = |(at, agent)| Place {
+            agent,
+            part: part_name(at),
+        };
+        agents.enumerate().map(place).collect()
+    }
+
     /// Puts it into `manifest`.
     ///
     /// # Errors
@@ -94,7 +140,13 @@ mod tests {
             agent: Some(AgentRecord {
                 pid: 18,
                 wake_block: 1 << 40,
+                kernels_first: false,
             }),
+            others: vec![AgentRecord {
+                pid: 19,
+                wake_block: 1 << 41,
+                kernels_first: false,
+            }],
             soft: Some(true),
             variables: [("A".to_owned(), "b".into())].into(),
             kernels_first: true,
@@ -105,5 +157,16 @@ mod tests {
         assert!(Record::load(&manifest).is_err());
         record.store(&mut manifest).expect("stored");
         assert_eq!(Record::load(&manifest).expect("loaded"), record);
+        let places = record.places();
+        let found: Vec<_> = places
+            .iter()
+            .map(|it| (it.agent.pid, it.file("state")))
+            .collect();
+        assert_eq!(
+            found,
+            [(18, "state".to_owned()), (19, "process-2/state".to_owned())]
+        );
+        // That of the first stands in the record itself.
+        assert!(places[0].agent.kernels_first && !places[1].agent.kernels_first);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  check image and host ─► folder, log ─┬─► CRIU: restore (threads parked) ─┬─► reattach ─► running
-//!                                       ├─► worker from the pool: Load ─────┤
+//!                                       ├─► a worker per process: Load ─────┤
 //!                                       └─► hashes of the memory's files ───┘
 //! ```
 //! Device data may come while the program runs: see `behind`.
@@ -15,7 +15,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Instant;
 
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
@@ -24,8 +23,9 @@ use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
-use crate::attach::{Detached, offer, reattach};
+use crate::attach::{Detached, Ends, offer, reattach};
 use crate::behind;
+use crate::beside::{all_at_once, beside, joined};
 use crate::checkpoint::{Report, keep_hint};
 use crate::criu::{Criu, RESTORE_LOG};
 use crate::criu_files::{self, ChangedFile};
@@ -39,7 +39,7 @@ use crate::kept_logs;
 use crate::namespace::{HostImage, Namespace};
 use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
-use crate::record::{self, Record};
+use crate::record::{self, Place, Record};
 use crate::session::{EXIT_FILE, Plan, Session, output};
 use crate::sys;
 use crate::worker::{STALL_TIME, Worker, unexpected, variables_of};
@@ -147,6 +147,7 @@ pub(crate) struct Source {
     /// Until all data is there the program may have to start again from it.
     _held: Held,
     pub record: Record,
+    places: Vec<Place>,
     store: PathBuf,
     driver: Option<Driver>,
     device: DeviceChoice,
@@ -177,9 +178,10 @@ impl Source {
             (DeviceChoice::Auto, Some(false)) => DeviceChoice::Gpu,
             (choice, _) => choice,
         };
-        let driver = match record.agent {
-            Some(_) => Some(Driver::find(device, &daemon.paths.home)?),
-            None => None,
+        let places = record.places();
+        let driver = match places.is_empty() {
+            false => Some(Driver::find(device, &daemon.paths.home)?),
+            true => None,
         };
         let recorded = record.folder.as_ref().map(Text::to_path);
         let cwd = recorded.unwrap_or_else(|| PathBuf::from(&image.manifest().program.cwd));
@@ -211,6 +213,7 @@ impl Source {
             replaced: changed,
             input: record.input.zip(pipe).filter(|_| request.copies == 1),
             record,
+            places,
             late,
             check: request.check,
         })
@@ -293,91 +296,148 @@ impl Source {
                 format!("cannot make `{}`", session.log().display())
             })?;
         let folders = Made::again(&self.image.host()).map_err(no_folder)?;
-        let (device, settled) = std::thread::scope(|scope| {
+        let (served, settled) = std::thread::scope(|scope| {
             let host = beside(scope, || {
                 phases.time("host", || self.host(session, how.lazy))
             });
             let sound = beside(scope, || {
                 phases.time("verify", || self.late.check(&self.image))
             });
-            let device = self.driver.as_ref().map(|driver| {
-                beside(scope, move || {
-                    let load = || self.device(session, driver, how.pace, phases, report);
-                    let worker = phases.time("device", load)?;
-                    session.expect(worker.process);
-                    // While CRIU is at work: the program will find a worker that serves.
-                    let ends = phases.time("attach", || offer(session, &worker));
-                    let ends = ends.inspect_err(|_| worker.end())?;
-                    Ok((worker, ends))
-                })
+            let driver = self.driver.as_ref();
+            let workers = driver.map(|driver| {
+                let one = |place| {
+                    beside(scope, move || {
+                        self.serve(session, driver, place, how, phases, report)
+                    })
+                };
+                self.places.iter().map(one).collect::<Vec<_>>()
             });
             let host = joined(host);
             let settled = self.settle(session, host, joined(sound));
-            (device.map(joined), settled)
+            let served = workers.into_iter().flatten().map(joined);
+            (served.collect::<Vec<_>>(), settled)
         });
-        // The worker must be ended if anything else has failed, and the namespace likewise.
-        let device = device.transpose();
-        let (served, process) = match (device, settled) {
-            (Ok(served), Ok(process)) => (served, process),
-            (Ok(Some((worker, _))), Err(failure)) => {
-                worker.end();
-                return Err(failure);
+        // The workers must be ended if anything else has failed, and the namespace likewise.
+        let (mut workers, mut failed) = (Vec::new(), None);
+        for one in served {
+            match one {
+                Ok(served) => workers.push(served),
+                Err(failure) => failed = failed.or(Some(failure)),
             }
-            // Its worker goes with it, which says less.
-            (Err(_), Ok(None)) if self.record.agent.is_some() => return Err(has_ended()),
-            (Err(failure), _) | (_, Err(failure)) => return Err(failure),
+        }
+        let served: Vec<(Arc<Worker>, Ends)> = workers;
+        let processes = match (failed, settled) {
+            (None, Ok(processes)) => processes,
+            (failed, settled) => {
+                served.iter().for_each(|(worker, _)| worker.end());
+                return Err(match (failed, settled) {
+                    // Its worker goes with a process, which says less.
+                    (_, Ok(processes)) if processes.contains(&None) => has_ended(),
+                    (Some(failure), _) | (None, Err(failure)) => failure,
+                    (None, Ok(_)) => has_ended(),
+                });
+            }
         };
-        let Some(((worker, ends), agent)) = served.zip(self.record.agent) else {
+        if served.is_empty() {
             session.set_state(SessionState::Running);
             folders.keep();
             return Ok(());
-        };
-        let attached = process.ok_or_else(has_ended).and_then(|process| {
-            let detached = Detached {
-                process,
-                wake_block: agent.wake_block,
-            };
-            session.lock().detached = Some(detached);
+        }
+        let workers: Vec<_> = served.iter().map(|(worker, _)| worker.clone()).collect();
+        let parked = self.parked(&processes);
+        let attached = parked.and_then(|parked| {
+            {
+                let mut inner = session.lock();
+                for (detached, worker) in parked.iter().zip(&workers) {
+                    inner.member_or_new(detached.process).detached = Some(*detached);
+                    inner.member_or_new(detached.process).sees(worker.process);
+                }
+                inner.loading.clear();
+            }
             session.save();
             phases.time("reattach", || {
-                behind::begin(session, &worker, phases.seconds())?;
-                reattach(&self.daemon, session, &worker, detached, Some(ends))
-            })
+                let seconds = phases.seconds();
+                for worker in &workers {
+                    behind::begin(session, worker, seconds)?;
+                }
+                let attach = |(detached, (worker, ends)): (Detached, (Arc<Worker>, Ends))| {
+                    reattach(&self.daemon, session, &worker, detached, Some(ends))
+                };
+                let all = parked.into_iter().zip(served);
+                all_at_once(all.collect(), "attach", attach).map(drop)
+            })?;
+            session.set_state(SessionState::Running);
+            Ok(())
         });
         // Starting a driver takes from the rate at which data comes: see `behind::follow`.
-        if attached.is_err() || !session.lock().rolls_back() {
+        if let (Some(worker), true) = (
+            workers.first(),
+            attached.is_err() || !session.lock().rolls_back(),
+        ) {
             let variables = session.variables.clone();
             self.daemon.pool.refill(worker.driver.clone(), variables);
         }
-        attached.inspect_err(|_| worker.end())?;
+        attached.inspect_err(|_| workers.iter().for_each(|it| it.end()))?;
         folders.keep();
         Ok(())
     }
 
-    fn digests(&self) -> ImageDigests {
+    /// A worker that has loaded the part of a process, and serves before the process is there.
+    fn serve(
+        &self,
+        session: &Arc<Session>,
+        driver: &Driver,
+        place: &Place,
+        how: How,
+        phases: &Phases,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<(Arc<Worker>, Ends)> {
+        let load = || self.device(session, driver, place, how.pace, phases, report);
+        let worker = phases.time("device", load)?;
+        session.loads(worker.process);
+        // While CRIU is at work: the program will find a worker that serves.
+        let ends = phases.time("attach", || offer(session, &worker));
+        let ends = ends.inspect_err(|_| worker.end())?;
+        Ok((worker, ends))
+    }
+
+    /// Where the processes that use CUDA wait, in the order of the record.
+    fn parked(&self, processes: &[Option<ProcessId>]) -> Result<Vec<Detached>> {
+        let all = self.places.iter().zip(processes);
+        all.map(|(place, process)| {
+            let detached = |process| Detached {
+                process,
+                wake_block: place.agent.wake_block,
+            };
+            process.map(detached).ok_or_else(has_ended)
+        })
+        .collect()
+    }
+
+    fn digests(&self, place: &Place) -> ImageDigests {
         let manifest = self.image.manifest();
-        let digest = |path| manifest.file(path).map(|it| it.blake3.clone());
+        let digest = |name| manifest.file(&place.file(name)).map(|it| it.blake3.clone());
         ImageDigests {
             state: digest(STATE).unwrap_or_default(),
             chunks: digest(CHUNKS).unwrap_or_default(),
         }
     }
 
-    /// Collects the program's status from now on, if it and its image are sound; the answer is its process, if it
-    /// has an agent.
+    /// Collects the program's status from now on, if it and its image are sound; the answer is its processes that have
+    /// an agent, as far as they are there.
     fn settle(
         &self,
         session: &Arc<Session>,
         host: Result<Namespace>,
         sound: Result<()>,
-    ) -> Result<Option<ProcessId>> {
+    ) -> Result<Vec<Option<ProcessId>>> {
         match (host, sound) {
             (Ok(namespace), Ok(())) => {
                 let init = namespace.init;
                 watch(session, namespace)?;
-                let agent = self.record.agent;
-                let process = agent.and_then(|it| proc::outer_pid(init.pid, it.pid));
-                Ok(process.and_then(ProcessId::of))
+                let outer =
+                    |it: &Place| proc::outer_pid(init.pid, it.agent.pid).and_then(ProcessId::of);
+                Ok(self.places.iter().map(outer).collect())
             }
             (Ok(mut namespace), Err(failure)) => {
                 namespace.kill();
@@ -443,19 +503,20 @@ impl Source {
         &self,
         session: &Session,
         driver: &Driver,
+        place: &Place,
         pace: Pace,
         phases: &Phases,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Arc<Worker>> {
         let pool = &self.daemon.pool;
-        let kernels_first = self.record.kernels_first;
+        let kernels_first = place.agent.kernels_first;
         let worker = phases.time("device.worker", || {
             pool.take_for(driver, &session.variables, kernels_first)
         })?;
         let load = ToWorker::Load {
             store: self.store.clone(),
-            image: self.image.dir().to_owned(),
-            digests: self.digests(),
+            image: place.folder(self.image.dir()),
+            digests: self.digests(place),
             pace,
             check: self.check,
         };
@@ -479,31 +540,6 @@ impl Source {
             }
         }
     }
-}
-
-/// A thread of the restore, or why there is none.
-type Beside<'scope, T> = io::Result<ScopedJoinHandle<'scope, Result<T>>>;
-
-/// Starts a thread of the restore. One that cannot be started must not end the others in the middle.
-fn beside<'scope, T: Send + 'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    work: impl FnOnce() -> Result<T> + Send + 'scope,
-) -> Beside<'scope, T> {
-    std::thread::Builder::new()
-        .name("restore".into())
-        .spawn_scoped(scope, work)
-}
-
-/// What a thread of the restore has come to.
-fn joined<T>(thread: Beside<'_, T>) -> Result<T> {
-    let crashed = |_| {
-        let message = "a thread of the restore has failed";
-        Err(fail(FailureKind::Internal, message))
-    };
-    let thread = thread.or_fail(FailureKind::Host, || {
-        "cannot start a thread for the restore".into()
-    })?;
-    thread.join().unwrap_or_else(crashed)
 }
 
 /// Collects the program's status when it ends.

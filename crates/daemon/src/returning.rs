@@ -1,10 +1,11 @@
 //! Sessions of a daemon that has ended come back to this one.
 //!
 //! ```text
-//!  worker ── Back ──► known by its process ─┬─ agent too ─────► joined: Running
-//!  agent  ── Back ──► known by its token  ──┘
-//!                     program parked ────────► woken and reattached: Running
+//!  worker ── Back ──► known by its process ──────────┬─ agent too ─────► joined
+//!  agent  ── Back ──► known by its token and process ┘
+//!                     process parked ──────────────────► woken and reattached
 //! ```
+//! A session runs again when all its processes that use CUDA have come back.
 //! Program and worker need no daemon to go on; they look for one again and again. A program that was stopped
 //! for a checkpoint is parked without any connection: it is woken as after a checkpoint, once CRIU, which may
 //! have outlived the daemon, has let go of it. The half image goes with the next checkpoint of its folder.
@@ -22,7 +23,7 @@ use crate::behind;
 use crate::daemon::Daemon;
 use crate::proc::{self, ProcessId};
 use crate::restore::Source;
-use crate::session::Session;
+use crate::session::{Part, Session};
 use crate::wake as block;
 use crate::worker::{STEP_TIME, Wire, Worker};
 
@@ -59,10 +60,12 @@ pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
     }
     let its = |session: &Arc<Session>| {
         let inner = session.lock();
-        inner.worker.is_none() && inner.worker_seen() == Some(process)
+        let mut waiting = inner.members.iter().filter(|it| it.worker.is_none());
+        let member = waiting.find(|it| it.living_worker() == Some(process))?;
+        Some((Arc::clone(session), member.process))
     };
     let mut live = daemon.sessions().into_iter().filter(|it| it.live());
-    let Some(session) = live.find(its) else {
+    let Some((session, served)) = live.find_map(|it| its(&it)) else {
         // Its session has ended, or has another worker; a program that it serves is left alone.
         if !back.serving {
             let _ = link.send(&ToWorker::Exit, &[]);
@@ -72,7 +75,11 @@ pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
             .line("a worker came back that belongs to no session");
     };
     match Worker::returned(link, process, back, &session.variables) {
-        Ok(worker) => session.lock().returned.worker = Some(worker),
+        Ok(worker) => {
+            if let Some(member) = session.lock().member(served) {
+                member.returned.worker = Some(worker);
+            }
+        }
         Err(failure) => daemon.log.line(&failure.message),
     }
 }
@@ -80,46 +87,66 @@ pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
 /// Takes an agent that has come back.
 pub fn agent(daemon: &Arc<Daemon>, session: &Arc<Session>, arrival: Arrival) {
     let mut inner = session.lock();
-    if inner.agent.is_some() {
-        return daemon
-            .log
-            .line(&format!("session `{}` came back twice", session.name));
+    let process = arrival.process;
+    let name = &session.name;
+    match inner.member(process) {
+        Some(member) if member.agent.is_none() => member.returned.agent = Some(arrival),
+        Some(_) => {
+            let text = format!(
+                "process {} of session `{name}` came back twice",
+                process.pid
+            );
+            daemon.log.line(&text);
+        }
+        None => {
+            let text = format!(
+                "process {} of session `{name}` came back without a worker",
+                process.pid
+            );
+            daemon.log.line(&text);
+        }
     }
-    inner.returned.agent = Some(arrival);
 }
 
-/// Waits for the two halves of a session that another daemon has left, and joins them. What does not come
+/// Waits for agents and workers of a session that another daemon has left, and joins them. What does not come
 /// back is told in the session's note; the program is never ended for it. A worker that lives is waited for as
 /// long as it takes: it may be writing what the other daemon has asked for, and a parked program needs it.
 pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     let mut busy = Some(session.busy.lock());
     let until = Instant::now() + RETURN_TIME;
-    loop {
+    let mut missing: Vec<ProcessId> = session.lock().members.iter().map(|it| it.process).collect();
+    let mut lost = false;
+    while !missing.is_empty() {
         if !session.live() {
             return;
         }
-        let (worker, agent, detached) = {
-            let inner = session.lock();
-            let returned = &inner.returned;
-            (
-                returned.worker.clone(),
-                returned.agent.is_some(),
-                inner.detached,
-            )
-        };
-        match (worker, detached) {
-            (Some(worker), _) if worker.lost().is_some() => session.lock().returned.worker = None,
-            (Some(worker), _) if agent => {
-                busy.get_or_insert_with(|| session.busy.lock());
-                return attach_again(daemon, session, &worker);
+        let mut still = Vec::new();
+        for process in missing {
+            match stand(session, process) {
+                Stand::Gone => {
+                    let worker = session
+                        .lock()
+                        .member(process)
+                        .and_then(|it| it.returned.worker.take());
+                    session.forget(process);
+                    worker.iter().for_each(|it| it.end());
+                }
+                Stand::Missing => still.push(process),
+                Stand::Here(worker, halves) => {
+                    busy.get_or_insert_with(|| session.busy.lock());
+                    lost |= !take(daemon, session, &worker, halves);
+                }
+                Stand::Lost(detached) => {
+                    lost = true;
+                    give_up(daemon, session, detached);
+                }
             }
-            (Some(worker), Some(detached)) if is_free(session, detached) => {
-                busy.get_or_insert_with(|| session.busy.lock());
-                return wake(daemon, session, &worker, detached);
-            }
-            (None, _) if session.lock().worker_seen().is_none() => break,
-            _ if busy.is_none() => std::thread::sleep(LATE_TURN),
-            _ if Instant::now() > until => {
+        }
+        missing = still;
+        match busy {
+            _ if missing.is_empty() => {}
+            None => std::thread::sleep(LATE_TURN),
+            Some(_) if Instant::now() > until => {
                 // Who wants something of it meanwhile is told how it is.
                 busy = None;
                 daemon.log.line(&format!(
@@ -127,10 +154,95 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
                     session.name
                 ));
             }
-            _ => std::thread::sleep(TURN),
+            Some(_) => std::thread::sleep(TURN),
         }
     }
-    let detached = session.lock().detached;
+    busy.get_or_insert_with(|| session.busy.lock());
+    if !lost {
+        running(daemon, session);
+    }
+}
+
+/// How a process stands whose daemon has ended.
+enum Stand {
+    /// It has ended.
+    Gone,
+    /// Something of it has not come back.
+    Missing,
+    /// Its worker has come back, and what else there is.
+    Here(Arc<Worker>, Half),
+    /// Its worker has ended.
+    Lost(Option<Detached>),
+}
+
+/// What of a process is there beside its worker.
+enum Half {
+    Agent(Arrival),
+    Parked(Detached),
+}
+
+fn stand(session: &Session, process: ProcessId) -> Stand {
+    let (worker, detached) = {
+        let mut inner = session.lock();
+        let Some(member) = inner.member(process) else {
+            return Stand::Gone;
+        };
+        let lost = |worker: &Arc<Worker>| worker.lost().is_some();
+        if member.returned.worker.as_ref().is_some_and(lost) {
+            member.returned.worker = None;
+        }
+        let Some(worker) = member.returned.worker.clone() else {
+            return match member.living_worker() {
+                Some(_) => Stand::Missing,
+                None => Stand::Lost(member.detached),
+            };
+        };
+        if let Some(arrival) = member.returned.agent.take() {
+            member.returned.worker = None;
+            return Stand::Here(worker, Half::Agent(arrival));
+        }
+        (worker, member.detached)
+    };
+    let Some(detached) = detached.filter(|it| is_free(session, *it)) else {
+        return if process.alive() {
+            Stand::Missing
+        } else {
+            Stand::Gone
+        };
+    };
+    if let Some(member) = session.lock().member(process) {
+        member.returned.worker = None;
+    }
+    Stand::Here(worker, Half::Parked(detached))
+}
+
+/// Joins the halves of a process; false if it is lost.
+fn take(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>, half: Half) -> bool {
+    // What a checkpoint of the other daemon has begun.
+    let _ = worker.request(&ToWorker::Abandon, &[], STEP_TIME, &mut |_, _| {});
+    let (joined, detached) = match half {
+        Half::Agent(arrival) => {
+            let adopted = attach::adopt(session, arrival, worker);
+            (adopted.map(drop), None)
+        }
+        Half::Parked(detached) => {
+            let woken = attach::rejoin(daemon, session, worker, detached);
+            (woken, Some(detached))
+        }
+    };
+    let Err(failure) = joined else { return true };
+    daemon.log.line(&failure.message);
+    match detached {
+        Some(detached) => {
+            attach::reject(daemon, session, detached, &failure.message);
+            worker.end();
+        }
+        None => session.worker_lost(&failure.message),
+    }
+    false
+}
+
+fn give_up(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Option<Detached>) {
     let reason = "its worker has ended while no daemon ran";
     match detached {
         Some(detached) => attach::reject(daemon, session, detached, reason),
@@ -153,35 +265,12 @@ fn is_free(session: &Session, detached: Detached) -> bool {
     }
     // A program of an earlier release: one that was not detached any more says Back; one that was waits for ever.
     std::thread::sleep(Duration::from_millis(500));
-    session.lock().returned.agent.is_none() && detached.process.alive()
+    let mut inner = session.lock();
+    let member = inner.member(detached.process);
+    member.is_some_and(|it| it.returned.agent.is_none()) && detached.process.alive()
 }
 
-fn attach_again(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>) {
-    let arrival = session.lock().returned.agent.take();
-    session.lock().returned.worker = None;
-    // What a checkpoint of the other daemon has begun.
-    let _ = worker.request(&ToWorker::Abandon, &[], STEP_TIME, &mut |_, _| {});
-    let Some(arrival) = arrival else { return };
-    match attach::adopt(session, arrival, worker) {
-        Ok(_) => running(daemon, session, worker),
-        Err(failure) => session.worker_lost(&failure.message),
-    }
-}
-
-fn wake(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>, detached: Detached) {
-    session.lock().returned.worker = None;
-    let _ = worker.request(&ToWorker::Abandon, &[], STEP_TIME, &mut |_, _| {});
-    match attach::rejoin(daemon, session, worker, detached) {
-        Ok(()) => running(daemon, session, worker),
-        Err(failure) => {
-            daemon.log.line(&failure.message);
-            attach::reject(daemon, session, detached, &failure.message);
-            worker.end();
-        }
-    }
-}
-
-fn running(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>) {
+fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     session.lock().note = None;
     session.set_state(SessionState::Running);
     daemon
@@ -189,12 +278,21 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>) {
         .line(&format!("session `{}` has come back", session.name));
     let Some(image) = &session.image else { return };
     // Its data may still be coming.
-    let followed = behind::begin(session, worker, 0.0).and_then(|()| {
+    let workers = session.lock().workers();
+    let begun = workers
+        .iter()
+        .try_for_each(|worker| behind::begin(session, worker, 0.0));
+    let followed = begun.and_then(|()| {
         {
             let mut inner = session.lock();
-            // A program that has ended meanwhile, and its worker with it, is not to run again.
-            if inner.agent.is_none() {
-                inner.behind = None;
+            // A process that has ended meanwhile, and its worker with it, is not to run again.
+            let left = inner.workers();
+            let gone = |it: &Part| !left.iter().any(|worker| Arc::ptr_eq(worker, &it.worker));
+            if let Some(behind) = &mut inner.behind {
+                behind.parts.retain(|it| !gone(it));
+                if behind.parts.is_empty() {
+                    inner.behind = None;
+                }
             }
         }
         if session.lock().rolls_back() {

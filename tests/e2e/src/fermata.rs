@@ -31,9 +31,12 @@ pub struct Session {
     /// The program's process as this machine numbers it.
     #[serde(default)]
     pub pid: Option<i32>,
-    /// The worker's process.
+    /// The process of its first worker.
     #[serde(default)]
     pub worker_pid: Option<i32>,
+    /// Its processes that use CUDA.
+    #[serde(default)]
+    pub processes: Vec<GpuProcess>,
     /// `running`, `exited`, ...
     pub state: String,
     /// Exit status once it ended.
@@ -47,6 +50,15 @@ pub struct Session {
     /// What a user should know.
     #[serde(default)]
     pub note: Option<String>,
+}
+
+/// A process of a session that uses CUDA, and its worker.
+#[derive(Debug, Clone, Deserialize)]
+pub struct GpuProcess {
+    /// The process.
+    pub pid: i32,
+    /// Its worker's.
+    pub worker_pid: i32,
 }
 
 /// Data that comes while a restored program runs.

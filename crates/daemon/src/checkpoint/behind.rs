@@ -14,10 +14,14 @@ use std::time::{Duration, Instant};
 
 use fermata_control::user::{Checkpoint, Mode, Then, Totals};
 use fermata_control::worker::{FailureKind, FromWorker, Step, ToWorker, Way};
+use parking_lot::Mutex;
 
-use super::{Parts, Report, Taking, bring_back};
+use super::sum::{Progress, longest, sum};
+use super::{Parts, Report, Taking, bring_back, workers_of};
+use crate::beside::{all_at_once, each_at_once};
 use crate::failure::{OrFail, Result, fail};
 use crate::record;
+use crate::session::Served;
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 
 /// Between two looks at a capture.
@@ -40,7 +44,7 @@ fn mode(way: Way) -> Mode {
 
 impl Taking<'_> {
     /// Makes ready what can be while the program runs; `None` if it has to be stopped for everything.
-    pub(super) fn ready(&self, worker: &Worker, request: &Checkpoint) -> Result<Option<Way>> {
+    pub(super) fn ready(&self, served: &[Served], request: &Checkpoint) -> Result<Option<Way>> {
         let way = match (request.mode, request.then) {
             (Mode::Stop, _) => return Ok(None),
             // A program that ends anyway need not be kept from writing.
@@ -49,26 +53,40 @@ impl Taking<'_> {
             (Mode::Snapshot, _) => Some(Way::Snapshot),
             (Mode::Cow, _) => Some(Way::Cow),
         };
-        let prepare = ToWorker::Prepare {
-            store: self.daemon.paths.store(),
-            way,
-            pool_bytes: request.pool_bytes,
-            validate: request.validate,
+        let prepare = |way| {
+            let prepare = ToWorker::Prepare {
+                store: self.daemon.paths.store(),
+                way,
+                pool_bytes: request.pool_bytes,
+                validate: request.validate,
+            };
+            let one = |worker: Arc<Worker>| match ask(&worker, &prepare)? {
+                FromWorker::Prepared { way } => Ok(way),
+                other => Err(unexpected(&other)),
+            };
+            self.phases.time("prepare", || {
+                all_at_once(workers_of(served), "prepare", one)
+            })
         };
-        match self.phases.time("prepare", || ask(worker, &prepare))? {
-            FromWorker::Prepared { way } => Ok(Some(way)),
-            other => Err(unexpected(&other)),
+        let mut ways = prepare(way)?;
+        if ways.contains(&Way::Recopy) && ways.iter().any(|it| *it != Way::Recopy) {
+            // What a worker shows at the end of the copying does not go with what another shows at its beginning.
+            self.abandon(served);
+            ways = prepare(Some(Way::Recopy))?;
         }
+        Ok(common(&ways))
     }
 
     /// Copies what can be copied before the stop.
     /// The answer is when that began, in seconds.
-    pub(super) fn copy_ahead(&self, worker: &Worker, report: &mut Report<'_>) -> Result<f64> {
-        begun(ask(worker, &ToWorker::Ahead)?)?;
+    pub(super) fn copy_ahead(&self, served: &[Served], report: &mut Report<'_>) -> Result<f64> {
+        let ahead = |worker: Arc<Worker>| begun(ask(&worker, &ToWorker::Ahead)?);
+        all_at_once(workers_of(served), "ahead", ahead)?;
         let began = self.phases.seconds();
-        match self.follow("ahead", worker, report)? {
-            Followed::Ahead => Ok(began),
-            Followed::Saved(_) | Followed::Overtaken(_) => Err(fail(
+        let followed = self.follow("ahead", served, report)?;
+        match followed.iter().all(|it| matches!(it, Followed::Ahead)) {
+            true => Ok(began),
+            false => Err(fail(
                 FailureKind::Internal,
                 "the worker has made an image that nobody has asked for",
             )),
@@ -78,26 +96,32 @@ impl Taking<'_> {
     /// Takes the session as a stop finds it, and copies it behind the running program.
     pub(super) fn behind(
         &self,
-        worker: &Arc<Worker>,
+        served: &[Served],
         then: Then,
         report: &mut Report<'_>,
     ) -> Result<Parts> {
-        let begin = ToWorker::Begin {
-            image: self.draft.path().to_owned(),
+        let begin = |(at, worker): (usize, Arc<Worker>)| {
+            let begin = ToWorker::Begin {
+                image: self.folders[at].clone(),
+            };
+            worker
+                .request(&begin, &[], STALL_TIME, &mut |_, _| {})
+                .and_then(begun)
         };
         // What did not fit any more in the stop goes another way than was planned.
-        let (stop, (way, began)) = self.stop(worker, report, |_| {
+        let (stop, (way, began)) = self.stop(served, report, |_| {
             let asked = Instant::now();
-            let (way, steps) = worker
-                .request(&begin, &[], STALL_TIME, &mut |_, _| {})
-                .and_then(begun)?;
-            self.phases.parts("device", asked, &steps);
+            let workers = workers_of(served).into_iter().enumerate().collect();
+            let begun = all_at_once(workers, "begin", begin)?;
+            let (ways, steps): (Vec<Way>, Vec<Vec<Step>>) = begun.into_iter().unzip();
+            self.phases.parts("device", asked, &longest(steps));
+            let way = common(&ways).unwrap_or(Way::Cow);
             Ok((way, self.phases.seconds()))
         })?;
         let mut parts = Parts {
             record: stop.record,
             device: Totals::default(),
-            worker: Some((Arc::clone(worker), stop.detached)),
+            parked: stop.parked,
             mode: mode(way),
             overtaken: 0,
             waited: stop.waited,
@@ -109,22 +133,22 @@ impl Taking<'_> {
         };
         if then == Then::Run {
             self.phases.time("reattach", || {
-                bring_back(self.daemon, self.session, worker, stop.detached)
+                bring_back(self.daemon, self.session, &parts.parked)
             })?;
             parts.resumed = true;
             parts.count_stop();
         }
-        let followed = self.follow("capture", worker, report);
+        let followed = self.follow("capture", served, report).map(ended);
         match followed {
-            Ok(Followed::Saved(totals)) => {
+            Ok(Ended::Saved(totals)) => {
                 self.phases
                     .moved("capture", totals.device_bytes + totals.host_bytes);
                 parts.device = *totals;
                 Ok(parts)
             }
-            Ok(Followed::Overtaken(buffers)) if parts.resumed => {
+            Ok(Ended::Overtaken(buffers)) if parts.resumed => {
                 self.forget_host()?;
-                let again = self.stopped(worker, parts.mode, report)?;
+                let again = self.stopped(served, parts.mode, report)?;
                 Ok(Parts {
                     overtaken: buffers,
                     began,
@@ -138,23 +162,30 @@ impl Taking<'_> {
             )),
             Err(failure) => {
                 if !parts.resumed {
-                    self.recover(worker, stop.detached);
+                    self.recover(&parts.parked);
                 }
                 Err(failure)
             }
         }
     }
 
-    /// Looks at a capture until it has ended.
-    fn follow(&self, phase: &str, worker: &Worker, report: &mut Report<'_>) -> Result<Followed> {
-        self.phases.time(phase, || {
+    /// Looks at the captures of all workers until they have ended.
+    fn follow(
+        &self,
+        phase: &str,
+        served: &[Served],
+        report: &mut Report<'_>,
+    ) -> Result<Vec<Followed>> {
+        let report = Mutex::new(report);
+        let done = Progress::of(served.len());
+        let one = |(at, worker): (usize, Arc<Worker>)| {
             let (mut last, mut since) = (0, Instant::now());
             loop {
-                match ask(worker, &ToWorker::Look)? {
-                    FromWorker::Capturing { done, total } => {
-                        report(phase, done, total);
-                        if done != last {
-                            (last, since) = (done, Instant::now());
+                match ask(&worker, &ToWorker::Look)? {
+                    FromWorker::Capturing { done: now, total } => {
+                        done.report(phase, at, (now, total), &report);
+                        if now != last {
+                            (last, since) = (now, Instant::now());
                         }
                     }
                     FromWorker::Saved(totals) => return Ok(Followed::Saved(Box::new(totals))),
@@ -168,10 +199,13 @@ impl Taking<'_> {
                 }
                 std::thread::sleep(TURN);
             }
-        })
+        };
+        let workers = workers_of(served).into_iter().enumerate().collect();
+        self.phases
+            .time(phase, || all_at_once(workers, "follow", one))
     }
 
-    /// The host part of the first stop belongs to no image any more.
+    /// The host part of the first stop belongs to no image any more; workers that were not overtaken write theirs anew.
     fn forget_host(&self) -> Result<()> {
         let host = self.draft.host();
         let forget = || {
@@ -187,11 +221,41 @@ impl Taking<'_> {
         })
     }
 
-    /// Nothing comes of it: the worker gives back what it holds for it.
-    pub(super) fn abandon(&self, worker: &Worker) {
+    /// Nothing comes of it: the workers give back what they hold for it.
+    pub(super) fn abandon(&self, served: &[Served]) {
         // A worker that is lost holds nothing any more.
-        let _ = ask(worker, &ToWorker::Abandon);
+        let give_up = |worker: Arc<Worker>| ask(&worker, &ToWorker::Abandon);
+        let _ = each_at_once(workers_of(served), "abandon", give_up);
     }
+}
+
+/// What all workers together have come to.
+enum Ended {
+    Saved(Box<Totals>),
+    Ahead,
+    /// So many buffers of all of them were.
+    Overtaken(u64),
+}
+
+fn ended(all: Vec<Followed>) -> Ended {
+    let (mut totals, mut overtaken) = (Vec::new(), None);
+    for one in all {
+        match one {
+            Followed::Saved(one) => totals.push(*one),
+            Followed::Overtaken(buffers) => overtaken = Some(overtaken.unwrap_or(0) + buffers),
+            Followed::Ahead => return Ended::Ahead,
+        }
+    }
+    match overtaken {
+        Some(buffers) => Ended::Overtaken(buffers),
+        None => Ended::Saved(Box::new(sum(totals))),
+    }
+}
+
+/// The way of a capture whose workers go these ways: what one does without being asked to copy aside, another may need.
+fn common(ways: &[Way]) -> Option<Way> {
+    let by_cow = ways.iter().find(|it| **it == Way::Cow);
+    by_cow.or(ways.first()).copied()
 }
 
 fn ask(worker: &Worker, request: &ToWorker) -> Result<FromWorker> {

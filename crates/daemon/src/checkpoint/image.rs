@@ -89,14 +89,13 @@ fn newest_host_bytes(daemon: &Daemon, session: &Session) -> Option<u64> {
 /// Bytes that the image can take, if nothing of it is in the store yet.
 fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
     let host = preflight::resident_bytes(root.pid) + MARGIN;
-    let worker = session.lock().worker.clone();
-    let Some(worker) = worker else {
-        return Ok(host);
-    };
-    match worker.request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {})? {
-        FromWorker::Description(totals) => Ok(host + totals.device_bytes + totals.host_bytes),
-        other => Err(unexpected(&other)),
-    }
+    let workers = session.lock().workers();
+    workers.into_iter().try_fold(host, |bytes, worker| {
+        match worker.request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {})? {
+            FromWorker::Description(totals) => Ok(bytes + totals.device_bytes + totals.host_bytes),
+            other => Err(unexpected(&other)),
+        }
+    })
 }
 
 /// What the manifest says.
@@ -109,16 +108,24 @@ pub(super) fn describe(
 ) -> Result<Manifest> {
     let uname = rustix::system::uname();
     let device = &parts.device;
-    let devices = parts.worker.iter().flat_map(|(worker, _)| {
-        worker.devices.iter().map(|d| DeviceRecord {
+    let workers = parts.parked.iter().map(|it| &it.worker);
+    let mut devices: Vec<DeviceRecord> = Vec::new();
+    for worker in workers {
+        let found = worker.devices.iter().map(|d| DeviceRecord {
             name: d.name.clone(),
             uuid: d.uuid.clone(),
             memory: d.memory,
             compute_capability: d.compute_capability,
             driver_version: worker.driver_version,
             soft: worker.driver.soft,
-        })
-    });
+        });
+        // Two processes may use the same, or each its own.
+        for device in found {
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
+        }
+    }
     let mut manifest = Manifest {
         fermata_version: env!("CARGO_PKG_VERSION").into(),
         session: session.name.clone(),
@@ -136,7 +143,7 @@ pub(super) fn describe(
             kernel: uname.release().to_string_lossy().into_owned(),
             criu: criu.version()?,
         },
-        devices: devices.collect(),
+        devices,
         totals: SessionTotals {
             allocations: device.allocations,
             device_bytes: device.device_bytes,

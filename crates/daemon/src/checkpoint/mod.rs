@@ -5,16 +5,18 @@
 //!                  │               └─► CRIU: dump  ───┘   (or stays stopped and is killed last)
 //!                  └── program stopped ────────────────────────┘
 //! ```
-//! That is `stop`; `behind` says what the other protocols do before, instead of and after Save.
+//! Every process of the session that uses CUDA is stopped, detached and saved at the same time, each by its own worker;
+//! CRIU dumps all of them at once. That is `stop`; `behind` says what the other protocols do before, instead of and after Save.
 //! Whatever fails, the program goes on as before, and there is no image. Only if it is the program that cannot go on,
 //! there is one: it is what is left of it.
 
 mod behind;
 mod image;
 mod settle;
+mod sum;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,8 +31,11 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
 use self::image::{check_space, describe, folder_bytes, target};
-use crate::agent::Stopped;
+use self::settle::Settled;
+use self::sum::{Progress, sum};
+use crate::agent::{Agent, Stopped};
 use crate::attach::{Detached, reject, rejoin};
+use crate::beside::{all_at_once, each_at_once};
 use crate::criu::{Criu, DUMP_LOG};
 use crate::criu_core::clear_registrations;
 use crate::criu_files;
@@ -43,7 +48,7 @@ use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::record::{self, AgentRecord, Record};
-use crate::session::{Session, output};
+use crate::session::{Served, Session, output};
 use crate::tcp::dumped::{self, Unusable};
 use crate::tcp::live;
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, texts, unexpected};
@@ -51,6 +56,8 @@ use crate::worker::{STALL_TIME, STEP_TIME, Worker, texts, unexpected};
 /// Receives phase, bytes done and bytes in all.
 pub type Report<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 
+/// How often an image is tried of a session whose processes come and go.
+const ATTEMPTS: u32 = 5;
 /// How long the threads of a program may take to stop.
 const QUIESCE_TIME: Duration = Duration::from_secs(30);
 /// How long the worker of a program that makes its first CUDA call may take.
@@ -76,11 +83,14 @@ pub fn checkpoint(
     let _busy = Turn::take(&session)?;
     check_running(&session)?;
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
-    let taking = Taking::prepare(daemon, &session, request)?;
-    daemon
-        .log
-        .line(&format!("checkpoint of `{}` begins", session.name));
-    let taken = taking.take(request, report);
+    let mut taken = attempt(daemon, &session, request, report);
+    for _ in 1..ATTEMPTS {
+        match taken {
+            Err((_, true)) => taken = attempt(daemon, &session, request, report),
+            _ => break,
+        }
+    }
+    let taken = taken.map_err(|(failure, _)| failure);
     if let Some(tier) = &daemon.tier {
         tier.refill();
     }
@@ -94,6 +104,29 @@ pub fn checkpoint(
         taken.image.display()
     ));
     Ok(taken)
+}
+
+/// Tries to take an image. A failure says whether another attempt may succeed: a process of the session has begun to use
+/// CUDA meanwhile, when its connection was in the way, or one that did has ended, and the session has not.
+fn attempt(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    request: &Checkpoint,
+    report: &mut Report<'_>,
+) -> std::result::Result<Checkpointed, (Failure, bool)> {
+    let taking = Taking::prepare(daemon, session, request).map_err(|failure| (failure, false))?;
+    let before_it = session.processes();
+    let arrivals = || session.arrivals.load(Ordering::Relaxed);
+    let before = arrivals();
+    daemon
+        .log
+        .line(&format!("checkpoint of `{}` begins", session.name));
+    taking.take(request, report).map_err(|failure| {
+        let left = session.processes();
+        let fewer = before_it.agents.iter().any(|it| !left.agents.contains(it));
+        let runs = check_running(session).is_ok() && left.root.is_some_and(|it| it.alive());
+        (failure, (fewer || arrivals() != before) && runs)
+    })
 }
 
 /// The right to work on a session, held while it is checkpointed.
@@ -138,6 +171,8 @@ struct Taking<'a> {
     session: &'a Arc<Session>,
     criu: Criu,
     draft: Draft,
+    /// Where the device parts of its processes go.
+    folders: Vec<PathBuf>,
     root: ProcessId,
     /// TCP connections to elsewhere are closed in the image.
     tcp_close: bool,
@@ -176,6 +211,7 @@ impl<'a> Taking<'a> {
             daemon,
             session,
             criu,
+            folders: vec![draft.path().to_owned()],
             draft,
             root,
             tcp_close: request.tcp_close,
@@ -183,24 +219,17 @@ impl<'a> Taking<'a> {
         })
     }
 
-    fn take(self, request: &Checkpoint, report: &mut Report<'_>) -> Result<Checkpointed> {
-        let attached = {
-            let inner = self.session.lock();
-            inner
-                .agent
-                .is_some()
-                .then(|| inner.worker.clone())
-                .flatten()
-        };
-        let Some(worker) = attached else {
-            let mut record = self.record(None);
+    fn take(mut self, request: &Checkpoint, report: &mut Report<'_>) -> Result<Checkpointed> {
+        let served = self.session.lock().served();
+        if served.is_empty() {
+            let mut record = self.record(&[]);
             self.phases
                 .time("host", || self.host(&record))?
                 .note(&mut record);
             let parts = Parts {
                 record,
                 device: Totals::default(),
-                worker: None,
+                parked: Vec::new(),
                 mode: Mode::Stop,
                 overtaken: 0,
                 waited: None,
@@ -211,35 +240,39 @@ impl<'a> Taking<'a> {
                 saved: true,
             };
             return self.finish(parts, request.then, report);
-        };
-        let ready = self.ready(&worker, request);
+        }
+        for _ in 1..served.len() {
+            let folder = self.draft.add_part().map_err(|e| from_store(&e))?;
+            self.folders.push(folder);
+        }
+        let ready = self.ready(&served, request);
         let taken = ready.and_then(|way| match way {
-            None => self.stopped(&worker, Mode::Stop, report),
+            None => self.stopped(&served, Mode::Stop, report),
             Some(Way::Recopy) => {
-                let began = self.copy_ahead(&worker, report)?;
-                let parts = self.stopped(&worker, Mode::Recopy, report)?;
+                let began = self.copy_ahead(&served, report)?;
+                let parts = self.stopped(&served, Mode::Recopy, report)?;
                 Ok(Parts { began, ..parts })
             }
-            Some(Way::Snapshot | Way::Cow) => self.behind(&worker, request.then, report),
+            Some(Way::Snapshot | Way::Cow) => self.behind(&served, request.then, report),
         });
         match taken {
             Ok(parts) => self.finish(parts, request.then, report),
             Err(failure) => {
-                self.abandon(&worker);
+                self.abandon(&served);
                 Err(failure)
             }
         }
     }
 
     /// Takes everything while the program stands still.
-    fn stopped(&self, worker: &Arc<Worker>, mode: Mode, report: &mut Report<'_>) -> Result<Parts> {
-        let (stop, device) = self.stop(worker, report, |report| self.device(worker, report))?;
+    fn stopped(&self, served: &[Served], mode: Mode, report: &mut Report<'_>) -> Result<Parts> {
+        let (stop, device) = self.stop(served, report, |report| self.device(served, report))?;
         self.phases
             .moved("device", device.device_bytes + device.host_bytes);
         Ok(Parts {
             record: stop.record,
             device,
-            worker: Some((Arc::clone(worker), stop.detached)),
+            parked: stop.parked,
             mode,
             overtaken: 0,
             waited: stop.waited,
@@ -251,91 +284,130 @@ impl<'a> Taking<'a> {
         })
     }
 
-    /// Stops the program, and saves its host state while `device` does its part; both have ended when this
-    /// returns. After a failure the program goes on.
+    /// Stops the program, all its processes that use CUDA at once, and saves its host state while `device` does its part;
+    /// both have ended when this returns. After a failure the program goes on.
     fn stop<T>(
         &self,
-        worker: &Arc<Worker>,
+        served: &[Served],
         report: &mut Report<'_>,
         device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
     ) -> Result<(Stop, T)> {
-        let agent = self.session.lock().agent.clone().ok_or_else(|| {
-            fail(
-                FailureKind::NotFound,
-                format!("session `{}` has ended", self.session.name),
-            )
-        })?;
         report("quiesce", 0, 0);
-        let asked = Instant::now();
-        let (settled, stopped) = self.phases.time("quiesce", || {
-            let settled = self.settle(worker, report)?;
-            let begun = Instant::now();
-            let mut waiting = || {
-                let limit = QUIESCE_TIME.as_secs();
-                report(WAITING, begun.elapsed().as_secs().min(limit), limit);
-            };
-            let stopped = agent.quiesce(QUIESCE_TIME, &mut waiting);
-            let stopped = stopped.inspect_err(|_| self.let_on(worker))?;
-            Ok::<_, Failure>(((settled, begun - asked), stopped))
-        })?;
-        let (settled, settling) = settled;
-        self.phases
-            .parts("quiesce", asked, &parts_of(settling, stopped));
-        let mut record = self.record(Some(AgentRecord {
-            pid: agent.inner_pid,
-            wake_block: agent.wake_block,
-        }));
-        let detached = Detached {
-            process: agent.process,
-            wake_block: agent.wake_block,
+        let settled = self.quiesce(served, report)?;
+        let mut record = self.record(served);
+        let detached = |it: &Served| Detached {
+            process: it.agent.process,
+            wake_block: it.agent.wake_block,
         };
-        // Once it is detached, a later daemon can reach it only if it knows where.
-        if let Err(error) = self.session.park(detached) {
+        let parked: Vec<Parked> = served
+            .iter()
+            .map(|it| Parked {
+                worker: it.worker.clone(),
+                detached: detached(it),
+            })
+            .collect();
+        // Once they are detached, a later daemon can reach them only if it knows where.
+        let places: Vec<Detached> = parked.iter().map(|it| it.detached).collect();
+        if let Err(error) = self.session.park(&places) {
             let what = || format!("cannot note down session `{}`", self.session.name);
-            self.session.lock().detached = None;
-            let resumed = agent.resume(STEP_TIME);
-            self.let_on(worker);
+            for member in &mut self.session.lock().members {
+                member.detached = None;
+            }
+            let resumed = resume(served);
+            self.let_on(served);
             self.session.set_state(SessionState::Running);
             resumed?;
             return Err(error).or_fail(FailureKind::User, what);
         }
         moments::pass("parked");
+        let agents = || served.iter().map(|it| it.agent.clone()).collect();
         let taken = self
             .phases
-            .time("detach", || agent.detach())
-            .inspect(|()| moments::pass("detached"))
-            .and_then(|()| self.both(&record, worker, report, device));
+            .time("detach", || {
+                all_at_once(agents(), "detach", |it: Arc<Agent>| it.detach())
+            })
+            .inspect(|_| moments::pass("detached"))
+            .and_then(|_| self.both(&record, served, report, device));
         match taken {
             Ok((taken, dumped)) => {
                 dumped.note(&mut record);
                 let stop = Stop {
                     record,
-                    detached,
+                    parked,
                     since: settled.since,
                     waited: settled.waited,
                 };
                 Ok((stop, taken))
             }
             Err(failure) => {
-                self.recover(worker, detached);
+                self.recover(&parked);
                 Err(failure)
             }
+        }
+    }
+
+    /// Waits until the devices have nothing to do, and parks all threads of all processes that use CUDA. If one cannot be
+    /// stopped, all go on.
+    fn quiesce(&self, served: &[Served], report: &mut Report<'_>) -> Result<Settled> {
+        let asked = Instant::now();
+        let report = Mutex::new(report);
+        let (settled, settling, stopped) = self.phases.time("quiesce", || {
+            let settle = |worker: Arc<Worker>| self.settle(&worker, &report);
+            let settled = all_at_once(workers_of(served), "settle", settle);
+            let settled = settled.inspect_err(|_| self.let_on(served))?;
+            let begun = Instant::now();
+            let quiesce = |agent: Arc<Agent>| {
+                let mut waiting = || {
+                    let limit = QUIESCE_TIME.as_secs();
+                    report.lock()(WAITING, begun.elapsed().as_secs().min(limit), limit);
+                };
+                agent.quiesce(QUIESCE_TIME, &mut waiting)
+            };
+            let agents = served.iter().map(|it| it.agent.clone()).collect();
+            let stopped = each_at_once(agents, "quiesce", quiesce);
+            Ok::<_, Failure>((settled, begun - asked, stopped))
+        })?;
+        let slowest = stopped.iter().flatten().max_by_key(|it| it.whole);
+        if let Some(slowest) = slowest.filter(|_| stopped.iter().all(Result::is_ok)) {
+            let parts = parts_of(settling, *slowest);
+            self.phases.parts("quiesce", asked, &parts);
+            return Ok(settle::together(settled));
+        }
+        let parked = served.iter().zip(&stopped).filter(|(_, it)| it.is_ok());
+        let parked: Vec<Served> = parked.map(|(it, _)| it.clone()).collect();
+        // What keeps one of them from going on is in `ps`.
+        let _ = resume(&parked);
+        self.let_on(served);
+        let several = served.len() > 1;
+        match served.iter().zip(stopped).find(|(_, it)| it.is_err()) {
+            Some((it, Err(failure))) if several => {
+                let message = format!("process {}: {}", it.agent.process.pid, failure.message);
+                Err(fail(failure.kind, message).hint(failure.hint))
+            }
+            Some((_, Err(failure))) => Err(failure),
+            _ => Err(fail(FailureKind::Internal, "no process was stopped")),
         }
     }
 
     fn both<T>(
         &self,
         record: &Record,
-        worker: &Worker,
+        served: &[Served],
         report: &mut Report<'_>,
         device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
     ) -> Result<(T, Dumped)> {
-        match self.phases.time("release", || {
-            worker.request(&ToWorker::Detach, &[], STEP_TIME, &mut |_, _| {})
-        })? {
-            FromWorker::Detached => {}
-            other => return Err(unexpected(&other)),
-        }
+        self.phases.time("release", || {
+            let release = |worker: Arc<Worker>| match worker.request(
+                &ToWorker::Detach,
+                &[],
+                STEP_TIME,
+                &mut |_, _| {},
+            )? {
+                FromWorker::Detached => Ok(()),
+                other => Err(unexpected(&other)),
+            };
+            all_at_once(workers_of(served), "release", release)
+        })?;
         let report = Mutex::new(report);
         let host = || self.phases.time("host", || self.host(record));
         let (device, host) = std::thread::scope(|scope| {
@@ -356,21 +428,26 @@ impl<'a> Taking<'a> {
         Ok((device?, dumped))
     }
 
-    fn device(&self, worker: &Worker, report: &Mutex<&mut Report<'_>>) -> Result<Totals> {
-        let save = ToWorker::Save {
-            store: self.daemon.paths.store(),
-            image: self.draft.path().to_owned(),
-        };
-        let mut progress = |done, total| report.lock()("device", done, total);
+    /// Has every worker read its part.
+    fn device(&self, served: &[Served], report: &Mutex<&mut Report<'_>>) -> Result<Totals> {
         let asked = Instant::now();
-        match worker.request(&save, &[], STALL_TIME, &mut progress)? {
-            FromWorker::Captured(mut totals) => {
-                let steps = std::mem::take(&mut totals.steps);
-                self.phases.parts("device", asked, &steps);
-                Ok(totals)
+        let done = Progress::of(served.len());
+        let save = |(at, worker): (usize, Arc<Worker>)| {
+            let save = ToWorker::Save {
+                store: self.daemon.paths.store(),
+                image: self.folders[at].clone(),
+            };
+            let mut progress = |now, total| done.report("device", at, (now, total), report);
+            match worker.request(&save, &[], STALL_TIME, &mut progress)? {
+                FromWorker::Captured(totals) => Ok(totals),
+                other => Err(unexpected(&other)),
             }
-            other => Err(unexpected(&other)),
-        }
+        };
+        let workers = workers_of(served).into_iter().enumerate().collect();
+        let mut totals = sum(all_at_once(workers, "device", save)?);
+        let steps = std::mem::take(&mut totals.steps);
+        self.phases.parts("device", asked, &steps);
+        Ok(totals)
     }
 
     /// Has CRIU dump the program. Processes of it that do not use CUDA run until CRIU stops them, so that there may be
@@ -431,11 +508,9 @@ impl<'a> Taking<'a> {
             phases,
             ..
         } = self;
-        let resume = |parts: &Parts| match &parts.worker {
-            Some((worker, detached)) if !parts.resumed => phases.time("reattach", || {
-                bring_back(daemon, session, worker, *detached)
-            }),
-            _ => Ok(()),
+        let resume = |parts: &Parts| match parts.resumed {
+            false => phases.time("reattach", || bring_back(daemon, session, &parts.parked)),
+            true => Ok(()),
         };
         let resumed = match then {
             Then::Run => resume(&parts),
@@ -506,18 +581,21 @@ impl<'a> Taking<'a> {
         })
     }
 
-    fn recover(&self, worker: &Arc<Worker>, detached: Detached) {
+    fn recover(&self, parked: &[Parked]) {
         // The first failure is the one to report; what this one means is in `ps`.
-        let _ = bring_back(self.daemon, self.session, worker, detached);
+        let _ = bring_back(self.daemon, self.session, parked);
     }
 
     /// What the daemon must know at restore.
-    fn record(&self, agent: Option<AgentRecord>) -> Record {
+    fn record(&self, served: &[Served]) -> Record {
         let log = self.session.log();
-        let (worker, input) = {
-            let inner = self.session.lock();
-            (inner.worker.clone(), inner.input)
-        };
+        let input = self.session.lock().input;
+        let mut agents = served.iter().map(|it| AgentRecord {
+            pid: it.agent.inner_pid,
+            wake_block: it.agent.wake_block,
+            kernels_first: it.worker.kernels_first,
+        });
+        let first = served.first().map(|it| &it.worker);
         let open = |pipe: &u64| input::is_open(&proc::tree(self.root.pid), *pipe);
         Record {
             root: proc::inner_pid(self.root.pid).unwrap_or(self.root.pid),
@@ -526,12 +604,13 @@ impl<'a> Taking<'a> {
             folder: proc::working_folder(self.root.pid)
                 .filter(|it| it.to_str().is_none())
                 .map(|it| it.as_path().into()),
-            agent,
+            agent: agents.next(),
+            others: agents.collect(),
             connections: None,
             // CRIU shortens it.
             input: input.filter(open).map(|pipe| pipe as u32),
-            soft: worker.as_ref().map(|w| w.driver.soft),
-            kernels_first: worker.is_some_and(|w| w.kernels_first),
+            soft: first.map(|worker| worker.driver.soft),
+            kernels_first: first.is_some_and(|worker| worker.kernels_first),
             variables: texts(&self.session.variables),
         }
     }
@@ -606,7 +685,7 @@ pub fn keep_hint(failure: Failure, copy: &Path) -> Failure {
 struct Parts {
     record: Record,
     device: Totals,
-    worker: Option<(Arc<Worker>, Detached)>,
+    parked: Vec<Parked>,
     /// How it was done.
     mode: Mode,
     /// Buffers that an unforeseen write has reached before their copy.
@@ -634,11 +713,17 @@ impl Parts {
     }
 }
 
+/// A process that stands still, and its worker.
+struct Parked {
+    worker: Arc<Worker>,
+    detached: Detached,
+}
+
 /// A program that stands still.
 struct Stop {
     record: Record,
-    detached: Detached,
-    /// When the device got something for the last time.
+    parked: Vec<Parked>,
+    /// When a device got something for the last time.
     since: Instant,
     /// What it had to end before.
     waited: Option<Waited>,
@@ -647,21 +732,48 @@ struct Stop {
 impl Parts {
     /// Waits until the worker has written what it has read.
     fn finish(&mut self, report: &mut Report<'_>) -> Result<()> {
-        let Some((worker, _)) = self.worker.as_ref().filter(|_| !self.saved) else {
+        if self.saved {
             return Ok(());
-        };
-        let mut progress = |done, total| report("finish", done, total);
-        match worker.request(&ToWorker::Finish, &[], FINISH_TIME, &mut progress)? {
-            FromWorker::Saved(totals) => self.device = totals,
-            other => return Err(unexpected(&other)),
         }
+        let report = Mutex::new(report);
+        let done = Progress::of(self.parked.len());
+        let finish = |(at, it): (usize, &Parked)| {
+            let mut progress = |now, total| done.report("finish", at, (now, total), &report);
+            let finish = ToWorker::Finish;
+            match it
+                .worker
+                .request(&finish, &[], FINISH_TIME, &mut progress)?
+            {
+                FromWorker::Saved(totals) => Ok(totals),
+                other => Err(unexpected(&other)),
+            }
+        };
+        let parked = self.parked.iter().enumerate().collect();
+        self.device = sum(all_at_once(parked, "finish", finish)?);
         Ok(())
     }
 }
 
-/// Brings a detached program back. When its worker cannot serve any more the program is told, so that
-/// it does not stand still for ever.
-fn bring_back(
+fn workers_of(served: &[Served]) -> Vec<Arc<Worker>> {
+    served.iter().map(|it| it.worker.clone()).collect()
+}
+
+/// Lets processes go on that are stopped and were not detached.
+fn resume(served: &[Served]) -> Result<()> {
+    let agents = served.iter().map(|it| it.agent.clone()).collect();
+    all_at_once(agents, "resume", |it: Arc<Agent>| it.resume(STEP_TIME)).map(drop)
+}
+
+/// Brings the detached processes of a program back, all of them. Those whose worker cannot serve any more are told, so
+/// that they do not stand still for ever.
+fn bring_back(daemon: &Arc<Daemon>, session: &Arc<Session>, parked: &[Parked]) -> Result<()> {
+    let back = |it: &Parked| bring_one_back(daemon, session, &it.worker, it.detached);
+    all_at_once(parked.iter().collect(), "reattach", back)?;
+    session.set_state(SessionState::Running);
+    Ok(())
+}
+
+fn bring_one_back(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
     worker: &Arc<Worker>,

@@ -7,13 +7,17 @@
 //! ```
 //! The program runs meanwhile. What it issues waits in the worker, and is part of the image.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{WAITING, Waited};
 use fermata_control::worker::{FailureKind, FromWorker, Hold, Holding, StreamWork, ToWorker};
+use parking_lot::Mutex;
 
-use super::{Report, Taking};
+use super::{Report, Taking, workers_of};
+use crate::beside::each_at_once;
 use crate::failure::{Hint, Result, fail};
+use crate::session::Served;
 use crate::worker::{STEP_TIME, Worker, unexpected};
 
 /// How long all streams are held: what the device has been given takes half of it, unless a piece takes longer.
@@ -33,6 +37,16 @@ pub(super) struct Settled {
     pub waited: Option<Waited>,
 }
 
+/// The devices of several processes, all of which have nothing to do: the first that got nothing any more stands longest.
+pub(super) fn together(all: Vec<Settled>) -> Settled {
+    let since = all.iter().map(|it| it.since).min();
+    let waited = all.into_iter().filter_map(|it| it.waited);
+    Settled {
+        since: since.unwrap_or_else(Instant::now),
+        waited: waited.max_by(|a, b| a.seconds.total_cmp(&b.seconds)),
+    }
+}
+
 fn in_words(work: &StreamWork) -> String {
     match work.stream {
         1 => format!("{} on the default stream", work.what),
@@ -46,18 +60,28 @@ impl Taking<'_> {
     /// # Errors
     /// `NotCheckpointable` after [`LONGEST`], naming what the device is at; the worker does not answer. Nothing is held
     /// then.
-    pub(super) fn settle(&self, worker: &Worker, report: &mut Report<'_>) -> Result<Settled> {
-        self.wait_for_device(worker, report)
-            .inspect_err(|_| self.let_on(worker))
+    pub(super) fn settle(
+        &self,
+        worker: &Worker,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<Settled> {
+        self.wait_for_device(worker, report).inspect_err(|_| {
+            let _ = ask(worker, Hold::Off);
+        })
     }
 
-    /// The device gets work again.
-    pub(super) fn let_on(&self, worker: &Worker) {
+    /// The devices get work again.
+    pub(super) fn let_on(&self, served: &[Served]) {
         // A worker that is lost holds nothing any more.
-        let _ = ask(worker, Hold::Off);
+        let off = |worker: Arc<Worker>| ask(&worker, Hold::Off);
+        let _ = each_at_once(workers_of(served), "let on", off);
     }
 
-    fn wait_for_device(&self, worker: &Worker, report: &mut Report<'_>) -> Result<Settled> {
+    fn wait_for_device(
+        &self,
+        worker: &Worker,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<Settled> {
         let begun = Instant::now();
         let mut said = begun;
         let mut waited: Option<StreamWork> = None;
@@ -103,7 +127,7 @@ impl Taking<'_> {
                 if said.elapsed() >= SAYING || said == begun {
                     said = Instant::now();
                     let phase = format!("{WAITING} for {}", in_words(&work));
-                    report(&phase, so_far.as_secs(), LONGEST.as_secs());
+                    report.lock()(&phase, so_far.as_secs(), LONGEST.as_secs());
                 }
                 std::thread::sleep(TURNS[1]);
             }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use fermata_control::user;
 
-use super::{Inner, Session};
+use super::{Behind, Inner, Member, Session};
 
 /// Name of the file in which the library in the program leaves messages for the user.
 const NOTICES: &str = "notices";
@@ -17,16 +17,13 @@ impl Session {
     /// As users see it.
     pub fn describe(&self) -> user::Session {
         let inner = self.lock();
+        let workers: Vec<_> = inner.members.iter().filter_map(described).collect();
         user::Session {
             name: self.name.clone(),
             state: inner.state,
             pid: inner.root.map(|p| p.pid),
-            worker_pid: inner
-                .worker
-                .as_ref()
-                .map(|w| w.process)
-                .or(inner.worker_seen)
-                .map(|p| p.pid),
+            worker_pid: workers.first().map(|it| it.worker_pid),
+            processes: workers,
             exit_status: inner.exit_status,
             argv: self.argv.clone(),
             cwd: self.cwd.clone(),
@@ -37,7 +34,7 @@ impl Session {
             image: self.image.clone(),
             note: self.note(&inner),
             phases: inner.phases.clone(),
-            arrival: inner.behind.as_ref().map(|it| it.arrival.clone()),
+            arrival: inner.behind.as_ref().map(Behind::arrival),
             failure: inner.failure.clone(),
             ready: inner.ready,
             killed: inner.killed,
@@ -65,4 +62,11 @@ impl Session {
         }
         (!parts.is_empty()).then(|| parts.join("; "))
     }
+}
+
+fn described(member: &Member) -> Option<user::GpuProcess> {
+    Some(user::GpuProcess {
+        pid: member.process.pid,
+        worker_pid: member.worker_process()?.pid,
+    })
 }

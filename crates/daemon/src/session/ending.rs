@@ -14,8 +14,7 @@ use fermata_control::worker::FailureKind;
 use parking_lot::MutexGuard;
 use rustix::process::{Pid, Signal};
 
-use super::{Behind, Inner, Session};
-use crate::agent::Agent;
+use super::{Inner, Session};
 use crate::failure::{Result, fail};
 use crate::namespace::kill_tree;
 use crate::proc::{self, ProcessId};
@@ -34,18 +33,30 @@ const END_TIME: Duration = Duration::from_secs(30);
 impl Session {
     /// The agent's process has ended, or uses CUDA no more.
     pub fn agent_gone(&self, process: ProcessId) {
-        let other = |agent: &Arc<Agent>| agent.process != process;
-        let Some(mut inner) = self.unless_lost(|inner| inner.agent.as_ref().is_none_or(other))
-        else {
+        let other = |inner: &Inner| {
+            let member = inner.members.iter().find(|it| it.process == process);
+            member.is_none_or(|it| it.agent.is_none())
+        };
+        let Some(mut inner) = self.unless_lost(other) else {
             return;
         };
-        // Nobody needs the data that is still coming.
-        if inner.rolls_back() {
-            inner.behind = None;
+        let at = inner.members.iter().position(|it| it.process == process);
+        let worker = at.and_then(|at| inner.members.remove(at).worker);
+        // Nobody needs the data that is still coming for it.
+        let rolls_back = inner.rolls_back();
+        if let (true, Some(worker), Some(behind)) = (rolls_back, &worker, &mut inner.behind) {
+            behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
+            if behind.parts.is_empty() {
+                inner.behind = None;
+            }
         }
-        inner.agent = None;
-        let worker = self.part_with_worker(&mut inner);
-        inner.worker_seen = None;
+        let worker = worker.and_then(|worker| self.part_with(worker, &mut inner));
+        let lost = |worker: Arc<Worker>| worker.lost().is_some();
+        if inner.state == SessionState::Lost && !inner.workers().into_iter().any(lost) {
+            // What was lost was that process's.
+            inner.state = SessionState::Running;
+            inner.note = None;
+        }
         drop(inner);
         if let Some(worker) = worker {
             worker.end();
@@ -87,21 +98,25 @@ impl Session {
     pub fn ended(&self, status: Option<i32>) {
         let mut inner = self.lock();
         inner.ending = true;
-        let worker = self.part_with_worker(&mut inner);
-        inner.agent = None;
-        inner.expected = None;
-        let kept = inner.leftover.as_ref().map(|it| it.process);
-        let (init, seen) = (inner.init.take(), inner.worker_seen.take());
-        let seen = seen.filter(|it| Some(*it) != kept);
+        let mut workers: Vec<_> = inner.loading.drain(..).map(Err).collect();
+        for member in std::mem::take(&mut inner.members) {
+            match (member.worker_process(), member.worker) {
+                (_, Some(worker)) => workers.extend(self.part_with(worker, &mut inner).map(Ok)),
+                (Some(process), None) => workers.push(Err(process)),
+                (None, None) => {}
+            }
+        }
+        let init = inner.init.take();
         let token = inner.token.clone();
         drop(inner);
         if let Some(init) = init {
             init.signal(Signal::KILL);
         }
-        match (worker, seen) {
-            (Some(worker), _) => worker.end(),
-            (None, Some(process)) => process.signal(Signal::KILL),
-            (None, None) => {}
+        for worker in workers {
+            match worker {
+                Ok(worker) => worker.end(),
+                Err(process) => process.signal(Signal::KILL),
+            }
         }
         self.kill_marked(&token);
         let mut inner = self.lock();
@@ -113,13 +128,12 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// The worker, which is to be ended; none if it still has an image to finish.
-    fn part_with_worker(&self, inner: &mut Inner) -> Option<Arc<Worker>> {
-        let worker = inner.worker.take();
+    /// A worker without a process, which is to be ended; none if it still has an image to finish.
+    fn part_with(&self, worker: Arc<Worker>, inner: &mut Inner) -> Option<Arc<Worker>> {
         if inner.killed || !self.checkpointing.load(Ordering::Acquire) {
-            return worker;
+            return Some(worker);
         }
-        inner.leftover = worker.or_else(|| inner.leftover.take());
+        inner.leftover.push(worker);
         None
     }
 
@@ -128,11 +142,9 @@ impl Session {
         let leftover = {
             let mut inner = self.lock();
             self.checkpointing.store(false, Ordering::Release);
-            inner.leftover.take()
+            std::mem::take(&mut inner.leftover)
         };
-        if let Some(worker) = leftover {
-            worker.end();
-        }
+        leftover.iter().for_each(|worker| worker.end());
     }
 
     /// Ends every process that was started with this session's environment and still runs here, and
@@ -230,18 +242,21 @@ impl Session {
 }
 
 impl Inner {
-    /// Whether the worker is gone while data was coming, so that a rollback follows.
+    /// Whether a worker is gone while data was coming, so that a rollback follows.
     fn is_lost_behind(&self) -> bool {
-        let lost =
-            |it: &Behind| it.arrival.stand == ArrivalStand::Coming && it.worker.lost().is_some();
-        !self.ending && self.behind.as_ref().is_some_and(lost)
+        !self.ending && self.any_coming(|worker| worker.lost().is_some())
     }
 
-    /// Whether the worker's process has ended while data was coming, noticed or not.
+    /// Whether a worker's process has ended while data was coming, noticed or not.
     fn has_ended_behind(&self) -> bool {
-        let ended =
-            |it: &Behind| it.arrival.stand == ArrivalStand::Coming && !it.worker.process.alive();
-        self.behind.as_ref().is_some_and(ended)
+        self.any_coming(|worker| !worker.process.alive())
+    }
+
+    /// Whether data is coming, and `is` holds for a worker that brings it.
+    fn any_coming(&self, is: impl Fn(&Worker) -> bool) -> bool {
+        let behind = self.behind.as_ref();
+        let coming = behind.filter(|it| it.stand == ArrivalStand::Coming);
+        coming.is_some_and(|it| it.parts.iter().any(|part| is(&part.worker)))
     }
 }
 

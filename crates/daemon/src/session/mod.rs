@@ -1,4 +1,4 @@
-//! A session: one program under Fermata, with its agent, its worker and its folder.
+//! A session: one program under Fermata, its processes that use CUDA, and its folder.
 //!
 //! ```text
 //!            run                       checkpoint
@@ -12,11 +12,12 @@
 //!             and ended, not checkpointed
 //! ```
 //!
-//! Here: what a session is, and how its state changes. `ending`: signals, and how it ends. `persist`: what outlives
-//! its daemon. `describe`: what users see. `output`: what its program has printed.
+//! Here: what a session is, and how its state changes. `member`: a process of it that uses CUDA, with agent and worker.
+//! `ending`: signals, and how it ends. `persist`: what outlives its daemon. `describe`: what users see. `output`: what its program has printed.
 
 mod describe;
 mod ending;
+mod member;
 pub mod output;
 mod persist;
 
@@ -25,21 +26,20 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fermata_control::user::{self, ArrivalStand, DeviceChoice, SessionState};
 use fermata_control::worker::FailureKind;
 use fermata_store::image::unix_now;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+pub use self::member::{Behind, Member, MemberMeta, Part, Served};
 pub use self::persist::has_printed;
-use crate::agent::{Agent, Arrival};
+use crate::agent::Agent;
 use crate::attach::Detached;
 use crate::failure::{Failure, OrFail, Result};
 use crate::namespace::Pages;
 use crate::proc::{self, ProcessId};
-use crate::returning::Returned;
 use crate::worker::{Variables, Worker};
 
 /// Name of the log in a session's folder.
@@ -67,6 +67,8 @@ pub struct Session {
     pub busy: Mutex<()>,
     /// Whether what holds `busy` is a checkpoint.
     pub checkpointing: AtomicBool,
+    /// How often a process has asked to use CUDA for the first time.
+    pub arrivals: AtomicU64,
     started: u64,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -84,18 +86,12 @@ pub struct Inner {
     pub init: Option<ProcessId>,
     /// Knows whether pages are still missing, if it was restored.
     pub pages: Option<Pages>,
-    /// The agent, once the program uses CUDA.
-    pub agent: Option<Arc<Agent>>,
-    /// The worker.
-    pub worker: Option<Arc<Worker>>,
+    /// Its processes that use CUDA, in the order in which they began to.
+    pub members: Vec<Member>,
+    /// Workers that load an image for processes that are not there yet.
+    pub loading: Vec<ProcessId>,
     /// The pipe that is its standard input, if that comes through one.
     pub input: Option<u64>,
-    /// A program that is parked without any connection.
-    pub detached: Option<Detached>,
-    /// Who waits for the agent to come back.
-    pub expected: Option<SyncSender<Arrival>>,
-    /// Who has come back after another daemon's end.
-    pub returned: Returned,
     /// Steps of its restore.
     pub phases: Vec<user::Phase>,
     /// Data that comes, or has come, while the program runs.
@@ -109,8 +105,8 @@ pub struct Inner {
     pub note: Option<String>,
     /// The program has said that it is ready.
     pub ready: bool,
-    /// A worker whose program has ended while an image was taken of it: it ends with that.
-    leftover: Option<Arc<Worker>>,
+    /// Workers whose processes have ended while an image was taken of them: they end with that.
+    leftover: Vec<Arc<Worker>>,
     /// Nothing is to be left of it.
     killed: bool,
     /// Its end has begun.
@@ -120,18 +116,17 @@ pub struct Inner {
     exit_status: Option<i32>,
     soft: Option<bool>,
     devices: Vec<user::Device>,
-    worker_seen: Option<ProcessId>,
 }
 
 /// The processes of a session, as far as there are any.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Processes {
     /// The program.
     pub root: Option<ProcessId>,
-    /// The number of its process that uses CUDA.
-    pub agent: Option<u32>,
-    /// That of its worker.
-    pub worker: Option<u32>,
+    /// The numbers of its processes that use CUDA.
+    pub agents: Vec<u32>,
+    /// Those of their workers.
+    pub workers: Vec<u32>,
 }
 
 /// What a new session is made of.
@@ -185,6 +180,7 @@ impl Session {
             image: plan.image,
             busy: Mutex::new(()),
             checkpointing: AtomicBool::new(false),
+            arrivals: AtomicU64::new(0),
             started,
             inner: Mutex::new(inner),
             changed: Condvar::new(),
@@ -199,10 +195,11 @@ impl Session {
     /// Its processes.
     pub fn processes(&self) -> Processes {
         let inner = self.lock();
+        let attached = || inner.members.iter().filter(|it| it.agent.is_some());
         Processes {
             root: inner.root,
-            agent: inner.agent.as_ref().map(|it| it.process.pid),
-            worker: inner.worker.as_ref().map(|it| it.process.pid),
+            agents: attached().map(|it| it.process.pid).collect(),
+            workers: inner.workers().iter().map(|it| it.process.pid).collect(),
         }
     }
 
@@ -237,13 +234,15 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// The program is parked, and will have no connection. Notes down how it can be reached.
+    /// The processes are parked, and will have no connection. Notes down how they can be reached.
     ///
     /// # Errors
     /// As [`Session::note_down`].
-    pub fn park(&self, detached: Detached) -> io::Result<()> {
+    pub fn park(&self, parked: &[Detached]) -> io::Result<()> {
         let mut inner = self.lock();
-        inner.detached = Some(detached);
+        for detached in parked {
+            inner.member_or_new(detached.process).detached = Some(*detached);
+        }
         if inner.state != SessionState::Exited {
             inner.state = SessionState::Stopped;
         }
@@ -252,21 +251,41 @@ impl Session {
         self.note_down()
     }
 
-    /// Notes down the worker that the program is about to get.
-    pub fn expect(&self, worker: ProcessId) {
-        self.lock().worker_seen = Some(worker);
+    /// Notes down the worker that `process` is about to get.
+    pub fn expect(&self, process: ProcessId, worker: ProcessId) {
+        self.lock().member_or_new(process).sees(worker);
         self.save();
     }
 
-    /// Takes agent and worker into use.
+    /// Notes down a worker that loads an image.
+    pub fn loads(&self, worker: ProcessId) {
+        self.lock().loading.push(worker);
+        self.save();
+    }
+
+    /// The process that was to get a worker gets none.
+    pub fn forget(&self, process: ProcessId) {
+        let mut inner = self.lock();
+        inner.members.retain(|it| it.process != process);
+        drop(inner);
+        self.save();
+    }
+
+    /// Takes agent and worker of a process into use.
     pub fn attached(&self, agent: Arc<Agent>, worker: Arc<Worker>) {
         let mut inner = self.lock();
         inner.soft = Some(worker.driver.soft);
-        inner.devices.clone_from(&worker.devices);
-        inner.worker_seen = Some(worker.process);
-        inner.agent = Some(agent);
-        inner.detached = None;
-        inner.worker = Some(worker);
+        for device in &worker.devices {
+            if inner.devices.iter().all(|it| it.uuid != device.uuid) {
+                inner.devices.push(device.clone());
+            }
+        }
+        inner.loading.retain(|it| *it != worker.process);
+        let member = inner.member_or_new(agent.process);
+        member.sees(worker.process);
+        member.agent = Some(agent);
+        member.detached = None;
+        member.worker = Some(worker);
         drop(inner);
         self.save();
     }
@@ -316,41 +335,21 @@ impl Session {
     }
 }
 
-/// A restore behind a running program.
-pub struct Behind {
-    /// The worker that brings the data.
-    pub worker: Arc<Worker>,
-    /// How far it is.
-    pub arrival: user::Arrival,
-}
-
 impl Inner {
     /// What of another daemon's session ends for a program that is started again.
-    pub fn take_former(&mut self) -> (Option<ProcessId>, Option<ProcessId>) {
-        self.returned = Returned::default();
+    pub fn take_former(&mut self) -> Vec<ProcessId> {
         let init = self.former.take().or_else(|| self.init.take());
-        (init, self.worker_seen.take())
-    }
-
-    /// The number of the program that the worker serves, as it sees itself; 0 if there is none.
-    pub fn worker_process(&self) -> u32 {
-        self.agent.as_ref().map_or(0, |agent| agent.inner_pid)
-    }
-
-    /// The worker's process, as far as it is known and runs.
-    pub fn worker_seen(&self) -> Option<ProcessId> {
-        self.worker_seen.filter(ProcessId::alive)
+        let members = std::mem::take(&mut self.members);
+        let workers = members.iter().filter_map(Member::worker_process);
+        let loading = std::mem::take(&mut self.loading);
+        init.into_iter().chain(workers).chain(loading).collect()
     }
 
     /// Whether a failure now is answered by a rollback.
     pub fn rolls_back(&self) -> bool {
-        let open = |it: &Behind| {
-            matches!(
-                it.arrival.stand,
-                ArrivalStand::Coming | ArrivalStand::RollingBack
-            )
-        };
-        !self.ending && self.behind.as_ref().is_some_and(open)
+        let open = [ArrivalStand::Coming, ArrivalStand::RollingBack];
+        let behind = self.behind.as_ref();
+        !self.ending && behind.is_some_and(|it| open.contains(&it.stand))
     }
 
     fn new(token: String) -> Self {
@@ -360,18 +359,15 @@ impl Inner {
             root: None,
             init: None,
             pages: None,
-            agent: None,
-            worker: None,
+            members: Vec::new(),
+            loading: Vec::new(),
             input: None,
-            detached: None,
-            expected: None,
-            returned: Returned::default(),
             phases: Vec::new(),
             behind: None,
             again: None,
             former: None,
             failure: None,
-            leftover: None,
+            leftover: Vec::new(),
             killed: false,
             ending: false,
             retired: false,
@@ -380,7 +376,6 @@ impl Inner {
             devices: Vec::new(),
             note: None,
             ready: false,
-            worker_seen: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fermata_control::agent::ENV_TOKEN;
 use fermata_control::user::SessionState;
 
-use super::{EXIT_FILE, Inner, LOG, Plan, Session};
+use super::{EXIT_FILE, Inner, LOG, Member, Plan, Session};
 use crate::persist::SessionMeta;
 use crate::proc::{self, ProcessId};
 use crate::worker::{texts, variables_of};
@@ -23,13 +23,14 @@ impl Session {
         let recorded = fs::read_to_string(dir.join(EXIT_FILE)).ok();
         let status = meta.exit_status.or_else(|| recorded?.trim().parse().ok());
         let mut inner = Inner::new(meta.token);
+        let members: Vec<_> = meta.members.into_iter().filter_map(Member::found).collect();
         inner.again = meta.again.filter(|_| meta.image.is_some());
         inner.state = match (alive, meta.state) {
             _ if inner.again.is_some() => SessionState::Restoring,
             (None, _) => SessionState::Exited,
             (Some(_), state @ (SessionState::Restoring | SessionState::Lost)) => state,
             // A program that has not used CUDA yet needs nothing of the daemon that started it.
-            (Some(_), _) if meta.worker.is_none() => SessionState::Running,
+            (Some(_), _) if members.is_empty() => SessionState::Running,
             (Some(_), _) => SessionState::Orphaned,
         };
         inner.root = alive;
@@ -38,8 +39,8 @@ impl Session {
         inner.soft = meta.soft;
         inner.devices = meta.devices;
         inner.input = meta.input;
-        inner.detached = meta.detached.filter(|d| d.process.alive());
-        inner.worker_seen = meta.worker.filter(ProcessId::alive);
+        inner.members = members;
+        inner.loading = meta.loading.into_iter().filter(ProcessId::alive).collect();
         inner.note = match (alive, meta.state) {
             (Some(_), _) if inner.state == SessionState::Orphaned => {
                 Some("the daemon that started it has ended".to_owned())
@@ -89,11 +90,8 @@ impl Session {
             state: inner.state,
             root: inner.root,
             init: inner.init.or(inner.former),
-            worker: inner
-                .worker
-                .as_ref()
-                .map(|w| w.process)
-                .or(inner.worker_seen),
+            members: inner.members.iter().map(Member::meta).collect(),
+            loading: inner.loading.clone(),
             exit_status: inner.exit_status,
             argv: self.argv.clone(),
             cwd: self.cwd.clone(),
@@ -103,7 +101,6 @@ impl Session {
             image: self.image.clone(),
             again: inner.again.clone(),
             input: inner.input,
-            detached: inner.detached,
             note: inner.note.clone(),
             device: self.device,
             variables: texts(&self.variables),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Image;
-use super::manifest::STATE;
+use super::manifest::{STATE, in_part};
 use super::table::{BufferId, ChunkRecord, ChunkTable};
 use crate::Result;
 
@@ -93,8 +93,11 @@ impl Diff {
 pub fn diff(first: &Image, second: &Image) -> Result<Diff> {
     for image in [first, second] {
         image.check_listed()?;
-        if image.manifest().file(STATE).is_some() {
-            image.read_file(STATE)?;
+        for part in image.manifest().part_folders() {
+            let state = in_part(part, STATE);
+            if image.manifest().file(&state).is_some() {
+                image.read_file(&state)?;
+            }
         }
     }
     let mut diff = Diff::default();
@@ -163,7 +166,14 @@ fn compare_files(first: &Image, second: &Image, diff: &mut Diff) {
     };
     let (a, b) = (files(first), files(second));
     let paths: BTreeMap<_, ()> = a.keys().chain(b.keys()).map(|k| (k.clone(), ())).collect();
-    for path in paths.into_keys().filter(|p| p != super::CHUNKS) {
+    let is_table = |path: &str| {
+        let mut parts = first
+            .manifest()
+            .part_folders()
+            .chain(second.manifest().part_folders());
+        parts.any(|part| path == in_part(part, super::CHUNKS))
+    };
+    for path in paths.into_keys().filter(|it| !is_table(it)) {
         let (x, y) = (a.get(&path), b.get(&path));
         let change = match (x, y) {
             (None, _) => FileChange::Added,

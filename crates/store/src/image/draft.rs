@@ -18,7 +18,9 @@ use std::time::Duration;
 use rustix::fs::RenameFlags;
 
 use super::folder::{DRAFT_PREFIX, check_name, check_place, sweep_drafts};
-use super::manifest::{FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, SCHEMA_VERSION};
+use super::manifest::{
+    FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, ONE_PART, SCHEMA_VERSION, part_name,
+};
 use super::{Image, registry, rfc3339, unix_now};
 use crate::lock::{self, Guard, Kind};
 use crate::{Result, Store, StoreError, format, moments, sync};
@@ -30,6 +32,7 @@ pub struct Draft {
     name: String,
     store: Store,
     files: Option<Vec<FileRecord>>,
+    parts: Vec<String>,
     _own: Guard,
     _share: Guard,
 }
@@ -69,6 +72,7 @@ impl Draft {
                 name: name.into(),
                 store: store.clone(),
                 files: None,
+                parts: Vec::new(),
                 _own: own,
                 _share: share,
             };
@@ -85,6 +89,19 @@ impl Draft {
     /// Its sub-folder for the host process.
     pub fn host(&self) -> PathBuf {
         self.path.join(HOST)
+    }
+
+    /// Makes the folder for `state` and `chunks` of a further process, whose number (2, 3, ...) is one more than the last
+    /// one's.
+    ///
+    /// # Errors
+    /// `Full`, `Io`.
+    pub fn add_part(&mut self) -> Result<PathBuf> {
+        let name = part_name(self.parts.len() + 1);
+        let folder = self.path.join(&name);
+        sync::make_folder(&folder)?;
+        self.parts.push(name);
+        Ok(folder)
     }
 
     /// Where the image will be.
@@ -117,7 +134,11 @@ impl Draft {
             self.seal()?;
         }
         moments::pass("commit");
-        manifest.schema_version = SCHEMA_VERSION;
+        manifest.schema_version = match self.parts.is_empty() {
+            true => ONE_PART,
+            false => SCHEMA_VERSION,
+        };
+        manifest.parts = std::mem::take(&mut self.parts);
         manifest.name.clone_from(&self.name);
         manifest.created = rfc3339(unix_now());
         manifest.set_store(self.store.dir());

@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use crate::format::damaged;
 use crate::{Result, StoreError};
 
-/// Version of the manifest and of the image folder's layout.
-pub const SCHEMA_VERSION: u32 = 1;
+/// The latest version of the manifest and of the image folder's layout: 2 has device parts of several processes.
+pub const SCHEMA_VERSION: u32 = 2;
+/// The version of an image whose device part is of one process, or that has none.
+pub(super) const ONE_PART: u32 = 1;
 /// Name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
 /// Name of the file with the manifest's BLAKE3: 64 hexadecimal digits and a line feed.
@@ -40,7 +42,7 @@ pub const PROCESS_FILES: [&str; 4] = [
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// [`SCHEMA_VERSION`]; set by `Draft::commit`.
+    /// 2 if there are further device parts, else 1; set by `Draft::commit`.
     pub schema_version: u32,
     /// The image's name when it was written; set by `Draft::commit`.
     pub name: String,
@@ -65,6 +67,10 @@ pub struct Manifest {
     pub devices: Vec<DeviceRecord>,
     /// What the session held.
     pub totals: SessionTotals,
+    /// Folders with `state` and `chunks` of further processes, beside those of the first ([`part_name`]); set by
+    /// `Draft::commit`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<String>,
     /// Steps of the checkpoint in order.
     pub phases: Vec<Phase>,
     /// What the program has felt of it beside the stop.
@@ -302,6 +308,18 @@ impl Manifest {
             return damaged(path, "schema version 0 does not exist");
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(bad)?;
+        let expected = (1..).map(part_name);
+        if !manifest
+            .parts
+            .iter()
+            .cloned()
+            .eq(expected.take(manifest.parts.len()))
+        {
+            return damaged(
+                path,
+                "its device parts are not numbered one after the other",
+            );
+        }
         let mut seen = HashSet::new();
         for file in &manifest.files {
             if !stays_inside(&file.path) {
@@ -321,9 +339,31 @@ impl Manifest {
         bytes
     }
 
+    /// The folders with device parts: that of the image itself, empty, and those of further processes.
+    pub fn part_folders(&self) -> impl Iterator<Item = &str> {
+        std::iter::once("").chain(self.parts.iter().map(String::as_str))
+    }
+
     /// The record of a file, by its path inside the image.
     pub fn file(&self, path: &str) -> Option<&FileRecord> {
         self.files.iter().find(|f| f.path == path)
+    }
+}
+
+/// Name of the folder with the device part of a session's process number `at`, counted from 0; empty for the first, whose
+/// part lies in the image's folder itself.
+pub fn part_name(at: usize) -> String {
+    match at {
+        0 => String::new(),
+        _ => format!("process-{}", at + 1),
+    }
+}
+
+/// Path of a file in a part's folder, as manifests name it.
+pub(super) fn in_part(part: &str, name: &str) -> String {
+    match part {
+        "" => name.to_owned(),
+        _ => format!("{part}/{name}"),
     }
 }
 
@@ -357,9 +397,30 @@ mod tests {
     fn unknown_fields_are_ignored_and_newer_versions_refused() {
         let m = Manifest::decode(br#"{"schema_version":1,"later":2}"#, Path::new("m")).unwrap();
         assert_eq!(m.schema_version, 1);
-        let e = Manifest::decode(br#"{"schema_version":2}"#, Path::new("m")).unwrap_err();
-        assert!(matches!(e, StoreError::Newer { found: 2, .. }));
+        let e = Manifest::decode(br#"{"schema_version":3}"#, Path::new("m")).unwrap_err();
+        assert!(matches!(e, StoreError::Newer { found: 3, .. }));
         assert!(Manifest::decode(b"{}", Path::new("m")).is_err());
+    }
+
+    #[test]
+    fn device_parts_are_numbered() {
+        let decode = |parts: &str| {
+            let text = format!(r#"{{"schema_version":2,"parts":{parts}}}"#);
+            Manifest::decode(text.as_bytes(), Path::new("m"))
+        };
+        assert_eq!(
+            decode(r#"["process-2","process-3"]"#).unwrap().parts.len(),
+            2
+        );
+        for wrong in [
+            r#"["process-3"]"#,
+            r#"["process-2","process-2"]"#,
+            r#"["../x"]"#,
+            r#"[""]"#,
+        ] {
+            let e = decode(wrong).unwrap_err();
+            assert!(matches!(e, StoreError::Damaged { .. }), "{wrong}: {e}");
+        }
     }
 
     #[test]

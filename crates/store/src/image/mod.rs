@@ -5,6 +5,7 @@
 //!       manifest.b3     BLAKE3 of manifest.json
 //!       state           objects of the session (written by the engine)
 //!       chunks          which chunk fills which part of which buffer
+//!       process-2/ ...  `state` and `chunks` of each further process that uses the GPU
 //!       host/           the host process (written by CRIU)
 //! ```
 
@@ -24,7 +25,7 @@ pub use folder::{Listed, Removed, check_name, check_place, ls, next_name, rm, sw
 pub use manifest::{
     CHUNKS, DeviceRecord, FileRecord, HOST, HostRecord, MANIFEST, MANIFEST_HASH, Manifest,
     MissRecord, PROCESS_FILES, PROFILE, Phase, Program, SCHEMA_VERSION, STATE, SessionTotals,
-    StallRecord, TimelineRecord, ValidationRecord,
+    StallRecord, TimelineRecord, ValidationRecord, part_name,
 };
 pub use open::{Held, Image};
 pub use table::{BufferChunks, BufferId, ChunkRecord, ChunkTable, ChunkTableWriter};

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::manifest::{
     CHUNKS, FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, PROCESS_FILES, PROFILE, STATE,
+    in_part,
 };
 use super::table::ChunkTable;
 use crate::format::damaged;
@@ -120,7 +121,10 @@ impl Image {
         ];
         let processes = PROCESS_FILES.map(|name| (name, process));
         let mut needed = needed.into_iter().chain(processes);
-        needed.try_for_each(|(name, is)| if is { self.check_has(name) } else { Ok(()) })
+        needed.try_for_each(|(name, is)| if is { self.check_has(name) } else { Ok(()) })?;
+        let files_of = |part: &String| [STATE, CHUNKS].map(|name| in_part(part, name));
+        let mut parts = manifest.parts.iter().flat_map(files_of);
+        parts.try_for_each(|path| self.check_has(&path))
     }
 
     /// That the manifest lists a file which every image of its kind has.
@@ -176,7 +180,8 @@ impl Image {
         let temporary = name
             .strip_prefix('.')
             .and_then(|it| it.strip_prefix(PROFILE));
-        path.parent() == Some(&self.dir)
+        let mut parts = self.manifest.part_folders();
+        parts.any(|part| path.parent() == Some(&self.part(part)))
             && (name == PROFILE || temporary.is_some_and(|it| it.starts_with('-')))
     }
 
@@ -211,6 +216,14 @@ impl Image {
     /// The manifest alone.
     pub fn into_manifest(self) -> Manifest {
         self.manifest
+    }
+
+    /// Folder of a device part.
+    fn part(&self, part: &str) -> PathBuf {
+        match part {
+            "" => self.dir.clone(),
+            _ => self.dir.join(part),
+        }
     }
 
     /// Path of the session's objects.
@@ -263,15 +276,25 @@ impl Image {
         }
     }
 
-    /// Which chunk fills which part of which buffer; empty for an image without device data.
+    /// Which chunk fills which part of which buffer, over all device parts; empty for an image without device data.
+    /// Numbers of buffers of further processes have that of the process, counted from 1, in their highest 16 bits.
     ///
     /// # Errors
     /// `Damaged`, also when the file is not the one the manifest describes; `Newer`.
     pub fn chunk_table(&self) -> Result<ChunkTable> {
-        match self.manifest.file(CHUNKS) {
-            None => Ok(ChunkTable::default()),
-            Some(_) => ChunkTable::decode(&self.read_file(CHUNKS)?, &self.dir.join(CHUNKS)),
+        if self.manifest.file(CHUNKS).is_none() {
+            return Ok(ChunkTable::default());
         }
+        let read = |part: &str| {
+            let path = in_part(part, CHUNKS);
+            ChunkTable::decode(&self.read_file(&path)?, &self.dir.join(&path))
+        };
+        let mut parts = self.manifest.part_folders().map(read);
+        let first = parts.next().unwrap_or_else(|| Ok(ChunkTable::default()))?;
+        (1..).zip(parts).try_fold(first, |mut all, (number, part)| {
+            all.append(number, part?);
+            Ok(all)
+        })
     }
 
     /// Reads a file of the image whole and checks it against the manifest.

@@ -146,6 +146,15 @@ impl ChunkTable {
             })
     }
 
+    /// Adds the records of another process, whose number goes into the highest 16 bits of its buffers'.
+    pub(super) fn append(&mut self, process: u64, other: Self) {
+        let numbered = other.records.into_iter().map(|record| ChunkRecord {
+            buffer: BufferId(record.buffer.0 | process << 48),
+            ..record
+        });
+        self.records.extend(numbered);
+    }
+
     /// Bytes of all parts together.
     pub fn content_bytes(&self) -> u64 {
         self.records.iter().map(|r| u64::from(r.length)).sum()

@@ -1,0 +1,202 @@
+//! Sessions of several processes that use CUDA: one image holds all of them at one moment, and what becomes of one of them
+//! does not harm the others.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::fermata::Session;
+use fermata_e2e::processes::look_up;
+use fermata_e2e::scene::{Scene, kill_nine, wait_gone, wait_until};
+
+const STEPS: &[&str] = &["--steps", "60"];
+/// The step at which the first rank stands still, and all others wait for it.
+const HELD: u64 = 20;
+
+/// Starts `family` as session `name`; returns when all its ranks stand still in the middle.
+fn start_held(scene: &Scene, name: &str) -> Result<()> {
+    let program = scene.tree().program("family")?;
+    scene
+        .fermata()
+        .run_with(&scene.hold(HELD)?, name, Device::Soft, &program, STEPS)?;
+    scene.wait_steps(name, HELD as usize)
+}
+
+/// Demands that session `name` ends with what the program prints alone.
+fn check_result(scene: &Scene, name: &str) -> Result<()> {
+    // Its status is known to the daemon that has started it, if that still runs.
+    wait_until("a session ends", || {
+        Ok(scene.fermata().session(name)?.state == "exited")
+    })?;
+    let log = scene.fermata().log(name)?;
+    let found = fermata_e2e::output::Output::parse(&log)?;
+    found.check_complete(&scene.straight("family", STEPS)?)
+}
+
+/// Starts a shell that starts two programs, which know nothing of each other, and waits for both.
+fn start_pair(scene: &Scene, name: &str, options: [&str; 2]) -> Result<Session> {
+    let heat = scene.tree().program("heat2d")?;
+    let [one, other] = options.map(|options| format!("{} {options}", heat.display()));
+    let shell = format!("{one} >/dev/null 2>&1 & {other} >/dev/null 2>&1 & wait");
+    scene
+        .fermata()
+        .run(name, Device::Soft, Path::new("/bin/sh"), &["-c", &shell])?;
+    let mut session = None;
+    wait_until("two processes use CUDA", || {
+        let found = scene.fermata().session(name)?;
+        let both = found.processes.len() == 2;
+        session = both.then_some(found);
+        Ok(both)
+    })?;
+    session.context("no session")
+}
+
+fn kill(pid: i32) -> Result<()> {
+    let process = look_up(pid).context("no such process")?;
+    kill_nine(&process)?;
+    wait_gone(&process)
+}
+
+#[test]
+fn an_image_holds_every_process_at_one_moment() -> Result<()> {
+    let scene = Scene::new()?;
+    start_held(&scene, "source")?;
+    let session = scene.fermata().session("source")?;
+    ensure!(session.processes.len() == 3, "{:?}", session.processes);
+    scene.fermata().checkpoint("source", "image", Mode::Cow)?;
+    scene.fermata().kill("source")?;
+    let verified = scene.fermata().call(&["images", "verify", "image"])?;
+    verified.success("fermata images verify")?;
+    scene
+        .try_restore("image", "again")?
+        .success("fermata restore")?;
+    let again = scene.fermata().session("again")?;
+    ensure!(again.processes.len() == 3, "{:?}", again.processes);
+    // Restored sessions can be checkpointed, and copies run side by side.
+    scene.fermata().checkpoint("again", "second", Mode::Stop)?;
+    scene
+        .try_restore("second", "third")?
+        .success("fermata restore")?;
+    scene.let_go()?;
+    check_result(&scene, "again")?;
+    check_result(&scene, "third")?;
+    scene.close()
+}
+
+#[test]
+fn a_damaged_part_of_any_process_is_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    start_held(&scene, "source")?;
+    scene.fermata().checkpoint("source", "image", Mode::Stop)?;
+    scene.fermata().kill("source")?;
+    let image = scene.fermata().image("image");
+    for file in ["process-3/state", "process-2/chunks"] {
+        let path = image.join(file);
+        let sound = std::fs::read(&path)?;
+        let mut harmed = sound.clone();
+        let last = harmed.last_mut().context("an empty file")?;
+        *last ^= 1;
+        std::fs::write(&path, harmed)?;
+        let refused = scene.try_restore("image", "again")?;
+        ensure!(refused.status == 12, "{file}: {refused:?}");
+        let verified = scene.fermata().call(&["images", "verify", "image"])?;
+        ensure!(verified.status == 12, "{file}: {verified:?}");
+        std::fs::write(&path, sound)?;
+    }
+    // Nothing of the attempts is left, and the image is as good as before.
+    ensure!(
+        scene.fermata().find("again")?.is_none(),
+        "a session is left"
+    );
+    scene.let_go()?;
+    scene
+        .try_restore("image", "again")?
+        .success("fermata restore")?;
+    check_result(&scene, "again")?;
+    scene.close()
+}
+
+#[test]
+fn all_processes_come_back_to_the_next_daemon() -> Result<()> {
+    let scene = Scene::new()?;
+    start_held(&scene, "family")?;
+    let numbers = |session: &Session| {
+        let mut all: Vec<_> = session
+            .processes
+            .iter()
+            .map(|it| (it.pid, it.worker_pid))
+            .collect();
+        all.sort_unstable();
+        all
+    };
+    let before = numbers(&scene.fermata().session("family")?);
+    scene.kill_daemon()?;
+    let after = numbers(&scene.wait_back("family")?);
+    ensure!(before == after, "{before:?} were there, {after:?} are");
+    scene.fermata().checkpoint("family", "image", Mode::Stop)?;
+    scene
+        .try_restore("image", "again")?
+        .success("fermata restore")?;
+    scene.let_go()?;
+    check_result(&scene, "family")?;
+    check_result(&scene, "again")?;
+    scene.close()
+}
+
+#[test]
+fn the_end_of_one_process_is_no_harm_to_another() -> Result<()> {
+    let scene = Scene::new()?;
+    let slow = "--size 64 --steps 100000 --pause-ms 2";
+    let session = start_pair(&scene, "pair", [slow, slow])?;
+    // Its worker goes with it, and the next image is of the other alone.
+    kill(session.processes[0].pid)?;
+    wait_until("one process is left", || {
+        Ok(scene.fermata().session("pair")?.processes.len() == 1)
+    })?;
+    scene.fermata().checkpoint("pair", "one", Mode::Cow)?;
+    scene
+        .try_restore("one", "again")?
+        .success("fermata restore")?;
+    let again = scene.fermata().session("again")?;
+    ensure!(again.processes.len() == 1, "{:?}", again.processes);
+    // One that loses its worker is told, and the session can be checkpointed again when it has ended.
+    let session = start_pair(&scene, "second", [slow, slow])?;
+    kill(session.processes[1].worker_pid)?;
+    wait_until("its end frees the session", || {
+        let session = scene.fermata().session("second")?;
+        Ok(session.state == "running" && session.processes.len() == 1)
+    })?;
+    scene.fermata().checkpoint("second", "left", Mode::Stop)?;
+    scene.fermata().kill("second")?;
+    scene.close()
+}
+
+#[test]
+fn processes_that_end_during_checkpoints_do_not_fail_them() -> Result<()> {
+    let scene = Scene::new()?;
+    let program = scene.tree().program("heat2d")?;
+    // Each lives for some tens of milliseconds; the shell starts the next.
+    let shell = format!(
+        "{p} --size 64 --steps 100000 --pause-ms 2 >/dev/null 2>&1 & while :; do {p} --size 64 --steps 20 >/dev/null 2>&1; done",
+        p = program.display()
+    );
+    scene
+        .fermata()
+        .run("busy", Device::Soft, Path::new("/bin/sh"), &["-c", &shell])?;
+    wait_until("it uses CUDA", || {
+        Ok(!scene.fermata().session("busy")?.processes.is_empty())
+    })?;
+    for (at, mode) in [Mode::Stop, Mode::Cow, Mode::Stop, Mode::Recopy]
+        .into_iter()
+        .enumerate()
+    {
+        let image = format!("image-{at}");
+        scene.fermata().checkpoint("busy", &image, mode)?;
+        scene
+            .fermata()
+            .call(&["images", "verify", &image])?
+            .success("fermata images verify")?;
+    }
+    scene.fermata().kill("busy")?;
+    scene.close()
+}

@@ -38,7 +38,12 @@ impl Obstacle {
 /// All obstacles in the tree below `root`, the first of these processes of a session.
 pub fn obstacles(root: u32, processes: &Processes) -> Vec<Obstacle> {
     let tree = proc::tree(root);
-    let mut found: Vec<Obstacle> = processes.agents.iter().copied().filter_map(stopped).collect();
+    let mut found: Vec<Obstacle> = processes
+        .agents
+        .iter()
+        .copied()
+        .filter_map(stopped)
+        .collect();
     found.extend(tree.iter().copied().filter_map(traced));
     found.extend(tree.iter().copied().flat_map(of_process));
     found.extend(live::unsaved(&tree).into_iter().map(|it| Obstacle {

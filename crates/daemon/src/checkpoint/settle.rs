@@ -77,11 +77,7 @@ impl Taking<'_> {
         let _ = each_at_once(workers_of(served), "let on", off);
     }
 
-    fn wait_for_device(
-        &self,
-        worker: &Worker,
-        report: &Mutex<&mut Report<'_>>,
-    ) -> Result<Settled> {
+    fn wait_for_device(&self, worker: &Worker, report: &Mutex<&mut Report<'_>>) -> Result<Settled> {
         let begun = Instant::now();
         let mut said = begun;
         let mut waited: Option<StreamWork> = None;

@@ -24,16 +24,16 @@ use std::time::{Duration, Instant};
 use fermata_control::user::{
     Checkpoint, Checkpointed, Mode, SessionState, Then, Totals, WAITING, Waited,
 };
-use fermata_control::worker::{FailureKind, FromWorker, Step, ToWorker, Way};
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker, Way};
 use fermata_store::image::{Draft, sweep_drafts};
 use fermata_store::moments;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
 use self::image::{check_space, describe, folder_bytes, target};
-use self::settle::Settled;
+use self::settle::{Settled, parts_of};
 use self::sum::{Progress, sum};
-use crate::agent::{Agent, Stopped};
+use crate::agent::Agent;
 use crate::attach::{Detached, reject, rejoin};
 use crate::beside::{all_at_once, each_at_once};
 use crate::criu::{Criu, DUMP_LOG};
@@ -640,23 +640,6 @@ fn no_connection(why: &Unusable) -> Failure {
         Unusable::Moving(_) => failure.hint("try again"),
         Unusable::Files(_) => failure,
     }
-}
-
-/// What a program took to stop: its device first, while it ran.
-fn parts_of(settling: Duration, stopped: Stopped) -> [Step; 3] {
-    let [settling, parking, whole] =
-        [settling, stopped.parking, stopped.whole].map(|it| it.as_secs_f64());
-    let step = |name: &str, start, seconds| Step {
-        name: name.to_owned(),
-        start,
-        seconds,
-        bytes: 0,
-    };
-    [
-        step("launches", 0.0, settling),
-        step("threads", settling, parking),
-        step("calls", settling + parking, whole - parking),
-    ]
 }
 
 /// Says what CRIU means, where users meet it.

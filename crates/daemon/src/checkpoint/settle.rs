@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{WAITING, Waited};
-use fermata_control::worker::{FailureKind, FromWorker, Hold, Holding, StreamWork, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, Hold, Holding, Step, StreamWork, ToWorker};
 use parking_lot::Mutex;
 
 use super::{Report, Taking, workers_of};
+use crate::agent::Stopped;
 use crate::beside::each_at_once;
 use crate::failure::{Hint, Result, fail};
 use crate::session::Served;
@@ -45,6 +46,23 @@ pub(super) fn together(all: Vec<Settled>) -> Settled {
         since: since.unwrap_or_else(Instant::now),
         waited: waited.max_by(|a, b| a.seconds.total_cmp(&b.seconds)),
     }
+}
+
+/// What a program took to stop: its device first, while it ran.
+pub(super) fn parts_of(settling: Duration, stopped: Stopped) -> [Step; 3] {
+    let [settling, parking, whole] =
+        [settling, stopped.parking, stopped.whole].map(|it| it.as_secs_f64());
+    let step = |name: &str, start, seconds| Step {
+        name: name.to_owned(),
+        start,
+        seconds,
+        bytes: 0,
+    };
+    [
+        step("launches", 0.0, settling),
+        step("threads", settling, parking),
+        step("calls", settling + parking, whole - parking),
+    ]
 }
 
 fn in_words(work: &StreamWork) -> String {

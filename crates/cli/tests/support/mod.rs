@@ -125,6 +125,7 @@ impl Place {
             },
             pid: running.then_some(4711),
             worker_pid: None,
+            processes: Vec::new(),
             exit_status,
             argv: vec!["./heat2d".into(), "--steps".into()],
             cwd: "/work".into(),

@@ -7,6 +7,7 @@ Each prints `first SECONDS` (from its start to its first result), `step N SECOND
 import hashlib
 import os
 import statistics
+import subprocess
 import sys
 import time
 
@@ -212,6 +213,32 @@ def nccl(steps):
     dist.destroy_process_group()
 
 
+def ranks(steps):
+    """Two processes on one device that train one model together: torchrun, gloo over the loopback."""
+    env = {**os.environ, "FIRST_FROM": str(START), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "4"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*launch, __file__, "rank", str(steps)], env=env, check=True)
+
+
+def rank(steps):
+    """What `ranks` starts twice: each trains on inputs of its own, gradients are averaged."""
+    global START
+    torch, report = torch_report(steps)
+    import torch.distributed as dist
+
+    START = float(os.environ["FIRST_FROM"])
+    torch.cuda.set_device(0)
+    dist.init_process_group("gloo")
+    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
+    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
+    torch.manual_seed(100 + dist.get_rank())
+    inputs = torch.randn(256, 512, device="cuda")
+    if dist.get_rank() != 0:
+        sys.stdout = open(os.devnull, "w")
+    train(torch, report, model, inputs, lambda out: out.float().pow(2).mean())
+    dist.destroy_process_group()
+
+
 def compiled(steps):
     torch, report = torch_report(steps)
     model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).cuda()
@@ -275,7 +302,7 @@ def triton(steps):
 
 PROGRAMS = {
     it.__name__: it
-    for it in (resnet, encoder, language, generation, unet, graph, loader, nccl, compiled, jax, cupy, triton)
+    for it in (resnet, encoder, language, generation, unet, graph, loader, nccl, ranks, rank, compiled, jax, cupy, triton)
 }
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ use super::sum::{Progress, longest, sum};
 use super::{Parts, Report, Taking, bring_back, workers_of};
 use crate::beside::{all_at_once, each_at_once};
 use crate::failure::{OrFail, Result, fail};
+use crate::proc::ProcessId;
 use crate::record;
 use crate::session::Served;
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
@@ -148,7 +149,8 @@ impl Taking<'_> {
             }
             Ok(Ended::Overtaken(buffers)) if parts.resumed => {
                 self.forget_host()?;
-                let again = self.stopped(served, parts.mode, report)?;
+                let served = self.returned(served)?;
+                let again = self.stopped(&served, parts.mode, report)?;
                 Ok(Parts {
                     overtaken: buffers,
                     began,
@@ -203,6 +205,21 @@ impl Taking<'_> {
         let workers = workers_of(served).into_iter().enumerate().collect();
         self.phases
             .time(phase, || all_at_once(workers, "follow", one))
+    }
+
+    /// The same processes as they are connected now: each has come back from the stop with a connection of its own.
+    fn returned(&self, served: &[Served]) -> Result<Vec<Served>> {
+        let now = self.session.lock().served();
+        let processes = |it: &[Served]| -> Vec<ProcessId> {
+            it.iter().map(|it| it.agent.process).collect()
+        };
+        match processes(&now) == processes(served) {
+            true => Ok(now),
+            false => Err(fail(
+                FailureKind::Internal,
+                "other processes than before use CUDA in the session",
+            )),
+        }
     }
 
     /// The host part of the first stop belongs to no image any more; workers that were not overtaken write theirs anew.

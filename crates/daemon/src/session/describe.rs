@@ -18,11 +18,12 @@ impl Session {
     pub fn describe(&self) -> user::Session {
         let inner = self.lock();
         let workers: Vec<_> = inner.members.iter().filter_map(described).collect();
+        let loading = inner.loading.first().map(|it| it.pid);
         user::Session {
             name: self.name.clone(),
             state: inner.state,
             pid: inner.root.map(|p| p.pid),
-            worker_pid: workers.first().map(|it| it.worker_pid),
+            worker_pid: workers.first().map(|it| it.worker_pid).or(loading),
             processes: workers,
             exit_status: inner.exit_status,
             argv: self.argv.clone(),

@@ -11,9 +11,9 @@ use fermata_device::{ContextHandle, DeviceFacts, Driver, MemoryKind, PinnedPool,
 use fermata_store::ChunkId;
 use parking_lot::Mutex;
 
+use crate::buffer::PIECE;
 use crate::maps::Maps;
 use crate::memory::Memory;
-use crate::staging::PIECE;
 use crate::variable::Variable;
 use crate::{AppError, Result};
 

@@ -3,8 +3,8 @@
 //! Levels have an interval in minutes there; the shortest becomes ours, and the others every how many of
 //! those. Keys that have no meaning here are taken and noted.
 
+use super::job::{Config, Interval};
 use super::nearest::nearest;
-use super::{Config, Interval};
 use crate::{AppError, Result};
 
 /// Keys that mean something here.

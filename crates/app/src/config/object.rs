@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use super::limits::LONGEST;
+
 /// A bucket of an object store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObjectConfig {
@@ -70,10 +72,10 @@ impl RawObject {
             _ => return Err("`object.access_key` and `object.secret_key` go together".into()),
         };
         let deadline = self.deadline.unwrap_or(60.0);
-        if !(deadline > 0.0 && deadline <= super::LONGEST) {
+        if !(deadline > 0.0 && deadline <= LONGEST) {
             return Err(format!(
                 "`object.deadline` must be a positive number of seconds, at most {:e}",
-                super::LONGEST
+                LONGEST
             ));
         }
         Ok(self.bucket.map(|bucket| ObjectConfig {

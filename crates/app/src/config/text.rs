@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
+use super::job::{Config, Interval, StageSchedule};
 use super::nearest::nearest;
 use super::object::{KEYS, RawObject};
-use super::{Config, Interval, StageSchedule};
 use crate::{AppError, Result};
 
 const TOP: [&str; 19] = [

@@ -2,44 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::Session;
-use crate::capture::Target;
-use crate::comm::{together, words};
-use crate::job::{Job, Outcome, Progress};
-use crate::level::Newest;
-use crate::offers::exchange;
-use crate::peers::Behind;
-use crate::record::{Record, VariableRecord};
-use crate::roll::{Call, roll};
+use super::job::{Job, Outcome, Progress};
+use super::running::Running;
+use crate::capture::offers::exchange;
+use crate::checkpoint::record::{Record, VariableRecord};
+use crate::levels::level::Newest;
+use crate::levels::peers::Behind;
+use crate::ranks::comm::{together, words};
+use crate::ranks::roll::{Call, roll};
 use crate::status::CheckpointReport;
+use crate::target::Target;
 use crate::{AppError, Level, Result};
-
-/// A checkpoint that is being made.
-pub(super) struct Running {
-    pub(super) thread: JoinHandle<Result<()>>,
-    /// Says how far it is, and closes when the thread ends.
-    progress: Receiver<Progress>,
-    sequence: u64,
-    level: Level,
-    /// Whether ranks work together on it behind the program.
-    behind: bool,
-    /// Set when nobody waits for it any more.
-    abandoned: Arc<AtomicBool>,
-    /// Whether it is there; what follows is the removal of old ones.
-    pub(super) complete: bool,
-    report: CheckpointReport,
-}
-
-impl Running {
-    /// Nobody waits for it any more: if it has not been captured yet there shall be no checkpoint.
-    pub(super) fn abandon(self) {
-        self.abandoned.store(true, Ordering::Release);
-    }
-}
 
 impl Session {
     /// Makes a checkpoint with the program's number `id`. Returns when all data is captured, or when all

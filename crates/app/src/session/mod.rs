@@ -7,9 +7,14 @@
 //! The calls named collective must be made by all ranks in the same order. No call takes the program down,
 //! and a failed checkpoint leaves the program and the older checkpoints as they were.
 
+mod ahead;
+mod clock;
+mod job;
 mod loading;
 mod making;
 mod recovering;
+mod running;
+pub(crate) mod snapshot;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,23 +23,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fermata_store::StoreError;
 use parking_lot::Mutex;
 
-use self::loading::Ahead;
-use self::making::Running;
-use crate::capture::Target;
-use crate::comm::{Comm, exchange, numbers, together};
+use self::ahead::Ahead;
+use self::clock::Clock;
+use self::running::Running;
+use crate::buffer::PlainPool;
+use crate::checkpoint::found::Found;
+use crate::checkpoint::layout::{Lock, hostname};
+use crate::checkpoint::site::Site;
 use crate::costs::Measured;
 use crate::gpu::{Gpu, Place, locate};
-use crate::layout::{Lock, hostname};
-use crate::level::Newest;
+use crate::levels::level::Newest;
+use crate::levels::object::Objects;
+use crate::levels::peers::Peers;
 use crate::maps::Maps;
 use crate::memory::Memory;
-use crate::object::Objects;
-use crate::peers::Peers;
-use crate::roll::{Call, roll};
-use crate::search::{Found, search};
-use crate::site::Site;
-use crate::staging::PlainPool;
+use crate::ranks::comm::{Comm, exchange, numbers, together};
+use crate::ranks::roll::{Call, roll};
+use crate::recovery::search::search;
 use crate::status::Status;
+use crate::target::Target;
 use crate::variable::{ElementType, Variable, VariableId};
 use crate::{AppError, Config, Level, Result};
 
@@ -60,7 +67,7 @@ pub struct Session {
     variables: BTreeMap<VariableId, Variable>,
     /// Number of the newest checkpoint begun, by any run of the job.
     sequence: u64,
-    /// Number of this run; see [`crate::record::Record`].
+    /// Number of this run; see [`crate::checkpoint::record::Record`].
     run: u64,
     /// The newest that this rank has completed in this run, by level.
     done: Newest,
@@ -79,7 +86,7 @@ pub struct Session {
     status: Status,
     /// The program's number of the newest checkpoint begun or found.
     newest_id: Option<i64>,
-    pub(crate) clock: crate::snapshot::Clock,
+    pub(crate) clock: Clock,
     /// The process that began it: a child that it forks has no part in it.
     process: u32,
     /// Whether the last wait was in vain, and another one would be.
@@ -142,7 +149,7 @@ impl Session {
             measured: Measured::default(),
             status: Status::default(),
             newest_id: None,
-            clock: crate::snapshot::Clock::new(),
+            clock: Clock::new(),
             process: std::process::id(),
             given_up: false,
             locks,
@@ -189,12 +196,12 @@ impl Session {
                 from: "session".into(),
                 what: "`local.folders` names no folder".into(),
             })?;
-        let layout = crate::layout::Layout::new(folder, &config.name, rank);
+        let layout = crate::checkpoint::layout::Layout::new(folder, &config.name, rank);
         let mut locks = vec![Lock::take(&layout.rank)?];
         let local = Site::open(Level::Local, folder, config, rank)?;
         let mut further = Vec::new();
         if let Some(shared) = &config.shared {
-            let layout = crate::layout::Layout::new(shared, &config.name, rank);
+            let layout = crate::checkpoint::layout::Layout::new(shared, &config.name, rank);
             // Two jobs can be on different nodes and meet here.
             locks.push(Lock::take(&layout.rank)?);
             further.push(Site::open(Level::Shared, shared, config, rank)?);

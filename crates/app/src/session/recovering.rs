@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use super::Session;
-use crate::capture::Target;
-use crate::comm::together;
-use crate::record::VariableRecord;
-use crate::restore::{Chunks, Source, restore};
-use crate::roll::{Call, roll};
-use crate::search::Found;
+use crate::checkpoint::found::Found;
+use crate::checkpoint::record::VariableRecord;
+use crate::ranks::comm::together;
+use crate::ranks::roll::{Call, roll};
+use crate::recovery::restore::{Chunks, Source, restore};
 use crate::status::RecoveryReport;
+use crate::target::Target;
 use crate::variable::VariableId;
 use crate::{AppError, Result};
 

@@ -1,6 +1,6 @@
 //! The command line as a whole: options that every verb has, and the list of verbs.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -99,8 +99,8 @@ impl Verb {
             Self::Doctor(args) => verb::doctor::call(args, printer),
             Self::Serve(args) => verb::serve::call(args, printer),
             Self::Version(args) => verb::version::call(args, printer),
-            Self::Completions(args) => verb::completions::call(args, printer),
-            Self::Share(args) => verb::share::call(&args),
+            Self::Completions(args) => verb::completions::call(args, Cli::command(), printer),
+            Self::Share(args) => verb::share::call(&args, Cli::command()),
         }
     }
 }

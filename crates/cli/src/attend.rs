@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fermata_control::printed;
 use fermata_control::user::{Session, SessionState, Verb};
+use fermata_report::units;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -15,7 +16,6 @@ use crate::daemon::{Daemon, Waiting};
 use crate::failure::{Failure, INTERNAL, USER};
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::units;
 
 const POLL: Duration = Duration::from_millis(20);
 /// How many interrupts an answer that does not come is worth.

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 
+use fermata_bench::BenchError;
 use fermata_control::ControlError;
 use fermata_control::user::FailureKind;
 use fermata_store::StoreError;
@@ -29,6 +30,9 @@ pub const BEFORE_START: u8 = 125;
 pub const NOT_EXECUTABLE: u8 = 126;
 /// `run`: there is no such program.
 pub const NO_PROGRAM: u8 = 127;
+
+/// Interrupted by the user.
+pub const INTERRUPTED: u8 = 130;
 
 /// What to do about a runtime folder that cannot be used.
 pub const ANOTHER_FOLDER: &str = "set FERMATA_RUNTIME_DIR to a folder that only you can write to, or run the command \
@@ -149,6 +153,26 @@ impl From<StoreError> for Failure {
             | E::LostImage { .. } => USER,
         };
         Self::new(status, sentence(&e)).hint(e.hint().unwrap_or_default())
+    }
+}
+
+impl From<fermata_planner::ProblemError> for Failure {
+    fn from(e: fermata_planner::ProblemError) -> Self {
+        Self::new(USER, e.to_string())
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(e: BenchError) -> Self {
+        match e {
+            BenchError::Io { operation, source } => Self::io(&operation, &source),
+            BenchError::Program { message, hint } => Self::new(USER, message).hint(hint),
+            BenchError::Command { message, status } => {
+                Self::new(status.unwrap_or(INTERNAL), message)
+            }
+            BenchError::Interrupted => Self::new(INTERRUPTED, e.to_string()),
+            _ => Self::new(INTERNAL, e.to_string()),
+        }
     }
 }
 

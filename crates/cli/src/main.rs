@@ -3,7 +3,6 @@
 
 mod args;
 mod attend;
-mod breakdown;
 mod daemon;
 mod doctor;
 mod failure;
@@ -11,9 +10,6 @@ mod input;
 mod place;
 mod printer;
 mod progress;
-mod svg;
-mod table;
-mod units;
 mod verb;
 
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fermata_control::user::Check;
 use fermata_control::{Paths, settings};
 
-use super::{fail, ok, warn};
+use super::verdict::{fail, ok, warn};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const INSTALL: &str = "run `make deps`, or set `FERMATA_CRIU` to a CRIU 4.2 or newer";

@@ -4,7 +4,7 @@ use std::fs;
 
 use fermata_control::user::Check;
 
-use super::{ok, warn};
+use super::verdict::{ok, warn};
 
 /// Device files and the driver's release.
 pub fn check() -> Check {

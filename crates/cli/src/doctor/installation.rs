@@ -5,7 +5,7 @@ use std::path::Path;
 use fermata_control::Paths;
 use fermata_control::user::{Check, CheckState};
 
-use super::{check, ok};
+use super::verdict::{check, ok};
 use crate::daemon;
 
 const HINT: &str = "install the whole tree, or set `FERMATA_HOME` to it";

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use fermata_control::Paths;
 use fermata_control::user::Check;
+use fermata_report::units;
 use rustix::process::{Resource, getrlimit};
 
-use super::{fail, ok, warn};
-use crate::units;
+use super::verdict::{fail, ok, warn};
 
 const GIB: u64 = 1 << 30;
 

@@ -7,16 +7,18 @@ mod installation;
 mod limits;
 pub mod settings;
 mod system;
+mod verdict;
 
 use fermata_control::Paths;
-use fermata_control::user::{Check, CheckState, FromDaemon, Verb};
+use fermata_control::user::{Check, FromDaemon, Verb};
 use fermata_control::worker::TierState;
+use fermata_report::units;
 
+use self::verdict::{ok, warn};
 use crate::daemon::{Daemon, unexpected};
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::units;
 
 /// All checks that need no daemon.
 pub fn host() -> Vec<Check> {
@@ -81,25 +83,4 @@ pub fn daemon(daemon: &Daemon, printer: &Printer) -> Result<Check, Failure> {
         }
         other => Err(unexpected(&other)),
     }
-}
-
-fn check(name: &str, state: CheckState, detail: impl Into<String>, hint: &str) -> Check {
-    Check {
-        name: name.into(),
-        state,
-        detail: detail.into(),
-        hint: hint.into(),
-    }
-}
-
-fn ok(name: &str, detail: impl Into<String>) -> Check {
-    check(name, CheckState::Ok, detail, "")
-}
-
-fn warn(name: &str, detail: impl Into<String>, hint: &str) -> Check {
-    check(name, CheckState::Warn, detail, hint)
-}
-
-fn fail(name: &str, detail: impl Into<String>, hint: &str) -> Check {
-    check(name, CheckState::Fail, detail, hint)
 }

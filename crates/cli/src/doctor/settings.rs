@@ -3,9 +3,8 @@
 use fermata_control::Paths;
 use fermata_control::settings::{self, Origin, Reader, Setting};
 use fermata_control::user::SettingValue;
+use fermata_report::table::Table;
 use serde::Serialize;
-
-use crate::table::Table;
 
 /// A setting as it is shown.
 #[derive(Debug, Serialize)]

@@ -5,7 +5,7 @@ use std::fs;
 use fermata_control::privileges;
 use fermata_control::user::Check;
 
-use super::{fail, ok, warn};
+use super::verdict::{fail, ok, warn};
 
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use fermata_control::user::{self, Checkpointed, FromDaemon, Verb};
+use fermata_report::{breakdown, units};
 
 use crate::daemon::{Daemon, unexpected};
 use crate::failure::Failure;
+use crate::place;
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::{breakdown, place, units};
 
 /// `--mode`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -42,7 +43,7 @@ enum Then {
 
 /// `--validate`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Validate {
+pub enum Validate {
     /// Digests of the stop are compared with those of what was copied.
     #[default]
     Content,

@@ -1,9 +1,8 @@
 //! `fermata completions`: a completion script for a shell.
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::args::Cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
 
@@ -20,10 +19,10 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Does it.
-pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+/// Does it; `whole` is the command line with all verbs.
+pub fn call(args: Args, mut whole: Command, printer: &Printer) -> Result<u8, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "fermata", &mut script);
+    clap_complete::generate(args.shell, &mut whole, "fermata", &mut script);
     printer.bytes(&script)?;
     Ok(0)
 }

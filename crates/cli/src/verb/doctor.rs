@@ -1,6 +1,7 @@
 //! `fermata doctor`: what this host, or a session, can and cannot do, and the fix.
 
 use fermata_control::user::{Check, CheckState, FromDaemon, Verb};
+use fermata_report::table::Table;
 use serde_json::json;
 
 use crate::daemon::{Daemon, question, unexpected};
@@ -8,7 +9,6 @@ use crate::doctor;
 use crate::failure::{Failure, HOST, NOT_CHECKPOINTABLE};
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::table::Table;
 
 /// Say what this host, or a session, can and cannot do, and the fix.
 ///

@@ -1,14 +1,14 @@
 //! `fermata ps`: list sessions.
 
 use fermata_control::user::{Arrival, ArrivalStand, FromDaemon, Session, SessionState, Verb};
+use fermata_report::table::Table;
+use fermata_report::units;
 use fermata_store::image::unix_now;
 use serde_json::json;
 
 use crate::daemon::{question, unexpected};
 use crate::failure::Failure;
 use crate::printer::Printer;
-use crate::table::Table;
-use crate::units;
 
 /// List sessions.
 #[derive(Debug, clap::Args)]

@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 
 use fermata_control::user::{self, FromDaemon, LoadCheck, Restored, Verb};
+use fermata_report::{breakdown, units};
 
 use super::Device;
+
 use crate::daemon::{Daemon, unexpected};
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::{attend, breakdown, place, units};
+use crate::{attend, place};
 
 /// Start sessions from an image.
 ///

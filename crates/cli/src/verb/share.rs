@@ -4,11 +4,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 use fermata_control::settings;
 
-use crate::args::Cli;
 use crate::failure::Failure;
 
 /// Where each shell looks for completions below `share/`.
@@ -27,20 +26,20 @@ pub struct Args {
     folder: PathBuf,
 }
 
-/// Does it.
-pub fn call(args: &Args) -> Result<u8, Failure> {
-    write(&args.folder)
+/// Does it; `whole` is the command line with all verbs.
+pub fn call(args: &Args, whole: Command) -> Result<u8, Failure> {
+    write(&args.folder, whole)
         .map_err(|e| Failure::io(&format!("write `{}`", args.folder.display()), &e))?;
     Ok(0)
 }
 
-fn write(folder: &Path) -> io::Result<()> {
+fn write(folder: &Path, mut whole: Command) -> io::Result<()> {
     let pages = folder.join("man/man1");
     fs::create_dir_all(&pages)?;
-    clap_mangen::generate_to(Cli::command(), &pages)?;
+    clap_mangen::generate_to(whole.clone(), &pages)?;
     for (shell, name) in COMPLETIONS {
         let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "fermata", &mut script);
+        clap_complete::generate(shell, &mut whole, "fermata", &mut script);
         put(&folder.join(name), &script)?;
     }
     put(

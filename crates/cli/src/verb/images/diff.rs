@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use fermata_report::table::Table;
+use fermata_report::units;
 use fermata_store::image;
 
 use crate::failure::Failure;
+use crate::place;
 use crate::printer::Printer;
-use crate::table::Table;
-use crate::{place, units};
 
 /// Say what differs between two images.
 ///

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use fermata_control::Paths;
+use fermata_report::units;
 use fermata_store::{GcOptions, Store};
 
 use crate::failure::Failure;
 use crate::printer::Printer;
-use crate::units;
 
 /// Remove chunks that no image refers to.
 ///

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use fermata_report::page::validated;
+use fermata_report::units;
 use fermata_store::image::Manifest;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::place;
 use crate::printer::Printer;
-use crate::verb::report::validated;
-use crate::{place, units};
 
 /// Show what an image holds.
 #[derive(Debug, clap::Args)]

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use fermata_control::Paths;
+use fermata_report::table::Table;
+use fermata_report::units;
 use fermata_store::image::{self, Listed};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::printer::Printer;
-use crate::table::Table;
-use crate::units;
 
 /// List images.
 #[derive(Debug, clap::Args)]

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use fermata_control::Paths;
+use fermata_report::units;
 use fermata_store::Store;
 use serde_json::json;
 
 use crate::failure::{Failure, USER};
 use crate::printer::Printer;
-use crate::units;
 
 /// Set space aside, so that checkpoints need not wait for it.
 ///

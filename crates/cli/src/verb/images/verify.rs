@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use fermata_control::Paths;
+use fermata_report::units;
 use fermata_store::image::{self, Damage, Report};
 use serde_json::{Value, json};
 
 use crate::failure::{DAMAGED, Failure};
+use crate::place;
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::{place, units};
 
 /// Check every bit of images and of the chunks they refer to.
 ///

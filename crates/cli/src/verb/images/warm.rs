@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use fermata_control::user::{FromDaemon, Verb, Warmed};
+use fermata_report::units;
 
 use crate::daemon::{Daemon, unexpected};
 use crate::failure::Failure;
 use crate::place;
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::units;
 
 /// Keep an image of a disk in memory, so that its next restore need not read the disk.
 ///

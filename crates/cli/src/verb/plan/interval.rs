@@ -2,11 +2,11 @@
 
 use clap::ValueEnum;
 use fermata_planner::interval::{Costs, best, best_with_restart, waste, waste_with_restart};
+use fermata_report::units;
 use serde_json::json;
 
 use crate::failure::{Failure, USER};
 use crate::printer::Printer;
-use crate::units;
 
 /// The checkpoint interval that wastes least.
 #[derive(Debug, clap::Args)]

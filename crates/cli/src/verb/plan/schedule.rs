@@ -6,14 +6,14 @@ use clap::ValueEnum;
 use fermata_planner::{
     Destination, Problem, Schedule, baseline, greedy, min_time, optimum, simulate,
 };
+use fermata_report::table::Table;
+use fermata_report::units;
 use serde_json::json;
 
 use super::machine::{self, Machine};
-use super::{checked, read};
+use super::problem::{checked, read};
 use crate::failure::{Failure, USER};
 use crate::printer::Printer;
-use crate::table::Table;
-use crate::units;
 
 /// Where GPUs that overflow send their remainders.
 #[derive(Debug, clap::Args)]

@@ -1,16 +1,16 @@
 //! `fermata plan simulate`: blocking times of every scheduler over a trace, or all figures of the paper's evaluation.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use fermata_planner::{Problem, simulate, trace};
+use fermata_report::figures::{self, Figure};
+use fermata_report::table::Table;
 use serde_json::json;
 
-use super::figures::{self, Figure, Folder};
 use super::machine::Machine;
-use crate::failure::{Failure, USER};
+use crate::failure::Failure;
 use crate::printer::Printer;
-use crate::table::Table;
 
 /// Blocking times of every scheduler over a trace.
 #[derive(Debug, clap::Args)]
@@ -56,7 +56,8 @@ fn ratio(seconds: f64, best: f64) -> f64 {
 
 pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     if let Some(folder) = &args.figures {
-        figures::write(folder, args.seed)?;
+        make(folder)?;
+        figures::evaluation(args.seed, &mut |figure| save(folder, figure))?;
         printer.note(&format!("wrote figures 3 to 10 in `{}`", folder.display()));
         return Ok(0);
     }
@@ -67,11 +68,11 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
         Trace::Synthetic => trace::synthetic(gpus, trace::SNAPSHOTS, args.seed),
     };
     let free = args.free_mb.saturating_mul(1_000_000);
-    let rows =
-        simulate::run(&sizes, &topology, free).map_err(|e| Failure::new(USER, e.to_string()))?;
+    let rows = simulate::run(&sizes, &topology, free)?;
     let problem = Problem::from_sizes(topology, &sizes[sizes.len() / 2], &vec![free; gpus]);
     if let Some(folder) = &args.out {
-        Folder::open(folder)?.save(&blocking(&rows))?;
+        make(folder)?;
+        save(folder, &blocking(&rows))?;
         printer.note(&format!(
             "wrote `{}`",
             folder.join("blocking.csv").display()
@@ -108,6 +109,21 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
     }
     printer.data(&table.render())?;
     Ok(0)
+}
+
+fn make(folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder)
+        .map_err(|e| Failure::io(&format!("make `{}`", folder.display()), &e))
+}
+
+/// Writes NAME.csv and NAME.svg.
+fn save(folder: &Path, figure: &Figure<'_>) -> Result<(), Failure> {
+    for (ending, text) in [("csv", figure.csv()), ("svg", figure.svg())] {
+        let path = folder.join(format!("{}.{ending}", figure.name));
+        std::fs::write(&path, text)
+            .map_err(|e| Failure::io(&format!("write `{}`", path.display()), &e))?;
+    }
+    Ok(())
 }
 
 fn blocking(rows: &[simulate::Row]) -> Figure<'static> {

@@ -1,12 +1,12 @@
 //! `fermata plan topology`.
 
+use fermata_report::table::Table;
+use fermata_report::units;
 use serde_json::json;
 
 use super::machine::{Machine, here, room, topology_of};
 use crate::failure::Failure;
 use crate::printer::Printer;
-use crate::table::Table;
-use crate::units;
 
 /// How a machine's GPUs are linked.
 #[derive(Debug, clap::Args)]

@@ -6,49 +6,48 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Common;
-use super::place::Place;
-use super::program::{Program, now};
-use super::report::{Cell, Report, median};
-use super::stall::{LONGEST_STEP, Stall, measure};
-use crate::failure::{Failure, USER};
-use crate::printer::Printer;
+use crate::error::BenchError;
+use crate::findings::{Cell, Findings, median};
+use crate::program::{Program, now};
+use crate::sandbox::Sandbox;
+use crate::settings::Settings;
+use crate::stall::{LONGEST_STEP, Stall, measure};
 
 /// Moments at which a checkpoint is asked for, as shares of an iteration.
 const MOMENTS: [f64; 8] = [0.02, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 0.97];
 const MIB: f64 = (1 << 20) as f64;
 
-pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
-    let place = Place::new(common)?.with_slow_link(common.bytes());
+pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchError> {
+    let sandbox = Sandbox::new(settings)?.with_slow_link(settings.bytes);
     // An iteration shall last as long as copying everything, about: 0.3 s on a GPU.
-    let reads = if common.is_soft() { "2" } else { "80" };
+    let reads = if settings.is_soft { "2" } else { "80" };
     let options = ["--period", "0", "--hot", "25", "--reads", reads];
-    let program = Program::hot(common, &place, &options)?;
-    place.prepare(common.bytes() + common.bytes() / 3)?;
-    program.start(&place, "hot")?;
-    measure(&place, &program, "hot", &["--mode", "cow"])?;
+    let program = Program::hot(settings, &sandbox, &options)?;
+    sandbox.prepare(settings.bytes + settings.bytes / 3)?;
+    program.start(&sandbox, "hot")?;
+    measure(&sandbox, &program, "hot", &["--mode", "cow"])?;
     let mut rows = Vec::new();
-    for run in 0..common.runs {
+    for run in 0..settings.runs {
         for moment in MOMENTS {
-            printer.note(&format!(
+            note(&format!(
                 "run {} of {}: asked for at {moment}",
                 run + 1,
-                common.runs
+                settings.runs
             ));
-            program.settle(&place)?;
-            let length = wait_for(&place, &program, moment)?;
-            let stall = measure(&place, &program, "hot", &["--mode", "cow"])?;
+            program.settle(&sandbox)?;
+            let length = wait_for(&sandbox, &program, moment)?;
+            let stall = measure(&sandbox, &program, "hot", &["--mode", "cow"])?;
             rows.push(row(moment, length, &program, &stall));
         }
     }
-    let session = place.session("hot")?;
+    let session = sandbox.session("hot")?;
     program.release()?;
-    Ok(Report {
+    Ok(Findings {
         name: "moment",
         title: "Stall of a copy-on-write checkpoint by its moment within an iteration",
         facts: vec![
             ("devices", json!(session.devices)),
-            ("bytes", json!(common.bytes())),
+            ("bytes", json!(settings.bytes)),
         ],
         columns: vec![
             "asked_at", "stopped_at", "iteration_ms", "stall_ms", "of_iteration", "stopped_ms",
@@ -63,15 +62,15 @@ pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
 }
 
 /// Waits for the moment of an iteration; its usual length in microseconds.
-fn wait_for(place: &Place, program: &Program, moment: f64) -> Result<f64, Failure> {
+fn wait_for(sandbox: &Sandbox, program: &Program, moment: f64) -> Result<f64, BenchError> {
     let steps = program.steps();
     let lengths: Vec<f64> = steps
         .windows(2)
         .map(|it| it[1].begin - it[0].begin)
         .collect();
     let usual = median(&lengths[lengths.len().saturating_sub(20)..])
-        .ok_or_else(|| Failure::new(USER, "the program has logged no steps"))?;
-    place.wait(LONGEST_STEP, "no iteration has ended", || {
+        .ok_or_else(|| BenchError::program("the program has logged no steps"))?;
+    sandbox.wait(LONGEST_STEP, "no iteration has ended", || {
         Ok(program.steps().len() > steps.len())
     })?;
     let begun = program.steps().last().map_or(0.0, |step| step.end);

@@ -7,41 +7,40 @@ use std::time::Duration;
 use fermata_control::Paths;
 use serde_json::json;
 
-use super::Common;
-use super::place::Place;
-use super::program::{Program, Step};
-use super::report::{Cell, Report, median};
-use crate::failure::Failure;
-use crate::printer::Printer;
+use crate::error::BenchError;
+use crate::findings::{Cell, Findings, median};
+use crate::program::{Program, Step};
+use crate::sandbox::Sandbox;
+use crate::settings::Settings;
 
 /// How long steps are counted.
 const SPAN: Duration = Duration::from_secs(4);
 const END: Duration = Duration::from_secs(60);
 
-pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
-    let place = Place::new(common)?;
-    let program = Program::hot(common, &place, &["--period", "0"])?;
+pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchError> {
+    let sandbox = Sandbox::new(settings)?;
+    let program = Program::hot(settings, &sandbox, &["--period", "0"])?;
     let mut rows = Vec::new();
     let mut devices = Vec::new();
-    for run in 0..common.runs {
-        printer.note(&format!("run {} of {}", run + 1, common.runs));
-        let native = alone(common, &place, &program)?;
+    for run in 0..settings.runs {
+        note(&format!("run {} of {}", run + 1, settings.runs));
+        let native = alone(settings, &sandbox, &program)?;
         let name = format!("hot-{run}");
-        program.start(&place, &name)?;
-        let under = counted(&place, &program)?;
-        devices = place.session(&name)?.devices;
+        program.start(&sandbox, &name)?;
+        let under = counted(&sandbox, &program)?;
+        devices = sandbox.session(&name)?.devices;
         program.release()?;
-        place.wait(END, "the program has not ended", || {
-            Ok(place.session(&name)?.exit_status.is_some())
+        sandbox.wait(END, "the program has not ended", || {
+            Ok(sandbox.session(&name)?.exit_status.is_some())
         })?;
         rows.push(row(&native, &under));
     }
-    Ok(Report {
+    Ok(Findings {
         name: "overhead",
         title: "A step's time under Fermata and alone",
         facts: vec![
             ("devices", json!(devices)),
-            ("bytes", json!(common.bytes())),
+            ("bytes", json!(settings.bytes)),
         ],
         columns: vec![
             "case",
@@ -58,10 +57,14 @@ pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
 }
 
 /// The program's steps without Fermata.
-fn alone(common: &Common, place: &Place, program: &Program) -> Result<Vec<Step>, Failure> {
+fn alone(
+    settings: &Settings,
+    sandbox: &Sandbox,
+    program: &Program,
+) -> Result<Vec<Step>, BenchError> {
     program.clean();
     let mut command = Command::new(&program.words[0]);
-    if common.is_soft() {
+    if settings.is_soft {
         command.env("LD_LIBRARY_PATH", Paths::find().home.join("lib/softgpu"));
     }
     let child = command
@@ -70,12 +73,15 @@ fn alone(common: &Common, place: &Place, program: &Program) -> Result<Vec<Step>,
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
-        .map_err(|e| Failure::io(&format!("start `{}`", program.words[0].display()), &e))?;
+        .map_err(BenchError::io(format!(
+            "start `{}`",
+            program.words[0].display()
+        )))?;
     let mut ended = Ended(child);
-    program.settle(place)?;
-    let steps = counted(place, program)?;
+    program.settle(sandbox)?;
+    let steps = counted(sandbox, program)?;
     program.release()?;
-    place.wait(END, "the program has not ended", || {
+    sandbox.wait(END, "the program has not ended", || {
         Ok(!matches!(ended.0.try_wait(), Ok(None)))
     })?;
     Ok(steps)
@@ -93,9 +99,9 @@ impl Drop for Ended {
 }
 
 /// The steps of the next seconds.
-fn counted(place: &Place, program: &Program) -> Result<Vec<Step>, Failure> {
+fn counted(sandbox: &Sandbox, program: &Program) -> Result<Vec<Step>, BenchError> {
     let before = program.steps().len();
-    place.pause(SPAN)?;
+    sandbox.pause(SPAN)?;
     Ok(program.steps().split_off(before))
 }
 

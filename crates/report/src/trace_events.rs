@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use fermata_store::image::TimelineRecord;
 
-use super::story::{COPIES, LANES, PROGRAM, Story, lane};
+use crate::story::{COPIES, LANES, PROGRAM, Story, lane};
 
 fn row(name: &str) -> usize {
     let found = LANES.iter().position(|(lane, _)| *lane == name);
@@ -105,8 +105,8 @@ pub fn trace(story: &Story) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::story::tests::manifest;
     use super::*;
+    use crate::story::tests::manifest;
 
     #[test]
     fn program_worker_and_copies_have_their_time() {

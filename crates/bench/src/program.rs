@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fermata_control::Paths;
 
-use super::Common;
-use super::place::Place;
-use super::report::median;
-use crate::failure::{Failure, USER};
+use crate::error::BenchError;
+use crate::findings::median;
+use crate::sandbox::Sandbox;
+use crate::settings::Settings;
 
 /// The share of memory that Fermata's own program keeps hot.
 pub const HOT: f64 = 0.1;
@@ -50,29 +50,33 @@ pub struct Program {
 
 impl Program {
     /// `hot` of the installation, with these `options`, or what the user has named.
-    pub fn hot(common: &Common, place: &Place, options: &[&str]) -> Result<Self, Failure> {
-        let bytes = common.bytes();
+    pub fn hot(
+        settings: &Settings,
+        sandbox: &Sandbox,
+        options: &[&str],
+    ) -> Result<Self, BenchError> {
+        let bytes = settings.bytes;
         let gib = (bytes as f64 / f64::from(1 << 30)).to_string();
         let buffers = if bytes >= 8 << 30 { "400" } else { "40" };
         let fixed = ["--gib", &gib, "--buffers", buffers];
-        Self::new("hot", common, place, &[&fixed[..], options].concat())
+        Self::new("hot", settings, sandbox, &[&fixed[..], options].concat())
     }
 
     /// Program `name` of the installation, with these `options`, or what the user has named.
     pub fn new(
         name: &str,
-        common: &Common,
-        place: &Place,
+        settings: &Settings,
+        sandbox: &Sandbox,
         options: &[&str],
-    ) -> Result<Self, Failure> {
-        let (log, until) = (place.file("steps"), place.file("until"));
-        let words = match common.command.as_slice() {
+    ) -> Result<Self, BenchError> {
+        let (log, until) = (sandbox.file("steps"), sandbox.file("until"));
+        let words = match settings.command.as_slice() {
             [] => {
                 let path = Paths::find().home.join("bench").join(name);
                 if !path.is_file() {
                     let message = format!("there is no program `{}`", path.display());
                     let hint = "run `make programs`, or name a program of your own after `--`";
-                    return Err(Failure::new(USER, message).hint(hint));
+                    return Err(BenchError::Program { message, hint });
                 }
                 let mut words = vec![path.into_os_string()];
                 words.extend(options.iter().map(OsString::from));
@@ -87,10 +91,10 @@ impl Program {
 
     /// Starts it as session `name`, and waits until its steps are even: then what Fermata makes ready
     /// behind it is ready.
-    pub fn start(&self, place: &Place, name: &str) -> Result<(), Failure> {
+    pub fn start(&self, sandbox: &Sandbox, name: &str) -> Result<(), BenchError> {
         self.clean();
-        place.start(name, &self.words, &self.variables())?;
-        self.settle(place)
+        sandbox.start(name, &self.words, &self.variables())?;
+        self.settle(sandbox)
     }
 
     /// What tells a program where its files are.
@@ -110,8 +114,8 @@ impl Program {
     }
 
     /// Waits until the latest steps are even.
-    pub fn settle(&self, place: &Place) -> Result<(), Failure> {
-        place.wait(SETTLE, "the program's steps have not become even", || {
+    pub fn settle(&self, sandbox: &Sandbox) -> Result<(), BenchError> {
+        sandbox.wait(SETTLE, "the program's steps have not become even", || {
             std::thread::sleep(Duration::from_millis(50));
             Ok(is_even(&self.steps()))
         })
@@ -123,9 +127,9 @@ impl Program {
     }
 
     /// Lets it end, or begin.
-    pub fn release(&self) -> Result<(), Failure> {
+    pub fn release(&self) -> Result<(), BenchError> {
         std::fs::write(&self.until, b"")
-            .map_err(|e| Failure::io(&format!("write `{}`", self.until.display()), &e))
+            .map_err(BenchError::io(format!("write `{}`", self.until.display())))
     }
 }
 

@@ -1,16 +1,15 @@
 //! How long a checkpoint holds a program, by the size of the pool that copies aside may take (PhoenixOS, figure
 //! 19): from none to half as much again as the program keeps hot.
 
+use fermata_report::units;
 use serde_json::json;
 
-use super::Common;
-use super::place::Place;
-use super::program::{HOT, Program};
-use super::report::{Cell, Report};
-use super::stall::{Stall, measure};
-use crate::failure::Failure;
-use crate::printer::Printer;
-use crate::units;
+use crate::error::BenchError;
+use crate::findings::{Cell, Findings};
+use crate::program::{HOT, Program};
+use crate::sandbox::Sandbox;
+use crate::settings::Settings;
+use crate::stall::{Stall, measure};
 
 /// Sizes of the pool as shares of what the program keeps hot.
 const SHARES: [f64; 7] = [0.0, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5];
@@ -18,39 +17,39 @@ const MIB: f64 = (1 << 20) as f64;
 /// Host memory for images, in terms of the program's: an image, and the next one while the first is removed.
 const ROOM: f64 = 1.3;
 
-pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
-    let place = Place::new(common)?.with_slow_link(common.bytes());
-    let period = if common.is_soft() { "100" } else { "10" };
-    let program = Program::hot(common, &place, &["--period", period])?;
-    place.prepare((common.bytes() as f64 * ROOM) as u64)?;
-    program.start(&place, "hot")?;
+pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchError> {
+    let sandbox = Sandbox::new(settings)?.with_slow_link(settings.bytes);
+    let period = if settings.is_soft { "100" } else { "10" };
+    let program = Program::hot(settings, &sandbox, &["--period", period])?;
+    sandbox.prepare((settings.bytes as f64 * ROOM) as u64)?;
+    program.start(&sandbox, "hot")?;
     // The first checkpoint of a process loads what later ones use.
-    measure(&place, &program, "hot", &["--mode", "cow"])?;
-    let hot = common.bytes() as f64 * HOT;
+    measure(&sandbox, &program, "hot", &["--mode", "cow"])?;
+    let hot = settings.bytes as f64 * HOT;
     let mut rows = Vec::new();
-    for run in 0..common.runs {
+    for run in 0..settings.runs {
         for share in SHARES {
             let pool = (hot * share) as u64;
             let size = units::bytes(pool);
-            printer.note(&format!(
+            note(&format!(
                 "run {} of {}: a pool of {size}",
                 run + 1,
-                common.runs
+                settings.runs
             ));
-            program.settle(&place)?;
+            program.settle(&sandbox)?;
             let options = ["--mode", "cow", "--pool", &pool.to_string()];
-            let stall = measure(&place, &program, "hot", &options)?;
+            let stall = measure(&sandbox, &program, "hot", &options)?;
             rows.push(row(pool, share, &stall));
         }
     }
-    let soft = place.session("hot")?;
+    let soft = sandbox.session("hot")?;
     program.release()?;
-    Ok(Report {
+    Ok(Findings {
         name: "pool",
         title: "Stall of a copy-on-write checkpoint by the size of its pool",
         facts: vec![
             ("devices", json!(soft.devices)),
-            ("bytes", json!(common.bytes())),
+            ("bytes", json!(settings.bytes)),
             ("hot_bytes", json!(hot)),
         ],
         columns: vec![

@@ -1,11 +1,10 @@
 //! The page: one document with its drawing and its tables, which loads nothing.
 
 use fermata_control::user::{ArrivalStand, Session};
-use fermata_store::image::Manifest;
+use fermata_store::image::{Manifest, ValidationRecord};
 
-use super::story::{COPIES, LANES, PROGRAM, Story, lane};
-use super::validated;
 use crate::breakdown::{Row, moved};
+use crate::story::{COPIES, LANES, PROGRAM, Story, lane};
 use crate::svg::escaped;
 use crate::units;
 
@@ -288,10 +287,36 @@ fn facts(m: &Manifest) -> Facts {
     facts
 }
 
+/// By what, and what was found.
+pub fn validated(v: &ValidationRecord) -> String {
+    let by = match v.by.as_str() {
+        "" => "content",
+        "off" => "nothing: the image may be wrong",
+        by => by,
+    };
+    let mut text = by.to_owned();
+    if v.checked + v.unchecked > 0 {
+        text += &format!(
+            "; {} launches checked themselves, {} could not; {} unforeseen stores",
+            v.checked, v.unchecked, v.violations
+        );
+    }
+    for miss in &v.misses {
+        text += &format!(
+            "; `{}` stored {} bytes at {}",
+            miss.kernel, miss.bytes, miss.address
+        );
+    }
+    if !v.note.is_empty() {
+        text += &format!("; {}", v.note);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::story::tests::manifest;
     use super::*;
+    use crate::story::tests::manifest;
 
     #[test]
     fn the_page_is_whole_and_names_are_no_markup() {
@@ -311,5 +336,14 @@ mod tests {
         for word in ["http", "<script", "<link", "<img", "url(", "@import"] {
             assert!(!other.contains(word), "{word}");
         }
+    }
+
+    #[test]
+    fn an_image_nobody_vouches_for_says_so() {
+        let mut manifest = manifest();
+        let page = |manifest: &Manifest| of_image(manifest, &Story::of_image(manifest));
+        assert!(page(&manifest).contains("<td>content</td>"));
+        manifest.validation.by = "off".into();
+        assert!(page(&manifest).contains("the image may be wrong"));
     }
 }

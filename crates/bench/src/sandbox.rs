@@ -12,8 +12,8 @@ use fermata_control::user::{Checkpointed, ENV_IMAGE_DIR, ENV_RUNTIME_DIR, Sessio
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::Common;
-use crate::failure::{Failure, INTERNAL, USER};
+use crate::error::BenchError;
+use crate::settings::Settings;
 
 /// How long the daemon, and what it holds, may take to go.
 const END: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ const SHORT: Duration = Duration::from_secs(8);
 const SOFT_LINK: &str = "FERMATA_SOFTGPU_HOST_LINK";
 
 /// Folders and daemon of one bench; dropping it ends and removes everything.
-pub struct Place {
+pub struct Sandbox {
     work: PathBuf,
     images: PathBuf,
     device: &'static str,
@@ -47,34 +47,34 @@ struct Versions {
     daemon: Option<Status>,
 }
 
-impl Place {
+impl Sandbox {
     /// Makes the folders.
-    pub fn new(common: &Common) -> Result<Self, Failure> {
+    pub fn new(settings: &Settings) -> Result<Self, BenchError> {
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))
-                .map_err(|e| Failure::io("catch signals", &e))?;
+                .map_err(BenchError::io("catch signals"))?;
         }
         let name = format!("fermata-bench-{}", std::process::id());
         // The daemon works in another folder.
         let absolute = |folder: &Path| {
             std::path::absolute(folder)
                 .map(|folder| folder.join(&name))
-                .map_err(|e| Failure::io(&format!("find `{}`", folder.display()), &e))
+                .map_err(BenchError::io(format!("find `{}`", folder.display())))
         };
-        let place = Self {
+        let sandbox = Self {
             work: absolute(&std::env::temp_dir())?,
-            images: absolute(&common.images)?,
+            images: absolute(&settings.images)?,
             room: Cell::new(0),
             link: None,
-            device: if common.is_soft() { "soft" } else { "gpu" },
+            device: if settings.is_soft { "soft" } else { "gpu" },
             interrupted,
         };
-        for folder in [&place.work, &place.images] {
+        for folder in [&sandbox.work, &sandbox.images] {
             std::fs::create_dir_all(folder)
-                .map_err(|e| Failure::io(&format!("make `{}`", folder.display()), &e))?;
+                .map_err(BenchError::io(format!("make `{}`", folder.display())))?;
         }
-        Ok(place)
+        Ok(sandbox)
     }
 
     /// Gives programs on the software GPU, whose link is else as fast as memory, one that moves `bytes` in a quarter of
@@ -91,7 +91,7 @@ impl Place {
     }
 
     /// Has memory for images of `bytes` made ready, where they are kept in memory.
-    pub fn prepare(&self, bytes: u64) -> Result<(), Failure> {
+    pub fn prepare(&self, bytes: u64) -> Result<(), BenchError> {
         if self.images.starts_with("/dev/shm") {
             self.room.set(bytes);
             let gib = bytes.div_ceil(1 << 30) + 1;
@@ -106,7 +106,7 @@ impl Place {
         name: &str,
         program: &[A],
         variables: &[(&str, &Path)],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), BenchError> {
         let mut command = self.fermata();
         command.args([
             "--quiet",
@@ -124,41 +124,39 @@ impl Place {
     }
 
     /// Checkpoints session `name`.
-    pub fn checkpoint(&self, name: &str, options: &[&str]) -> Result<Checkpointed, Failure> {
+    pub fn checkpoint(&self, name: &str, options: &[&str]) -> Result<Checkpointed, BenchError> {
         self.ask(&[&["checkpoint", name][..], options].concat())
     }
 
     /// Session `name` as it is now.
-    pub fn session(&self, name: &str) -> Result<Session, Failure> {
+    pub fn session(&self, name: &str) -> Result<Session, BenchError> {
         let listing: Listing = self.ask(&["ps"])?;
         let found = listing.sessions.into_iter().find(|it| it.name == name);
-        found.ok_or_else(|| Failure::new(INTERNAL, format!("session `{name}` is gone")))
+        found.ok_or_else(|| BenchError::Unexpected(format!("session `{name}` is gone")))
     }
 
     /// What `fermata ARGUMENTS --json` says.
-    pub fn ask<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T, Failure> {
+    pub fn ask<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T, BenchError> {
         let mut command = self.fermata();
         command.args(arguments).arg("--json");
         let text = self.finish(command)?;
         serde_json::from_slice(&text).map_err(|e| {
-            Failure::new(
-                INTERNAL,
-                format!("`fermata {}` said something else: {e}", arguments.join(" ")),
-            )
+            let words = arguments.join(" ");
+            BenchError::Unexpected(format!("`fermata {words}` said something else: {e}"))
         })
     }
 
     /// Does `fermata ARGUMENTS`.
-    pub fn command(&self, arguments: &[&str]) -> Result<(), Failure> {
+    pub fn command(&self, arguments: &[&str]) -> Result<(), BenchError> {
         let mut command = self.fermata();
         command.args(arguments);
         self.finish(command).map(drop)
     }
 
     /// Removes every image and what only they held; memory for the next is made ready again.
-    pub fn forget_images(&self) -> Result<(), Failure> {
+    pub fn forget_images(&self) -> Result<(), BenchError> {
         let entries = std::fs::read_dir(&self.images);
-        let names = entries.map_err(|e| Failure::io("list the bench's images", &e))?;
+        let names = entries.map_err(BenchError::io("list the bench's images"))?;
         for entry in names.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if !name.starts_with('.') {
@@ -176,7 +174,7 @@ impl Place {
 
     /// Waits until a worker is ready for the next session, and has registered what it can of the memory for
     /// images: then a restore is not one of a cold machine.
-    pub fn warm(&self, rest: Duration) -> Result<(), Failure> {
+    pub fn warm(&self, rest: Duration) -> Result<(), BenchError> {
         self.pause(rest)?;
         let (mut last, mut since) = (None, Instant::now());
         self.wait(WARM, "no worker is ready", || {
@@ -205,12 +203,12 @@ impl Place {
         &self,
         limit: Duration,
         otherwise: &str,
-        mut ready: impl FnMut() -> Result<bool, Failure>,
-    ) -> Result<(), Failure> {
+        mut ready: impl FnMut() -> Result<bool, BenchError>,
+    ) -> Result<(), BenchError> {
         let until = Instant::now() + limit;
         while !ready()? {
             if Instant::now() > until {
-                return Err(Failure::new(USER, format!("{otherwise} after {limit:?}")));
+                return Err(BenchError::program(format!("{otherwise} after {limit:?}")));
             }
             self.pause(POLL)?;
         }
@@ -218,11 +216,11 @@ impl Place {
     }
 
     /// Lets `time` pass.
-    pub fn pause(&self, time: Duration) -> Result<(), Failure> {
+    pub fn pause(&self, time: Duration) -> Result<(), BenchError> {
         let until = Instant::now() + time;
         loop {
             if self.interrupted.load(Ordering::Relaxed) {
-                return Err(Failure::new(130, "interrupted"));
+                return Err(BenchError::Interrupted);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -242,10 +240,10 @@ impl Place {
         command
     }
 
-    fn finish(&self, mut command: Command) -> Result<Vec<u8>, Failure> {
+    fn finish(&self, mut command: Command) -> Result<Vec<u8>, BenchError> {
         let done = command
             .output()
-            .map_err(|e| Failure::io("start `fermata`", &e))?;
+            .map_err(BenchError::io("start `fermata`"))?;
         if done.status.success() {
             return Ok(done.stdout);
         }
@@ -258,11 +256,11 @@ impl Place {
             words.join(" "),
             reason.unwrap_or(said.trim())
         );
-        Err(Failure::new(status.unwrap_or(INTERNAL), message))
+        Err(BenchError::Command { message, status })
     }
 }
 
-impl Drop for Place {
+impl Drop for Sandbox {
     fn drop(&mut self) {
         // Whatever cannot be ended or removed has been named by the failure that led here, or is gone.
         if let Ok(listing) = self.ask::<Listing>(&["ps"]) {

@@ -23,7 +23,9 @@ pub const PROGRAM: &str = "program";
 /// A span of the program's time, in seconds from the begin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stop {
+    /// Seconds from the beginning.
     pub from: f64,
+    /// The same, of its end.
     pub to: f64,
     /// What it does meanwhile.
     pub what: &'static str,
@@ -132,7 +134,7 @@ impl Story {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A checkpoint that copied for a second behind the program, which waited once.

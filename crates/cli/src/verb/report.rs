@@ -2,18 +2,14 @@
 //!
 //! One self-contained page (no scripts, nothing loaded from elsewhere), a trace for Perfetto, or a table.
 
-mod page;
-mod story;
-mod trace;
-
 use std::path::PathBuf;
 
 use fermata_control::user::{FromDaemon, Session, Verb};
-use fermata_store::image::{Manifest, ValidationRecord};
+use fermata_report::story::Story;
+use fermata_report::{breakdown, page, trace_events};
+use fermata_store::image::Manifest;
 use serde_json::json;
 
-use self::story::Story;
-use crate::breakdown;
 use crate::daemon::{question, unexpected};
 use crate::failure::{Failure, NOT_FOUND, USER};
 use crate::place;
@@ -80,7 +76,7 @@ pub fn call(args: &Args, printer: &Printer) -> Result<u8, Failure> {
         return Ok(0);
     }
     let (path, text) = match &args.trace {
-        Some(path) => (path.clone(), trace::trace(&report.story)),
+        Some(path) => (path.clone(), trace_events::trace(&report.story)),
         None => {
             let name = PathBuf::from(format!("{}.html", report.name));
             (args.output.clone().unwrap_or(name), report.page)
@@ -126,44 +122,4 @@ fn of_session(session: &Session) -> Result<Report, Failure> {
         page: page::of_session(session, &story),
         story,
     })
-}
-
-/// By what, and what was found.
-pub fn validated(v: &ValidationRecord) -> String {
-    let by = match v.by.as_str() {
-        "" => "content",
-        "off" => "nothing: the image may be wrong",
-        by => by,
-    };
-    let mut text = by.to_owned();
-    if v.checked + v.unchecked > 0 {
-        text += &format!(
-            "; {} launches checked themselves, {} could not; {} unforeseen stores",
-            v.checked, v.unchecked, v.violations
-        );
-    }
-    for miss in &v.misses {
-        text += &format!(
-            "; `{}` stored {} bytes at {}",
-            miss.kernel, miss.bytes, miss.address
-        );
-    }
-    if !v.note.is_empty() {
-        text += &format!("; {}", v.note);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::story::tests::manifest;
-    use super::*;
-
-    #[test]
-    fn an_image_nobody_vouches_for_says_so() {
-        let mut manifest = manifest();
-        assert!(of_image(&manifest).page.contains("<td>content</td>"));
-        manifest.validation.by = "off".into();
-        assert!(of_image(&manifest).page.contains("the image may be wrong"));
-    }
 }

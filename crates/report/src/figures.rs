@@ -2,14 +2,12 @@
 //! numbers. Blocking times are computed; times to compute a schedule (8, 9, 10c) are this machine's.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fermata_planner::{
-    Problem, Topology, baseline, greedy, min_time, optimum, simulate, topology, trace,
+    Problem, ProblemError, Topology, baseline, greedy, min_time, optimum, simulate, topology, trace,
 };
 
-use crate::failure::{Failure, USER};
 use crate::svg::{Plot, Series};
 
 const MB: f64 = 1e6;
@@ -25,67 +23,61 @@ const SHOWN: [usize; 5] = [100, 250, 400, 550, 700];
 const REPEATS: usize = 3;
 
 /// One figure: a table whose first column goes along the horizontal axis.
-pub(super) struct Figure<'a> {
+pub struct Figure<'a> {
     /// File name without extension.
-    pub(super) name: String,
+    pub name: String,
     /// Above the plot.
-    pub(super) title: String,
+    pub title: String,
     /// Names of the columns.
-    pub(super) columns: &'a [&'a str],
+    pub columns: &'a [&'a str],
     /// Their numbers.
-    pub(super) rows: Vec<Vec<f64>>,
+    pub rows: Vec<Vec<f64>>,
     /// Which columns the plot has lines of.
-    pub(super) plotted: Range<usize>,
+    pub plotted: Range<usize>,
     /// Beside the vertical axis.
-    pub(super) y: &'a str,
+    pub y: &'a str,
 }
 
-/// A folder for figures, made if need be.
-pub(super) struct Folder(PathBuf);
-
-impl Folder {
-    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
-        std::fs::create_dir_all(path)
-            .map_err(|e| Failure::io(&format!("make `{}`", path.display()), &e))?;
-        Ok(Self(path.to_owned()))
-    }
-
-    /// Writes NAME.csv and NAME.svg.
-    pub(super) fn save(&self, figure: &Figure<'_>) -> Result<(), Failure> {
-        let mut csv = figure.columns.join(",") + "\n";
-        for row in &figure.rows {
+impl Figure<'_> {
+    /// The table, a line for each row.
+    pub fn csv(&self) -> String {
+        let mut csv = self.columns.join(",") + "\n";
+        for row in &self.rows {
             let cells: Vec<String> = row.iter().map(f64::to_string).collect();
             csv += &(cells.join(",") + "\n");
         }
-        self.write(&format!("{}.csv", figure.name), &csv)?;
-        let line = |column: usize| Series {
-            name: figure.columns[column],
-            points: figure.rows.iter().map(|r| (r[0], r[column])).collect(),
-        };
-        let plot = Plot {
-            title: &figure.title,
-            x: figure.columns[0],
-            y: figure.y,
-            series: figure.plotted.clone().map(line).collect(),
-        };
-        self.write(&format!("{}.svg", figure.name), &plot.render())
+        csv
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
-        let path = self.0.join(name);
-        std::fs::write(&path, text)
-            .map_err(|e| Failure::io(&format!("write `{}`", path.display()), &e))
+    /// The plot.
+    pub fn svg(&self) -> String {
+        let line = |column: usize| Series {
+            name: self.columns[column],
+            points: self.rows.iter().map(|r| (r[0], r[column])).collect(),
+        };
+        let plot = Plot {
+            title: &self.title,
+            x: self.columns[0],
+            y: self.y,
+            series: self.plotted.clone().map(line).collect(),
+        };
+        plot.render()
     }
 }
 
-/// Writes all of them.
-pub(super) fn write(folder: &Path, seed: u64) -> Result<(), Failure> {
-    let folder = Folder::open(folder)?;
+/// Makes all of them, one after the other, and gives each to `save`.
+///
+/// # Errors
+/// Those of `save`, and of problems that have no schedule.
+pub fn evaluation<E: From<ProblemError>>(
+    seed: u64,
+    save: &mut dyn FnMut(&Figure<'_>) -> Result<(), E>,
+) -> Result<(), E> {
     let application = trace::application(8, seed);
     let synthetic = trace::synthetic(8, trace::SNAPSHOTS, seed);
-    folder.save(&spread("figure-3", "application", &application))?;
-    folder.save(&shown(&application))?;
-    folder.save(&spread("figure-5", "synthetic", &synthetic))?;
+    save(&spread("figure-3", "application", &application))?;
+    save(&shown(&application))?;
+    save(&spread("figure-5", "synthetic", &synthetic))?;
     let machine = topology::dgx1();
     for (blocking, computing, name, trace) in [
         ("6", "8", "application", &application),
@@ -94,11 +86,11 @@ pub(super) fn write(folder: &Path, seed: u64) -> Result<(), Failure> {
         for (part, free) in FREE {
             let what = format!("{name} trace, {free} MB free on each of 8 GPUs");
             let name = |number| format!("figure-{number}{part}");
-            folder.save(&overheads(name(blocking), &what, trace, &machine, free)?)?;
-            folder.save(&computed(name(computing), &what, trace, &machine, free))?;
+            save(&overheads(name(blocking), &what, trace, &machine, free)?)?;
+            save(&computed(name(computing), &what, trace, &machine, free))?;
         }
     }
-    scaling(&folder, seed)
+    scaling(seed, save)
 }
 
 /// Figures 3 and 5: the least, mean and largest size at each snapshot.
@@ -170,9 +162,8 @@ fn overheads(
     trace: &[Vec<u64>],
     machine: &Topology,
     free: u64,
-) -> Result<Figure<'static>, Failure> {
-    let rows = simulate::run(trace, machine, free * 1_000_000)
-        .map_err(|e| Failure::new(USER, e.to_string()))?;
+) -> Result<Figure<'static>, ProblemError> {
+    let rows = simulate::run(trace, machine, free * 1_000_000)?;
     let row = |r: simulate::Row| blocked(r.snapshot, r.seconds());
     Ok(Figure {
         name,
@@ -185,7 +176,7 @@ fn overheads(
 }
 
 /// Microseconds that each scheduler needs: local-only, greedy, min-time, optimum.
-pub(super) fn microseconds(problem: &Problem) -> [f64; 4] {
+pub fn microseconds(problem: &Problem) -> [f64; 4] {
     let time = |run: &dyn Fn() -> f64| {
         let once = |_| {
             let start = Instant::now();
@@ -229,14 +220,16 @@ fn computed(
 }
 
 /// Figure 10: sizes, blocking times and times to compute for 8 to 128 GPUs.
-fn scaling(folder: &Folder, seed: u64) -> Result<(), Failure> {
+fn scaling<E: From<ProblemError>>(
+    seed: u64,
+    save: &mut dyn FnMut(&Figure<'_>) -> Result<(), E>,
+) -> Result<(), E> {
     let (mut sizes, mut blocking, mut computing) = (Vec::new(), Vec::new(), Vec::new());
     for gpus in GPUS {
         let machine = topology::all_to_all(gpus, 48e9, 12e9);
         let draws = trace::synthetic(gpus, DRAWS, seed);
         let free = FREE[2].1 * 1_000_000;
-        let rows =
-            simulate::run(&draws, &machine, free).map_err(|e| Failure::new(USER, e.to_string()))?;
+        let rows = simulate::run(&draws, &machine, free)?;
         let mean = |i: usize| rows.iter().map(|r| r.seconds()[i]).sum::<f64>() / DRAWS as f64;
         blocking.push(blocked(gpus, [0, 1, 2, 3].map(mean)));
         let mut times = [0.0; 4];
@@ -254,7 +247,7 @@ fn scaling(folder: &Folder, seed: u64) -> Result<(), Failure> {
     }
     let (mut over, mut times) = (OVERHEADS, COMPUTED);
     (over[0], times[0]) = ("gpus", "gpus");
-    folder.save(&Figure {
+    save(&Figure {
         name: "figure-10a".into(),
         title: "Checkpoint sizes of each of 128 GPUs".into(),
         columns: &["gpu", "mb"],
@@ -262,7 +255,7 @@ fn scaling(folder: &Folder, seed: u64) -> Result<(), Failure> {
         plotted: 1..2,
         y: "MB",
     })?;
-    folder.save(&Figure {
+    save(&Figure {
         name: "figure-10b".into(),
         title: "Blocking time behind a switch, 160 MB free on each GPU".into(),
         columns: &over,
@@ -270,7 +263,7 @@ fn scaling(folder: &Folder, seed: u64) -> Result<(), Failure> {
         plotted: 5..8,
         y: "percent over min-time",
     })?;
-    folder.save(&Figure {
+    save(&Figure {
         name: "figure-10c".into(),
         title: "Time to compute a schedule behind a switch".into(),
         columns: &times,

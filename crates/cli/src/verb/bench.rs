@@ -1,31 +1,17 @@
 //! `fermata bench`: what Fermata costs on this machine, in sessions like any user's, with a daemon and images of
-//! their own.
-//!
-//! | bench | figure | question |
-//! | --- | --- | --- |
-//! | `pool` | PhoenixOS 19 | how long a checkpoint holds the program, by the size of the pool |
-//! | `moment` | PhoenixOS 20 | the same, by the moment within an iteration |
-//! | `validator` | PhoenixOS 15 | a step's time while a checkpoint is copied, by validator |
-//! | `overhead` | | a step's time outside of checkpoints, beside the native program's |
-//! | `restore` | gCROP 11 | how soon a restored program is at work, by the order of its data |
-
-mod moment;
-mod overhead;
-mod place;
-mod pool;
-mod program;
-mod report;
-mod restore;
-mod stall;
-mod validator;
+//! their own. The benches themselves are in `fermata-bench`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use fermata_bench::{Bench, Findings, Settings};
+use fermata_report::units;
 
 use super::Device;
+use super::checkpoint::Validate;
 use crate::failure::Failure;
 use crate::printer::Printer;
-use crate::units;
 
 /// Measure what Fermata costs on this machine.
 ///
@@ -89,27 +75,61 @@ impl Common {
         match self.device {
             Device::Soft => true,
             Device::Gpu => false,
-            Device::Auto => !std::path::Path::new("/dev/nvidiactl").exists(),
+            Device::Auto => !Path::new("/dev/nvidiactl").exists(),
         }
     }
 
-    fn bytes(&self) -> u64 {
-        let usual = if self.is_soft() { 128 << 20 } else { 16 << 30 };
-        self.bytes.unwrap_or(usual)
+    fn settings(self) -> Settings {
+        let is_soft = self.is_soft();
+        let usual = if is_soft { 128 << 20 } else { 16 << 30 };
+        let validators = Validate::value_variants().iter();
+        Settings {
+            is_soft,
+            bytes: self.bytes.unwrap_or(usual),
+            runs: self.runs,
+            images: self.images,
+            command: self.command,
+            validators: validators
+                .filter_map(ValueEnum::to_possible_value)
+                .map(|value| value.get_name().to_owned())
+                .collect(),
+        }
     }
 }
 
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
-    type Bench = fn(&Common, &Printer) -> Result<report::Report, Failure>;
-    let (common, run): (_, Bench) = match args.what {
-        What::Pool(common) => (common, pool::run),
-        What::Moment(common) => (common, moment::run),
-        What::Validator(common) => (common, validator::run),
-        What::Overhead(common) => (common, overhead::run),
-        What::Restore(common) => (common, restore::run),
+    let (bench, mut common) = match args.what {
+        What::Pool(common) => (Bench::Pool, common),
+        What::Moment(common) => (Bench::Moment, common),
+        What::Validator(common) => (Bench::Validator, common),
+        What::Overhead(common) => (Bench::Overhead, common),
+        What::Restore(common) => (Bench::Restore, common),
     };
-    let report = run(&common, printer)?;
-    report.publish(common.out.as_deref(), printer)?;
+    let folder = common.out.take();
+    let findings = bench.run(&common.settings(), &|text| printer.note(text))?;
+    publish(&findings, folder.as_deref(), printer)?;
     Ok(0)
+}
+
+/// Prints the medians; with a folder writes `NAME.csv` and `NAME.svg` into it.
+fn publish(findings: &Findings, folder: Option<&Path>, printer: &Printer) -> Result<(), Failure> {
+    if let Some(folder) = folder {
+        std::fs::create_dir_all(folder)
+            .map_err(|e| Failure::io(&format!("make `{}`", folder.display()), &e))?;
+        for (ending, text) in [("csv", findings.csv()), ("svg", findings.svg())] {
+            let path = folder.join(format!("{}.{ending}", findings.name));
+            std::fs::write(&path, text)
+                .map_err(|e| Failure::io(&format!("write `{}`", path.display()), &e))?;
+            printer.note(&format!("wrote `{}`", path.display()));
+        }
+    }
+    if printer.is_json() {
+        return printer.document(&findings.document());
+    }
+    printer.data(&findings.table())?;
+    for remark in &findings.remarks {
+        printer.note(remark);
+    }
+    Ok(())
 }

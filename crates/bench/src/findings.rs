@@ -1,13 +1,9 @@
 //! What a bench has found: a table of medians, every run as CSV, a plot, a JSON document.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
-use crate::failure::Failure;
-use crate::printer::Printer;
-use crate::svg::{Plot, Series};
-use crate::table::Table;
+use fermata_report::svg::{Plot, Series};
+use fermata_report::table::Table;
 
 /// A result of one run.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +67,7 @@ impl Cell {
 }
 
 /// What a bench has found.
-pub struct Report {
+pub struct Findings {
     /// The bench, which its files are named after.
     pub name: &'static str,
     /// Of the plot.
@@ -88,32 +84,14 @@ pub struct Report {
     pub remarks: Vec<String>,
 }
 
-impl Report {
-    /// Prints the medians; with a folder writes `NAME.csv` and `NAME.svg` into it.
-    pub fn publish(&self, folder: Option<&Path>, printer: &Printer) -> Result<(), Failure> {
-        let medians = self.medians();
-        if let Some(folder) = folder {
-            std::fs::create_dir_all(folder)
-                .map_err(|e| Failure::io(&format!("make `{}`", folder.display()), &e))?;
-            for (ending, text) in [("csv", self.csv()), ("svg", self.plot(&medians))] {
-                let path = folder.join(format!("{}.{ending}", self.name));
-                std::fs::write(&path, text)
-                    .map_err(|e| Failure::io(&format!("write `{}`", path.display()), &e))?;
-                printer.note(&format!("wrote `{}`", path.display()));
-            }
-        }
-        if printer.is_json() {
-            return printer.document(&self.document(&medians));
-        }
+impl Findings {
+    /// The table of medians.
+    pub fn table(&self) -> String {
         let mut table = Table::new(&self.columns);
-        for row in &medians {
+        for row in self.medians() {
             table.row(row.iter().map(Cell::text));
         }
-        printer.data(&table.render())?;
-        for remark in &self.remarks {
-            printer.note(remark);
-        }
-        Ok(())
+        table.render()
     }
 
     /// One row for each case, in the order in which they first came.
@@ -132,7 +110,8 @@ impl Report {
         cases.into_iter().map(of_case).collect()
     }
 
-    fn csv(&self) -> String {
+    /// Every run, a line each.
+    pub fn csv(&self) -> String {
         let line = |cells: Vec<String>| cells.join(",") + "\n";
         let header = line(self.columns.iter().map(|it| (*it).to_owned()).collect());
         let rows = self.rows.iter();
@@ -142,7 +121,9 @@ impl Report {
                 .collect::<String>()
     }
 
-    fn plot(&self, medians: &[Vec<Cell>]) -> String {
+    /// The plot of the medians.
+    pub fn svg(&self) -> String {
+        let medians = self.medians();
         let (x, lines) = &self.drawn;
         let at = |name: &str| self.columns.iter().position(|it| *it == name).unwrap_or(0);
         let number = |cell: &Cell| match cell {
@@ -180,7 +161,9 @@ impl Report {
         .render()
     }
 
-    fn document(&self, medians: &[Vec<Cell>]) -> Value {
+    /// Medians and runs as JSON.
+    pub fn document(&self) -> Value {
+        let medians = self.medians();
         let object = |row: &Vec<Cell>| -> Value {
             let fields = self.columns.iter().zip(row);
             let fields = fields.map(|(name, cell)| ((*name).to_owned(), cell.json()));
@@ -235,7 +218,7 @@ mod tests {
     #[test]
     fn each_case_is_one_row_of_medians() {
         let row = |case: f64, ms: f64, limit: &str| vec![case.into(), ms.into(), limit.into()];
-        let report = Report {
+        let report = Findings {
             name: "pool",
             title: "t",
             facts: vec![("device", json!("soft"))],
@@ -257,8 +240,8 @@ mod tests {
                 .csv()
                 .starts_with("pool_mib,stall_ms,limit\n0,9,waiting\n")
         );
-        assert!(report.plot(&medians).contains("polyline"));
-        assert_eq!(report.document(&medians)["medians"][0]["stall_ms"], 7.0);
+        assert!(report.svg().contains("polyline"));
+        assert_eq!(report.document()["medians"][0]["stall_ms"], 7.0);
     }
 
     #[test]

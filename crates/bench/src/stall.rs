@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use fermata_control::user::Checkpointed;
 
-use super::place::Place;
-use super::program::{Program, Seen, now, seen};
-use crate::failure::{Failure, USER};
+use crate::error::BenchError;
+use crate::program::{Program, Seen, now, seen};
+use crate::sandbox::Sandbox;
 
 /// A longer step than this is no use for a bench.
 pub const LONGEST_STEP: Duration = Duration::from_secs(60);
@@ -47,26 +47,26 @@ impl Stall {
 
 /// Checkpoints session `name` of `program` with these `options`, into a store that has nothing of it.
 pub fn measure(
-    place: &Place,
+    sandbox: &Sandbox,
     program: &Program,
     name: &str,
     options: &[&str],
-) -> Result<Stall, Failure> {
+) -> Result<Stall, BenchError> {
     let begin = now();
-    let done = place.checkpoint(name, options)?;
+    let done = sandbox.checkpoint(name, options)?;
     let end = now();
     // The step that was under way is to be in the log.
-    place.wait(LONGEST_STEP, "the program has logged no step", || {
+    sandbox.wait(LONGEST_STEP, "the program has logged no step", || {
         Ok(program.steps().last().is_some_and(|step| step.end > end))
     })?;
     let steps = program.steps();
-    let missing = || Failure::new(USER, "the program has logged no step during the checkpoint");
+    let missing = || BenchError::program("the program has logged no step during the checkpoint");
     let seen = seen(&steps, begin, end).ok_or_else(missing)?;
     let phase = |name: &str| done.phases.iter().find(|it| it.name == name);
     let quiesced = phase("quiesce").map_or(0.0, |it| it.start + it.seconds);
     let stopped_at = end - 1e6 * (done.seconds - quiesced);
     let parts = parts(&done);
-    place.forget_images()?;
+    sandbox.forget_images()?;
     Ok(Stall {
         seen,
         done,

@@ -1,14 +1,12 @@
 //! `fermata trace`: run a program, draw which memory its operations touched when, and say how well that was
 //! predicted.
 
-mod heat;
-mod speculation;
-
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fermata_control::trace::{ENV_FILE, Trace, VERSION};
+use fermata_report::{heat_map, predictions};
 use serde::Serialize;
 
 use super::{Device, run};
@@ -20,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Run a program and write which memory it touches.
 ///
-/// The program runs as with `fermata run`, slower: each kernel is launched as a twin that checks
-/// whether it touches only what was predicted. In the folder then are `heat.svg` and `heat.csv` (which
+/// The program runs as with `fermata run`, slower: each kernel is launched in an instrumented form that
+/// checks whether it touches only what was predicted. In the folder then are `heat.svg` and `heat.csv` (which
 /// buffer was read and written when), `speculation.csv` (for each kernel how often the prediction was
 /// right) and `trace.json` with all of it.
 #[derive(Debug, clap::Args)]
@@ -81,9 +79,9 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         std::fs::write(&path, text)
             .map_err(|e| Failure::io(&format!("write `{}`", path.display()), &e))
     };
-    save("heat.csv", heat::csv(&trace))?;
-    save("heat.svg", heat::svg(&trace))?;
-    save("speculation.csv", speculation::csv(&trace))?;
+    save("heat.csv", heat_map::csv(&trace))?;
+    save("heat.svg", heat_map::svg(&trace))?;
+    save("speculation.csv", predictions::csv(&trace))?;
     if printer.is_json() {
         printer.document(&Document {
             status,
@@ -91,7 +89,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
             trace: &trace,
         })?;
     } else {
-        printer.data(&speculation::table(&trace))?;
+        printer.data(&predictions::table(&trace))?;
         printer.note(&format!(
             "`heat.svg`, `heat.csv`, `speculation.csv` and `trace.json` are in `{shown}`"
         ));

@@ -6,12 +6,11 @@ use std::time::Duration;
 use fermata_control::user::{Arrival, ArrivalStand, Restored};
 use serde_json::json;
 
-use super::Common;
-use super::place::Place;
-use super::program::{Program, Step, now};
-use super::report::{Cell, Report};
-use crate::failure::{Failure, USER};
-use crate::printer::Printer;
+use crate::error::BenchError;
+use crate::findings::{Cell, Findings};
+use crate::program::{Program, Step, now};
+use crate::sandbox::Sandbox;
+use crate::settings::Settings;
 
 /// Orders and the options that choose them. The first restore leaves the record that `profile` uses.
 const ORDERS: [(&str, &[&str]); 4] = [
@@ -25,34 +24,34 @@ const REST: Duration = Duration::from_secs(3);
 const START: Duration = Duration::from_secs(120);
 const END: Duration = Duration::from_secs(300);
 
-pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
-    let place = Place::new(common)?.with_slow_link(common.bytes());
-    let bytes = common.bytes();
+pub fn run(settings: &Settings, note: &dyn Fn(&str)) -> Result<Findings, BenchError> {
+    let sandbox = Sandbox::new(settings)?.with_slow_link(settings.bytes);
+    let bytes = settings.bytes;
     let gib = (bytes as f64 / f64::from(1 << 30)).to_string();
     let buffers = if bytes >= 8 << 30 { "400" } else { "40" };
     let options = ["--gib", &gib, "--buffers", buffers, "--passes", "4"];
-    let program = Program::new("passes", common, &place, &options)?;
-    place.prepare(bytes + bytes / 8)?;
+    let program = Program::new("passes", settings, &sandbox, &options)?;
+    sandbox.prepare(bytes + bytes / 8)?;
     program.clean();
-    place.start("passes", &program.words, &program.variables())?;
-    place.wait(START, "the program has not begun", || {
-        let session = place.session("passes")?;
+    sandbox.start("passes", &program.words, &program.variables())?;
+    sandbox.wait(START, "the program has not begun", || {
+        let session = sandbox.session("passes")?;
         let log = std::fs::read_to_string(&session.log).unwrap_or_default();
-        Ok(!common.command.is_empty() || log.contains("ready"))
+        Ok(!settings.command.is_empty() || log.contains("ready"))
     })?;
-    place.warm(REST)?;
-    place.checkpoint(
+    sandbox.warm(REST)?;
+    sandbox.checkpoint(
         "passes",
         &["--mode", "stop", "--then", "stop", "-o", "image"],
     )?;
     let mut rows = Vec::new();
     let mut outputs = Vec::new();
     let mut devices = Vec::new();
-    for run in 0..common.runs {
+    for run in 0..settings.runs {
         for (order, options) in ORDERS {
-            printer.note(&format!("run {} of {}: {order}", run + 1, common.runs));
+            note(&format!("run {} of {}: {order}", run + 1, settings.runs));
             let name = format!("{order}-{run}");
-            place.warm(if common.is_soft() {
+            sandbox.warm(if settings.is_soft {
                 Duration::ZERO
             } else {
                 REST
@@ -68,18 +67,16 @@ pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
                 "--name",
                 &name,
             ];
-            let restored: Restored = place.ask(&[&words[..], options].concat())?;
+            let restored: Restored = sandbox.ask(&[&words[..], options].concat())?;
             let command = (now() - begin) / 1e3;
-            place.wait(END, "the restored program has not ended", || {
-                Ok(place.session(&name)?.exit_status.is_some())
+            sandbox.wait(END, "the restored program has not ended", || {
+                Ok(sandbox.session(&name)?.exit_status.is_some())
             })?;
-            let session = place.session(&name)?;
+            let session = sandbox.session(&name)?;
             if session.exit_status != Some(0) {
                 let status = session.exit_status.unwrap_or(-1);
-                return Err(Failure::new(
-                    USER,
-                    format!("the restored program ended with {status}"),
-                ));
+                let message = format!("the restored program ended with {status}");
+                return Err(BenchError::program(message));
             }
             let log = std::fs::read_to_string(&session.log).unwrap_or_default();
             outputs.extend(
@@ -104,9 +101,9 @@ pub fn run(common: &Common, printer: &Printer) -> Result<Report, Failure> {
             "restores of one image have ended differently: {}",
             outputs.join(", ")
         );
-        return Err(Failure::new(crate::failure::INTERNAL, message));
+        return Err(BenchError::Unexpected(message));
     }
-    Ok(Report {
+    Ok(Findings {
         name: "restore",
         title: "From the restore command to work, by the order of the data",
         facts: vec![

@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+
 /// Seconds since 1970, UTC.
 pub fn unix_now() -> u64 {
     SystemTime::now()
@@ -9,29 +11,13 @@ pub fn unix_now() -> u64 {
         .map_or(0, |d| d.as_secs())
 }
 
-/// `YYYY-MM-DDThh:mm:ssZ` of seconds since 1970.
+/// `YYYY-MM-DDThh:mm:ssZ` of seconds since 1970; after the year 9999 the last moment that can be written.
 pub fn rfc3339(seconds: u64) -> String {
-    let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
-    let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
-    let mut year = 1970;
-    while days >= 365 + u64::from(leap(year)) {
-        days -= 365 + u64::from(leap(year));
-        year += 1;
-        if year > 9999 {
-            break;
-        }
-    }
-    let february = 28 + u64::from(leap(year));
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    let (h, m, s) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{:02}T{h:02}:{m:02}:{s:02}Z", days + 1)
+    let last = Timestamp::MAX.as_second();
+    let second = i64::try_from(seconds).unwrap_or(last).min(last);
+    Timestamp::from_second(second)
+        .unwrap_or(Timestamp::MAX)
+        .to_string()
 }
 
 #[cfg(test)]

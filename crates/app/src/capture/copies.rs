@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use fermata_device::{ContextHandle, CopyEngine, Direction, InFlight, PinnedBuffer, PinnedPool};
 
-use super::piece::{Part, Piece, Stretch};
+use super::piece::{Block, Piece, Stretch};
 use super::run::Run;
 use crate::buffer::Buffer;
 use crate::gpu::Gpu;
@@ -20,7 +20,7 @@ pub(crate) struct Copies<'r> {
     engine: CopyEngine,
     /// Making it takes long: not before there is something to copy.
     pool: Option<PinnedPool>,
-    flying: VecDeque<(usize, Vec<Part>, InFlight)>,
+    flying: VecDeque<(usize, Vec<Block>, InFlight)>,
 }
 
 impl<'r> Copies<'r> {

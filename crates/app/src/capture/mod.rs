@@ -25,8 +25,8 @@ use parking_lot::Mutex;
 
 use self::copies::Copies;
 use self::device_staging::{Moved, Staged};
-use self::piece::{OnDevice, Part, Piece, Stretch};
-use self::run::{Plan, Run};
+use self::piece::{Block, OnDevice, Piece, Stretch};
+use self::run::{CapturePlan, Run};
 use crate::buffer::{Buffer, PIECE, PlainPool};
 use crate::gpu::{Gpu, Place};
 use crate::queue::{Queue, helpers};
@@ -47,7 +47,7 @@ pub(crate) struct Captured {
 /// Captures everything. `captured` is called when the
 /// program may go on; not if the capture fails.
 pub(crate) fn capture(
-    plan: &Plan<'_>,
+    plan: &CapturePlan<'_>,
     writer: &PackWriter,
     gpu: Option<&Gpu>,
     plain: &PlainPool,
@@ -146,7 +146,7 @@ impl Run<'_> {
         let parts: Vec<_> = names
             .into_iter()
             .enumerate()
-            .map(|(i, id)| Part {
+            .map(|(i, id)| Block {
                 block: first + i,
                 at: i * block,
                 bytes: block.min(bytes - i * block),
@@ -257,7 +257,7 @@ impl Run<'_> {
         }
     }
 
-    fn name(&self, piece: &Piece, part: &Part, bytes: &[u8]) -> Result<ChunkId> {
+    fn name(&self, piece: &Piece, part: &Block, bytes: &[u8]) -> Result<ChunkId> {
         match part.id {
             Some(id) if piece.checked || !self.plan.verify => Ok(id),
             Some(id) if ChunkId::of(bytes) == id => Ok(id),

@@ -6,7 +6,7 @@ use fermata_store::ChunkId;
 use crate::buffer::{Buffer, PIECE};
 
 /// A block in a buffer.
-pub(crate) struct Part {
+pub(crate) struct Block {
     pub(crate) block: usize,
     pub(crate) at: usize,
     pub(crate) bytes: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Part {
 pub(crate) struct Piece {
     pub(crate) target: usize,
     pub(crate) buffer: Buffer,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<Block>,
     /// Whether the digests were taken of the buffer's own bytes.
     pub(crate) checked: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Piece {
 pub(crate) struct Stretch {
     pub(crate) target: usize,
     pub(crate) address: u64,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<Block>,
 }
 
 impl Stretch {
@@ -69,7 +69,7 @@ impl Stretch {
                 }
             };
             let at = stretch.bytes();
-            stretch.parts.push(Part {
+            stretch.parts.push(Block {
                 block: first + i,
                 at,
                 bytes,

@@ -15,7 +15,7 @@ use crate::target::Target;
 use crate::{AppError, Result};
 
 /// What is to be captured, and how.
-pub(crate) struct Plan<'a> {
+pub(crate) struct CapturePlan<'a> {
     pub(crate) targets: &'a [Target],
     /// Bytes of a block.
     pub(crate) block: u64,
@@ -33,12 +33,12 @@ pub(crate) struct Plan<'a> {
     pub(crate) tell: Option<Tell<'a>>,
 }
 
-/// See [`Plan::tell`].
+/// See [`CapturePlan::tell`].
 pub(crate) type Tell<'a> = &'a (dyn Fn(Vec<Offer>) -> Result<Node> + Sync);
 
 /// One capture under way: what its threads share.
 pub(crate) struct Run<'a> {
-    pub(crate) plan: &'a Plan<'a>,
+    pub(crate) plan: &'a CapturePlan<'a>,
     pub(super) writer: &'a PackWriter,
     pub(crate) queue: Queue<Piece>,
     /// What hashes host data, if the CPU does not.

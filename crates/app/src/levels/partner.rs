@@ -9,7 +9,7 @@ use crate::checkpoint::layout::Layout;
 use crate::checkpoint::record::Record;
 use crate::checkpoint::site::Site;
 use crate::checkpoint::transfer::{Incoming, Outgoing};
-use crate::ranks::comm::{Comm, Part, parts, together};
+use crate::ranks::comm::{CheckpointPart, Comm, parts, together};
 use crate::ranks::ring::{Ring, send};
 use crate::{AppError, Level, Result};
 
@@ -23,7 +23,7 @@ pub(crate) struct Keeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holding {
     pub(crate) holder: u32,
-    pub(crate) part: Part,
+    pub(crate) part: CheckpointPart,
 }
 
 impl Keeper {
@@ -61,14 +61,14 @@ impl Keeper {
         Ok(all)
     }
 
-    fn own(&self, ranks: u32) -> Result<Vec<Part>> {
+    fn own(&self, ranks: u32) -> Result<Vec<CheckpointPart>> {
         let mut own = Vec::new();
         for owner in 0..ranks {
             let site = self.site(owner);
             // What cannot be read is as good as lost.
             let readable = site.layout.sequences()?.into_iter().filter_map(|sequence| {
                 let record = site.image(sequence).and_then(|image| Record::of(&image));
-                record.ok().map(|record| Part {
+                record.ok().map(|record| CheckpointPart {
                     owner,
                     sequence,
                     run: record.run,
@@ -149,7 +149,7 @@ pub(crate) fn push(comm: &dyn Comm, ring: &Ring, keeper: &Keeper, sequence: u64)
 /// once.
 pub(crate) fn fetch(comm: &dyn Comm, keeper: &Keeper, holding: Holding) -> Result<()> {
     let Holding { holder, part } = holding;
-    let Part {
+    let CheckpointPart {
         owner, sequence, ..
     } = part;
     if comm.rank() == owner {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::checkpoint::site::Site;
 use crate::levels::erasure::{Erasure, encode, rebuild};
 use crate::levels::partner::{Holding, Keeper, fetch, push};
-use crate::ranks::comm::{Comm, Part, exchange, numbers, together};
+use crate::ranks::comm::{CheckpointPart, Comm, exchange, numbers, together};
 use crate::ranks::ring::Ring;
 use crate::{AppError, Config, Level, Result};
 
@@ -24,7 +24,7 @@ pub(crate) struct Peers {
 /// What all ranks have of each other's checkpoints.
 pub(crate) struct Kept {
     copies: Vec<Holding>,
-    parity: Vec<Part>,
+    parity: Vec<CheckpointPart>,
 }
 
 impl Peers {
@@ -131,7 +131,7 @@ impl Peers {
             .enumerate()
             .filter(|(_, sound)| !**sound)
         {
-            let wanted = Part {
+            let wanted = CheckpointPart {
                 owner: rank as u32,
                 sequence,
                 run,
@@ -163,7 +163,7 @@ fn whole(comm: &dyn Comm, mine: bool) -> Result<Vec<bool>> {
 }
 
 impl Kept {
-    fn parts(&self) -> impl Iterator<Item = Part> {
+    fn parts(&self) -> impl Iterator<Item = CheckpointPart> {
         let copies = self.copies.iter().map(|h| h.part);
         copies.chain(self.parity.iter().copied())
     }
@@ -176,7 +176,7 @@ impl Kept {
 
     /// The runs of which something is kept for `rank` of this checkpoint.
     pub(crate) fn runs(&self, rank: u32, sequence: u64) -> impl Iterator<Item = u64> {
-        let wanted = move |part: &Part| (part.owner, part.sequence) == (rank, sequence);
+        let wanted = move |part: &CheckpointPart| (part.owner, part.sequence) == (rank, sequence);
         self.parts().filter(wanted).map(|part| part.run)
     }
 

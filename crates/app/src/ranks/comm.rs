@@ -141,7 +141,7 @@ pub(crate) fn words<const N: usize>(comm: &dyn Comm, mine: [u64; N]) -> Result<V
 
 /// What a rank keeps of another one's checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct CheckpointPart {
     /// Whose checkpoint it is.
     pub(crate) owner: u32,
     /// The checkpoint's number.
@@ -151,10 +151,10 @@ pub(crate) struct Part {
 }
 
 /// What every rank keeps, by rank.
-pub(crate) fn parts(comm: &dyn Comm, mine: &[Part]) -> Result<Vec<Vec<Part>>> {
+pub(crate) fn parts(comm: &dyn Comm, mine: &[CheckpointPart]) -> Result<Vec<Vec<CheckpointPart>>> {
     let words = mine.iter().map(|p| [u64::from(p.owner), p.sequence, p.run]);
     let said = lists(comm, &words.flatten().collect::<Vec<_>>())?;
-    let part = |words: &[u64; 3]| Part {
+    let part = |words: &[u64; 3]| CheckpointPart {
         owner: words[0] as u32,
         sequence: words[1],
         run: words[2],

@@ -19,7 +19,7 @@ use fermata_store::{ChunkId, Totals};
 use crate::buffer::PlainPool;
 use crate::capture::device_staging::Moved;
 use crate::capture::offers::{Node, Offer};
-use crate::capture::run::Plan;
+use crate::capture::run::CapturePlan;
 use crate::capture::{Captured, capture};
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::record::{KEY, Record};
@@ -166,7 +166,7 @@ impl Job {
         let draft = Draft::create(store, &self.local.layout.rank, &name).map_err(&write)?;
         let writer = store.begin().map_err(&write)?;
         let tell = |mine| self.tell(mine, progress);
-        let plan = Plan {
+        let plan = CapturePlan {
             targets: &self.targets,
             block: u64::from(self.config.block_bytes),
             host_on_gpu: self.config.hash_host_on_gpu,

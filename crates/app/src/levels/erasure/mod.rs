@@ -17,7 +17,7 @@ mod rebuild;
 
 use crate::checkpoint::layout::Layout;
 use crate::checkpoint::site::Site;
-use crate::ranks::comm::{Comm, Part, parts, together};
+use crate::ranks::comm::{CheckpointPart, Comm, parts, together};
 use crate::{AppError, Config, Level, Result};
 
 pub(crate) use encode::encode;
@@ -71,12 +71,12 @@ impl Erasure {
     }
 
     /// Whose checkpoints' parity any rank holds. Collective.
-    pub(crate) fn all(&self, comm: &dyn Comm) -> Result<Vec<Part>> {
+    pub(crate) fn all(&self, comm: &dyn Comm) -> Result<Vec<CheckpointPart>> {
         let mine = together(comm, self.own())?;
         Ok(parts(comm, &mine)?.concat())
     }
 
-    fn own(&self) -> Result<Vec<Part>> {
+    fn own(&self) -> Result<Vec<CheckpointPart>> {
         let mut own = Vec::new();
         for sequence in self.held()? {
             // What cannot be read is as good as lost.
@@ -84,7 +84,7 @@ impl Erasure {
                 continue;
             };
             if let Ok(parity) = parity::Parity::of(&image) {
-                own.extend(parity.members.iter().map(|owner| Part {
+                own.extend(parity.members.iter().map(|owner| CheckpointPart {
                     owner: *owner,
                     sequence,
                     run: parity.run,

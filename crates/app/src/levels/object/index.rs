@@ -36,7 +36,7 @@ pub(super) struct Pack {
 
 /// Where a chunk is: the pack's number and the offset in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ChunkPlace {
     pub(super) pack: u32,
     pub(super) offset: u64,
 }
@@ -46,7 +46,7 @@ pub(super) struct Place {
 pub(super) struct Index {
     pub(super) header: Vec<u8>,
     pub(super) packs: Vec<Pack>,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<ChunkPlace>,
 }
 
 impl Index {
@@ -102,7 +102,7 @@ impl Index {
             .map(|_| {
                 let pack = number::<4>(&mut rest)? as u32;
                 let offset = number::<8>(&mut rest)?;
-                ((pack as usize) < packs.len()).then_some(Place { pack, offset })
+                ((pack as usize) < packs.len()).then_some(ChunkPlace { pack, offset })
             })
             .collect::<Option<Vec<_>>>()?;
         rest.is_empty().then_some(Self {
@@ -132,7 +132,7 @@ mod tests {
                 name: pack.into(),
                 bytes: 1 << 40,
             }],
-            places: vec![Place { pack: 0, offset: 5 }; 3],
+            places: vec![ChunkPlace { pack: 0, offset: 5 }; 3],
         }
     }
 

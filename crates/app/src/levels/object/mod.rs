@@ -23,8 +23,8 @@ use fermata_store::image::Image;
 use parking_lot::Mutex;
 
 use self::client::{Client, REQUESTS};
-use self::index::{Index, Pack, Place};
-use self::plan::{Base, Plan, Wanted, alone, wanted};
+use self::index::{ChunkPlace, Index, Pack};
+use self::plan::{Base, UploadPlan, Wanted, alone, wanted};
 use self::share::{Mine, agree, pack_name};
 use self::upload::put_pack;
 use crate::checkpoint::layout::Layout;
@@ -211,7 +211,7 @@ impl Objects {
     }
 
     /// Writes this rank's packs.
-    fn put(&self, out: &Outgoing, plan: &Plan) -> Result<()> {
+    fn put(&self, out: &Outgoing, plan: &UploadPlan) -> Result<()> {
         plan.puts.iter().try_for_each(|(pack, chunks)| {
             let key = self.pack_key(&plan.packs[*pack as usize]);
             put_pack(&self.client, &key, out, chunks).map(drop)
@@ -219,7 +219,13 @@ impl Objects {
     }
 
     /// Writes the object that says where everything is.
-    fn enter(&self, out: &Outgoing, sequence: u64, plan: Plan, chunks: &[Wanted]) -> Result<()> {
+    fn enter(
+        &self,
+        out: &Outgoing,
+        sequence: u64,
+        plan: UploadPlan,
+        chunks: &[Wanted],
+    ) -> Result<()> {
         let index = Index {
             header: out.header().to_vec(),
             places: plan.places(chunks)?,
@@ -249,7 +255,7 @@ impl Objects {
     fn read_all(&self, index: &Index, to: &Site) -> Result<()> {
         let incoming = Incoming::open(to, &index.header, true)?;
         let order = once(incoming.table());
-        let mut wanted: Vec<(Place, u64, usize)> = order
+        let mut wanted: Vec<(ChunkPlace, u64, usize)> = order
             .iter()
             .zip(&index.places)
             .filter(|(chunk, _)| incoming.lacks(**chunk))
@@ -284,7 +290,7 @@ impl Objects {
     fn read(
         &self,
         index: &Index,
-        chunks: &[(Place, u64, usize)],
+        chunks: &[(ChunkPlace, u64, usize)],
         into: &Mutex<Incoming>,
     ) -> Result<()> {
         let (first, _, _) = chunks[0];
@@ -335,7 +341,7 @@ fn sequences(names: &[String]) -> Vec<u64> {
 }
 
 /// Chunks that lie side by side in a pack and are read at once.
-fn reads(wanted: &[(Place, u64, usize)]) -> Vec<&[(Place, u64, usize)]> {
+fn reads(wanted: &[(ChunkPlace, u64, usize)]) -> Vec<&[(ChunkPlace, u64, usize)]> {
     let mut bytes = 0;
     let reads = wanted.chunk_by(|(place, length, _), (next, more, _)| {
         bytes += length;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use fermata_store::ChunkId;
 use fermata_store::image::ChunkTable;
 
-use super::index::{Index, Pack, Place};
+use super::index::{ChunkPlace, Index, Pack};
 use super::upload::PACK;
 use crate::checkpoint::table::once;
 use crate::{AppError, Result};
@@ -37,7 +37,7 @@ pub(super) fn wanted(table: &ChunkTable) -> Vec<Wanted> {
 pub(super) struct Base {
     pub(super) run: u64,
     pub(super) packs: Vec<Pack>,
-    places: HashMap<ChunkId, Place>,
+    places: HashMap<ChunkId, ChunkPlace>,
     lengths: HashMap<ChunkId, u64>,
 }
 
@@ -86,15 +86,15 @@ pub(super) fn worth(pack: &Pack, needed: u64) -> bool {
 
 /// Where each chunk of a checkpoint is or will be, and what this rank puts.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct UploadPlan {
     pub(super) packs: Vec<Pack>,
     numbers: HashMap<String, u32>,
-    places: HashMap<ChunkId, Place>,
+    places: HashMap<ChunkId, ChunkPlace>,
     /// Packs to put, by their number, with the numbers of their chunks in the table.
     pub(super) puts: Vec<(u32, Vec<usize>)>,
 }
 
-impl Plan {
+impl UploadPlan {
     /// Says that the checkpoint needs a pack.
     pub(super) fn hold(&mut self, pack: &Pack) -> u32 {
         if let Some(number) = self.numbers.get(&pack.name) {
@@ -109,7 +109,7 @@ impl Plan {
     /// Says where a chunk is.
     pub(super) fn place(&mut self, id: ChunkId, pack: &Pack, offset: u64) {
         let pack = self.hold(pack);
-        self.places.insert(id, Place { pack, offset });
+        self.places.insert(id, ChunkPlace { pack, offset });
     }
 
     /// Takes over the chunks that are in the bucket already; those that are not.
@@ -125,7 +125,7 @@ impl Plan {
     }
 
     /// The places of all these chunks, in their order.
-    pub(super) fn places(&self, chunks: &[Wanted]) -> Result<Vec<Place>> {
+    pub(super) fn places(&self, chunks: &[Wanted]) -> Result<Vec<ChunkPlace>> {
         let of = |chunk: &Wanted| {
             let place = self.places.get(&chunk.id).copied();
             place.ok_or(AppError::Fault("a chunk's place in the bucket"))
@@ -163,7 +163,7 @@ pub(super) fn alone(
     chunks: &[Wanted],
     own: &str,
     name: impl Fn(usize) -> String,
-) -> Plan {
+) -> UploadPlan {
     if let Some(base) = &mut base {
         let needed = base.needed(chunks.iter().map(|c| c.id));
         base.keep(|pack, number| {
@@ -171,14 +171,14 @@ pub(super) fn alone(
             own && worth(pack, needed[number])
         });
     }
-    let mut plan = Plan::default();
+    let mut plan = UploadPlan::default();
     let lacking = plan.take_over(base.as_ref(), chunks);
     put(&mut plan, &lacking, name);
     plan
 }
 
 /// Adds packs with these chunks, which this rank puts.
-pub(super) fn put(plan: &mut Plan, chunks: &[Wanted], name: impl Fn(usize) -> String) {
+pub(super) fn put(plan: &mut UploadPlan, chunks: &[Wanted], name: impl Fn(usize) -> String) {
     let (packs, places) = lay(chunks, name);
     let first = plan.puts.len();
     for pack in &packs {
@@ -220,7 +220,7 @@ mod tests {
             name: name.into(),
             bytes: 40,
         };
-        let at = |pack, offset| Place { pack, offset };
+        let at = |pack, offset| ChunkPlace { pack, offset };
         let chunks: Vec<_> = (0..6).map(|n| chunk(n, 10)).collect();
         let places = [(0, 0), (0, 30), (1, 0), (2, 0), (3, 0), (3, 30)];
         let places = places.map(|(pack, offset)| at(pack, offset));

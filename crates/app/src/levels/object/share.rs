@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::index::Pack;
-use super::plan::{Base, Plan, Wanted, lay, put, worth};
+use super::plan::{Base, UploadPlan, Wanted, lay, put, worth};
 use crate::ranks::comm::{Comm, exchange, numbers};
 use crate::{AppError, Result};
 
@@ -51,12 +51,12 @@ pub(super) fn pack_name(rank: u32, sequence: u64, number: usize, unique: u64) ->
 
 /// What this rank puts and where everything is. Collective; fails on all ranks or on none, unless the message passing
 /// does.
-pub(super) fn agree(comm: &dyn Comm, mine: Mine<'_>) -> Result<Plan> {
+pub(super) fn agree(comm: &dyn Comm, mine: Mine<'_>) -> Result<UploadPlan> {
     let own = folder(comm.rank());
     let mut base = common(comm, mine.base)?;
     let all = lacking(comm, &mut base, &mine.bad, mine.chunks)?;
     let there = there(comm, base.as_ref(), &own, &all)?;
-    let mut plan = Plan::default();
+    let mut plan = UploadPlan::default();
     let mut needed = HashMap::new();
     for chunk in plan.take_over(base.as_ref(), mine.chunks) {
         match there.get(&chunk.id) {
@@ -197,7 +197,7 @@ fn there(
 }
 
 /// The packs of this rank's in which others have chunks.
-fn held(comm: &dyn Comm, plan: &Plan, own: &str) -> Result<Vec<Pack>> {
+fn held(comm: &dyn Comm, plan: &UploadPlan, own: &str) -> Result<Vec<Pack>> {
     let of_others = plan.packs.iter().filter(|p| !p.name.starts_with(own));
     let said: Vec<Vec<Pack>> = tell(comm, &of_others.collect::<Vec<_>>())?;
     let mut held: Vec<Pack> = said.into_iter().flatten().collect();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u32 = 1;
 /// Variable of a worker: the file that a traced session is recorded in.
 pub const ENV_FILE: &str = "FERMATA_TRACE";
-/// Variable of a worker, for tests: `writes`, `reads` or `both`; kernels run as twins that may touch
+/// Variable of a worker, for tests: `writes`, `reads` or `both`; kernels run instrumented and may touch
 /// everything.
 pub const ENV_TEST_TWINS: &str = "FERMATA_TEST_TWINS";
 
@@ -56,14 +56,14 @@ pub struct Kernel {
     pub launches: u64,
     /// Launches whose set was said to be complete.
     pub complete: u64,
-    /// Launches that ran as a twin, which checked them.
+    /// Launches of instrumented kernels, which checked their own accesses.
     pub checked: u64,
-    /// Launches in which a twin found an access outside the predicted set, at least.
+    /// Launches in which an instrumented kernel found an access outside the predicted set, at least.
     pub mispredicted: u64,
     /// Mispredicted although the set was said to be complete.
     pub wrongly_complete: u64,
     /// Where the first access outside went, and its size.
     pub first_miss: Option<(u64, u64)>,
-    /// Why there is no twin.
+    /// Why the kernel cannot be instrumented.
     pub unchecked: Option<String>,
 }

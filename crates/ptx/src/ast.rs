@@ -294,7 +294,7 @@ pub enum Statement {
 
 /// The condition of an instruction, `@p` or `@!p`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Guard {
+pub struct GuardPredicate {
     /// Predicate register.
     pub register: Name,
     /// Runs when it is false.
@@ -305,7 +305,7 @@ pub struct Guard {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instruction {
     /// `@p`
-    pub guard: Option<Guard>,
+    pub guard: Option<GuardPredicate>,
     /// First word.
     pub opcode: Name,
     /// Dotted words after it, without dots.

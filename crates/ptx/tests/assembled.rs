@@ -1,4 +1,4 @@
-//! Twins as a driver's compiler sees them: NVIDIA's assembler, which is the same one, takes every kind of access with the
+//! Instrumented kernels as a driver's compiler sees them: NVIDIA's assembler, which is the same one, takes every kind of access with the
 //! check before it. What the programs are made of is assembled in `tests/e2e/tests/twins.rs`.
 //!
 //! The assembler is the one beside nvcc, which is `$FERMATA_NVCC`, else `.deps/cuda/bin/nvcc` in the repository.
@@ -20,12 +20,12 @@ fn ptxas() -> PathBuf {
 /// What the assembler says of `text`; empty if it takes it.
 fn assembled(text: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("twin.ptx");
+    let file = folder.path().join("instrumented.ptx");
     std::fs::write(&file, text).expect("written");
     let mut run = Command::new(ptxas());
     run.arg("-arch=sm_90a")
         .arg("-o")
-        .arg(folder.path().join("twin.cubin"));
+        .arg(folder.path().join("instrumented.cubin"));
     let done = run.arg(&file).output();
     let done = done.expect("the assembler: set FERMATA_NVCC, or run `make deps`");
     match done.status.success() {
@@ -42,7 +42,7 @@ fn assembled(text: &str) -> String {
 fn every_kind_of_access_is_assembled_with_its_check() {
     let module = parse(ACCESSES).expect("PTX");
     for what in [Guard::Writes, Guard::Reads, Guard::Accesses] {
-        let made = guard(&module, what, &|_| true).expect("twins");
+        let made = guard(&module, what, &|_| true).expect("instrumented kernels");
         let bound = bind(made.module, &|_| Some(0x7f00_0000_1000));
         let refused: Vec<_> = made.refused.iter().chain(&bound.refused).collect();
         assert!(refused.is_empty(), "{what:?}: {refused:?}");

@@ -13,6 +13,7 @@
 
 mod buffers;
 mod error;
+mod kept;
 mod memory;
 mod objects;
 mod order;
@@ -24,12 +25,13 @@ mod validate;
 
 pub use buffers::{Buffer, BufferOwner};
 pub use error::StateError;
+pub use kept::KeptModule;
 pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
 pub use objects::{
     Array, Context, Device, Event, Executable, Function, ImageId, Module, Stream, TextureKey,
     Variable,
 };
-pub use order::{KEPT_BYTES, KEPT_MODULES, Kept, Loaded, Retired};
+pub use order::{KEPT_BYTES, KEPT_MODULES, Loaded, Retired};
 pub use session::{Deferred, Queued, Removed, Session};
 pub use table::{Kind, Table};
 pub use tensors::{KNOWN_TENSORS, TensorMaps};

@@ -11,27 +11,14 @@
 use std::collections::BTreeMap;
 
 use fermata_abi::op::Handle;
-use serde::{Deserialize, Serialize};
 
 use crate::session::handles;
-use crate::{ImageId, Module, Session, StateError};
+use crate::{ImageId, KeptModule, Module, Session, StateError};
 
 /// Modules that are kept at most.
 pub const KEPT_MODULES: usize = 256;
 /// Bytes of images and variables that are kept at most.
 pub const KEPT_BYTES: u64 = 64 << 20;
-
-/// A module that the program has unloaded and that stays in the driver, so that those after it lie where they do in
-/// a driver that loads all of them in order. The program cannot name it, and its content is nobody's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
-    /// Its context.
-    pub context: Handle,
-    /// Its image.
-    pub image: ImageId,
-    /// Bytes of its variables.
-    pub variables: u64,
-}
 
 /// What became of a module that the program has unloaded.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,13 +52,13 @@ impl Session {
     }
 
     /// Kept modules by their place in the order.
-    pub fn kept(&self) -> &BTreeMap<u64, Kept> {
+    pub fn kept(&self) -> &BTreeMap<u64, KeptModule> {
         &self.kept
     }
 
     /// Bytes of variables of kept modules on a device: free memory from the program's point of view.
     pub fn kept_variables(&self, device: u32) -> u64 {
-        let on_device = |it: &&Kept| {
+        let on_device = |it: &&KeptModule| {
             self.contexts
                 .get(it.context)
                 .is_ok_and(|of| of.device == device)
@@ -88,7 +75,7 @@ impl Session {
     /// There is no such module.
     pub fn retire_module(&mut self, handle: Handle, may_keep: bool) -> Result<Retired, StateError> {
         let (module, functions) = self.take_module(handle)?;
-        let kept = Kept {
+        let kept = KeptModule {
             context: module.context,
             image: module.image,
             variables: module.variables.values().map(|it| it.size).sum(),
@@ -106,9 +93,9 @@ impl Session {
         })
     }
 
-    fn has_room(&self, new: &Kept) -> bool {
-        let image = |it: &Kept| self.image(&it.image).map_or(0, |bytes| bytes.len() as u64);
-        let cost = |it: &Kept| it.variables.saturating_add(image(it));
+    fn has_room(&self, new: &KeptModule) -> bool {
+        let image = |it: &KeptModule| self.image(&it.image).map_or(0, |bytes| bytes.len() as u64);
+        let cost = |it: &KeptModule| it.variables.saturating_add(image(it));
         let bytes = self
             .kept
             .values()
@@ -137,7 +124,7 @@ impl Session {
     }
 
     /// These are kept no more.
-    pub(crate) fn give_up(&mut self, kept: BTreeMap<u64, Kept>) -> Vec<u64> {
+    pub(crate) fn give_up(&mut self, kept: BTreeMap<u64, KeptModule>) -> Vec<u64> {
         let last_first = kept.into_iter().rev();
         let unloaded = last_first.map(|(serial, it)| {
             self.gone(serial, &it.image);

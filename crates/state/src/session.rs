@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::{
-    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId, Kept,
-    Mapping, Memory, Module, Reservation, StateError, Stream, Table, TensorMaps, TextureKey,
-    Variable,
+    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId,
+    KeptModule, Mapping, Memory, Module, Reservation, StateError, Stream, Table, TensorMaps,
+    TextureKey, Variable,
 };
 
 /// See the crate's documentation.
@@ -50,7 +50,7 @@ pub struct Session {
     /// Errors that the program has not been told yet, as they were at the last consistent point.
     pub deferred: Vec<Deferred>,
     /// Modules that are kept, by their place in the order.
-    pub(crate) kept: BTreeMap<u64, Kept>,
+    pub(crate) kept: BTreeMap<u64, KeptModule>,
     /// The first place in the order of modules whose module is gone while there are later ones.
     pub(crate) gap: Option<u64>,
     /// Tensor maps that the program has made.

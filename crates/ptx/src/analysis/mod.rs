@@ -14,7 +14,9 @@
 mod access;
 mod provenance;
 mod solver;
+mod summary;
 #[cfg(test)]
 mod tests;
 
-pub use access::{Analysis, ParamSlot, Roots, Summary};
+pub use access::Analysis;
+pub use summary::{ParamSlot, Roots, Summary};

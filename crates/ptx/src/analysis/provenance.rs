@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::access::ParamSlot;
+use super::summary::ParamSlot;
 use crate::ast::Name;
 
 /// Everything a register's value may have been computed from. Join is union, bottom is empty.

@@ -9,8 +9,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::access::{ParamSlot, Summary};
 use super::provenance::Provenance;
+use super::summary::{ParamSlot, Summary};
 use crate::ast::{Function, Instruction, Name, Operand, Space, Statement, Type};
 
 /// A register, parameter or local variable of one function.

@@ -1,7 +1,7 @@
 //! Bodies: declarations, labels, instructions and their operands.
 
 use super::{Parser, Prefix, Result, integer};
-use crate::ast::{Guard, Instruction, Linkage, Name, Operand, Statement};
+use crate::ast::{GuardPredicate, Instruction, Linkage, Name, Operand, Statement};
 use crate::lexer::Token;
 
 impl Parser<'_> {
@@ -95,7 +95,7 @@ impl Parser<'_> {
         let mut guard = None;
         if self.accept(Token::At) {
             let negated = self.accept(Token::Bang);
-            guard = Some(Guard {
+            guard = Some(GuardPredicate {
                 register: self.word("a predicate")?,
                 negated,
             });

@@ -1,4 +1,4 @@
-//! Binds a module's variables to those of another module: the text of a twin then works on the variables
+//! Binds a module's variables to those of another module: the text of an instrumented module then works on the variables
 //! of the module that it stands in for.
 //!
 //! ```text

@@ -1,16 +1,27 @@
 //! The check before one access, and the function it calls.
 //!
 //! A kernel that may touch memory that is not mapped is ended by the device in the access itself, with its context. So
-//! there whoever is outside reports before that, be it again, and no access follows a report that is still on its way.
+//! there every thread outside reports first, even if another has reported, and no access follows a report that is still on
+//! its way.
 
 use super::PassError;
-use super::guard::Guard;
 use crate::ast::{Function, Instruction, Item, Operand, Statement, Type};
 use crate::parse;
 
-/// Searches the table; `%s` is where addresses that may not be global are told apart, `%o` where one of those who are
-/// outside is picked, `%w` what follows a report. All later ones cost a look at a word of device memory that says so: a
-/// kernel that strays does it with every thread.
+/// Which accesses an instrumented kernel checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Guard {
+    /// Stores, atomics and reductions: for checkpoints.
+    Writes,
+    /// Loads and atomics: for looking at programs.
+    Reads,
+    /// All of these, each reported before it is made, for it may be the kernel's last: for restores.
+    Accesses,
+}
+
+/// Searches the table; `%s` is where addresses that may not be global are told apart, `%o` where one of the threads
+/// outside is picked, `%w` what follows a report. Only the first access outside is reported; later ones cost one look at a
+/// word of device memory, because a kernel that mis-speculates usually does so with every thread.
 const SEARCH: &str = "
 (.param .b64 table, .param .b64 address, .param .b32 bytes)
 {

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PassError {
     /// Addresses of 32 bits.
-    #[error("the module has {0}-bit addresses; twin kernels need 64")]
+    #[error("the module has {0}-bit addresses; instrumented kernels need 64")]
     AddressSize(u32),
     /// An instruction whose accesses cannot be checked from the text.
     #[error("line {line}, in `{function}`: the accesses of `{instruction}` cannot be checked")]

@@ -1,7 +1,7 @@
-//! Twin kernels: a module whose kernels check every global access against a table of ranges and
+//! Instrumented kernels: a module whose kernels check every global access against a table of ranges and
 //! report the first one outside (PhoenixOS, section 4.1, validation).
 //!
-//! Every kernel of the twin takes one more parameter, the last: the address of a table in global
+//! Every kernel of the instrumented module takes one more parameter, the last: the address of a table in global
 //! memory,
 //!
 //! | offset | bytes | field |
@@ -12,34 +12,24 @@
 //! | 24 | 8 | number of ranges n |
 //! | 32 | 16 n | ranges: first byte, one past the last byte; sorted, disjoint |
 //!
-//! Names, other parameters and results stay the same, so the twin can run in the kernel's place.
+//! Names, other parameters and results stay the same, so the instrumented kernel can run in the place
+//! of the original.
 //! Functions that a kernel calls find the table's address in a shared variable of the block; each thread
 //! writes it before it first reads it, so no barrier is needed.
 
 use super::PassError;
-use super::check::{check, functions, ordered, shared_variable, statements};
+use super::check::{Guard, check, functions, ordered, shared_variable, statements};
 use super::reach::{Made, Troubles, each, reduce};
 use crate::ast::{Function, Item, Linkage, Module, Space, Statement, Type, Variable};
 
 /// Bytes of the table before the first range.
 pub const TABLE_HEADER_BYTES: u64 = 32;
 
-/// Which accesses a twin checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Guard {
-    /// Stores, atomics and reductions: for checkpoints.
-    Writes,
-    /// Loads and atomics: for looking at programs.
-    Reads,
-    /// All of these, each reported before it is made, for it may be the kernel's last: for restores.
-    Accesses,
-}
-
-/// The twin of a module, with the kernels that `wanted` picks. Its variables are still its own: see
+/// The instrumented form of a module, with the kernels that `wanted` picks. Its variables are still its own: see
 /// [`bind`](super::bind).
 ///
 /// # Errors
-/// No kernel of the module can have a twin. Single kernels that cannot are named in the answer; for those,
+/// No kernel of the module can be instrumented. Single kernels that cannot are named in the answer; for those,
 /// content validation has to do.
 pub fn guard(
     module: &Module,
@@ -58,7 +48,7 @@ pub fn guard(
     for item in &module.items {
         items.push(match item {
             Item::Function(f) if f.body.is_some() => match guarded(f, what, called) {
-                Ok(twin) => Item::Function(twin),
+                Ok(instrumented) => Item::Function(instrumented),
                 Err(error) => {
                     troubles.insert(f.name.clone(), error);
                     item.clone()
@@ -67,20 +57,20 @@ pub fn guard(
             other => other.clone(),
         });
     }
-    // Compilers want debug information where it is announced, and a twin has none.
+    // Compilers want debug information where it is announced, and an instrumented module has none.
     let targets = module.targets.iter().filter(|it| &***it != "debug");
-    let twin = Module {
+    let instrumented = Module {
         items,
         version: module.version,
         targets: targets.cloned().collect(),
         address_size: module.address_size,
     };
-    Ok(reduce(twin, wanted, troubles))
+    Ok(reduce(instrumented, wanted, troubles))
 }
 
 /// `called`: whether the module has functions that kernels call.
 fn guarded(function: &Function, what: Guard, called: bool) -> Result<Function, PassError> {
-    let mut twin = function.clone();
+    let mut instrumented = function.clone();
     let original = function.body.as_deref().unwrap_or_default();
     let mut body = Vec::new();
     if function.entry {
@@ -92,14 +82,16 @@ fn guarded(function: &Function, what: Guard, called: bool) -> Result<Function, P
             text += "st.shared.u64 [__fermata_table], %fermata_t;";
         }
         body.extend(statements(&text));
-        twin.params.push(table_parameter(&name, function.line));
+        instrumented
+            .params
+            .push(table_parameter(&name, function.line));
     } else {
         let text = ".reg .b64 %fermata_t; ld.shared.u64 %fermata_t, [__fermata_table];";
         body.extend(statements(text));
     }
     body.extend(guarded_body(function, original, what)?);
-    twin.body = Some(body);
-    Ok(twin)
+    instrumented.body = Some(body);
+    Ok(instrumented)
 }
 
 fn table_parameter(name: &str, line: u32) -> Variable {

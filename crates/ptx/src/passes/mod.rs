@@ -9,6 +9,7 @@ mod reach;
 mod tests;
 
 pub use bind::bind;
+pub use check::Guard;
 pub use error::PassError;
-pub use guard::{Guard, TABLE_HEADER_BYTES, guard};
+pub use guard::{TABLE_HEADER_BYTES, guard};
 pub use reach::Made;

@@ -18,49 +18,49 @@ fn module(text: &str) -> Module {
     parse(&format!("{HEAD}{text}")).expect("PTX")
 }
 
-fn twin(what: Guard) -> String {
-    let made = guard(&module(TEXT), what, &|_| true).expect("it has a twin");
+fn instrumented(what: Guard) -> String {
+    let made = guard(&module(TEXT), what, &|_| true).expect("it can be instrumented");
     assert!(made.refused.is_empty());
     made.module.to_string()
 }
 
 #[test]
 fn stores_and_atomics_are_checked_with_their_size_and_condition() {
-    let text = twin(Guard::Writes);
+    let text = instrumented(Guard::Writes);
     assert_eq!(text.matches("call __fermata_check, ").count(), 2);
     assert_eq!(text.matches("call __fermata_check_generic, ").count(), 1);
     assert!(text.contains("@!%p1 call __fermata_check"), "{text}");
     assert!(text.contains("st.param.b32 [fermata_bytes], 8"), "{text}");
     assert!(text.contains("k_fermata_ranges"));
-    parse(&text).expect("a twin parses again");
+    parse(&text).expect("an instrumented module parses again");
 }
 
 #[test]
 fn loads_are_checked_for_restores() {
-    let text = twin(Guard::Reads);
+    let text = instrumented(Guard::Reads);
     assert!(text.contains("st.param.b32 [fermata_bytes], 16"), "{text}");
     assert_eq!(text.matches("call __fermata_check, ").count(), 2);
 }
 
 #[test]
 fn every_access_is_checked_and_reported_before_it_is_made_where_memory_may_be_absent() {
-    let text = twin(Guard::Accesses);
+    let text = instrumented(Guard::Accesses);
     // The loads of restores and the stores of checkpoints; one of them is an atomic.
     assert_eq!(text.matches("call __fermata_check, ").count(), 3);
     assert_eq!(text.matches("call __fermata_check_generic, ").count(), 1);
     assert_eq!(text.matches("membar.sys").count(), 4, "{text}");
-    assert_eq!(twin(Guard::Writes).matches("membar.sys").count(), 2);
+    assert_eq!(instrumented(Guard::Writes).matches("membar.sys").count(), 2);
 }
 
 #[test]
 fn a_load_that_no_fence_holds_back_is_made_one_that_is() {
     let text = ".visible .entry k() { .reg .b64 %rd<3>; .reg .f32 %f<6>; .reg .pred %p<2>;
         @%p1 ld.global.nc.L1::no_allocate.v2.f32 {%f1, %f2}, [%rd1+8]; ldu.global.f32 %f3, [%rd1]; ret; }";
-    let twin = |what| {
-        let made = guard(&module(text), what, &|_| true).expect("a twin");
+    let instrumented = |what| {
+        let made = guard(&module(text), what, &|_| true).expect("an instrumented module");
         made.module.to_string()
     };
-    let ordered = twin(Guard::Accesses);
+    let ordered = instrumented(Guard::Accesses);
     for load in [
         "@%p1 ld.global.L1::no_allocate.v2.f32 {%f1, %f2}, [%rd1+8]",
         "ld.global.f32 %f3, [%rd1]",
@@ -68,14 +68,15 @@ fn a_load_that_no_fence_holds_back_is_made_one_that_is() {
         assert!(ordered.contains(load), "{load} in {ordered}");
     }
     assert!(!ordered.contains(".nc") && !ordered.contains("ldu"));
-    let looked_at = twin(Guard::Reads);
+    let looked_at = instrumented(Guard::Reads);
     assert!(looked_at.contains("ld.global.nc.L1") && looked_at.contains("ldu.global"));
 }
 
 #[test]
 fn a_twin_announces_no_debug_information() {
     let text = ".version 8.0\n.target sm_90, debug\n.address_size 64\n.visible .entry k() { ret; }";
-    let made = guard(&parse(text).expect("PTX"), Guard::Accesses, &|_| true).expect("a twin");
+    let made = guard(&parse(text).expect("PTX"), Guard::Accesses, &|_| true)
+        .expect("an instrumented module");
     let text = made.module.to_string();
     assert!(text.contains(".target sm_90\n"), "{text}");
 }
@@ -98,7 +99,8 @@ fn copies_are_checked_where_they_touch_global_memory() {
         let text = format!(
             ".visible .entry k() {{ .reg .b64 %rd<3>; cp.async{to}{from} [%rd1], [%rd2], {size}; ret; }}"
         );
-        let made = guard(&module(&text), Guard::Accesses, &|_| true).expect("a twin");
+        let made =
+            guard(&module(&text), Guard::Accesses, &|_| true).expect("an instrumented module");
         assert!(made.refused.is_empty(), "{:?}", made.refused);
         let text = made.module.to_string();
         ["%rd1", "%rd2"].map(|at| text.contains(&format!("mov.u64 %fermata_a, {at}")))
@@ -115,7 +117,8 @@ fn what_cannot_be_checked_is_refused_by_name_and_the_rest_is_kept() {
         .func helper() { .reg .b64 %rd<3>; frobnicate.global [%rd1]; ret; }
         .visible .entry calls(.param .u64 p) { call helper; ret; }
         .visible .entry plain(.param .u64 p) { ret; }";
-    let made = guard(&module(text), Guard::Writes, &|_| true).expect("one kernel has a twin");
+    let made =
+        guard(&module(text), Guard::Writes, &|_| true).expect("one kernel can be instrumented");
     let refused: Vec<String> = made
         .refused
         .iter()
@@ -133,7 +136,7 @@ fn what_cannot_be_checked_is_refused_by_name_and_the_rest_is_kept() {
 fn a_kernel_that_says_how_many_registers_it_has_is_refused_and_no_other() {
     let text = ".visible .entry k() { setmaxnreg.dec.sync.aligned.u32 40; ret; } .visible .entry l() { ret; }";
     for what in [Guard::Writes, Guard::Reads, Guard::Accesses] {
-        let made = guard(&module(text), what, &|_| true).expect("one kernel has a twin");
+        let made = guard(&module(text), what, &|_| true).expect("one kernel can be instrumented");
         let why = made.refused[0].1.to_string();
         assert!(why.contains("setmaxnreg.dec"), "{why}");
         let kept: Vec<&str> = made.kernels().map(|name| &**name).collect();
@@ -163,7 +166,7 @@ fn called_functions_find_the_table_too() {
     let text = ".func f(.param .b64 a) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [a]; st.u32 [%rd1], 1; ret; }
         .visible .entry k(.param .u64 p) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [p];
         { .param .b64 a0; st.param.b64 [a0], %rd1; call f, (a0); } ret; }";
-    let made = guard(&module(text), Guard::Writes, &|_| true).expect("a twin");
+    let made = guard(&module(text), Guard::Writes, &|_| true).expect("an instrumented module");
     let text = made.module.to_string();
     assert!(text.contains("st.shared.u64 [__fermata_table], %fermata_t"));
     assert!(text.contains("ld.shared.u64 %fermata_t, [__fermata_table]"));
@@ -172,7 +175,8 @@ fn called_functions_find_the_table_too() {
 #[test]
 fn only_the_kernels_asked_for_are_made() {
     let text = ".visible .entry a() { ret; } .visible .entry b() { ret; }";
-    let made = guard(&module(text), Guard::Writes, &|name| name == "b").expect("a twin");
+    let made =
+        guard(&module(text), Guard::Writes, &|name| name == "b").expect("an instrumented module");
     assert_eq!(made.kernels().count(), 1);
     assert!(!made.module.to_string().contains(".entry a"));
 }
@@ -187,7 +191,7 @@ fn addresses(name: &str) -> Option<u64> {
 
 #[test]
 fn variables_are_bound_and_strings_kept() {
-    let made = guard(&module(TEXT), Guard::Writes, &|_| true).expect("a twin");
+    let made = guard(&module(TEXT), Guard::Writes, &|_| true).expect("an instrumented module");
     let bound = bind(made.module, &addresses);
     assert!(bound.refused.is_empty());
     let text = bound.module.to_string();

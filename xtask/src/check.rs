@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::exports::{self, Shim};
-use crate::{coverage, scan};
+use crate::{coverage, scan, structure};
 
 /// Lines a hand-written file may have.
 const LINES: usize = 800;
@@ -15,7 +15,7 @@ const LINES: usize = 800;
 const SETTINGS: &str = "crates/control/src/settings/table.rs";
 
 /// Which crates of the workspace a crate may use. Tests may use any.
-const EDGES: [(&str, &[&str]); 19] = [
+const EDGES: [(&str, &[&str]); 21] = [
     ("abi", &[]),
     ("ptx", &[]),
     ("graph", &["abi"]),
@@ -42,11 +42,18 @@ const EDGES: [(&str, &[&str]); 19] = [
     ("ml", &["control", "nvml"]),
     ("planner", &[]),
     ("app", &["device", "store", "planner"]),
-    ("cli", &["control", "store", "nvml", "planner"]),
+    ("report", &["control", "store", "planner"]),
+    ("bench", &["control", "report"]),
+    (
+        "cli",
+        &["control", "store", "nvml", "planner", "report", "bench"],
+    ),
 ];
 
 /// Crates without a line of unsafe code.
-const SAFE: [&str; 7] = ["ptx", "state", "store", "engine", "planner", "cli", "graph"];
+const SAFE: [&str; 9] = [
+    "ptx", "state", "store", "engine", "planner", "cli", "graph", "report", "bench",
+];
 
 /// Crates whose unsafe code is in one file only: starting processes, entering namespaces and touching a
 /// caller's memory have no safe form; who is at the other end of a socket has none that knows PID namespaces.
@@ -62,6 +69,7 @@ pub fn all(root: &Path) -> Result<()> {
     generated(root, &mut findings)?;
     edges(root, &mut findings)?;
     safety(root, &mut findings)?;
+    structure::check(root, &mut findings)?;
     let files = tracked(root)?;
     let known = std::fs::read_to_string(root.join(SETTINGS)).context("cannot read the settings")?;
     for path in &files {

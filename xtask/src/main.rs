@@ -5,12 +5,14 @@
 mod abi;
 mod check;
 mod coverage;
-
 mod ctype;
 mod exports;
 mod header;
+mod imports;
+mod modules;
 mod output;
 mod scan;
+mod structure;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -24,7 +26,8 @@ usage: cargo xtask TASK
   abi --cuda-include DIR [--types]  the API tables (and with --types the C types) from the headers in DIR
   exports CRATE...                  unsupported.rs, per_thread.rs and proc_table.rs of softgpu, client
   coverage                          docs/coverage.md
-  check                             generated files, crate edges, file sizes, headers, forbidden code";
+  circles CRATE...                  files of a crate that import each other in a loop, and what ties them
+  check                             generated files, crate edges, circles, names, sizes, headers, forbidden code";
 
 fn main() -> ExitCode {
     match run() {
@@ -55,6 +58,15 @@ fn run() -> Result<()> {
             output::write_all(&root, exports::files(&root, shim)?)
         }),
         "coverage" => output::write_all(&root, vec![coverage::page(&root)?]),
+        "circles" if !rest.is_empty() => rest.iter().try_for_each(|name| {
+            let of = modules::Crate::read(&root.join("crates").join(name).join("src"))?;
+            let circles = imports::report(&of);
+            println!("{name}: {} circles", circles.len());
+            circles
+                .iter()
+                .for_each(|circle| println!("a circle:\n{circle}"));
+            Ok(())
+        }),
         "check" => check::all(&root),
         _ => bail!("{USAGE}"),
     }

@@ -19,7 +19,7 @@ use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_VALUE, Result};
 use crate::event::Event;
 use crate::graph::GraphObject;
-use crate::stream::{Kind, Stream};
+use crate::stream::{Stream, StreamKind};
 use crate::work::Work;
 
 /// The captures of this process.
@@ -49,7 +49,7 @@ fn key(stream: &Stream) -> StreamKey {
     StreamKey {
         id: stream.id,
         context: stream.context.id,
-        blocking: stream.kind != Kind::NonBlocking,
+        blocking: stream.kind != StreamKind::NonBlocking,
     }
 }
 
@@ -99,7 +99,7 @@ pub fn forbid_on(stream: &Stream) -> Result {
     rule((), |captures| {
         captures.forbid_on(stream.id)?;
         match stream.kind {
-            Kind::Legacy => captures.forbid_implicit(stream.context.id),
+            StreamKind::Legacy => captures.forbid_implicit(stream.context.id),
             _ => Ok(()),
         }
     })
@@ -157,7 +157,7 @@ pub fn begin_new(driver: &Driver, stream: &Stream, mode: CaptureMode) -> Result 
 /// # Errors
 /// The stream cannot be captured, or is already.
 pub fn begin(stream: &Stream, mode: CaptureMode, graph: &GraphObject, after: &[NodeId]) -> Result {
-    if stream.kind == Kind::Legacy {
+    if stream.kind == StreamKind::Legacy {
         return Err(refused(CaptureError::Unsupported));
     }
     let mut captures = CAPTURES.lock();
@@ -283,7 +283,7 @@ pub fn wait_event(stream: &Arc<Stream>, event: &Event, flags: u32) -> Result {
     }
     let recorded = event.mark().is_some();
     let waited = rule(Waited::Outside, |captures| {
-        if stream.kind == Kind::Legacy && captures.is_captured(event.handle) {
+        if stream.kind == StreamKind::Legacy && captures.is_captured(event.handle) {
             captures.invalidate_event(event.handle);
             return Err(CaptureError::Implicit);
         }

@@ -17,7 +17,7 @@ use crate::device::Device;
 use crate::driver::{self, Driver};
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, Result};
 use crate::handle::{self, Tag};
-use crate::stream::{Kind, Point, Stream};
+use crate::stream::{Point, Stream, StreamKind};
 use crate::work::Work;
 
 /// Device output kept before it is written.
@@ -153,13 +153,13 @@ impl Context {
         let mut streams = self.streams.lock();
         let legacy = streams
             .legacy
-            .get_or_insert_with(|| Stream::new(self, Kind::Legacy, 0, 0));
+            .get_or_insert_with(|| Stream::new(self, StreamKind::Legacy, 0, 0));
         Arc::clone(legacy)
     }
 
     /// The calling thread's own default stream.
     pub fn per_thread_stream(self: &Arc<Self>) -> Arc<Stream> {
-        let kind = Kind::PerThread(std::thread::current().id());
+        let kind = StreamKind::PerThread(std::thread::current().id());
         let mut streams = self.streams.lock();
         if let Some(stream) = streams.others.iter().find(|stream| stream.kind == kind) {
             return Arc::clone(stream);
@@ -191,7 +191,7 @@ impl Context {
     /// The context is dead, or no thread could be started.
     pub fn submit_after_all(self: &Arc<Self>, work: Work) -> Result<Point> {
         let points = self.streams.lock().ends();
-        let aside = Stream::new(self, Kind::NonBlocking, 0, 0);
+        let aside = Stream::new(self, StreamKind::NonBlocking, 0, 0);
         aside.submit_after(work, points)
     }
 

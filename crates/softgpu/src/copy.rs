@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::exec::{WINDOW_BASE, WINDOW_END};
-use crate::hold::Work;
+use crate::hold::HeldWork;
 use crate::memory::{Kind, Protection, Range, Side};
 
 /// Device number of host memory.
@@ -123,7 +123,7 @@ impl Plan {
         let copy = &self.copy;
         if self.held {
             let bytes = copy.bytes().unwrap_or(0);
-            driver.hold.pass(Work::Copies, bytes);
+            driver.hold.pass(HeldWork::Copies, bytes);
         }
         let begun = Instant::now();
         if let Some(bytes) = &self.staged {

@@ -26,7 +26,7 @@ const TURN: Duration = Duration::from_millis(1);
 
 /// A kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
+pub enum HeldWork {
     /// A copy between device and host.
     Copies,
     /// The load of a module or library.
@@ -35,7 +35,7 @@ pub enum Work {
     Registers,
 }
 
-impl Work {
+impl HeldWork {
     fn file(self) -> &'static str {
         match self {
             Self::Copies => "copies",
@@ -76,7 +76,7 @@ impl Hold {
     }
 
     /// Returns when so many bytes of this kind may begin.
-    pub fn pass(&self, work: Work, bytes: u64) {
+    pub fn pass(&self, work: HeldWork, bytes: u64) {
         let mut place = None;
         while let Some(said) = self.said(work).filter(|said| bytes >= said.least) {
             let end = match place {
@@ -92,7 +92,7 @@ impl Hold {
     }
 
     /// What the file says; `None` without one. A file that cannot be read holds all.
-    fn said(&self, work: Work) -> Option<Said> {
+    fn said(&self, work: HeldWork) -> Option<Said> {
         let text = std::fs::read_to_string(self.folder.as_ref()?.join(work.file())).ok()?;
         let mut numbers = text.split_whitespace().map(str::parse);
         let (generation, allowed) = match (numbers.next(), numbers.next()) {
@@ -108,7 +108,7 @@ impl Hold {
     }
 
     /// Counts bytes of a generation; how many there are with them.
-    fn enter(&self, work: Work, generation: u64, bytes: u64) -> u64 {
+    fn enter(&self, work: HeldWork, generation: u64, bytes: u64) -> u64 {
         let mut begun = self.begun.lock();
         let count = &mut begun[work as usize];
         if count.0 != generation {
@@ -134,29 +134,29 @@ mod tests {
             std::fs::rename(folder.join("new"), folder.join("copies")).unwrap();
         };
         let hold = Hold::by(Some(folder.clone()));
-        hold.pass(Work::Copies, u64::MAX);
+        hold.pass(HeldWork::Copies, u64::MAX);
         say("1 40000");
-        hold.pass(Work::Copies, 20_000);
-        hold.pass(Work::Copies, 20_000);
-        hold.pass(Work::Copies, LEAST - 1);
-        hold.pass(Work::Modules, u64::MAX);
+        hold.pass(HeldWork::Copies, 20_000);
+        hold.pass(HeldWork::Copies, 20_000);
+        hold.pass(HeldWork::Copies, LEAST - 1);
+        hold.pass(HeldWork::Modules, u64::MAX);
         say("2 0 50000");
-        hold.pass(Work::Copies, 40_000);
+        hold.pass(HeldWork::Copies, 40_000);
         say("1 40000");
         std::thread::scope(|scope| {
-            let late = scope.spawn(|| hold.pass(Work::Copies, 20_000));
+            let late = scope.spawn(|| hold.pass(HeldWork::Copies, 20_000));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!late.is_finished());
             say("1 60000");
             late.join().unwrap();
-            let last = scope.spawn(|| hold.pass(Work::Copies, 20_000));
+            let last = scope.spawn(|| hold.pass(HeldWork::Copies, 20_000));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!last.is_finished());
             say("3 20000");
             last.join().unwrap();
         });
         let gone = std::fs::remove_dir_all(&folder);
-        hold.pass(Work::Copies, u64::MAX);
+        hold.pass(HeldWork::Copies, u64::MAX);
         gone.unwrap();
     }
 }

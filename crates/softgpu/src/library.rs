@@ -29,7 +29,7 @@ pub struct Library {
 #[derive(Default)]
 struct Loaded {
     /// What was compiled at load and no context has used yet.
-    spare: Option<exec::Module>,
+    spare: Option<exec::UnlinkedModule>,
     /// Modules by context id.
     modules: HashMap<u64, Arc<Module>>,
 }

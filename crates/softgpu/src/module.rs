@@ -72,8 +72,8 @@ impl fmt::Debug for Module {
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_PTX` where it cannot be executed.
-pub fn compile(ptx: &str, jit: &JitOptions) -> Result<exec::Module> {
-    let module = exec::Module::load(ptx).map_err(|error| refuse(&error, jit))?;
+pub fn compile(ptx: &str, jit: &JitOptions) -> Result<exec::UnlinkedModule> {
+    let module = exec::UnlinkedModule::load(ptx).map_err(|error| refuse(&error, jit))?;
     let refused = module
         .kernels()
         .iter()
@@ -103,7 +103,7 @@ impl Module {
     pub fn load(
         driver: &Driver,
         context: &Arc<Context>,
-        module: exec::Module,
+        module: exec::UnlinkedModule,
         jit: &JitOptions,
         attributes: &dyn Fn(&str) -> Arc<Mutex<Attributes>>,
     ) -> Result<Arc<Self>> {

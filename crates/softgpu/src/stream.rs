@@ -34,7 +34,7 @@ const TIDY: usize = 64;
 
 /// Which kind of stream it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum StreamKind {
     /// The default stream that synchronises with all blocking streams.
     Legacy,
     /// A thread's own default stream.
@@ -53,7 +53,7 @@ pub struct Stream {
     /// Its context.
     pub context: Arc<Context>,
     /// Which kind it is.
-    pub kind: Kind,
+    pub kind: StreamKind,
     /// `CU_STREAM_*` it was made with.
     pub flags: u32,
     /// Priority, from -5 (first) to 0.
@@ -111,9 +111,9 @@ impl Point {
 
 impl Stream {
     /// A stream of `context`, not yet known to it.
-    pub fn new(context: &Arc<Context>, kind: Kind, flags: u32, priority: i32) -> Arc<Self> {
+    pub fn new(context: &Arc<Context>, kind: StreamKind, flags: u32, priority: i32) -> Arc<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-        let created = matches!(kind, Kind::Blocking | Kind::NonBlocking);
+        let created = matches!(kind, StreamKind::Blocking | StreamKind::NonBlocking);
         Arc::new(Self {
             handle: if created {
                 handle::fresh(Tag::Stream)
@@ -140,9 +140,9 @@ impl Stream {
     pub fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Result<Arc<Self>> {
         let non_blocking = flags & cu::CU_STREAM_NON_BLOCKING != 0;
         let kind = if non_blocking {
-            Kind::NonBlocking
+            StreamKind::NonBlocking
         } else {
-            Kind::Blocking
+            StreamKind::Blocking
         };
         let stream = Self::new(context, kind, flags, priority);
         driver::get()?
@@ -235,15 +235,15 @@ impl Stream {
     fn implied(&self, streams: &Streams) -> Vec<Point> {
         let open = |point: &Point| !point.reached();
         match self.kind {
-            Kind::NonBlocking => Vec::new(),
-            Kind::Legacy => {
+            StreamKind::NonBlocking => Vec::new(),
+            StreamKind::Legacy => {
                 let blocking = streams
                     .others
                     .iter()
-                    .filter(|stream| stream.kind != Kind::NonBlocking);
+                    .filter(|stream| stream.kind != StreamKind::NonBlocking);
                 blocking.map(|stream| stream.end()).filter(open).collect()
             }
-            Kind::Blocking | Kind::PerThread(_) => streams
+            StreamKind::Blocking | StreamKind::PerThread(_) => streams
                 .legacy()
                 .map(|stream| stream.end())
                 .filter(open)
@@ -299,14 +299,14 @@ impl Stream {
     /// Points that a synchronisation with this stream waits for: for the legacy default stream, those of
     /// all blocking streams too.
     pub fn ends(&self) -> Vec<Point> {
-        if self.kind != Kind::Legacy {
+        if self.kind != StreamKind::Legacy {
             return vec![self.end()];
         }
         let streams = self.context.streams.lock();
         let blocking = streams
             .others
             .iter()
-            .filter(|stream| stream.kind != Kind::NonBlocking);
+            .filter(|stream| stream.kind != StreamKind::NonBlocking);
         blocking
             .map(|stream| stream.end())
             .chain([self.end()])

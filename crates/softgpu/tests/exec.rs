@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fermata_softgpu::exec::texture::{Format, Outside, Texture};
-use fermata_softgpu::exec::{Fault, Host, Launch, LoadError, Module};
+use fermata_softgpu::exec::{Fault, Host, Launch, LoadError, UnlinkedModule};
 use support::{Collector, Memory, Params, launch, launch_with, load};
 
 const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
@@ -160,7 +160,7 @@ fn an_endless_kernel_can_be_stopped_from_outside() {
 
 /// Why the kernel number `index` of a text is refused.
 fn refusal(text: &str, index: usize) -> String {
-    let module = Module::load(text).unwrap();
+    let module = UnlinkedModule::load(text).unwrap();
     let why = module.kernels()[index].refused.as_deref();
     why.unwrap_or_default().to_owned()
 }
@@ -214,14 +214,14 @@ fn an_unknown_instruction_is_named_at_load() {
     assert!(refusal(&unknown_word, 0).starts_with("PTX line 6, in `k`: `add.sideways.u32"));
     let no_register = format!("{HEAD}.visible .entry k() {{\n add.u32 %r0, %r0, 1;\n ret;\n}}");
     assert!(
-        matches!(Module::load(&no_register).err(), Some(LoadError::Undefined { name }) if name == "%r0")
+        matches!(UnlinkedModule::load(&no_register).err(), Some(LoadError::Undefined { name }) if name == "%r0")
     );
     let call = format!("{HEAD}.extern .func f ();\n.visible .entry k() {{ call f; ret; }}");
     assert!(
-        matches!(Module::load(&call).err(), Some(LoadError::Undefined { name }) if name == "f")
+        matches!(UnlinkedModule::load(&call).err(), Some(LoadError::Undefined { name }) if name == "f")
     );
     assert!(matches!(
-        Module::load("no PTX").err(),
+        UnlinkedModule::load("no PTX").err(),
         Some(LoadError::Syntax { line: 1, .. })
     ));
 }
@@ -256,7 +256,7 @@ fn damaged_text_never_panics() {
                 "%r0, %r1,",
             ][seed as usize % 9];
             if text.is_char_boundary(at) {
-                let _ = Module::load(&format!(
+                let _ = UnlinkedModule::load(&format!(
                     "{}{word}{}",
                     &text[..at],
                     &text[(at + seed as usize % 4).min(text.len())..]

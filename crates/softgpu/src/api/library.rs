@@ -13,7 +13,7 @@ use crate::context::{self, Primary};
 use crate::error::{
     INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Result,
 };
-use crate::hold::Work;
+use crate::hold::HeldWork;
 use crate::image;
 use crate::jit::JitOptions;
 use crate::library::{Kernel, Library};
@@ -37,7 +37,7 @@ fn load(out: Out<cu::CUlibrary>, ptx: String, jit: &JitOptions) -> Result {
         return Err(INVALID_VALUE);
     }
     let driver = driver()?;
-    driver.hold.pass(Work::Modules, ptx.len() as u64);
+    driver.hold.pass(HeldWork::Modules, ptx.len() as u64);
     out.set(to_pointer(Library::load(driver, ptx, jit)?.handle))
 }
 

@@ -11,7 +11,7 @@ use crate::attributes::PITCH;
 use crate::capture;
 use crate::context;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY, Result};
-use crate::hold::Work;
+use crate::hold::HeldWork;
 use crate::memory::{Kind, Range};
 
 fn allocate(bytes: u64) -> Result<u64> {
@@ -172,7 +172,7 @@ api! {
         }
         let address = pointer.as_ptr().expose_provenance() as u64;
         let driver = driver()?;
-        driver.hold.pass(Work::Registers, bytes as u64);
+        driver.hold.pass(HeldWork::Registers, bytes as u64);
         driver.memory.register(context.device.ordinal, context.handle, address, bytes as u64, flags)
     }
 

@@ -10,7 +10,7 @@ use super::{to_handle, to_pointer};
 use crate::context;
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, Result};
 use crate::function::Attributes;
-use crate::hold::Work;
+use crate::hold::HeldWork;
 use crate::image;
 use crate::jit::JitOptions;
 use crate::module::{self, Module};
@@ -26,7 +26,7 @@ fn load(out: Out<cu::CUmodule>, ptx: &str, jit: &JitOptions) -> Result {
         return Err(INVALID_VALUE);
     }
     let context = context::current()?;
-    driver()?.hold.pass(Work::Modules, ptx.len() as u64);
+    driver()?.hold.pass(HeldWork::Modules, ptx.len() as u64);
     let code = module::compile(ptx, jit)?;
     let attributes = |_: &str| Attributes::shared();
     out.set(to_pointer(

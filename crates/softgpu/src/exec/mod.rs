@@ -14,7 +14,7 @@ mod translate;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-pub use module::{LinkedModule, Module};
+pub use module::{LinkedModule, UnlinkedModule};
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 

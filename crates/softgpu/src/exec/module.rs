@@ -12,19 +12,19 @@ use parking_lot::Mutex;
 use super::compile::{Compiler, Descriptor, closure, descriptors};
 use super::layout::Layout;
 use super::runtime::context::{Context, Stop};
-use super::runtime::grid::{Entry, Grid, RESERVED_SHARED, Residents};
+use super::runtime::grid::{EntryPoint, Grid, RESERVED_SHARED, Residents};
 use super::runtime::{pool, window};
 use super::translate::{FUNCTIONS, Unit, descriptor};
 use super::{Fault, GlobalVar, KernelInfo, Launch, LoadError, WINDOW_BASE};
 
 /// A module that has been read and checked, its variables not yet placed.
-pub struct Module {
+pub struct UnlinkedModule {
     ast: ast::Module,
     layout: Layout,
     compiler: Compiler,
 }
 
-impl Module {
+impl UnlinkedModule {
     /// Reads PTX text and checks every function of it. A kernel that may reach something that this software GPU does
     /// not execute is there, but refused.
     ///
@@ -95,7 +95,7 @@ impl Module {
         &self.layout.variables
     }
 
-    /// Names declared `.extern`: [`Module::link`] asks for them too.
+    /// Names declared `.extern`: [`UnlinkedModule::link`] asks for them too.
     pub fn externs(&self) -> impl Iterator<Item = &str> {
         self.layout.externs.iter().map(|n| &**n)
     }
@@ -150,7 +150,7 @@ fn refuse_kernels(ast: &ast::Module, layout: &mut Layout, refused: &HashMap<usiz
 }
 
 /// How compiling a kernel went, once it has been tried.
-type Compiled = OnceLock<Result<Entry, Arc<str>>>;
+type Compiled = OnceLock<Result<EntryPoint, Arc<str>>>;
 
 /// A module whose kernels can be launched, from any number of threads at once.
 pub struct LinkedModule {
@@ -182,7 +182,7 @@ impl LinkedModule {
         &self.layout.kernels
     }
 
-    fn entry(&self, name: &str) -> Result<(&KernelInfo, Entry), String> {
+    fn entry(&self, name: &str) -> Result<(&KernelInfo, EntryPoint), String> {
         let (index, compiled) = self.kernels.get(name).ok_or("no such kernel")?;
         if let Some(why) = &self.layout.kernels[*index].refused {
             return Err(why.to_string());
@@ -194,7 +194,7 @@ impl LinkedModule {
         }
     }
 
-    fn compile(&self, name: &str) -> Result<Entry, String> {
+    fn compile(&self, name: &str) -> Result<EntryPoint, String> {
         let index = *self.layout.functions.get(name).ok_or("no such kernel")?;
         let mut compiler = self.compiler.lock();
         let unit = Unit {
@@ -211,7 +211,7 @@ impl LinkedModule {
             &closure(&self.ast, &self.layout, index),
         )?;
         let code = self.descriptors[index].code.load(Ordering::Acquire) as usize;
-        // SAFETY: the code was compiled with the signature of a kernel, which is `Entry`'s, and lives
+        // SAFETY: the code was compiled with the signature of a kernel, which is `EntryPoint`'s, and lives
         // as long as the compiler in `self`.
         Ok(unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*mut Context)>(code) })
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fermata_softgpu::exec::texture::Texture;
-use fermata_softgpu::exec::{Fault, Host, Launch, LinkedModule, Module, VarSpace};
+use fermata_softgpu::exec::{Fault, Host, Launch, LinkedModule, UnlinkedModule, VarSpace};
 
 /// Collects what kernels print; nothing outside the window may be touched.
 #[derive(Default)]
@@ -103,7 +103,7 @@ pub struct Loaded {
 }
 
 pub fn load(ptx: &str) -> Loaded {
-    let module = Module::load(ptx).unwrap_or_else(|e| panic!("{e}"));
+    let module = UnlinkedModule::load(ptx).unwrap_or_else(|e| panic!("{e}"));
     let variables: Vec<_> = module.variables().to_vec();
     let placed: Vec<(String, Memory)> = variables
         .iter()

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::context::Context;
+use super::context::DeviceThread;
 
 /// Barriers per block.
 const COUNT: usize = 17;
@@ -26,7 +26,7 @@ pub mod mode {
 /// The other fibers of the block: their contexts, and those to be resumed.
 pub struct Others<'b> {
     /// By fiber.
-    pub contexts: &'b [*mut Context],
+    pub contexts: &'b [*mut DeviceThread],
     /// Fibers that may go on.
     pub ready: &'b mut VecDeque<u32>,
 }
@@ -67,7 +67,7 @@ impl Barriers {
         expected: u32,
         truth: bool,
         live: u32,
-        context: &mut Context,
+        context: &mut DeviceThread,
         others: &mut Others<'_>,
     ) -> bool {
         let barrier = &mut self.list[id % COUNT];

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use corosensei::CoroutineResult;
 
 use super::barrier::{Barriers, Others};
-use super::context::{Context, FUEL, Pause, Stop};
+use super::context::{DeviceThread, FUEL, Pause, Stop};
 use super::engine::Engine;
 use super::grid::{Grid, RESERVED_SHARED};
 use super::pool;
@@ -33,7 +33,7 @@ pub struct Block {
     /// Threads that have not ended.
     pub live: u32,
     /// Contexts by fiber.
-    pub contexts: Vec<*mut Context>,
+    pub contexts: Vec<*mut DeviceThread>,
     /// Fibers to resume first.
     pub ready: VecDeque<u32>,
     spinning: VecDeque<u32>,
@@ -225,7 +225,7 @@ impl Block {
     ///
     /// # Safety
     /// Called on a fiber, with its own context; both pointers valid until it returns.
-    pub unsafe fn run_threads(block: *mut Self, context: *mut Context) {
+    pub unsafe fn run_threads(block: *mut Self, context: *mut DeviceThread) {
         // SAFETY: by contract; no reference lives across the call of compiled code.
         unsafe {
             let entry = (*(*block).grid).entry;
@@ -237,7 +237,7 @@ impl Block {
     }
 
     /// Gives the next unstarted thread to `context`.
-    fn start(&mut self, context: &mut Context) -> bool {
+    fn start(&mut self, context: &mut DeviceThread) -> bool {
         if self.next >= self.threads {
             return false;
         }
@@ -260,7 +260,7 @@ impl Block {
     }
 
     /// The thread of `context` has ended: whoever waits for it need not any more.
-    fn ended(&mut self, context: *mut Context) {
+    fn ended(&mut self, context: *mut DeviceThread) {
         self.live -= 1;
         // SAFETY: contexts live as long as the engine.
         let (warp, lane) = unsafe { ((*context).warp, (*context).lane) };

@@ -47,7 +47,7 @@ pub const FUEL: i64 = 50_000;
 
 /// A thread, as compiled code and helpers see it. One per fiber, refilled for each thread it runs.
 #[repr(C)]
-pub struct Context {
+pub struct DeviceThread {
     /// Used up by function calls; loops count in a register.
     pub fuel: i64,
     /// Native stack pointers below this are an overflow.
@@ -110,7 +110,7 @@ pub struct Context {
     pub texel: [u32; 4],
 }
 
-impl Context {
+impl DeviceThread {
     /// An empty context for fiber `fiber`.
     pub fn new(fiber: u32) -> Self {
         Self {

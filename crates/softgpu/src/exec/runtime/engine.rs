@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::context::Context;
+use super::context::DeviceThread;
 use super::fiber::{Fiber, Stacks, fiber};
 use super::window::Slot;
 
@@ -22,9 +22,9 @@ pub struct Engine {
         clippy::vec_box,
         reason = "compiled code holds their addresses while the list grows"
     )]
-    pub contexts: Vec<Box<Context>>,
+    pub contexts: Vec<Box<DeviceThread>>,
     /// Pointers to them, lent to the block that runs.
-    pub pointers: Vec<*mut Context>,
+    pub pointers: Vec<*mut DeviceThread>,
     /// Shared and local memory.
     pub slot: Slot,
     stacks: Stacks,
@@ -44,7 +44,7 @@ impl Engine {
     /// Makes another fiber and returns its index.
     pub fn grow(&mut self) -> usize {
         let index = self.fibers.len();
-        let mut context = Box::new(Context::new(index as u32));
+        let mut context = Box::new(DeviceThread::new(index as u32));
         context.stack_limit = self.stacks.soft_limit(index);
         context.local_end = self.slot.local_end(index);
         // SAFETY: the box stays in `contexts`, which is dropped after `fibers`.
@@ -57,7 +57,7 @@ impl Engine {
 
     /// Throws away what hangs on the stack of fiber `index` and makes it fresh.
     pub fn reset(&mut self, index: usize) {
-        let context: *mut Context = &mut *self.contexts[index];
+        let context: *mut DeviceThread = &mut *self.contexts[index];
         // SAFETY: as in `grow`; the old fiber of this stack is gone before the new one starts, and
         // what is left on its stack (compiled frames, a helper that called `stop`) owns nothing.
         unsafe {

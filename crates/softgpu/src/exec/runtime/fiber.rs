@@ -7,7 +7,7 @@ use corosensei::Coroutine;
 use corosensei::stack::{Stack, StackPointer};
 
 use super::block::Block;
-use super::context::{Context, Pause, Stop};
+use super::context::{DeviceThread, Pause, Stop};
 
 /// Native stack per fiber. Compiled functions keep clear of the last [`RESERVE`] bytes.
 const STACK: usize = 512 << 10;
@@ -97,13 +97,13 @@ unsafe impl Stack for FiberStack {
 pub type Fiber = Coroutine<(), Pause, Stop, FiberStack>;
 
 /// What makes a context's address movable into a coroutine.
-struct Shared(*mut Context);
+struct Shared(*mut DeviceThread);
 
 /// A fiber that runs threads of whatever block its context points to.
 ///
 /// # Safety
 /// `context` must outlive the fiber, and its `block` must be valid whenever the fiber is resumed.
-pub unsafe fn fiber(stacks: &Stacks, index: usize, context: *mut Context) -> Fiber {
+pub unsafe fn fiber(stacks: &Stacks, index: usize, context: *mut DeviceThread) -> Fiber {
     let shared = Shared(context);
     Coroutine::with_stack(stacks.stack(index), move |yielder, ()| {
         let shared = shared;

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::context::{Context, Stop};
+use super::context::{DeviceThread, Stop};
 use crate::exec::Host;
 
 /// The compiled form of a kernel.
-pub type Entry = unsafe extern "C" fn(*mut Context);
+pub type EntryPoint = unsafe extern "C" fn(*mut DeviceThread);
 
 /// A launch. Lives on the stack of the launching thread, which waits for all others to leave it.
 pub struct Grid<'l> {
     /// The kernel.
-    pub entry: Entry,
+    pub entry: EntryPoint,
     /// Blocks.
     pub grid: [u32; 3],
     /// Threads per block.

@@ -4,7 +4,7 @@
 
 use super::barrier::Others;
 use super::block::Block;
-use super::context::{Context, FUEL, Pause, Stop};
+use super::context::{DeviceThread, FUEL, Pause, Stop};
 use super::warp::Arrival;
 use crate::exec::{WINDOW_BASE, WINDOW_END};
 
@@ -23,13 +23,13 @@ pub const WRITE: u64 = 1 << 32;
 ///
 /// # Safety
 /// Only on the fiber of `context`, and dropped before the fiber pauses.
-pub unsafe fn block<'b>(context: *mut Context) -> &'b mut Block {
+pub unsafe fn block<'b>(context: *mut DeviceThread) -> &'b mut Block {
     // SAFETY: the scheduler set the pointer and holds no reference while this fiber runs.
     unsafe { &mut *(*context).block }
 }
 
 /// An address outside the window or misaligned: returns when the access may go on.
-pub unsafe extern "C" fn access(context: *mut Context, address: u64, size: u64) {
+pub unsafe extern "C" fn access(context: *mut DeviceThread, address: u64, size: u64) {
     let (bytes, write) = (size & 0xFFFF_FFFF, size & WRITE != 0);
     // SAFETY: called by compiled code with its own context.
     let context_ref = unsafe { &*context };
@@ -49,19 +49,19 @@ pub unsafe extern "C" fn access(context: *mut Context, address: u64, size: u64) 
 }
 
 /// A misaligned shared address.
-pub unsafe extern "C" fn misaligned(context: *mut Context, address: u64) {
+pub unsafe extern "C" fn misaligned(context: *mut DeviceThread, address: u64) {
     // SAFETY: called by compiled code with its own context.
     unsafe { &*context }.stop(Stop::Misaligned(address));
 }
 
 /// `trap`
-pub unsafe extern "C" fn trap(context: *mut Context) {
+pub unsafe extern "C" fn trap(context: *mut DeviceThread) {
     // SAFETY: called by compiled code with its own context.
     unsafe { &*context }.stop(Stop::Trap);
 }
 
 /// One of [`reason`].
-pub unsafe extern "C" fn illegal(context: *mut Context, why: u64) {
+pub unsafe extern "C" fn illegal(context: *mut DeviceThread, why: u64) {
     let what = match why {
         reason::STACK => "stack overflow",
         reason::CALL => "call through a pointer that is no function of this type",
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn illegal(context: *mut Context, why: u64) {
 }
 
 /// Fuel has run out: looks at the clock, lets other threads run.
-pub unsafe extern "C" fn refuel(context: *mut Context) {
+pub unsafe extern "C" fn refuel(context: *mut DeviceThread) {
     // SAFETY: called by compiled code with its own context; the reference to the block ends before
     // the fiber pauses.
     unsafe {
@@ -87,14 +87,14 @@ pub unsafe extern "C" fn refuel(context: *mut Context) {
 }
 
 /// `exit` inside a function.
-pub unsafe extern "C" fn exit(context: *mut Context) {
+pub unsafe extern "C" fn exit(context: *mut DeviceThread) {
     // SAFETY: called by compiled code with its own context. The fiber is not resumed.
     unsafe { (*context).pause(Pause::Exited) };
 }
 
 /// `bar` and `barrier`; `expected` in threads, 0 for all.
 pub unsafe extern "C" fn barrier(
-    context: *mut Context,
+    context: *mut DeviceThread,
     id: u64,
     expected: u64,
     mode: u64,
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn barrier(
 /// An operation among lanes; `kind` is one of [`super::warp::kind`] and, in its high half, where in the program it
 /// stands. The second result is in `flag`.
 pub unsafe extern "C" fn warp(
-    context: *mut Context,
+    context: *mut DeviceThread,
     kind: u64,
     mask: u64,
     value: u64,
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn warp(
 }
 
 /// `activemask` at one place of the program.
-pub unsafe extern "C" fn activemask(context: *mut Context, site: u64) -> u64 {
+pub unsafe extern "C" fn activemask(context: *mut DeviceThread, site: u64) -> u64 {
     // SAFETY: as in `barrier`.
     unsafe {
         block(context).warps.ask(&*context, site);

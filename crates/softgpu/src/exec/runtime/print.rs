@@ -6,7 +6,7 @@
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::context::{Context, Stop};
+use super::context::{DeviceThread, Stop};
 
 /// Longest text that one conversion or one `%s` yields.
 const LONGEST: usize = 64 << 10;
@@ -218,7 +218,10 @@ fn format(format: u64, arguments: u64) -> Result<(Vec<u8>, u32), Stop> {
 }
 
 /// Runs `work`, which may panic, and turns what it says into the end of the launch.
-fn contained<T>(context: *mut Context, work: impl FnOnce(&Context) -> Result<T, Stop>) -> T {
+fn contained<T>(
+    context: *mut DeviceThread,
+    work: impl FnOnce(&DeviceThread) -> Result<T, Stop>,
+) -> T {
     // SAFETY: called by compiled code with its own context.
     let context = unsafe { &*context };
     let result = catch_unwind(AssertUnwindSafe(|| work(context)));
@@ -228,13 +231,13 @@ fn contained<T>(context: *mut Context, work: impl FnOnce(&Context) -> Result<T, 
     }
 }
 
-fn emit(context: &Context, bytes: &[u8]) {
+fn emit(context: &DeviceThread, bytes: &[u8]) {
     // SAFETY: the block is valid while its compiled code runs, and `grid` is only read.
     unsafe { (*context.block).grid() }.host.print(bytes);
 }
 
 /// `vprintf(format, arguments)`; how many arguments it printed.
-pub extern "C" fn vprintf(context: *mut Context, template: u64, arguments: u64) -> u64 {
+pub extern "C" fn vprintf(context: *mut DeviceThread, template: u64, arguments: u64) -> u64 {
     contained(context, |context| {
         let (bytes, count) = format(template, arguments)?;
         emit(context, &bytes);
@@ -244,7 +247,7 @@ pub extern "C" fn vprintf(context: *mut Context, template: u64, arguments: u64) 
 
 /// `__assertfail(message, file, line, function, character size)`; does not return.
 pub extern "C" fn assertfail(
-    context: *mut Context,
+    context: *mut DeviceThread,
     message: u64,
     file: u64,
     line: u64,

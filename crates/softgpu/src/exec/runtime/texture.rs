@@ -6,7 +6,7 @@
 use std::arch::naked_asm;
 use std::sync::{Arc, OnceLock};
 
-use super::context::{Context, Stop};
+use super::context::{DeviceThread, Stop};
 use super::helpers::block;
 use super::signal::CodeRange;
 use crate::exec::texture::{Position, Texture};
@@ -143,7 +143,7 @@ fn known() {
 
 /// Does what `request` says with the texture or surface of `handle`. Coordinates, and bytes to write, are in the
 /// context; so are, afterwards, the texel or the bytes read.
-pub unsafe extern "C" fn texture(context: *mut Context, handle: u64, request: u64) {
+pub unsafe extern "C" fn texture(context: *mut DeviceThread, handle: u64, request: u64) {
     let request = Request::unpack(request);
     // SAFETY: called by compiled code with its own context; the reference to the block ends here.
     let (found, context) = unsafe { (block(context).grid().host.texture(handle), &mut *context) };
@@ -229,7 +229,7 @@ fn place(texture: &Texture, request: Request, at: [u32; 3]) -> Result<Option<u64
     Ok(Some(address))
 }
 
-fn move_bytes(context: &mut Context, request: Request, address: u64) {
+fn move_bytes(context: &mut DeviceThread, request: Request, address: u64) {
     if request.bytes < 4 {
         let bytes = u64::from(request.bytes);
         // SAFETY: this is a fiber, and the ranges are known.

@@ -9,7 +9,7 @@
 //! instruction then, or if it was the last shuffle of both and both have made as many.
 
 use super::barrier::Others;
-use super::context::Context;
+use super::context::DeviceThread;
 
 /// Kinds of operation; part of the generated code.
 pub mod kind {
@@ -127,7 +127,7 @@ impl Warps {
     /// The thread of `context` arrives. Returns whether it must wait; if not, its answer is there.
     pub fn arrive(
         &mut self,
-        context: &mut Context,
+        context: &mut DeviceThread,
         arrival: Arrival,
         others: &mut Others<'_>,
     ) -> bool {
@@ -209,7 +209,7 @@ impl Warps {
     }
 
     /// The thread of `context` asks at `site` which lanes run together with it, and waits.
-    pub fn ask(&mut self, context: &Context, site: u64) {
+    pub fn ask(&mut self, context: &DeviceThread, site: u64) {
         self.askers.push(Asker {
             fiber: context.fiber,
             warp: context.warp,

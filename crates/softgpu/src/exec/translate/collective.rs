@@ -8,7 +8,7 @@ use fermata_ptx::ast::{Instruction, Operand, Type};
 use super::modifiers::Modifiers;
 use super::{Refused, Step, Translator};
 use crate::exec::runtime::barrier::{self, mode};
-use crate::exec::runtime::context::Context;
+use crate::exec::runtime::context::DeviceThread;
 use crate::exec::runtime::helpers;
 use crate::exec::runtime::warp::kind;
 
@@ -122,7 +122,7 @@ impl<'a> Translator<'a, '_> {
 
     /// The second result of the last operation, as a predicate.
     fn second_result(&mut self) -> Value {
-        self.field(types::I8, offset_of!(Context, flag))
+        self.field(types::I8, offset_of!(DeviceThread, flag))
     }
 
     /// Writes `d` or `d|p`.

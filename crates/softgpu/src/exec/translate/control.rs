@@ -12,7 +12,7 @@ use fermata_ptx::ast::{Instruction, Name, Operand, Type};
 use super::modifiers::Modifiers;
 use super::scope::Place;
 use super::{Refused, Step, Translator, descriptor};
-use crate::exec::runtime::context::{Context, FUEL};
+use crate::exec::runtime::context::{DeviceThread, FUEL};
 use crate::exec::runtime::{helpers, print, quiet};
 
 /// How many operands the lists of a call hold.
@@ -87,9 +87,9 @@ impl<'a> Translator<'a, '_> {
 
     /// Calls count too: recursion without a loop must also be stoppable.
     pub(super) fn burn_call_fuel(&mut self) {
-        let fuel = self.field(types::I64, offset_of!(Context, fuel));
+        let fuel = self.field(types::I64, offset_of!(DeviceThread, fuel));
         let left = self.b.ins().iadd_imm_s(fuel, -1);
-        self.set_field(left, offset_of!(Context, fuel));
+        self.set_field(left, offset_of!(DeviceThread, fuel));
         let empty = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
         self.if_rarely(empty, |t| {
             t.call_quietly(quiet::refuel as *const () as usize, &[])
@@ -98,7 +98,7 @@ impl<'a> Translator<'a, '_> {
 
     pub(super) fn check_stack(&mut self) {
         let pointer = self.b.ins().get_stack_pointer(types::I64);
-        let limit = self.constant_field(types::I64, offset_of!(Context, stack_limit));
+        let limit = self.constant_field(types::I64, offset_of!(DeviceThread, stack_limit));
         let over = self.b.ins().icmp(IntCC::UnsignedLessThan, pointer, limit);
         self.fault_if(over, |t| t.illegal(helpers::reason::STACK));
     }
@@ -113,7 +113,7 @@ impl<'a> Translator<'a, '_> {
         }
         if self.frame_bytes > 0 {
             let frame = self.frame;
-            self.set_field(frame, offset_of!(Context, local_top));
+            self.set_field(frame, offset_of!(DeviceThread, local_top));
         }
         self.b.ins().return_(&[]);
     }

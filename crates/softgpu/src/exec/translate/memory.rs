@@ -15,7 +15,7 @@ use super::modifiers::Modifiers;
 use super::operand::integer_of;
 use super::scope::{Place, natural};
 use super::{Refused, Step, Translator};
-use crate::exec::runtime::context::Context;
+use crate::exec::runtime::context::DeviceThread;
 use crate::exec::runtime::{helpers, quiet, window};
 use crate::exec::{VarSpace, WINDOW_BASE, WINDOW_END};
 
@@ -112,7 +112,8 @@ impl<'a> Translator<'a, '_> {
                 };
             }
             Place::Shared { offset: at, size } if inside(*size) => {
-                target.base = self.constant_field(types::I64, offset_of!(Context, shared_base));
+                target.base =
+                    self.constant_field(types::I64, offset_of!(DeviceThread, shared_base));
                 target.offset += i64::from(*at);
                 target.check = Check::None;
             }
@@ -122,7 +123,7 @@ impl<'a> Translator<'a, '_> {
                 target.check = Check::None;
             }
             Place::Kernel { offset: at, size } if inside(*size) => {
-                target.base = self.constant_field(types::I64, offset_of!(Context, params));
+                target.base = self.constant_field(types::I64, offset_of!(DeviceThread, params));
                 target.offset += i64::from(*at);
                 target.check = Check::None;
             }
@@ -196,7 +197,7 @@ impl<'a> Translator<'a, '_> {
                 .iadd_imm_s(low, i64::from(target.offset as i32))
         };
         let distance = self.b.ins().uextend(types::I64, low);
-        let start = self.constant_field(types::I64, offset_of!(Context, shared_base));
+        let start = self.constant_field(types::I64, offset_of!(DeviceThread, shared_base));
         self.b.ins().iadd(start, distance)
     }
 
@@ -273,7 +274,7 @@ impl<'a> Translator<'a, '_> {
     /// Notes that the thread may be waiting for another.
     pub(super) fn polls(&mut self) {
         let one = self.b.ins().iconst(types::I32, 1);
-        self.set_field(one, offset_of!(Context, polls));
+        self.set_field(one, offset_of!(DeviceThread, polls));
     }
 
     /// Takes the words on ordering; whether other threads must see or be seen.
@@ -373,7 +374,7 @@ impl<'a> Translator<'a, '_> {
         }
         let mut value = self.value(i, 1, ty)?;
         if space.starts_with("shared") {
-            let base = self.constant_field(types::I64, offset_of!(Context, shared_base));
+            let base = self.constant_field(types::I64, offset_of!(DeviceThread, shared_base));
             value = if to {
                 self.b.ins().isub(value, base)
             } else {
@@ -392,7 +393,7 @@ impl<'a> Translator<'a, '_> {
             "local" => self.in_local(a),
             "const" => self.in_constants(a),
             "param" | "param::entry" => {
-                let start = self.constant_field(types::I64, offset_of!(Context, params));
+                let start = self.constant_field(types::I64, offset_of!(DeviceThread, params));
                 self.within(a, start, window::PARAMS as i64)
             }
             "global" => {
@@ -415,12 +416,12 @@ impl<'a> Translator<'a, '_> {
     }
 
     fn in_shared(&mut self, a: Value) -> Value {
-        let start = self.constant_field(types::I64, offset_of!(Context, shared_base));
+        let start = self.constant_field(types::I64, offset_of!(DeviceThread, shared_base));
         self.within(a, start, window::SHARED as i64)
     }
 
     fn in_local(&mut self, a: Value) -> Value {
-        let start = self.constant_field(types::I64, offset_of!(Context, local_base));
+        let start = self.constant_field(types::I64, offset_of!(DeviceThread, local_base));
         self.within(a, start, window::LOCAL as i64)
     }
 

@@ -6,7 +6,7 @@ use fermata_ptx::ast::{Instruction, Name, Operand, Type};
 use super::modifiers::Modifiers;
 use super::scope::{Place, Register, natural};
 use super::{Refused, Step, Translator};
-use crate::exec::runtime::context::Context;
+use crate::exec::runtime::context::DeviceThread;
 
 impl<'a> Translator<'a, '_> {
     /// Operand number `index`.
@@ -190,14 +190,16 @@ impl<'a> Translator<'a, '_> {
         Ok(match place {
             Place::Frame { offset, .. } => self.b.ins().iadd_imm_s(self.frame, i64::from(*offset)),
             Place::Kernel { offset, .. } => {
-                let base = self.constant_field(types::I64, std::mem::offset_of!(Context, params));
+                let base =
+                    self.constant_field(types::I64, std::mem::offset_of!(DeviceThread, params));
                 self.b.ins().iadd_imm_s(base, i64::from(*offset))
             }
             Place::Pointer { value, .. } => *value,
             Place::Shared { offset, .. } => self.b.ins().iconst(types::I64, i64::from(*offset)),
-            Place::Dynamic => {
-                self.constant_field(types::I64, std::mem::offset_of!(Context, dynamic_shared))
-            }
+            Place::Dynamic => self.constant_field(
+                types::I64,
+                std::mem::offset_of!(DeviceThread, dynamic_shared),
+            ),
             Place::Fixed { address, .. } => self.b.ins().iconst(types::I64, *address as i64),
             Place::Function { index } => self
                 .b

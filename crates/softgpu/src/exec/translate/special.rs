@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::{InstBuilder, Value, types};
 
 use super::Translator;
-use crate::exec::runtime::context::Context;
+use crate::exec::runtime::context::DeviceThread;
 use crate::exec::runtime::grid::RESERVED_SHARED;
 use crate::exec::runtime::helpers;
 
@@ -24,10 +24,10 @@ impl Translator<'_, '_> {
                 _ => return None,
             };
             let offset = match name {
-                "tid" => offset_of!(Context, tid),
-                "ntid" => offset_of!(Context, ntid),
-                "ctaid" | "clusterid" => offset_of!(Context, ctaid),
-                "nctaid" | "nclusterid" => offset_of!(Context, nctaid),
+                "tid" => offset_of!(DeviceThread, tid),
+                "ntid" => offset_of!(DeviceThread, ntid),
+                "ctaid" | "clusterid" => offset_of!(DeviceThread, ctaid),
+                "nctaid" | "nclusterid" => offset_of!(DeviceThread, nctaid),
                 "cluster_ctaid" => return Some(self.b.ins().iconst(types::I32, 0)),
                 "cluster_nctaid" => return Some(self.b.ins().iconst(types::I32, 1)),
                 _ => return None,
@@ -37,16 +37,16 @@ impl Translator<'_, '_> {
         let constant = |t: &mut Self, value: i64| Some(t.b.ins().iconst(types::I32, value));
         match name {
             "laneid" => Some(self.lane()),
-            "warpid" => Some(self.constant_field(types::I32, offset_of!(Context, warp))),
-            "nwarpid" => Some(self.constant_field(types::I32, offset_of!(Context, warps))),
-            "smid" => Some(self.constant_field(types::I32, offset_of!(Context, sm))),
-            "nsmid" => Some(self.constant_field(types::I32, offset_of!(Context, sms))),
-            "gridid" => Some(self.constant_field(types::I64, offset_of!(Context, grid_id))),
+            "warpid" => Some(self.constant_field(types::I32, offset_of!(DeviceThread, warp))),
+            "nwarpid" => Some(self.constant_field(types::I32, offset_of!(DeviceThread, warps))),
+            "smid" => Some(self.constant_field(types::I32, offset_of!(DeviceThread, sm))),
+            "nsmid" => Some(self.constant_field(types::I32, offset_of!(DeviceThread, sms))),
+            "gridid" => Some(self.constant_field(types::I64, offset_of!(DeviceThread, grid_id))),
             "dynamic_smem_size" => {
-                Some(self.constant_field(types::I32, offset_of!(Context, dynamic_bytes)))
+                Some(self.constant_field(types::I32, offset_of!(DeviceThread, dynamic_bytes)))
             }
             "total_smem_size" | "aggr_smem_size" => {
-                Some(self.constant_field(types::I32, offset_of!(Context, shared_size)))
+                Some(self.constant_field(types::I32, offset_of!(DeviceThread, shared_size)))
             }
             "lanemask_eq" | "lanemask_le" | "lanemask_lt" | "lanemask_ge" | "lanemask_gt" => {
                 Some(self.lane_mask(name))
@@ -79,8 +79,10 @@ impl Translator<'_, '_> {
             "reserved_smem_offset_end" | "reserved_smem_offset_cap" => {
                 Some(self.reserved(RESERVED_SHARED as i64))
             }
-            "envreg1" => Some(self.constant_field(types::I32, offset_of!(Context, workspace))),
-            "envreg2" => Some(self.constant_field(types::I32, offset_of!(Context, workspace) + 4)),
+            "envreg1" => Some(self.constant_field(types::I32, offset_of!(DeviceThread, workspace))),
+            "envreg2" => {
+                Some(self.constant_field(types::I32, offset_of!(DeviceThread, workspace) + 4))
+            }
             _ => {
                 let number = name
                     .strip_prefix("envreg")
@@ -94,12 +96,12 @@ impl Translator<'_, '_> {
     }
 
     pub(super) fn lane(&mut self) -> Value {
-        self.constant_field(types::I32, offset_of!(Context, lane))
+        self.constant_field(types::I32, offset_of!(DeviceThread, lane))
     }
 
     /// A shared address in what the system keeps for itself, behind the block's own memory.
     fn reserved(&mut self, offset: i64) -> Value {
-        let end = self.constant_field(types::I32, offset_of!(Context, shared_size));
+        let end = self.constant_field(types::I32, offset_of!(DeviceThread, shared_size));
         self.b.ins().iadd_imm_s(end, offset)
     }
 

@@ -8,7 +8,7 @@ use fermata_ptx::ast::{Instruction, Operand, Type};
 use super::modifiers::Modifiers;
 use super::scope::{Place, natural};
 use super::{Refused, Step, Translator};
-use crate::exec::runtime::context::Context;
+use crate::exec::runtime::context::DeviceThread;
 use crate::exec::runtime::texture::{self, Action, Beyond, Request};
 
 /// Bytes that one access of a surface moves at most.
@@ -66,7 +66,7 @@ impl<'a> Translator<'a, '_> {
         for (index, operand) in list.iter().enumerate().take(4) {
             let ty = if layered && index == 0 { Type::U32 } else { ty };
             let value = self.read(operand, ty)?;
-            self.set_field(value, offset_of!(Context, coordinates) + 4 * index);
+            self.set_field(value, offset_of!(DeviceThread, coordinates) + 4 * index);
         }
         let handle = self.b.use_var(register.var);
         self.fit(handle, types::I64, false)
@@ -83,7 +83,7 @@ impl<'a> Translator<'a, '_> {
         let parts = Self::parts(operand, count)?;
         let bytes = ty.bytes();
         for (index, part) in parts.iter().enumerate() {
-            let at = offset_of!(Context, texel) + index * bytes as usize;
+            let at = offset_of!(DeviceThread, texel) + index * bytes as usize;
             let value = self.field(natural(ty)?, at);
             self.write(part, value, ty.is_signed())?;
         }
@@ -188,7 +188,7 @@ impl<'a> Translator<'a, '_> {
         let parts = Self::parts(self.operand(i, 1)?, count)?;
         for (index, part) in parts.iter().enumerate() {
             let value = self.read(part, ty)?;
-            let at = offset_of!(Context, texel) + index * ty.bytes() as usize;
+            let at = offset_of!(DeviceThread, texel) + index * ty.bytes() as usize;
             self.b
                 .ins()
                 .store(MemFlagsData::trusted(), value, self.context, at as i32);
@@ -218,7 +218,7 @@ impl<'a> Translator<'a, '_> {
             bytes: 0,
         };
         self.request(handle, request);
-        let value = self.field(types::I32, offset_of!(Context, texel));
+        let value = self.field(types::I32, offset_of!(DeviceThread, texel));
         self.result(i, 0, value, false)
     }
 }

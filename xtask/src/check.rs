@@ -259,7 +259,9 @@ fn traces(root: &Path, path: &Path, findings: &mut Vec<String>) {
             || line.contains("replace-with")
             || (line.starts_with("source = \"registry+")
                 && line != "source = \"registry+https://github.com/rust-lang/crates.io-index\"");
-        let machine = line.contains("/root/") || line.contains("/home/") || line.contains(&*here);
+        let machine = ["/root/", "/home/", &*here]
+            .iter()
+            .any(|it| has_path(line, it));
         if registry || machine {
             let what = if registry {
                 "a registry host"
@@ -271,9 +273,23 @@ fn traces(root: &Path, path: &Path, findings: &mut Vec<String>) {
     }
 }
 
+/// Whether a line has this absolute path, not as a part of another one (`$work/root/`).
+fn has_path(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "_-.})".contains(c))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_of_a_machine_are_told_from_folders_of_that_name() {
+        assert!(has_path("cp /root/a .", "/root/") && has_path("\"/root/a\"", "/root/"));
+        assert!(!has_path("cp $work/root/a ${stage}/root/b .", "/root/"));
+    }
 
     #[test]
     fn edges_have_no_cycle() {

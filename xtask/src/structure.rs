@@ -15,7 +15,7 @@ const NO_CIRCLES: [&str; 10] = [
 ];
 
 /// Names that types of one crate may share, with the reason.
-const SHARED: [(&str, &str, &str); 12] = [
+const SHARED: [(&str, &str, &str); 13] = [
     (
         "cli",
         "Args",
@@ -32,6 +32,7 @@ const SHARED: [(&str, &str, &str); 12] = [
     ("engine", "Order", STILL),
     ("engine", "Pace", STILL),
     ("engine", "Prepared", STILL),
+    ("worker", "Waiting", STILL),
 ];
 
 /// Of names that were there before this check.

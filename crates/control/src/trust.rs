@@ -1,4 +1,4 @@
-//! Whom a process that connects to a daemon trusts: its own user and root, nobody else.
+//! Whom a process that connects to a daemon trusts: its own user and root only.
 //!
 //! ```text
 //!  lstat folder ─► lstat socket ─► connect ─► SO_PEERCRED ─► the first byte
@@ -184,7 +184,7 @@ fn examine(path: &Path) -> Result<Metadata, TrustError> {
     })
 }
 
-/// Makes `folder` if it is missing, and lets nobody but this user into it, whatever the umask is.
+/// Makes `folder` if it is missing, and lets only this user into it, whatever the umask is.
 ///
 /// # Errors
 /// It is no folder, belongs to another user (root too: what is written there would be root's to change), or cannot

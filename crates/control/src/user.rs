@@ -22,7 +22,7 @@ pub use crate::worker::{
 
 /// Name of the daemon's socket for users in its runtime folder.
 pub const SOCKET: &str = "fermatad.sock";
-/// Exit status of a daemon that finds another one in its folder, or the rest of one: whoever started it looks again
+/// Exit status of a daemon that finds another one in its folder, or the rest of one: the command that started it looks again
 /// (`EX_TEMPFAIL` of sysexits.h).
 pub const STATUS_TAKEN: u8 = 75;
 /// Environment variable: the daemon's runtime folder.
@@ -195,7 +195,7 @@ pub struct Checkpoint {
     /// Bytes of each device's memory that `cow` may set aside.
     #[serde(default = "default_pool")]
     pub pool_bytes: u64,
-    /// What finds writes that nobody has foreseen.
+    /// How mis-speculations are found.
     #[serde(default)]
     pub validate: Validate,
     /// TCP connections whose other end is outside the session are closed in the image, instead of refused.
@@ -423,7 +423,7 @@ pub struct Checkpointed {
     pub seconds: f64,
     /// Steps.
     pub phases: Vec<Phase>,
-    /// Buffers that the program wrote before they were copied, though nobody had foreseen it; a stop has
+    /// Buffers that the program wrote before they were copied, by mis-speculation; a stop has
     /// then taken them.
     #[serde(default)]
     pub overtaken: u64,

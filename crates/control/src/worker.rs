@@ -86,7 +86,7 @@ pub enum ToWorker {
     },
     /// Wait until what the last Save has captured is written and synced.
     Finish,
-    /// Read device data and state from an image; only into a worker that has served nobody. May come with the
+    /// Read device data and state from an image; only into a worker that has served no program. May come with the
     /// memory of the ring that the program will be served through, so that it is made ready meanwhile.
     Load {
         /// The chunk store's folder.
@@ -114,7 +114,7 @@ pub enum ToWorker {
         way: Option<Way>,
         /// Bytes of each device's memory to set aside at most, for [`Way::Cow`].
         pool_bytes: u64,
-        /// What is to find writes that nobody has foreseen.
+        /// How mis-speculations are to be found.
         validate: Validate,
     },
     /// Copy ahead of a stop, for [`Way::Recopy`].
@@ -190,7 +190,7 @@ pub enum FromWorker {
     },
     /// What could be copied ahead of the stop has been.
     Ahead,
-    /// Buffers were written before they were copied, and nobody had foreseen it, or nothing vouches that none
+    /// Buffers were written before they were copied, by mis-speculation, or nothing has validated that none
     /// was: no image yet. What was copied is kept for a Save.
     Overtaken {
         /// How many buffers are known to have been.
@@ -217,7 +217,7 @@ pub enum FromWorker {
         reason: String,
     },
     /// The first message on a connection to a daemon that has taken an ended one's place. What that one had
-    /// begun, the worker has given up. A worker that serves nobody and belongs to no session is told
+    /// begun, the worker has given up. A worker that serves no program and belongs to no session is told
     /// Exit.
     Back(Back),
 }
@@ -281,7 +281,7 @@ pub const ENV_SOCKET: &str = "FERMATA_DAEMON_SOCKET";
 /// Environment variable of a worker: [`NextDaemon`] as JSON; without it, it starts none.
 pub const ENV_NEXT_DAEMON: &str = "FERMATA_NEXT_DAEMON";
 
-/// How a worker starts the next daemon, when a parked program needs one and nobody has started it.
+/// How a worker starts the next daemon, when a parked program needs one and no command has started it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextDaemon {
     /// Its executable.
@@ -463,7 +463,7 @@ pub enum Way {
     Recopy,
 }
 
-/// What finds writes that nobody has foreseen, while the program is copied behind its back.
+/// How mis-speculations are found while the program is copied behind its back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Validate {
@@ -522,13 +522,13 @@ pub struct Validation {
     pub checked: u64,
     /// Launches of kernels and graphs that could not, although they should have.
     pub unchecked: u64,
-    /// Stores that nobody had foreseen, as far as launches can be told apart.
+    /// Stores outside the predicted access sets, as far as launches can be told apart.
     pub violations: u64,
     /// The first of them.
     pub misses: Vec<Miss>,
 }
 
-/// An access that nobody had foreseen.
+/// An access outside the predicted access set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Miss {
     /// The kernel's name.

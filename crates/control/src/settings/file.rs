@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::check::{CONFIG, PREFIX, SIMILAR};
 use super::table::{Kind, Reader, SETTINGS, Setting};
-use super::{PREFIX, SIMILAR};
 use crate::trust::{self, TrustError};
 
 /// A configuration file cannot be used.
@@ -109,7 +109,7 @@ impl File {
 pub(super) fn key(setting: &Setting) -> Option<String> {
     let readers = [Reader::All, Reader::Daemon, Reader::Worker, Reader::Program];
     // The file does not say where it is.
-    let possible = readers.contains(&setting.reader) && setting.name != super::CONFIG;
+    let possible = readers.contains(&setting.reader) && setting.name != CONFIG;
     let key = setting.name.strip_prefix(PREFIX)?.to_ascii_lowercase();
     possible.then_some(key)
 }

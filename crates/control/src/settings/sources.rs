@@ -11,9 +11,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use super::check::{CONFIG, FOR_WORKERS, UnknownSetting, WrongSetting, check_environment};
 use super::file::{self, File, FileError};
 use super::table::{Reader, SETTINGS, Setting};
-use super::{CONFIG, FOR_WORKERS, UnknownSetting, WrongSetting, check_environment};
 
 /// The file of the whole machine.
 const SYSTEM: &str = "/etc/fermata/fermata.toml";

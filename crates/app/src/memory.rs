@@ -1,7 +1,7 @@
 //! The program's memory, and the only code here that touches it.
 //!
 //! A protected range belongs to the program; it promises ([`Memory::new`]) that the range is there and that
-//! nobody writes it while it is captured or recovered. Bytes are only ever copied in and out.
+//! it is not written while it is captured or recovered. Bytes are only ever copied in and out.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -18,7 +18,7 @@ impl Memory {
     ///
     /// # Safety
     /// While the range is protected, every call that captures or recovers it must find it allocated, and
-    /// nobody else may write it from that call until its data is captured or recovered.
+    /// nothing else may write it from that call until its data is captured or recovered.
     pub unsafe fn new(address: *mut c_void, bytes: u64) -> Self {
         Self {
             address: address as u64,

@@ -1,5 +1,5 @@
-//! How much slower a program's steps are while a checkpoint is copied, by the validator that watches for writes
-//! that nobody has foreseen (PhoenixOS, figure 15).
+//! How much slower a program's steps are while a checkpoint is copied, by how mis-speculations
+//! are looked for (PhoenixOS, figure 15).
 
 use serde_json::json;
 

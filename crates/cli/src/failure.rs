@@ -88,7 +88,7 @@ impl Failure {
         }
     }
 
-    /// Whether whoever read our output has gone; nothing is to be said then.
+    /// Whether the reader of our output has gone; nothing is to be said then.
     pub fn is_broken_pipe(&self) -> bool {
         self.broken_pipe
     }

@@ -91,7 +91,7 @@ impl Input {
         match self {
             Self::Nothing => {}
             Self::Own => {
-                // Whoever writes is to notice when the program does not read any more.
+                // The writer is to notice when the program does not read any more.
                 let its =
                     rustix::fs::fstat(io::stdin()).map(|it| FileType::from_raw_mode(it.st_mode));
                 if matches!(its, Ok(FileType::Fifo))
@@ -189,7 +189,7 @@ fn wait(set: &mut [PollFd<'_>], limit: Option<&Timespec>) -> bool {
     }
 }
 
-/// Whether the terminal is another job's just now. One that is not this process's own is nobody's.
+/// Whether the terminal is another job's just now. One that is not this process's own is no job's.
 fn in_background(terminal: BorrowedFd<'_>) -> bool {
     rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group != rustix::process::getpgrp())
 }

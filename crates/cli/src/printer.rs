@@ -107,7 +107,7 @@ impl Printer {
     }
 
     fn say(&self, text: &str) {
-        // With standard error closed there is nobody to tell.
+        // With standard error closed there is no reader to tell.
         let _ = writeln!(io::stderr(), "{text}");
     }
 

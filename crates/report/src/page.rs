@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_nobody_vouches_for_says_so() {
+    fn an_image_that_was_not_validated_says_so() {
         let mut manifest = manifest();
         let page = |manifest: &Manifest| of_image(manifest, &Story::of_image(manifest));
         assert!(page(&manifest).contains("<td>content</td>"));

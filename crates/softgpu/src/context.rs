@@ -345,7 +345,7 @@ impl Primary {
     /// Lets go of the primary context; the last one to do so destroys it.
     ///
     /// # Errors
-    /// Nobody holds it.
+    /// It is not retained.
     pub fn release(driver: &Driver, device: &Arc<Device>) -> Result {
         let mut primary = device.primary.lock();
         primary.holders = primary.holders.checked_sub(1).ok_or(INVALID_CONTEXT)?;
@@ -362,7 +362,7 @@ impl Primary {
         Ok(())
     }
 
-    /// Throws the primary context away. Nobody holds it any more; who retains it next finds a new one under the same
+    /// Throws the primary context away. It is retained no more; the next retain finds a new one under the same
     /// handle, unless a fault has ended the old one.
     pub fn reset(driver: &Driver, device: &Arc<Device>) {
         let mut primary = device.primary.lock();

@@ -1,7 +1,7 @@
 //! What streams execute.
 //!
 //! In a context that has met a fault nothing more is executed, but marks are passed and callbacks told,
-//! so that nobody waits for ever.
+//! so that no thread waits for ever.
 
 use std::ffi::c_void;
 use std::io::Write;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::ImageId;
 
 /// A module that the program has unloaded and that stays in the driver, so that those after it lie where they do in
-/// a driver that loads all of them in order. The program cannot name it, and its content is nobody's.
+/// a driver that loads all of them in order. The program cannot name it, and its content does not matter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptModule {
     /// Its context.

@@ -10,7 +10,7 @@
 //! | 56 | | body: the [`Session`] in postcard |
 //!
 //! A body must end with the file. What is read has passed the checksum and every rule that a live session
-//! keeps, so that whoever restores it may rely on references and ranges.
+//! keeps, so that a restore may rely on references and ranges.
 
 use std::borrow::Cow;
 

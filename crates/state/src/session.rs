@@ -71,7 +71,7 @@ pub struct Queued {
     pub answer: Option<(u16, u32, u64, u32)>,
 }
 
-/// The error of an operation that nobody waited for; the context's next synchronisation reports it.
+/// The error of an operation that was not waited for; the context's next synchronisation reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deferred {
     /// The context.

@@ -28,7 +28,7 @@ const PIECE: usize = 4 << 20;
 /// One part of so many of the file system is left to others.
 const LEFT: u64 = 8;
 
-/// A folder of copies that this process looks after; nobody else adds to it.
+/// A folder of copies that this process looks after; no other process adds to it.
 #[derive(Debug)]
 pub struct PackCache {
     folder: PathBuf,
@@ -246,7 +246,7 @@ pub(crate) fn path(folder: &Path, id: PackId, ending: &str) -> PathBuf {
     folder.join(format!("{id}.{ending}"))
 }
 
-/// Whether nobody but this user can put anything there.
+/// Whether only this user can put anything there.
 pub(crate) fn own(folder: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     let meta = folder.symlink_metadata();
@@ -269,7 +269,7 @@ fn copy(pack: &PackFile, to: &Path, go_on: &mut dyn FnMut() -> bool) -> Result<b
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600);
     let file = file.open(to).map_err(write)?;
-    // A page that is missing would end whoever has it mapped.
+    // A page that is missing would end a process that has it mapped.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, pack.bytes)
         .map_err(|e| write(e.into()))?;
     let (mut piece, mut at) = (AlignedBuf::new(PIECE), 0);

@@ -1,4 +1,4 @@
-//! Writing a damaged chunk anew, in its place: whoever has its bytes from elsewhere heals every image that
+//! Writing a damaged chunk anew, in its place: a writer that has its bytes from elsewhere mends every image that
 //! refers to it. A published file is changed here only, and only to what it was.
 
 use std::fs::{OpenOptions, Permissions};

@@ -1,8 +1,8 @@
 //! Standing still at exactly one moment of a checkpoint or restore: for tests, and only with their variable.
 //!
-//! `FERMATA_TEST_MOMENTS` names a folder. Whoever comes to a moment while that folder holds a file of the moment's name
-//! makes `NAME.reached` there, which holds the number of its process, and waits until the file is gone, or the folder. Without the variable nothing is looked
-//! for. What can die at a moment, and what must be left, is told in `tests/e2e/tests/deaths.rs`; it is here because all
+//! `FERMATA_TEST_MOMENTS` names a folder. A thread that comes to a moment while that folder holds a file of the moment's
+//! name makes `NAME.reached` there, with the number of its process, and waits until the file or the folder is gone. Without
+//! the variable nothing is looked for. What can die at a moment, and what must be left, is told in `tests/e2e/tests/deaths.rs`; it is here because all
 //! who come to one use the store.
 //!
 //! | moment | who | what is done then |

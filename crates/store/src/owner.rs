@@ -1,7 +1,7 @@
 //! Whether somebody else could have written, or could change, what is about to be used.
 //!
 //! A program that is restored does what its image says, with the rights of the user that restores it. So every file and
-//! folder of an image, and of its store, must belong to that user or to root, and nobody else may be able to write to
+//! folder of an image, and of its store, must belong to that user or to root, and no other user may be able to write to
 //! it. Write permission for others counts where they can reach the file: not behind a folder that they cannot enter.
 
 use std::fs::Metadata;

@@ -36,7 +36,7 @@ impl FileKey {
     }
 }
 
-/// Bytes of a pack that one chunk is for; nobody else gets them while the writer lives.
+/// Bytes of a pack that one chunk is for; no other chunk gets them while the writer lives.
 #[derive(Debug, Clone)]
 pub struct Place {
     pub(crate) file: Arc<File>,

@@ -1,5 +1,5 @@
 //! What to do once a store has turned out to be damaged: chunks that cannot be read any more are forgotten, so
-//! that whoever has their bytes again stores them anew instead of referring to them.
+//! that a writer that has their bytes again stores them anew instead of referring to them.
 //!
 //! ```text
 //!  pack with damage ─► its whole chunks ─► new pack, published ─► index file removed ─► pack removed

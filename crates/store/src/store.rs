@@ -66,7 +66,7 @@ impl Store {
             patience: SHARED_WAIT,
         };
         if let Some(_alone) = lock::file(&store.lock_path(), Kind::Exclusive, Duration::ZERO)? {
-            // What cannot be removed disturbs nobody; a collection says why it cannot.
+            // What cannot be removed does no harm; a collection says why it cannot.
             let _ = store.clean();
         }
         store.refresh()?;

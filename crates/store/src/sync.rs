@@ -129,7 +129,7 @@ pub fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sixteen bytes nobody else has.
+/// Sixteen random bytes, for names that no other file has.
 pub(crate) fn unique() -> Result<[u8; 16]> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 16];

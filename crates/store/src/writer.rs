@@ -157,7 +157,7 @@ impl PackWriter {
             || self.state.lock().new.contains(id)
     }
 
-    /// Forgets chunks put here that nobody will refer to, and gives their space back where the file system
+    /// Forgets chunks put here that no image will refer to, and gives their space back where the file system
     /// can. For callers that put content which has been superseded before [`PackWriter::finish`].
     pub fn keep_only(&self, wanted: &HashSet<ChunkId>) {
         let mut state = self.state.lock();
@@ -268,7 +268,7 @@ impl PackWriter {
     /// Publishes what was put: data is synced, then the index, and only then both get their names.
     ///
     /// # Errors
-    /// Any error leaves the store as it was, or with chunks nobody refers to, which a collection
+    /// Any error leaves the store as it was, or with chunks that no image refers to, which a collection
     /// removes.
     pub fn finish(self) -> Result<Totals> {
         if self.failed.load(Ordering::Relaxed) {

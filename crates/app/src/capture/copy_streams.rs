@@ -20,8 +20,8 @@ struct Pending {
 }
 
 impl Pending {
-    /// Whether what is copied from `from` to `to` in the room of `gpu` goes on where this ends. Rooms of two GPUs may
-    /// lie side by side, and one copy over both takes a slow path of the driver's.
+    /// Whether what is copied from `from` to `to` in the staging area of `gpu` goes on where this ends. Staging areas of
+    /// two GPUs may lie side by side, and one copy over both takes a slow path of the driver's.
     fn goes_on(&self, gpu: usize, from: u64, to: u64) -> bool {
         self.gpu == gpu && self.from + self.bytes == from && self.to + self.bytes == to
     }

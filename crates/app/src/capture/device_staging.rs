@@ -1,14 +1,14 @@
-//! Captured data waits in device memory: its own GPU's as far as there is room, then peers', by the planner's
+//! Captured data waits in device memory: its own GPU's as far as it is free, then peers', by the planner's
 //! schedule, and what is left goes to the host at once (*Collaborative Multi-Level Checkpointing*, section II).
 //!
 //! ```text
-//!  GPU 0  changed blocks ─┬─► own room ──────────┐
-//!                         ├─► GPU 1's room ──────┼─► drained to the host, written; the room is given back
+//!  GPU 0  changed blocks ─┬─► own memory ────────┐
+//!                         ├─► GPU 1's memory ────┼─► drained to the host, written; the memory is freed
 //!                         └─► host ─► writers    │
-//!  GPU 1  changed blocks ───► own room ──────────┘
+//!  GPU 1  changed blocks ───► own memory ────────┘
 //!                                   captured ▲ the program goes on
 //! ```
-//! The program lets us have the room by `stage.device_bytes`; a part of each device's memory stays free in any
+//! The program allows that by `stage.device_bytes`; a part of each device's memory stays free in any
 //! case, and where memory cannot be had after all the data goes to the host as it would without. A peer is another GPU
 //! of this process, or one that another rank of the node has offered (`offers.rs`).
 
@@ -23,7 +23,7 @@ use super::copies::Copies;
 use super::copy_streams::Streams;
 use super::offers::{Node, offers};
 use super::piece::{OnDevice, Stretch};
-use super::placement::{Way, room_of, schedule, ways};
+use super::placement::{Way, schedule, staged_bytes, ways};
 use super::run::Run;
 use crate::gpu::Gpu;
 use crate::{AppError, Result};
@@ -32,14 +32,14 @@ use crate::{AppError, Result};
 const READ_WRITE: u32 = 3;
 
 /// Device memory of ours; freed when dropped.
-struct Room {
+struct StagingArea {
     driver: Arc<Driver>,
     memory: PhysicalHandle,
     address: u64,
     bytes: u64,
 }
 
-impl Room {
+impl StagingArea {
     /// `bytes` of a device's memory, which `devices` can reach.
     fn new(
         driver: &Arc<Driver>,
@@ -56,18 +56,18 @@ impl Room {
             Ok(address)
         });
         let address = mapped.inspect_err(|_| drop(driver.release_memory(memory)))?;
-        let room = Self {
+        let area = Self {
             driver: Arc::clone(driver),
             memory,
             address,
             bytes,
         };
         driver.set_access(address, bytes, READ_WRITE, devices)?;
-        Ok(room)
+        Ok(area)
     }
 }
 
-impl Drop for Room {
+impl Drop for StagingArea {
     fn drop(&mut self) {
         // A dead device cannot give anything back; its memory went with it.
         let _ = self.driver.unmap(self.address, self.bytes);
@@ -80,7 +80,7 @@ impl Drop for Room {
 struct Waiting {
     context: ContextHandle,
     stretches: Vec<Stretch>,
-    room: Arc<Room>,
+    area: Arc<StagingArea>,
 }
 
 /// How long data took to get where the schedule wanted it, in seconds, and how long it was to take.
@@ -106,7 +106,7 @@ impl Staged {
                     let Waiting {
                         context,
                         stretches,
-                        room,
+                        area,
                     } = waiting;
                     run.queue.watch(|| {
                         let mut copies = Copies::new(run, gpu, context)?;
@@ -116,7 +116,7 @@ impl Staged {
                         copies.finish()
                     });
                     // Only now nothing is under way from there.
-                    drop(room);
+                    drop(area);
                 });
             }
         });
@@ -132,7 +132,7 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
     add_idle(gpu, &mut gpus)?;
     let sizes: Vec<Vec<u64>> = gpus
         .iter()
-        .map(|g| g.stretches.iter().map(room_of).collect())
+        .map(|g| g.stretches.iter().map(staged_bytes).collect())
         .collect();
     let need: Vec<u64> = sizes.iter().map(|s| s.iter().sum()).collect();
     let mine = offers(gpu, &gpus, &need, run.plan.stage)?;
@@ -157,17 +157,17 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
         devices
     };
     let facts = gpu.facts()?;
-    let room = |j: usize| {
+    let area = |j: usize| {
         let there = |it: &DeviceFacts| it.uuid_text() == node.offers[j].gpu;
         let device = facts.iter().position(there)?;
-        let made = Room::new(&gpu.driver, device as u32, used[j], &senders(j));
-        // Without room the data goes to the host, as it would without this.
+        let made = StagingArea::new(&gpu.driver, device as u32, used[j], &senders(j));
+        // Without an area the data goes to the host, as it would without this.
         made.ok().map(Arc::new)
     };
-    let rooms: Vec<Option<Arc<Room>>> = (0..used.len())
-        .map(|j| (used[j] > 0).then(|| room(j)).flatten())
+    let areas: Vec<Option<Arc<StagingArea>>> = (0..used.len())
+        .map(|j| (used[j] > 0).then(|| area(j)).flatten())
         .collect();
-    let bases: Vec<Option<u64>> = rooms
+    let bases: Vec<Option<u64>> = areas
         .iter()
         .map(|r| r.as_ref().map(|r| r.address))
         .collect();
@@ -216,7 +216,7 @@ pub(crate) fn stage(run: &Run<'_>, gpu: &Gpu, mut gpus: Vec<OnDevice>) -> Result
         Some(Waiting {
             context: contexts[by],
             stretches,
-            room: Arc::clone(rooms[to].as_ref()?),
+            area: Arc::clone(areas[to].as_ref()?),
         })
     });
     Ok(Staged {
@@ -264,12 +264,12 @@ fn send(
             copies.finish()
         });
     }
-    // Nothing may be under way when the rooms go, whatever has happened.
+    // Nothing may be under way when the areas are freed, whatever has happened.
     let ended = streams.end();
     result.and(ended).map(|()| kept)
 }
 
-/// GPUs that the program uses and that have nothing to keep can have room for others.
+/// GPUs that the program uses and that have nothing to keep can take data of others.
 fn add_idle(gpu: &Gpu, gpus: &mut Vec<OnDevice>) -> Result<()> {
     let op = AppError::device("look at the program's devices");
     for device in 0..gpu.driver.device_count() {

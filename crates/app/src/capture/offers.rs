@@ -1,5 +1,5 @@
-//! What ranks tell each other before data goes to rooms: which GPUs they use, what must be kept there, and what room
-//! there is.
+//! What ranks tell each other before data is staged on devices: which GPUs they use, what must be kept there, and how
+//! much memory is free.
 //!
 //! ```text
 //!  rank 0  hashed ─► offers ─┐                     ┌─► the node's schedule ─► its own transfers

@@ -1,4 +1,4 @@
-//! Who sends how much where: what a checkpoint of several GPUs needs and has room for, given to the planner.
+//! Who sends how much where: what a checkpoint of several GPUs needs and what is free, given to the planner.
 
 use fermata_planner::model::{Destination, Problem};
 use fermata_planner::{Schedule, baseline, greedy, optimum};
@@ -8,10 +8,10 @@ use crate::config::StageSchedule;
 
 /// Stretches begin at multiples of this.
 const ALIGNED: u64 = 512;
-/// Where one GPU's stretches go: to which GPU's room and the offset in it, or to the host.
+/// Where one GPU's stretches go: to which GPU's staging area and the offset in it, or to the host.
 pub(crate) type Way = Option<(usize, u64)>;
 
-/// What does not fit its own GPU's room, sent as asked for.
+/// What does not fit its own GPU's memory, sent as asked for.
 pub(crate) fn schedule(problem: &Problem, how: StageSchedule) -> Schedule {
     match how {
         _ if problem.gpus() == 1 => baseline::local_only(problem),
@@ -21,11 +21,12 @@ pub(crate) fn schedule(problem: &Problem, how: StageSchedule) -> Schedule {
     }
 }
 
-pub(crate) fn room_of(stretch: &Stretch) -> u64 {
+/// Bytes of device memory that a stretch takes while it is staged.
+pub(crate) fn staged_bytes(stretch: &Stretch) -> u64 {
     (stretch.bytes() as u64).next_multiple_of(ALIGNED)
 }
 
-/// The ways of a rank's GPUs, and the room used on each of the node's: own room first, then the schedule's transfers,
+/// The ways of a rank's GPUs, and the memory used on each of the node's: its own first, then the schedule's transfers,
 /// then the host. `sizes` are those of each GPU's stretches; the first one is the node's GPU number `first`.
 pub(crate) fn ways(
     sizes: &[Vec<u64>],
@@ -62,7 +63,7 @@ mod tests {
     use crate::capture::offers::{HOST_RATE, PEER_RATE};
 
     #[test]
-    fn nobody_gets_more_than_its_room_and_the_rest_goes_to_the_host() {
+    fn no_gpu_gets_more_than_is_free_and_the_rest_goes_to_the_host() {
         const MIB: u64 = 1 << 20;
         let sizes = [vec![MIB; 40], vec![MIB; 5], vec![MIB; 5]];
         let free = [16 * MIB; 3];

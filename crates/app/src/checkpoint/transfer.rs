@@ -7,7 +7,7 @@
 //!    messages of up to 4 MiB ────────►   checked by hash, stored; the image gets its name at the end
 //! ```
 //! Both compute the same messages from the table and the numbers. Who fails goes on to the end of the
-//! exchange, so that nobody waits for it, and says so afterwards.
+//! exchange, so that no rank waits for it, and says so afterwards.
 
 use std::collections::HashSet;
 use std::path::Path;

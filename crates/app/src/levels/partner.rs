@@ -1,7 +1,7 @@
 //! Level 2: each rank's newest checkpoint also lies on its partner's node.
 //!
 //! A copy lies in `FOLDER/NAME/partner/rank-OWNER/` of the rank that keeps it, with its chunks in that
-//! node's store. A rank that has lost its own gets it back from whoever has one, before recovery begins.
+//! node's store. A rank that has lost its own gets it back from the rank that has one, before recovery begins.
 
 use std::path::Path;
 

@@ -87,7 +87,7 @@ impl Copy {
         self.wanted.iter().map(|i| records[*i].id).collect()
     }
 
-    /// Writes what the place lacks and nobody else writes; not published yet.
+    /// Writes what the place lacks and no other rank writes; not published yet.
     fn write(&self, others: &HashSet<ChunkId>) -> Result<PackWriter> {
         let op = AppError::store(OP);
         let records = self.wanted.iter().map(|index| self.table.records()[*index]);

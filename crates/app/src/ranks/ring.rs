@@ -48,7 +48,7 @@ impl Ring {
         self.swap(comm, Some((self.previous, bytes)), Some(self.next))
     }
 
-    /// Sends and receives, or only one of them, in an order in which nobody waits for ever.
+    /// Sends and receives, or only one of them, in an order in which no rank waits for ever.
     pub(crate) fn swap(
         &self,
         comm: &dyn Comm,

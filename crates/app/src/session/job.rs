@@ -61,7 +61,7 @@ pub(crate) struct Job {
     pub(crate) behind: Option<Behind>,
     pub(crate) gpu: Option<Arc<Gpu>>,
     pub(crate) plain: PlainPool,
-    /// Set when nobody waits for it any more: then there shall be no checkpoint.
+    /// Set when the program waits for it no more: then there shall be no checkpoint.
     pub(crate) abandoned: Arc<AtomicBool>,
     /// What this rank and others keep for each other.
     pub(crate) peers: Option<Arc<Peers>>,
@@ -91,7 +91,7 @@ impl Job {
         let local = self.local(progress);
         let stored = local.is_ok();
         if stored {
-            // Here and below: whoever waited may have given up; the checkpoint is good all the same.
+            // Here and below: the program may have given up waiting; the checkpoint is good all the same.
             let _ = progress.send(Progress::Stored);
         }
         let made = self.levels(local);
@@ -184,7 +184,7 @@ impl Job {
         let Captured { names, moved } =
             capture(&plan, &writer, self.gpu.as_deref(), &self.plain, || {
                 stopped = start.elapsed().as_secs_f64();
-                // Nobody may be waiting any more; then the checkpoint is dropped below.
+                // The program may have given up waiting; then the checkpoint is dropped below.
                 let _ = progress.send(Progress::Captured);
             })?;
         let totals = writer.finish().map_err(&write)?;

@@ -174,7 +174,7 @@ impl Session {
         Ok(captured)
     }
 
-    /// Starts the thread that makes a checkpoint; what tells it that nobody waits any more.
+    /// Starts the thread that makes a checkpoint; what tells it that the program waits no more.
     fn set_off(
         &mut self,
         id: i64,

@@ -386,7 +386,7 @@ impl Drop for Session {
             let _ = self.join(self.deadline());
         }
         if let Some(running) = self.running.take() {
-            // Nobody waits for it any more. As it may go on, the folders stay this process's.
+            // The program waits for it no more. As it may go on, the folders stay this process's.
             running.abandon();
             std::mem::forget(locks);
         }

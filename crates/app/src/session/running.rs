@@ -18,7 +18,7 @@ pub(super) struct Running {
     pub(super) level: Level,
     /// Whether ranks work together on it behind the program.
     pub(super) behind: bool,
-    /// Set when nobody waits for it any more.
+    /// Set when the program waits for it no more.
     pub(super) abandoned: Arc<AtomicBool>,
     /// Whether it is there; what follows is the removal of old ones.
     pub(super) complete: bool,
@@ -26,7 +26,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Nobody waits for it any more: if it has not been captured yet there shall be no checkpoint.
+    /// The program waits for it no more: if it has not been captured yet there shall be no checkpoint.
     pub(super) fn abandon(self) {
         self.abandoned.store(true, Ordering::Release);
     }

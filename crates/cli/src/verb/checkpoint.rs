@@ -84,7 +84,7 @@ pub struct Args {
     /// Device memory that `cow` may set aside, per device; 0 works, and lets the program wait more.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::parse_bytes)]
     pool: u64,
-    /// What finds writes that nobody has foreseen, while the program is copied behind its back.
+    /// How writes that were not predicted are found while the program is copied behind its back.
     #[arg(long, value_enum, default_value_t)]
     validate: Validate,
     /// Leave TCP connections out whose other end is outside the session, instead of refusing the program. It keeps them;
@@ -136,7 +136,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     }
     for miss in &validation.misses {
         printer.warn(&format!(
-            "kernel `{}` stored {} bytes at {:#x}, which nobody had foreseen",
+            "kernel `{}` stored {} bytes at {:#x}, which was not predicted",
             miss.kernel, miss.bytes, miss.address
         ));
     }

@@ -71,7 +71,7 @@ DONE:
 }
 ";
 
-/// One reports, whoever comes first.
+/// One thread reports: the first.
 const ONE: &str =
     "atom.global.exch.b64 %rd11, [%rd3], 1; setp.ne.u64 %p1, %rd11, 0; @%p1 bra DONE;";
 /// Where a report must be there before the access is made, all do until one is; of several the record may hold the address
@@ -195,7 +195,7 @@ fn effect(i: &Instruction, what: Guard) -> Effect {
     }
 }
 
-/// The same access, ordered behind the check before it: what is read as memory that nobody writes knows no fence, so a
+/// The same access, ordered behind the check before it: a load of constant memory ignores fences, so a
 /// compiler may make it before the report. `None` if `i` is ordered as it is.
 pub(super) fn ordered(i: &Instruction, what: Guard) -> Option<Instruction> {
     let unordered = match &*i.opcode {

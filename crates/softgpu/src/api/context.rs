@@ -26,7 +26,7 @@ fn create(out: Out<cu::CUcontext>, flags: c_uint, device: cu::CUdevice) -> Resul
     out.set(to_pointer(context.handle))
 }
 
-/// What a limit is when nobody has set it.
+/// What a limit is when the program has not set it.
 fn default_limit(limit: cu::CUlimit) -> Result<usize> {
     match limit {
         cu::CU_LIMIT_STACK_SIZE => Ok(1024),

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::compile::{Compiler, Descriptor, closure, descriptors};
 use super::layout::Layout;
-use super::runtime::context::{Context, Stop};
+use super::runtime::context::{DeviceThread, Stop};
 use super::runtime::grid::{EntryPoint, Grid, RESERVED_SHARED, Residents};
 use super::runtime::{pool, window};
 use super::translate::{FUNCTIONS, Unit, descriptor};
@@ -213,7 +213,7 @@ impl LinkedModule {
         let code = self.descriptors[index].code.load(Ordering::Acquire) as usize;
         // SAFETY: the code was compiled with the signature of a kernel, which is `EntryPoint`'s, and lives
         // as long as the compiler in `self`.
-        Ok(unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*mut Context)>(code) })
+        Ok(unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*mut DeviceThread)>(code) })
     }
 
     /// Runs the whole grid and returns when it has ended. The first launch of a kernel compiles it.

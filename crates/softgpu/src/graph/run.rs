@@ -18,7 +18,7 @@ impl Run {
         Self { steps }
     }
 
-    /// Passes the marks of steps that will never be executed, so that nobody waits for them.
+    /// Passes the marks of steps that will never be executed, so that no thread waits for them.
     pub fn abandon(&self) {
         for step in &self.steps {
             if let Work::Record(mark) = step {

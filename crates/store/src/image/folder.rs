@@ -169,7 +169,7 @@ pub fn rm(image: &Path, store: Option<&Store>) -> Result<Removed> {
                 by: "a program is being restored from it",
             });
         }
-        // Some file systems lock no folders: nobody holds it there either.
+        // Some file systems lock no folders: no process holds it there either.
         other => other.ok(),
     };
     let parent = image.parent().unwrap_or(Path::new("/"));

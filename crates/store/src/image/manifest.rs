@@ -181,7 +181,7 @@ pub struct StallRecord {
     pub incomplete: u64,
     /// Seconds until everything had been copied.
     pub copying_seconds: f64,
-    /// Buffers written before their copy though nobody had foreseen it; a stop has taken them.
+    /// Buffers written before their copy by mis-speculation; a stop has taken them.
     pub overtaken: u64,
     /// When what was done.
     pub timeline: TimelineRecord,
@@ -215,13 +215,13 @@ pub struct ValidationRecord {
     pub checked: u64,
     /// Launches of kernels and graphs that could not, although they should have.
     pub unchecked: u64,
-    /// Stores that nobody had foreseen, as far as launches can be told apart.
+    /// Stores outside the predicted access sets, as far as launches can be told apart.
     pub violations: u64,
     /// The first of them.
     pub misses: Vec<MissRecord>,
 }
 
-/// A store that nobody had foreseen.
+/// A store outside the predicted access set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MissRecord {
@@ -250,7 +250,7 @@ pub struct FileRecord {
 const NOTHING: &str = "off";
 
 impl Manifest {
-    /// What to tell whoever uses the image if nothing vouches for it.
+    /// What to tell the user of an image that was not validated.
     pub fn warning(&self) -> Option<String> {
         (self.validation.by == NOTHING).then(|| {
             format!(

@@ -185,7 +185,7 @@ impl Image {
             && (name == PROFILE || temporary.is_some_and(|it| it.starts_with('-')))
     }
 
-    /// Keeps the image from being removed until the answer is dropped: for whoever will read it again.
+    /// Keeps the image from being removed until the answer is dropped: for a reader that comes back to it.
     ///
     /// # Errors
     /// `Locked` when it is being removed.

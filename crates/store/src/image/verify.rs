@@ -218,7 +218,7 @@ fn check_chunks(
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(16));
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            // Whoever there is does the whole.
+            // The threads that did start do all of it.
             let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();

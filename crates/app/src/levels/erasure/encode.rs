@@ -2,7 +2,7 @@
 //!
 //! For every stripe the members that give data send their block to the first that holds parity, which
 //! computes all rows, keeps the first and sends each of the others to its holder. Everybody goes through the
-//! stripes in the same order, so nobody waits for somebody who waits for him. Who fails sends zeros on, and
+//! stripes in the same order, so no two ranks wait for each other. A rank that fails sends zeros on, and
 //! then no rank keeps what was made.
 
 use fermata_store::image::{BufferId, CHUNKS, ChunkTableWriter, Draft, Manifest};
@@ -32,7 +32,7 @@ pub(crate) fn encode(comm: &dyn Comm, erasure: &Erasure, sequence: u64) -> Resul
     let parity = describe(comm, erasure, (sequence, run), &reading)?;
     let begun = together(comm, Making::begin(comm, erasure, parity, reading))?;
     let made = begun.run(comm)?;
-    // Nobody keeps parity of data that somebody could not read.
+    // No rank keeps parity of data that another could not read.
     let made = together(comm, made)?;
     together(comm, made.commit(erasure))
 }

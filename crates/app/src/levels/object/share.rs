@@ -167,7 +167,7 @@ fn chunks(comm: &dyn Comm, mine: &[Wanted]) -> Result<Vec<Vec<Wanted>>> {
 }
 
 /// Where chunks that some ranks lack are all the same: other ranks have them in the checkpoint before. Who has put a
-/// pack says so first, and of what is left whoever knows it.
+/// pack says so first, and of what is left any rank that knows it.
 fn there(
     comm: &dyn Comm,
     base: Option<&Base>,

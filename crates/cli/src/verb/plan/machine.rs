@@ -14,7 +14,7 @@ const LANE: [f64; 7] = [0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.563e9, 15.12
 /// What copies get of a link's rate: on an H200 55.5 GB/s of 63.0, and 397 GB/s of 478 over NVLink.
 const PCIE_SHARE: f64 = 0.88;
 const LINK_SHARE: f64 = 0.83;
-/// Generation and lanes of a GPU about which nobody knows: the slowest that has NVLink.
+/// Generation and lanes of an unknown GPU: the slowest that has NVLink.
 const USUAL: (u32, u32) = (3, 16);
 /// The share of a device's memory that the library leaves free (`stage.device_bytes` in docs/library.md).
 const FREE_SHARE: u64 = 32;

@@ -259,7 +259,7 @@ impl Block {
         true
     }
 
-    /// The thread of `context` has ended: whoever waits for it need not any more.
+    /// The thread of `context` has ended: threads that wait for it go on.
     fn ended(&mut self, context: *mut DeviceThread) {
         self.live -= 1;
         // SAFETY: contexts live as long as the engine.

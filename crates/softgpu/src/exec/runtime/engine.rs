@@ -1,5 +1,5 @@
 //! What a host thread needs to run blocks: a window slot, stacks, fibers. Engines are kept on a shelf
-//! and lent to whoever runs blocks, so that there are no more of them than ever ran at once.
+//! and lent to threads that run blocks, so that there are no more of them than ever ran at once.
 
 use std::io;
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl Drop for Engine {
 // holds nothing of the thread that last resumed it.
 unsafe impl Send for Engine {}
 
-/// Engines that nobody uses, and how many are lent.
+/// Engines that are not in use, and how many are lent.
 struct Shelf {
     free: Vec<Engine>,
     lent: usize,

@@ -136,7 +136,7 @@ impl Residents {
 }
 
 impl Grid<'_> {
-    /// Blocks that nobody has taken.
+    /// Blocks that no thread has taken.
     pub fn unbegun(&self) -> u64 {
         let begun = self.next.load(Ordering::Relaxed);
         self.blocks().saturating_sub(begun)

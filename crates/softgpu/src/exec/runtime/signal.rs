@@ -2,7 +2,7 @@
 //!
 //! All accesses of a kernel are made by compiled code, never by helpers, so a fault is ours exactly
 //! when the instruction pointer lies in compiled code and the thread is running a fiber. Every other
-//! fault goes to whoever handled the signal before.
+//! fault goes to the handler that was there before.
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -152,7 +152,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
-/// Hands the signal to whoever had it before us.
+/// Hands the signal to the handler that was there before.
 ///
 /// # Safety
 /// Only from a handler, with its arguments.

@@ -132,7 +132,7 @@ impl<'a> Translator<'a, '_> {
         self.fit(old, clif, false)
     }
 
-    /// Reads, computes, and tries to swap until nobody came between.
+    /// Reads, computes, and tries to swap until no other thread has written between.
     fn retried(&mut self, operation: &str, ty: Type, pointer: Value, b: Value) -> Step<Value> {
         let clif = natural(ty)?;
         let integer = integer_of(clif);

@@ -39,7 +39,7 @@ use self::modifiers::Modifiers;
 use self::scope::{Place, Scope};
 use super::LoadError;
 use super::layout::{Layout, reserve, size_of, walk};
-use super::runtime::context::{Context, FUEL};
+use super::runtime::context::{DeviceThread, FUEL};
 use super::runtime::helpers;
 
 /// Why an instruction was not translated.
@@ -237,12 +237,13 @@ impl<'a> Translator<'a, '_> {
             self.burn_call_fuel();
         }
         if self.frame_bytes > 0 {
-            self.frame = self.field(types::I64, std::mem::offset_of!(Context, local_top));
+            self.frame = self.field(types::I64, std::mem::offset_of!(DeviceThread, local_top));
             let top = self.b.ins().iadd_imm_s(self.frame, self.frame_bytes as i64);
-            let end = self.constant_field(types::I64, std::mem::offset_of!(Context, local_end));
+            let end =
+                self.constant_field(types::I64, std::mem::offset_of!(DeviceThread, local_end));
             let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, top, end);
             self.fault_if(over, |t| t.illegal(helpers::reason::STACK));
-            self.set_field(top, std::mem::offset_of!(Context, local_top));
+            self.set_field(top, std::mem::offset_of!(DeviceThread, local_top));
         }
         let values = self
             .b

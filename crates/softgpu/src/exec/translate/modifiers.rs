@@ -1,4 +1,4 @@
-//! The dotted words of an instruction, taken one by one. What nobody took is not supported.
+//! The dotted words of an instruction, taken one by one. A word that is left over is not supported.
 
 use fermata_ptx::ast::{Instruction, Type};
 

@@ -15,13 +15,12 @@ const NO_CIRCLES: [&str; 10] = [
 ];
 
 /// Names that types of one crate may share, with the reason.
-const SHARED: [(&str, &str, &str); 13] = [
+const SHARED: [(&str, &str, &str); 12] = [
     (
         "cli",
         "Args",
         "each verb's options; a verb is called by its module, `verb::run::Args`",
     ),
-    ("cudart", "Attributes", "the crate is going to be removed"),
     ("client", "Shape", STILL),
     ("daemon", "Ends", STILL),
     ("daemon", "Report", STILL),

@@ -18,7 +18,7 @@ use crate::daemon::{Daemon, unexpected};
 use crate::failure::{DAMAGED, Failure, LOCKED, NOT_FOUND, USER};
 use crate::printer::Printer;
 use crate::progress::Progress;
-use crate::units;
+use fermata_report::units;
 
 /// How often a session is looked at.
 const TURN: Duration = Duration::from_millis(100);

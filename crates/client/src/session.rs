@@ -113,7 +113,7 @@ fn start() -> core::result::Result<Session, CUresult> {
         CUDA_ERROR_SYSTEM_NOT_READY
     })?;
     wake::prepare();
-    let connect = || -> core::result::Result<_, Refusal> {
+    let connect = || -> core::result::Result<_, NotWelcome> {
         let control =
             Control::connect(path.as_ref(), "fermatad").map_err(|error| error.to_string())?;
         let (ends, _) = attach(&control, &token, false, START)?;
@@ -162,24 +162,24 @@ fn start() -> core::result::Result<Session, CUresult> {
 }
 
 /// Why there is no Welcome.
-pub enum Refusal {
+pub enum NotWelcome {
     /// Another process of the session is being checkpointed.
     Later,
     /// In words, for the notice file.
     Because(String),
 }
 
-impl From<String> for Refusal {
+impl From<String> for NotWelcome {
     fn from(reason: String) -> Self {
         Self::Because(reason)
     }
 }
 
-impl From<Refusal> for String {
-    fn from(refusal: Refusal) -> Self {
+impl From<NotWelcome> for String {
+    fn from(refusal: NotWelcome) -> Self {
         match refusal {
-            Refusal::Later => "a checkpoint of the session is under way".to_owned(),
-            Refusal::Because(reason) => reason,
+            NotWelcome::Later => "a checkpoint of the session is under way".to_owned(),
+            NotWelcome::Because(reason) => reason,
         }
     }
 }
@@ -187,17 +187,17 @@ impl From<Refusal> for String {
 /// Connects as soon as no checkpoint of the session is under way. Between two attempts no connection is open, since CRIU
 /// cannot dump one.
 fn in_turn<T>(
-    connect: impl Fn() -> core::result::Result<T, Refusal>,
+    connect: impl Fn() -> core::result::Result<T, NotWelcome>,
 ) -> core::result::Result<T, String> {
     let until = Instant::now() + TURN_TIME;
     loop {
         match connect() {
             Ok(connected) => return Ok(connected),
-            Err(Refusal::Because(reason)) => return Err(reason),
-            Err(Refusal::Later) if Instant::now() > until => {
+            Err(NotWelcome::Because(reason)) => return Err(reason),
+            Err(NotWelcome::Later) if Instant::now() > until => {
                 return Err("checkpoints of the session do not end".to_owned());
             }
-            Err(Refusal::Later) => std::thread::sleep(TURN),
+            Err(NotWelcome::Later) => std::thread::sleep(TURN),
         }
     }
 }
@@ -211,7 +211,7 @@ pub fn attach(
     token: &str,
     reattach: bool,
     timeout: Duration,
-) -> core::result::Result<(Ends, bool), Refusal> {
+) -> core::result::Result<(Ends, bool), NotWelcome> {
     let hello = FromAgent::Hello {
         protocol: PROTOCOL,
         pid: std::process::id(),
@@ -233,7 +233,7 @@ pub fn attach(
             return Err(reason.into());
         }
         ToAgent::Reject { reason, .. } => return Err(format!("{REFUSED}: {reason}").into()),
-        ToAgent::Later => return Err(Refusal::Later),
+        ToAgent::Later => return Err(NotWelcome::Later),
         _ => {
             return Err("the daemon did not answer Hello with Welcome"
                 .to_owned()

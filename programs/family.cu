@@ -20,6 +20,11 @@ struct Pipe {
     int to;
 };
 
+struct Result {
+    uint64_t rank;
+    uint64_t digest;
+};
+
 static Pipe make_pipe() {
     int ends[2];
     if (pipe(ends) != 0) {
@@ -93,8 +98,8 @@ int main(int argc, char **argv) {
         pid_t child = fork();
         if (child == 0) {
             uint64_t digest = work(o, r, ring[r - 1], ring[r], done);
-            put(results, (uint64_t)r);
-            put(results, digest);
+            // In one write: those of several ranks do not mix.
+            put(results, Result{(uint64_t)r, digest});
             _exit(0);
         }
         children.push_back(child);
@@ -102,8 +107,8 @@ int main(int argc, char **argv) {
     std::vector<uint64_t> digests(ranks);
     digests[0] = work(o, 0, ring[ranks - 1], ring[0], done);
     for (long r = 1; r < ranks; r++) {
-        uint64_t from = take<uint64_t>(results);
-        digests[from] = take<uint64_t>(results);
+        Result result = take<Result>(results);
+        digests[result.rank] = result.digest;
     }
     for (pid_t child : children) {
         int status = 0;

@@ -2,7 +2,9 @@
 // each other by events, with graph launches, host functions and memory that is
 // freed in stream order among them, and waits only at the end. A checkpoint finds
 // most of it in the queue. --size is the number of rounds of a thread in a launch;
-// --wait names a file that the device waits for, in a host function, before all else.
+// --wait names a file that the device waits for, in a host function, before all else;
+// --calls adds so many host functions to each step, on both streams in turn;
+// --together is the number of steps that are issued before the program waits for them.
 #include "common.h"
 
 constexpr int N = 256;
@@ -32,6 +34,19 @@ static void CUDART_CB tell(void *data) {
     Told *told = (Told *)data;
     told->calls++;
     told->state = told->state * 1664525u + (unsigned)told->calls;
+}
+
+// One of the calls of --calls, and which it is of those on its stream.
+struct Call {
+    Told *told;
+    long number;
+};
+
+static void CUDART_CB tell_number(void *data) {
+    const Call *call = (const Call *)data;
+    call->told->calls++;
+    require(call->told->calls == call->number, "a host function ran twice, too early, or not at all");
+    call->told->state = call->told->state * 22695477u + (unsigned)call->number;
 }
 
 static void CUDART_CB wait_for(void *file) {
@@ -70,7 +85,10 @@ int main(int argc, char **argv) {
         CHECK(cudaEventRecord(there, left));
         CHECK(cudaStreamWaitEvent(right, there, 0));
     }
-    Told told = {0, 1};
+    Told told = {0, 1}, of_streams[2] = {{0, 2}, {0, 3}};
+    long more = option(argc, argv, "--calls", 0), together = option(argc, argv, "--together", o.steps);
+    std::vector<Call> calls(more * o.steps);
+    long issued[2] = {0, 0};
     for (long k = 1; k <= o.steps; k++) {
         unsigned salt = (unsigned)k;
         for (int n = 0; n < LAUNCHES; n++) {
@@ -91,17 +109,35 @@ int main(int argc, char **argv) {
         join<<<N / 64, 64, 0, right>>>(b, between, salt);
         CHECK(cudaFreeAsync(between, right));
         CHECK(cudaLaunchHostFunc(right, tell, &told));
+        for (long n = 0; n < more; n++) {
+            Call *call = &calls[(k - 1) * more + n];
+            *call = {&of_streams[n % 2], ++issued[n % 2]};
+            CHECK(cudaLaunchHostFunc(n % 2 ? right : left, tell_number, call));
+        }
         CHECK_LAUNCH();
+        if (k % together == 0 && k < o.steps) {
+            CHECK(cudaStreamSynchronize(left));
+            CHECK(cudaStreamSynchronize(right));
+            require(told.calls == k, "a host function has not run before what waits for it");
+        }
         step(o, k, o.steps);
     }
     CHECK(cudaStreamSynchronize(right));
     CHECK(cudaDeviceSynchronize());
     require(told.calls == o.steps, "a host function ran twice, or not at all");
+    for (int n = 0; n < 2; n++) {
+        require(of_streams[n].calls == issued[n], "a host function of a stream ran twice, or not at all");
+    }
 
     Digest d;
     d.all(from_device(a, N));
     d.all(from_device(b, N));
     d.word(told.state);
+    for (const Told &of_stream : of_streams) {
+        if (more > 0) {
+            d.word(of_stream.state);
+        }
+    }
     CHECK(cudaGraphExecDestroy(exec));
     CHECK(cudaFree(a));
     CHECK(cudaFree(b));

@@ -410,8 +410,8 @@ pub enum Op<'a> {
     EventQuery { event: Handle },
     /// Answered with [`ReplyBody::F32`], milliseconds.
     EventElapsed { start: Handle, end: Handle },
-    /// Not answered. The worker sends [`ToProgram::Callback`] when the stream reaches it and goes
-    /// on with the stream when the program has counted it as run, beside the ring.
+    /// Not answered. The worker asks for the callback when the stream reaches it and goes
+    /// on with the stream when the program has counted it as run; both beside the ring.
     HostCall { stream: StreamRef, id: u64 },
     /// `cuStreamWriteValue32/64` (`wide`). Not answered.
     WriteValue {
@@ -610,11 +610,6 @@ pub struct FunctionInfo {
 /// What the worker sends on its own account, over the side socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToProgram {
-    /// Run host callback `id`, then count it; callbacks are run in the order of these messages.
-    Callback {
-        /// As given in [`Op::HostCall`].
-        id: u64,
-    },
     /// A shared host memory region that exists in this session; its descriptor comes along.
     /// Sent for every region after a (re)attachment, then [`ToProgram::RegionsEnd`].
     Region {

@@ -69,9 +69,8 @@ fn run(control: Control, mut home: Summons) {
         let message = match &control {
             Some(connection) => serve(connection),
             None => {
-                // The daemon is gone; the worker is not, and its callbacks still come.
-                wait_for(None, Duration::from_millis(40));
-                pump();
+                // The daemon is gone; the worker is not.
+                std::thread::sleep(Duration::from_millis(40));
                 if looked.elapsed() >= RETURN_POLL && link::current().is_ok() {
                     looked = Instant::now();
                     control = come_back(&home);
@@ -121,47 +120,26 @@ enum Next {
     Detached,
 }
 
-/// Waits for the daemon's next message, and serves the worker meanwhile.
+/// Waits for the daemon's next message.
 fn serve(control: &Control) -> Result<ToAgent, ControlError> {
     loop {
-        if wait_for(Some(control), Duration::from_millis(500)) {
+        if wait_for(control, Duration::from_millis(500)) {
             return control
                 .recv(Duration::from_secs(1))
                 .map(|(message, _)| message);
         }
-        pump();
     }
 }
 
-/// Whether the control socket has something; else the side socket may have, or the time passed.
-fn wait_for(control: Option<&Control>, limit: Duration) -> bool {
+/// Whether the control socket has something within `limit`, less than a second.
+fn wait_for(control: &Control, limit: Duration) -> bool {
     let time = Timespec {
         tv_sec: 0,
         tv_nsec: i64::from(limit.subsec_nanos()),
     };
-    let side = link::side().ok();
-    let mut fds = Vec::new();
-    fds.extend(control.map(|control| PollFd::new(control, PollFlags::IN)));
-    if let Some(side) = &side {
-        fds.push(PollFd::new(&**side, PollFlags::IN));
-    }
+    let mut fds = [PollFd::new(control, PollFlags::IN)];
     let ready = poll(&mut fds, Some(&time));
-    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-    if side.is_some() && fds.last().is_some_and(|fd| fd.revents().intersects(gone)) {
-        // The worker is gone: its socket would be ready for ever.
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    control.is_some() && ready.is_ok() && !fds[0].revents().is_empty()
-}
-
-/// Takes what the worker has sent on its own account.
-fn pump() {
-    let Ok(side) = link::side() else { return };
-    while let Ok(Some((message, _))) = side.receive_from_worker(Duration::ZERO) {
-        if let ToProgram::Callback { id } = message {
-            callback::due(id);
-        }
-    }
+    ready.is_ok() && !fds[0].revents().is_empty()
 }
 
 /// From Quiesce to Resume or Detach.
@@ -170,7 +148,7 @@ fn stopped(control: &Option<Control>, deadline_ms: u64) -> Result<Next, ControlE
         return Ok(Next::Serve);
     };
     let start = Instant::now();
-    let still = match quiesce::quiesce(Duration::from_millis(deadline_ms), pump) {
+    let still = match quiesce::quiesce(Duration::from_millis(deadline_ms)) {
         Ok(still) => still,
         Err(quiesce::Refusal { reason, hint }) => {
             control.send(&FromAgent::Refused { reason, hint }, &[])?;
@@ -230,6 +208,8 @@ fn detach() {
             }
         }
     }
+    // It still needs the ring to be told.
+    callback::leave();
     if let Err(error) = link::let_go() {
         notice::write(&format!("cannot let go of the ring: {error}"));
     }
@@ -271,6 +251,7 @@ fn follow(summons: &wake::Summons) -> Result<Control, String> {
         detach();
         return Err(reason);
     }
+    callback::come_back();
     // From here on the worker goes on with what was queued.
     if let Ok(link) = link::current() {
         link.producer.announce();
@@ -337,7 +318,6 @@ fn map_regions() -> Result<(), String> {
                     )),
                 };
             }
-            Some((ToProgram::Callback { id }, _)) => callback::due(id),
             None => {}
         }
     }

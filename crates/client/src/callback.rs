@@ -1,20 +1,39 @@
 //! Host callbacks: the worker says when, a thread of ours runs them.
 //!
 //! ```text
-//!   stream reaches it ─ worker ─ side socket ─► agent ─ queue ─► callback thread ─ count ─► worker
+//!   stream reaches it ─ worker ─ number in shared memory ─► callback thread ─ count ─► worker
 //! ```
-//! The count does not go through the ring, so that a worker which waits for a callback hears of its end.
-//! The thread is made for the first callback. While the program is stopped it waits for its queue, idle,
-//! because everything has drained; so it is not parked.
+//! None of this goes through the ring, so that a worker which waits for a callback hears of its end.
+//! The thread is made for the first callback. It is not parked while the program is stopped. A stop finds a callback in
+//! one of these states, and each callback runs once, in the order of its stream:
+//!
+//! | state | at a stop |
+//! | --- | --- |
+//! | not given to the device: in the ring, or queued in the worker | the worker takes it off the ring; it is part of the image, and asked for after the restore |
+//! | on the device, not due yet; due; running | the device is not idle: before the program is stopped, the stop waits until it has run |
+//! | run, and not counted yet | the same: the stream waits for the count |
+//! | counted; the thread has not come back yet | [`is_idle`] says no, and the agent waits |
+//!
+//! So nothing is asked for while the program stands still. Before the agent lets go of the shared memory the thread
+//! leaves it, and holds nothing that a dump would have to know; it comes back when there is a worker again, and both
+//! count from 0:
+//!
+//! ```text
+//!   inside: waits in shared memory ── leave ──► outside: waits for come_back
+//!        ▲                                          │
+//!        └──────────────────────────────────────────┘
+//! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use fermata_abi::op::{Op, StreamRef};
 use fermata_abi::sys::driver::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult, CUstream,
 };
+use fermata_wire::WireError;
 
 use crate::entry::Result;
 use crate::{gate, link, quiet, signal};
@@ -77,13 +96,19 @@ unsafe impl Send for Callback {}
 #[derive(Default)]
 struct State {
     waiting: HashMap<u64, (Callback, bool)>,
-    due: VecDeque<u64>,
+    /// The thread waits in shared memory, or runs a callback and will tell the worker there.
+    inside: bool,
     functions: HashMap<(u64, u64), u64>,
     rows: HashMap<Rows, u64>,
 }
 
 static STATE: OnceLock<Mutex<State>> = OnceLock::new();
-static ARRIVED: Condvar = Condvar::new();
+/// Something has changed of [`AWAY`] or of `inside`.
+static CHANGED: Condvar = Condvar::new();
+/// The thread must not wait in shared memory.
+static AWAY: AtomicBool = AtomicBool::new(false);
+/// Until the thread looks again whether there is a worker, once it has lost one.
+const LOST: Duration = Duration::from_millis(200);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 static THREAD: AtomicI32 = AtomicI32::new(0);
 /// The thread runs a callback or still tells the worker of it.
@@ -142,15 +167,30 @@ pub fn of_rows(rows: Rows) -> Result<u64> {
     Ok(id)
 }
 
-/// A callback is due. Called by the agent.
-pub fn due(id: u64) {
-    lock().due.push_back(id);
-    ARRIVED.notify_one();
+/// Has the thread leave the shared memory, and waits until it has: nothing is due or running. Called by the agent.
+pub fn leave() {
+    AWAY.store(true, Ordering::SeqCst);
+    let mut state = lock();
+    while state.inside {
+        if let Ok(link) = link::current() {
+            link.producer.nudge_callbacks();
+        }
+        let turn = CHANGED.wait_timeout(state, Duration::from_millis(1));
+        (state, _) = turn.unwrap_or_else(PoisonError::into_inner);
+    }
 }
 
-/// Whether no callback is due or running.
+/// There is a worker again. Called by the agent.
+pub fn come_back() {
+    AWAY.store(false, Ordering::SeqCst);
+    // Under the lock, or the thread could look before and sleep after.
+    drop(lock());
+    CHANGED.notify_all();
+}
+
+/// Whether no callback is running. Those that are due run before the worker has drained.
 pub fn is_idle() -> bool {
-    lock().due.is_empty() && !BUSY.load(Ordering::Acquire)
+    !BUSY.load(Ordering::Acquire)
 }
 
 /// Whether `tid` is the callback thread.
@@ -181,20 +221,16 @@ fn start() -> Result {
 fn run() {
     quiet::is_ours();
     THREAD.store(gate::gettid(), Ordering::Release);
+    let mut ran = Ran::default();
     loop {
-        let mut state = lock();
-        let callback = loop {
-            if let Some(id) = state.due.pop_front() {
-                BUSY.store(true, Ordering::Release);
-                break match state.waiting.get(&id) {
-                    Some((_, true)) => state.waiting.remove(&id).map(|(callback, _)| callback),
-                    found => found.map(|(callback, _)| *callback),
-                };
+        let id = next(&mut ran);
+        let callback = {
+            let mut state = lock();
+            match state.waiting.get(&id) {
+                Some((_, true)) => state.waiting.remove(&id).map(|(callback, _)| callback),
+                found => found.map(|(callback, _)| *callback),
             }
-            BUSY.store(false, Ordering::Release);
-            state = ARRIVED.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
-        drop(state);
         match callback {
             // SAFETY: the program promised that the function may be called with this argument.
             Some(Callback::Function { call, data }) => unsafe { call(data) },
@@ -207,6 +243,59 @@ fn run() {
         // A lost worker is reported by the program's next call.
         if let Ok(link) = link::current() {
             link.producer.callback_done();
+        }
+        ran.count = ran.count.wrapping_add(1);
+        BUSY.store(false, Ordering::Release);
+    }
+}
+
+/// How many callbacks the thread has run for one worker.
+#[derive(Default)]
+struct Ran {
+    /// [`link::generation`].
+    worker: u64,
+    count: u32,
+    /// It has asked for what cannot be.
+    refused: bool,
+}
+
+/// Waits for the next callback, inside; the thread stays inside until it calls this again.
+fn next(ran: &mut Ran) -> u64 {
+    loop {
+        let mut state = lock();
+        state.inside = false;
+        CHANGED.notify_all();
+        while AWAY.load(Ordering::SeqCst) || link::current().is_err() {
+            let changed = CHANGED.wait_timeout(state, LOST);
+            (state, _) = changed.unwrap_or_else(PoisonError::into_inner);
+        }
+        state.inside = true;
+        drop(state);
+        let Ok(link) = link::current() else { continue };
+        // It does not change while the thread is inside.
+        let worker = link::generation();
+        if ran.worker != worker {
+            *ran = Ran {
+                worker,
+                ..Ran::default()
+            };
+        }
+        let leave = || AWAY.load(Ordering::SeqCst);
+        match link.producer.callback_asked(ran.count, leave) {
+            Ok(Some(id)) => {
+                BUSY.store(true, Ordering::Release);
+                return id;
+            }
+            Ok(None) => {}
+            // Until the agent brings another, it stays lost.
+            Err(error) => {
+                let is_gone = matches!(error, WireError::PeerGone(_));
+                if !is_gone && !std::mem::replace(&mut ran.refused, true) {
+                    link::lost(&error);
+                }
+                lock().inside = false;
+                std::thread::sleep(LOST);
+            }
         }
     }
 }

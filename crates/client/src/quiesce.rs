@@ -55,16 +55,14 @@ pub struct Still {
 
 /// Parks every thread but the caller and waits until the GPU is idle.
 ///
-/// `pump` is called while waiting: it serves what the worker sends meanwhile.
-///
 /// # Errors
 /// Why not; the program runs on as before.
-pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<Still, Refusal> {
+pub fn quiesce(deadline: Duration) -> Result<Still, Refusal> {
     let begun = Instant::now();
     let end = begun + deadline;
     check_masks(end)?;
     gate::close();
-    let done = settle(begun, end, &mut pump);
+    let done = settle(begun, end);
     if done.is_err() {
         gate::open();
     }
@@ -72,12 +70,12 @@ pub fn quiesce(deadline: Duration, mut pump: impl FnMut()) -> Result<Still, Refu
 }
 
 /// Parks and drains until no thread has an answer that it has not taken: it would be lost with the ring.
-fn settle(begun: Instant, end: Instant, pump: &mut impl FnMut()) -> Result<Still, Refusal> {
+fn settle(begun: Instant, end: Instant) -> Result<Still, Refusal> {
     let mut parking = None;
     loop {
-        let threads = park_all(end, pump)?;
+        let threads = park_all(end)?;
         let parking = *parking.get_or_insert_with(|| begun.elapsed());
-        drain(end, pump)?;
+        drain(end)?;
         idle(end)?;
         let Ok(link) = link::current() else {
             return Ok(Still { threads, parking });
@@ -91,7 +89,6 @@ fn settle(begun: Instant, end: Instant, pump: &mut impl FnMut()) -> Result<Still
                 return Err(Refusal::new("a call that is done does not return", hint));
             }
             gate::nudge();
-            pump();
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -129,7 +126,7 @@ fn check_masks(end: Instant) -> Result<(), Refusal> {
 
 /// Sends the signal until every thread is parked. Once a whole listing holds only parked threads, the
 /// next one shows whatever they made before they stopped; two such listings in a row are the end.
-fn park_all(end: Instant, pump: &mut impl FnMut()) -> Result<u32, Refusal> {
+fn park_all(end: Instant) -> Result<u32, Refusal> {
     let mut quiet: Option<usize> = None;
     let mut pause = Duration::from_micros(50);
     loop {
@@ -153,14 +150,13 @@ fn park_all(end: Instant, pump: &mut impl FnMut()) -> Result<u32, Refusal> {
         if let Ok(link) = link::current() {
             link.producer.nudge();
         }
-        pump();
         std::thread::sleep(pause);
         pause = (pause * 2).min(AGAIN);
     }
 }
 
 /// Waits until the worker has executed everything.
-fn drain(end: Instant, pump: &mut impl FnMut()) -> Result<(), Refusal> {
+fn drain(end: Instant) -> Result<(), Refusal> {
     let lost = |error: &dyn std::fmt::Display| {
         Refusal::new(
             format!("the worker did not drain: {error}"),
@@ -168,9 +164,7 @@ fn drain(end: Instant, pump: &mut impl FnMut()) -> Result<(), Refusal> {
         )
     };
     let link = link::current().map_err(|status| lost(&format!("error {status}")))?;
-    // Never waits for room without serving the worker, which may itself be waiting for a host callback.
     while !link.producer.has_room() {
-        pump();
         link.producer.check_peer().map_err(|error| lost(&error))?;
         if Instant::now() >= end {
             return Err(Refusal::new(
@@ -185,7 +179,6 @@ fn drain(end: Instant, pump: &mut impl FnMut()) -> Result<(), Refusal> {
         .request(&Op::Drain, None)
         .map_err(|error| lost(&error))?;
     loop {
-        pump();
         if pending.wait_for(AGAIN).map_err(|error| lost(&error))? {
             break;
         }

@@ -327,6 +327,57 @@ fn callbacks_run_before_what_comes_after_them() {
     assert!(Stage::start("callbacks").finish());
 }
 
+/// A callback for every copy, as programs have it that hear so of the end of their steps.
+#[test]
+#[ignore = "a program for its stage"]
+fn calls_back() {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    static STOP: AtomicBool = AtomicBool::new(false);
+    context();
+    let mut stream = std::ptr::null_mut();
+    ok!(cuStreamCreate(&mut stream, 0));
+    let address = alloc(4096);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until_let_go();
+            STOP.store(true, Ordering::Relaxed);
+        });
+        let mut n = 0;
+        while !STOP.load(Ordering::Relaxed) {
+            n += 1;
+            let data = std::ptr::from_ref(&CALLS).cast_mut().cast();
+            ok!(cuLaunchHostFunc(stream, Some(count_up), data));
+            ok!(cuStreamSynchronize(stream));
+            assert_eq!(CALLS.load(Ordering::SeqCst), n);
+            let bytes = pattern(4096, n as u8);
+            ok!(cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()));
+        }
+    });
+}
+
+#[test]
+fn callbacks_come_after_a_stop_and_from_the_next_worker() {
+    let mut stage = Stage::start("calls_back");
+    for round in 0..5 {
+        stage.wait_for_copies(20);
+        let quiesced = stage.quiesce();
+        assert!(
+            matches!(quiesced, FromAgent::Quiesced { .. }),
+            "{quiesced:?}"
+        );
+        if round % 2 == 0 {
+            assert_eq!(stage.order(&ToAgent::Resume), FromAgent::Resumed);
+            continue;
+        }
+        stage.detach();
+        // The thread for callbacks has left the memory that went.
+        assert!(!stage.maps().contains("memfd:"), "{}", stage.maps());
+        stage.reattach();
+    }
+    stage.wait_for_copies(20);
+    assert!(stage.finish());
+}
+
 /// Returns when the stage lets the program end.
 fn until_let_go() {
     let mut nothing = String::new();

@@ -6,7 +6,7 @@
 use crate::WireError;
 
 /// Version of the layout and of the message encoding; both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// First eight bytes of the memory file.
 pub(crate) const MAGIC: &[u8; 8] = b"FERMATAR";
 
@@ -32,6 +32,14 @@ pub(crate) const PROGRAM_AT: usize = 0x200;
 pub(crate) const WORKER_AT: usize = 0x240;
 /// `u32` futex: host callbacks that the program has run since it attached. Written by the program.
 pub(crate) const CALLBACKS_AT: usize = 0x280;
+/// `u32`: host callbacks that the worker has asked for since the program attached. Written by the worker.
+pub(crate) const ASKED_AT: usize = 0x2c0;
+/// `u32` futex: the program's thread for host callbacks sleeps until more are asked for.
+pub(crate) const CALLS_AT: usize = 0x2c4;
+/// `u64` each: the numbers of the callbacks that were asked for last, each in the place of its count.
+pub(crate) const CALL_IDS_AT: usize = 0x400;
+/// Places there: so many callbacks may be asked for and not have run.
+pub const CALL_PLACES: u32 = 256;
 /// Bytes of the header page.
 pub(crate) const HEADER_BYTES: u64 = 4096;
 

@@ -58,7 +58,7 @@ pub use error::WireError;
 #[cfg(not(loom))]
 pub use launch::BareLaunch;
 #[cfg(not(loom))]
-pub use layout::{Config, VERSION};
+pub use layout::{CALL_PLACES, Config, VERSION};
 #[cfg(not(loom))]
 pub use producer::{Pending, Producer, Rest};
 #[cfg(not(loom))]

@@ -53,6 +53,8 @@ pub struct Producer {
     slots: Mutex<Slots>,
     staging: StagingPool,
     spin: Spin,
+    /// Of waits for host callbacks.
+    calls: Spin,
     barrier: Light,
 }
 
@@ -130,6 +132,7 @@ impl Producer {
                 asked: vec![0; count as usize],
             }),
             spin: Spin::new(),
+            calls: Spin::new(),
             barrier: Light::default(),
         })
     }
@@ -341,6 +344,24 @@ impl Producer {
     /// Tells the worker that one more host callback has run: the one it asked for longest ago. Never waits.
     pub fn callback_done(&self) {
         callbacks::count_one(&self.map);
+    }
+
+    /// Waits until the worker asks for host callback `number`, counted from 0, and says which it is; `None` when `leave`
+    /// is true. For one thread.
+    ///
+    /// # Errors
+    /// The worker is gone.
+    pub fn callback_asked(
+        &self,
+        number: u32,
+        leave: impl Fn() -> bool,
+    ) -> Result<Option<u64>, WireError> {
+        callbacks::asked(&self.map, &self.calls, number, leave, || self.check_peer())
+    }
+
+    /// Has [`Producer::callback_asked`] look again whether it is to leave.
+    pub fn nudge_callbacks(&self) {
+        callbacks::nudge(&self.map);
     }
 
     /// Whether a small operation could be sent without waiting for the worker.

@@ -55,7 +55,7 @@ impl Spin {
     }
 
     /// Spins until `ready` or the budget is used up; `None` if `ready`, else when the wait began.
-    fn until(&self, ready: &impl Fn() -> bool) -> Option<Instant> {
+    pub(crate) fn until(&self, ready: &impl Fn() -> bool) -> Option<Instant> {
         if ready() {
             return None;
         }
@@ -72,7 +72,7 @@ impl Spin {
     }
 
     /// A wait that began then has ended as it should.
-    fn ended(&self, begun: Instant) {
+    pub(crate) fn ended(&self, begun: Instant) {
         let waited = begun.elapsed();
         self.learn(waited);
         self.rhythm.learn(waited);
@@ -179,7 +179,8 @@ pub(crate) fn wait_with(
     }
 }
 
-fn futex_wait(word: &AtomicU32, slice: Duration) {
+/// Sleeps on `word` for at most `slice`, less than a second.
+pub(crate) fn futex_wait(word: &AtomicU32, slice: Duration) {
     let time = Timespec {
         tv_sec: 0,
         tv_nsec: i64::from(slice.subsec_nanos()),

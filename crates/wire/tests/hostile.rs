@@ -17,6 +17,8 @@ const SMALL: Config = Config {
 };
 const HEAD: u64 = 0x100;
 const RING: u64 = 4096;
+const CALLBACKS_RUN: u64 = 0x280;
+const CALLBACKS_ASKED: u64 = 0x2c0;
 
 struct Pair {
     memory: OwnedFd,
@@ -66,6 +68,24 @@ fn a_write_position_from_nowhere_is_named() {
             Err(WireError::Malformed { position: 0, .. })
         ));
     }
+}
+
+#[test]
+fn more_callbacks_than_there_are_places_are_named() {
+    let pair = pair();
+    pair.poke(CALLBACKS_ASKED, &1000u32.to_le_bytes());
+    let error = pair.producer.callback_asked(0, || false).unwrap_err();
+    assert!(error.to_string().contains("callbacks"), "{error}");
+}
+
+#[test]
+fn callbacks_counted_before_they_are_asked_for_hold_nobody_up() {
+    let pair = pair();
+    pair.poke(CALLBACKS_RUN, &5u32.to_le_bytes());
+    let callbacks = pair.consumer.callbacks();
+    assert!(callbacks.ask(0, 7));
+    assert!(callbacks.has_run(0, Duration::ZERO));
+    assert_eq!(pair.producer.callback_asked(0, || false).unwrap(), Some(7));
 }
 
 #[test]

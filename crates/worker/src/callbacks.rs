@@ -2,18 +2,17 @@
 //!
 //! ```text
 //!  driver's thread           program
-//!   call(id) ── Callback ──►  runs it
-//!      │ waits                └── counts it, in shared memory
+//!   call(id) ── number ────►  runs it
+//!      │ waits                └── counts it
 //!      ◄──────────────────────────┘
 //! ```
-//! Nothing of this passes through the decode loop, which may itself be waiting in the driver, behind the
-//! callback.
+//! Both lie in shared memory. Nothing of this passes through the decode loop, which may itself be waiting in the
+//! driver, behind the callback.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fermata_abi::op::ToProgram;
-use fermata_wire::{CallbackCount, Side};
+use fermata_wire::{CALL_PLACES, CallbackCount, Side};
 use parking_lot::Mutex;
 
 /// How long a waiting thread sleeps before it looks whether the program is still there.
@@ -59,30 +58,45 @@ impl Callbacks {
 
     /// Has the program run callback `id`, and returns when it has, or when it is gone.
     pub fn call(&self, id: u64) {
-        let (number, attachment, count) = {
-            let mut state = self.state.lock();
-            let attachment = state.attachment;
-            let Some(program) = &mut state.program else {
-                return;
-            };
-            // Under the lock: the program counts in the order of the messages.
-            let asked = ToProgram::Callback { id };
-            if program.side.send_to_program(&asked, None).is_err() {
-                return;
-            }
-            let number = program.asked;
-            program.asked = number.wrapping_add(1);
-            (number, attachment, program.count.clone())
+        let Some((number, attachment, count)) = self.ask(id) else {
+            return;
         };
         while !count.has_run(number, SLICE) {
-            let state = self.state.lock();
-            let Some(program) = &state.program else {
-                return;
-            };
-            if state.attachment != attachment || !count.program_lives(&*program.side) {
+            if !self.is_there(attachment, &count) {
                 return;
             }
         }
+    }
+
+    /// Asks for it: its count, and in which attachment; `None` without a program.
+    fn ask(&self, id: u64) -> Option<(u32, u64, CallbackCount)> {
+        loop {
+            let (number, attachment, count) = {
+                let mut state = self.state.lock();
+                let attachment = state.attachment;
+                let program = state.program.as_mut()?;
+                // Under the lock: the program counts in the order of the numbers.
+                let (number, count) = (program.asked, program.count.clone());
+                if count.ask(number, id) {
+                    program.asked = number.wrapping_add(1);
+                    return Some((number, attachment, count));
+                }
+                (number, attachment, count)
+            };
+            // All places are taken until the callback so many before it has run.
+            if !count.has_run(number.wrapping_sub(CALL_PLACES), SLICE)
+                && !self.is_there(attachment, &count)
+            {
+                return None;
+            }
+        }
+    }
+
+    /// Whether the program of this attachment still is.
+    fn is_there(&self, attachment: u64, count: &CallbackCount) -> bool {
+        let state = self.state.lock();
+        let lives = |program: &Program| count.program_lives(&*program.side);
+        state.attachment == attachment && state.program.as_ref().is_some_and(lives)
     }
 }
 
@@ -108,21 +122,25 @@ mod tests {
         (callbacks, consumer, producer, program)
     }
 
-    fn call(callbacks: &Arc<Callbacks>, program: &Side, id: u64) -> JoinHandle<()> {
+    /// Has `id` called, and waits until the program is asked for it, after `before` others.
+    fn call(
+        callbacks: &Arc<Callbacks>,
+        producer: &Producer,
+        id: u64,
+        before: u32,
+    ) -> JoinHandle<()> {
         let callbacks = Arc::clone(callbacks);
         let waiting = spawn(move || callbacks.call(id));
-        let asked = program
-            .receive_from_worker(Duration::from_secs(60))
-            .unwrap();
-        assert_eq!(asked.unwrap().0, ToProgram::Callback { id });
+        let asked = producer.callback_asked(before, || false).unwrap();
+        assert_eq!(asked, Some(id));
         waiting
     }
 
     #[test]
     fn a_caller_waits_for_its_own_callback() {
-        let (callbacks, _consumer, producer, program) = attached();
-        let first = call(&callbacks, &program, 7);
-        let second = call(&callbacks, &program, 5);
+        let (callbacks, _consumer, producer, _program) = attached();
+        let first = call(&callbacks, &producer, 7, 0);
+        let second = call(&callbacks, &producer, 5, 1);
         producer.callback_done();
         first.join().unwrap();
         sleep(Duration::from_millis(5));
@@ -134,14 +152,39 @@ mod tests {
     #[test]
     fn a_caller_goes_on_when_the_program_is_gone() {
         let (callbacks, _consumer, producer, program) = attached();
-        let waiting = call(&callbacks, &program, 7);
-        let other = call(&callbacks, &program, 8);
+        let waiting = call(&callbacks, &producer, 7, 0);
+        let other = call(&callbacks, &producer, 8, 1);
         drop((program, producer));
         waiting.join().unwrap();
         other.join().unwrap();
-        let (callbacks, _consumer, _producer, program) = attached();
-        let waiting = call(&callbacks, &program, 7);
+        let (callbacks, _consumer, producer, _program) = attached();
+        let waiting = call(&callbacks, &producer, 7, 0);
         callbacks.detach();
         waiting.join().unwrap();
+    }
+
+    #[test]
+    fn more_callbacks_than_there_are_places_all_run_once() {
+        let (callbacks, _consumer, producer, _program) = attached();
+        let many = u64::from(CALL_PLACES) + 50;
+        let threads: Vec<_> = (0..many)
+            .map(|id| {
+                let callbacks = Arc::clone(&callbacks);
+                spawn(move || callbacks.call(id))
+            })
+            .collect();
+        let mut ran: Vec<u64> = (0..many)
+            .map(|number| {
+                let id = producer.callback_asked(number as u32, || false).unwrap();
+                producer.callback_done();
+                id.unwrap()
+            })
+            .collect();
+        ran.sort_unstable();
+        assert!(ran.into_iter().eq(0..many));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+        assert_eq!(producer.callback_asked(many as u32, || true).unwrap(), None);
     }
 }

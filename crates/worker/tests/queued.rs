@@ -4,12 +4,14 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{
     Answer, CONTEXT, ImageFolder, LEGACY, PATIENCE, Program, STREAM, Worker, started, words,
 };
-use fermata_abi::op::{Blob, Op, Place, StreamRef, ToProgram};
+use fermata_abi::op::{Blob, Op, Place, StreamRef};
 use fermata_control::worker::{FromWorker, Hold, ToWorker};
-use fermata_wire::{Pending, Side};
+use fermata_wire::Pending;
 
 const OTHER: StreamRef = StreamRef {
     context: CONTEXT,
@@ -79,13 +81,7 @@ fn enqueue(program: &Program, (from, to): (u64, u64)) {
 }
 
 fn run_callback(program: &Program, id: u64) {
-    run_callback_of((program, &program.side), id);
-}
-
-/// The program's socket may be another by now.
-fn run_callback_of((program, side): (&Program, &Side), id: u64) {
-    let asked = side.receive_from_worker(PATIENCE).unwrap();
-    assert_eq!(asked.unwrap().0, ToProgram::Callback { id });
+    assert_eq!(program.callback(), id);
     program.producer.callback_done();
 }
 
@@ -100,15 +96,14 @@ fn answered(pending: &Pending<'_>) {
     assert!(pending.wait_for(PATIENCE).unwrap(), "it is not answered");
 }
 
-fn finish((program, side): (&Program, &Side), pending: Pending<'_>, to: u64) {
-    run_callback_of((program, side), 2);
+fn finish(program: &Program, pending: Pending<'_>, to: u64) {
+    run_callback(program, 2);
     answered(&pending);
     assert_eq!(pending.wait(&mut Vec::new()).unwrap().status, 0);
     assert_eq!(words(&program.read(to, 64)), [MANY; 16]);
     // Nothing was asked for twice.
     assert_eq!(program.ask(&Op::Drain), Answer::None);
-    let nothing = side.receive_from_worker(std::time::Duration::ZERO);
-    assert!(nothing.unwrap().is_none());
+    assert_eq!(program.asked_callback(), None);
 }
 
 #[test]
@@ -136,14 +131,69 @@ fn a_queue_goes_on_in_the_same_worker_and_in_the_next() {
             assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
             assert_eq!(queued(&mut worker), saved.queued);
         }
-        let side = worker.bring_back_shared(&program.producer);
-        finish((&program, &side), pending, buffers.1);
+        worker.bring_back(&program);
+        finish(&program, pending, buffers.1);
         // Stopped once more, there is nothing left.
         worker.stop(&program);
         assert_eq!(queued(&mut worker), 0);
-        worker.bring_back_shared(&program.producer);
+        worker.bring_back(&program);
         assert_eq!(words(&program.read(buffers.1, 64)), [MANY; 16]);
     }
+}
+
+#[test]
+fn host_functions_due_and_running_at_a_stop_are_waited_for_and_later_ones_asked_for_after_it() {
+    let (mut worker, program) = begun();
+    let call = |stream, id| program.post(&Op::HostCall { stream, id });
+    call(STREAM, 1);
+    call(OTHER, 2);
+    let first = program.callback();
+    let until = Instant::now() + PATIENCE;
+    while program.asked_callback().is_none() {
+        assert!(Instant::now() < until, "the other is not asked for");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // One runs, the other is due and not taken; what comes now is held.
+    assert!(!worker.hold(Hold::All).idle);
+    for id in [3, 5, 7] {
+        call(STREAM, id);
+        call(OTHER, id + 1);
+    }
+    let syncs = [STREAM, OTHER].map(|stream| Op::StreamSync { stream });
+    let pending = syncs
+        .each_ref()
+        .map(|sync| program.producer.request(sync, None).unwrap());
+    program.producer.callback_done();
+    let second = program.callback();
+    assert_eq!(first + second, 3);
+    assert!(!worker.hold(Hold::All).idle);
+    program.producer.callback_done();
+    worker.stop(&program);
+    // With the two synchronisations.
+    assert_eq!(queued(&mut worker), 8);
+    let image = ImageFolder::new();
+    image.save(&mut worker);
+    drop(worker);
+    worker = Worker::start();
+    let loaded = image.load(&mut worker);
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+    worker.bring_back(&program);
+    let mut asked: [Vec<u64>; 2] = Default::default();
+    for _ in 0..6 {
+        assert!(
+            pending
+                .iter()
+                .any(|it| !it.wait_for(Duration::ZERO).unwrap())
+        );
+        let id = program.callback();
+        asked[usize::from(id % 2 == 0)].push(id);
+        program.producer.callback_done();
+    }
+    assert_eq!(asked, [[3, 5, 7], [4, 6, 8]]);
+    pending.iter().for_each(answered);
+    drop(pending);
+    assert_eq!(program.ask(&Op::Drain), Answer::None);
+    assert_eq!(program.asked_callback(), None);
 }
 
 #[test]
@@ -160,10 +210,10 @@ fn a_program_that_does_not_come_leaves_the_queue_as_it_is() {
     worker.offer_in_vain();
     assert_eq!(worker.ask(ToWorker::Detach), FromWorker::Detached);
     assert_eq!(queued(&mut worker), before);
-    let side = worker.bring_back_shared(&program.producer);
+    worker.bring_back(&program);
     let sync = Op::StreamSync { stream: OTHER };
     let pending = program.producer.request(&sync, None).unwrap();
-    finish((&program, &side), pending, buffers.1);
+    finish(&program, pending, buffers.1);
 }
 
 #[test]
@@ -178,7 +228,7 @@ fn a_stop_that_is_given_up_leaves_everything_to_run_once() {
     worker.hold(Hold::Off);
     let sync = Op::StreamSync { stream: OTHER };
     let pending = program.producer.request(&sync, None).unwrap();
-    finish((&program, &program.side), pending, buffers.1);
+    finish(&program, pending, buffers.1);
 }
 
 #[test]
@@ -203,20 +253,12 @@ fn what_takes_long_is_named_and_the_other_streams_go_on() {
     program.launch_add(memory, 1, 16, STREAM);
     let sync = |stream| Op::StreamSync { stream };
     let other = program.producer.request(&sync(OTHER), None).unwrap();
-    assert!(
-        !other
-            .wait_for(std::time::Duration::from_millis(100))
-            .unwrap()
-    );
+    assert!(!other.wait_for(Duration::from_millis(100)).unwrap());
     worker.hold(Hold::Busy);
     answered(&other);
     let busy = program.producer.request(&sync(STREAM), None).unwrap();
     run_callback(&program, 1);
-    assert!(
-        !busy
-            .wait_for(std::time::Duration::from_millis(100))
-            .unwrap()
-    );
+    assert!(!busy.wait_for(Duration::from_millis(100)).unwrap());
     worker.hold(Hold::Off);
     answered(&busy);
     drop((other, busy));
@@ -249,7 +291,7 @@ fn staged_bytes_of_a_copy_that_waits_come_with_the_program() {
     worker = Worker::start();
     let loaded = image.load(&mut worker);
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
-    let _side = worker.bring_back_shared(&program.producer);
+    worker.bring_back(&program);
     answered(&pending);
     drop((pending, staged));
     assert_eq!(program.read(memory, 4096), [9; 4096]);

@@ -4,9 +4,11 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::moment::Moment;
 use fermata_e2e::output::Output;
 use fermata_e2e::scene::{Scene, Which, kill_nine};
 use serde_json::Value;
@@ -125,6 +127,45 @@ fn a_queue_runs_once_behind_copy_on_write() -> Result<()> {
 #[test]
 fn a_queue_runs_once_after_copying_again() -> Result<()> {
     whole_queue_is_in_the_image(Mode::Recopy)
+}
+
+/// Host functions are most of what the program does: they wait in its queue, are due, run, and have just run.
+#[test]
+fn host_functions_run_once_in_order_whatever_moment_a_stop_finds() -> Result<()> {
+    const STEPS: usize = 90;
+    // The last steps are made when all images are there.
+    const HELD: usize = STEPS - 9;
+    let options = [
+        "--size",
+        "1000",
+        "--steps",
+        "90",
+        "--together",
+        "3",
+        "--calls",
+        "16",
+    ];
+    let scene = Scene::new()?;
+    let straight = scene.straight("queued", &options)?;
+    let fermata = scene.fermata();
+    let (program, hold) = (scene.tree().program("queued")?, scene.hold(HELD as u64)?);
+    fermata.run_with(&hold, "calls", Device::Soft, &program, &options)?;
+    let modes = [Mode::Stop, Mode::Cow, Mode::Recopy, Mode::Stop];
+    for (n, mode) in modes.into_iter().enumerate() {
+        let moment = Moment::seeded(31, n, modes.len(), HELD, Duration::from_secs(1));
+        scene.wait_steps("calls", moment.steps)?;
+        std::thread::sleep(Duration::from_micros(moment.delay_us));
+        fermata.checkpoint("calls", &format!("image-{n}"), mode)?;
+    }
+    kill_nine(&scene.process("calls", Which::Program)?)?;
+    scene.let_go()?;
+    for n in 0..modes.len() {
+        let image = format!("image-{n}");
+        fermata.restore(&image, &image, Device::Soft)?;
+        fermata.wait_log(&image, PROGRAM_LIMIT, |_| false)?;
+        Output::parse(&fermata.log(&image)?)?.check_complete(&straight)?;
+    }
+    scene.close()
 }
 
 #[test]

@@ -17,7 +17,7 @@ use fermata_control::agent::{
     ENV_SOCKET, ENV_TOKEN, FromAgent, ToAgent, WAKE_REATTACH, wake_block,
 };
 use fermata_control::{Connection, PROTOCOL};
-use fermata_wire::{Config, Consumer, Event, FromProgram, Side, StagedArea, create};
+use fermata_wire::{CallbackCount, Config, Consumer, Event, FromProgram, Side, StagedArea, create};
 
 /// Until a test gives up: what it waits for comes, however busy the machine is.
 pub const WAIT: Duration = Duration::from_secs(300);
@@ -146,6 +146,7 @@ impl Stage {
             .send(&welcome, &[memory.as_fd(), program.as_fd()])
             .unwrap();
         let serving = Serving {
+            callbacks: consumer.callbacks(),
             consumer: Some(consumer),
             side,
             device,
@@ -317,6 +318,7 @@ struct Serving {
     streams: VecDeque<Vec<fermata_wire::Ticket>>,
     /// Callbacks that have run.
     ran: u32,
+    callbacks: CallbackCount,
 }
 
 impl Serving {
@@ -335,7 +337,7 @@ impl Serving {
             .unwrap();
         let mut consumer = self.consumer.take().unwrap();
         let (replier, staging) = (consumer.replier(), consumer.staging());
-        let ran = consumer.callbacks();
+        let ran = self.callbacks.clone();
         let mut names = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
             self.release(&ran, &replier);
@@ -371,7 +373,7 @@ impl Serving {
     }
 
     /// Answers what has waited for callbacks that have run by now.
-    fn release(&mut self, ran: &fermata_wire::CallbackCount, replier: &fermata_wire::Replier) {
+    fn release(&mut self, ran: &CallbackCount, replier: &fermata_wire::Replier) {
         while !self.streams.is_empty() && ran.has_run(self.ran, Duration::ZERO) {
             self.ran += 1;
             for ticket in self.streams.pop_front().into_iter().flatten() {
@@ -496,10 +498,9 @@ impl Serving {
                 return (0, answer(question));
             }
             Op::HostCall { id, .. } => {
+                let number = self.ran + self.streams.len() as u32;
                 self.streams.push_back(Vec::new());
-                self.side
-                    .send_to_program(&ToProgram::Callback { id: *id }, None)
-                    .unwrap();
+                assert!(self.callbacks.ask(number, *id));
             }
             _ => {}
         }

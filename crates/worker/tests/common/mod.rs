@@ -13,7 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use fermata_abi::op::{
     Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
@@ -223,6 +224,7 @@ impl Worker {
             producer,
             side,
             regions,
+            callbacks: AtomicU32::new(0),
         }
     }
 
@@ -276,13 +278,16 @@ impl Worker {
         self.kept = self.ring.take();
     }
 
-    /// Brings a program back that was let go, from this worker or another; its socket.
-    pub fn bring_back_shared(&mut self, producer: &Producer) -> Arc<Side> {
+    /// Brings a program back that was let go, from this worker or another.
+    pub fn bring_back(&mut self, program: &Program) {
         let (ring, side) = self.offer(std::fs::File::open("/dev/null").unwrap().into());
-        producer.enter(ring.as_fd(), Arc::clone(&side)).unwrap();
+        program
+            .producer
+            .enter(ring.as_fd(), Arc::clone(&side))
+            .unwrap();
         assert!(regions(&side).is_empty());
-        producer.announce();
-        side
+        program.callbacks.store(0, Ordering::Relaxed);
+        program.producer.announce();
     }
 
     pub fn detach(&mut self, program: Program) {
@@ -433,6 +438,8 @@ pub struct Program {
     pub producer: Producer,
     pub side: Arc<Side>,
     pub regions: Vec<(u64, u64, OwnedFd)>,
+    /// Host callbacks that tests have waited for.
+    callbacks: AtomicU32,
 }
 
 impl Program {
@@ -529,12 +536,19 @@ impl Program {
         (self.ask(&map), HostView(fd.into()))
     }
 
+    /// The id of the next host callback, if one is asked for now; it is waited for again.
+    pub fn asked_callback(&self) -> Option<u64> {
+        let number = self.callbacks.load(Ordering::Relaxed);
+        self.producer.callback_asked(number, || true).unwrap()
+    }
+
     /// Waits for a host callback's id.
     pub fn callback(&self) -> u64 {
-        match self.side.receive_from_worker(PATIENCE).unwrap() {
-            Some((ToProgram::Callback { id }, None)) => id,
-            other => panic!("{other:?}"),
-        }
+        let number = self.callbacks.fetch_add(1, Ordering::Relaxed);
+        let end = Instant::now() + PATIENCE;
+        let late = || Instant::now() >= end;
+        let id = self.producer.callback_asked(number, late).unwrap();
+        id.expect("a host callback")
     }
 
     pub fn alloc(&self, size: u64) -> u64 {

@@ -210,9 +210,8 @@ impl Taking<'_> {
     /// The same processes as they are connected now: each has come back from the stop with a connection of its own.
     fn returned(&self, served: &[Served]) -> Result<Vec<Served>> {
         let now = self.session.lock().served();
-        let processes = |it: &[Served]| -> Vec<ProcessId> {
-            it.iter().map(|it| it.agent.process).collect()
-        };
+        let processes =
+            |it: &[Served]| -> Vec<ProcessId> { it.iter().map(|it| it.agent.process).collect() };
         match processes(&now) == processes(served) {
             true => Ok(now),
             false => Err(fail(

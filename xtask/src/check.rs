@@ -37,7 +37,9 @@ const EDGES: [(&str, &[&str]); 21] = [
         ],
     ),
     ("control", &[]),
-    ("daemon", &["control", "wire", "store", "nvml"]),
+    ("daemon", &["control", "wire", "store", "nvml", "hostmem"]),
+    ("hostmem", &[]),
+    ("pagefilter", &[]),
     ("nvml", &[]),
     ("ml", &["control", "nvml"]),
     ("planner", &[]),
@@ -56,11 +58,12 @@ const SAFE: [&str; 9] = [
 ];
 
 /// Crates whose unsafe code is in one file only: starting processes, entering namespaces and touching a
-/// caller's memory have no safe form; who is at the other end of a socket has none that knows PID namespaces.
-const SAFE_BUT_FOR: [(&str, &str); 3] = [
+/// caller's or another process's memory have no safe form; who is at the other end of a socket has none that knows PID namespaces.
+const SAFE_BUT_FOR: [(&str, &str); 4] = [
     ("daemon", "src/sys.rs"),
     ("app", "src/memory.rs"),
     ("control", "src/credentials.rs"),
+    ("hostmem", "src/sys.rs"),
 ];
 
 /// Runs every check.

@@ -1,0 +1,386 @@
+//! Makes the copy of a process's memory part of the image that CRIU has written.
+//!
+//! | file | record | content |
+//! | --- | --- | --- |
+//! | `pagemap-PID.img` | first | number of the file with the pages |
+//! | | others | pages that follow each other: address, flags, number; ascending |
+//! | `pages-NUMBER.img` | | the bytes, in the order of the records |
+//! | `mm-PID.img` | one | the mappings |
+//!
+//! Each record is its length in 4 bytes and a message; field numbers are those of CRIU's `pagemap.proto`, `mm.proto` and
+//! `vma.proto`. The files are written anew from CRIU's pages and those of the copy, and renamed over CRIU's. Where both have
+//! a page, CRIU's is taken: both were read while the process stood still.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use prost::Message;
+use rangemap::RangeMap;
+
+use crate::PAGE;
+use crate::error::{Error, Result};
+use crate::tracker::Copied;
+
+/// `PE_PRESENT` and `PE_LAZY`.
+const IN_FILE: u32 = 1 << 2;
+const ON_DEMAND: u32 = 1 << 1;
+/// The magic numbers that begin a page map and a list of mappings.
+const MAGIC: u32 = 0x5456_4319;
+const PAGEMAP: u32 = 0x5608_4025;
+const MM: u32 = 0x5749_2820;
+
+/// What of a mapping CRIU brings back on demand.
+const ANONYMOUS_PRIVATE: u32 = (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE) as u32;
+const NOT_ON_DEMAND: u32 = (libc::MAP_LOCKED | libc::MAP_HUGETLB) as u32;
+
+#[derive(Clone, PartialEq, Message)]
+struct Head {
+    #[prost(uint32, required, tag = "1")]
+    pages: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Entry {
+    #[prost(uint64, required, tag = "1")]
+    address: u64,
+    /// Zero; releases before 4.0 had the number here.
+    #[prost(uint32, required, tag = "2")]
+    former_count: u32,
+    #[prost(uint32, optional, tag = "4")]
+    flags: Option<u32>,
+    #[prost(uint64, optional, tag = "5")]
+    count: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Mm {
+    #[prost(message, repeated, tag = "14")]
+    mappings: Vec<Vma>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Vma {
+    #[prost(uint64, required, tag = "1")]
+    start: u64,
+    #[prost(uint64, required, tag = "2")]
+    end: u64,
+    #[prost(uint32, required, tag = "6")]
+    flags: u32,
+}
+
+/// Whose pages, where in their file, and with which flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Source {
+    copied: bool,
+    /// Added to an address, modulo 2^64, it is the place in the file.
+    place: u64,
+    flags: u32,
+}
+
+/// The pages of a process, by address.
+#[derive(Debug)]
+struct Layout(RangeMap<u64, Source>);
+
+/// Completes the image in `dir` of the process that CRIU knows as `pid`.
+///
+/// # Errors
+/// The image is not as CRIU writes it, or cannot be written.
+pub fn settle(dir: &Path, pid: u32, copied: &Copied) -> Result<()> {
+    let bad = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: io::Error| Error::Image {
+            path,
+            why: error.to_string(),
+        }
+    };
+    let map = dir.join(format!("pagemap-{pid}.img"));
+    let mm = dir.join(format!("mm-{pid}.img"));
+    let mappings = read_mappings(&mm).map_err(bad(&mm))?;
+    let (head, entries) = read_map(&map).map_err(bad(&map))?;
+    let pages = dir.join(format!("pages-{}.img", head.pages));
+    let layout = Layout::of(copied, &mappings, &entries).map_err(bad(&map))?;
+    let write = || {
+        let new = dir.join(format!("pages-{}.new", head.pages));
+        let sources = [&File::open(&pages)?, &copied.file];
+        layout.write_pages(sources, &File::create(&new)?)?;
+        fs::write(&map, layout.encode(&head))?;
+        fs::rename(&new, &pages)
+    };
+    write().map_err(bad(&pages))
+}
+
+impl Layout {
+    fn of(copied: &Copied, mappings: &[Vma], entries: &[Entry]) -> io::Result<Self> {
+        let mut all = RangeMap::new();
+        for extent in &copied.extents {
+            let place = extent.offset.wrapping_sub(extent.range.start);
+            let inside = |it: &&Vma| it.start < extent.range.end && extent.range.start < it.end;
+            let mut covered = 0;
+            for mapping in mappings.iter().filter(inside) {
+                let part = extent.range.start.max(mapping.start)..extent.range.end.min(mapping.end);
+                covered += part.end - part.start;
+                let demand = mapping.flags & ANONYMOUS_PRIVATE == ANONYMOUS_PRIVATE
+                    && mapping.flags & NOT_ON_DEMAND == 0;
+                let flags = IN_FILE | if demand { ON_DEMAND } else { 0 };
+                let source = Source {
+                    copied: true,
+                    place,
+                    flags,
+                };
+                all.insert(part, source);
+            }
+            if covered != extent.range.end - extent.range.start {
+                return Err(io::Error::other(format!(
+                    "CRIU has no mapping at {:#x}",
+                    extent.range.start
+                )));
+            }
+        }
+        let mut offset = 0;
+        for entry in entries {
+            let bytes = entry.count.unwrap_or(entry.former_count.into()) * PAGE;
+            let flags = entry.flags.unwrap_or(0);
+            if flags & IN_FILE == 0 {
+                return Err(io::Error::other("pages are in no file"));
+            }
+            let source = Source {
+                copied: false,
+                place: u64::wrapping_sub(offset, entry.address),
+                flags,
+            };
+            if bytes > 0 {
+                all.insert(entry.address..entry.address + bytes, source);
+            }
+            offset += bytes;
+        }
+        Ok(Self(all))
+    }
+
+    fn encode(&self, head: &Head) -> Vec<u8> {
+        let mut bytes = [MAGIC.to_le_bytes(), PAGEMAP.to_le_bytes()].concat();
+        let mut record = |message: Vec<u8>| {
+            bytes.extend((message.len() as u32).to_le_bytes());
+            bytes.extend(message);
+        };
+        record(head.encode_to_vec());
+        for (range, flags) in self.runs() {
+            let entry = Entry {
+                address: range.start,
+                former_count: 0,
+                flags: Some(flags),
+                count: Some((range.end - range.start) / PAGE),
+            };
+            record(entry.encode_to_vec());
+        }
+        bytes
+    }
+
+    /// Pages that follow each other with the same flags.
+    fn runs(&self) -> Vec<(Range<u64>, u32)> {
+        let mut runs: Vec<(Range<u64>, u32)> = Vec::new();
+        for (range, source) in self.0.iter() {
+            match runs.last_mut() {
+                Some((last, flags)) if last.end == range.start && *flags == source.flags => {
+                    last.end = range.end;
+                }
+                _ => runs.push((range.clone(), source.flags)),
+            }
+        }
+        runs
+    }
+
+    fn write_pages(&self, sources: [&File; 2], to: &File) -> io::Result<()> {
+        let mut at = 0;
+        for (range, source) in self.0.iter() {
+            let bytes = range.end - range.start;
+            let from = range.start.wrapping_add(source.place);
+            copy(sources[usize::from(source.copied)], from, to, at, bytes)?;
+            at += bytes;
+        }
+        Ok(())
+    }
+}
+
+/// Copies `bytes` from one file to another; the file system may share them instead.
+fn copy(from: &File, mut source: u64, to: &File, mut target: u64, bytes: u64) -> io::Result<()> {
+    let end = source + bytes;
+    while source < end {
+        let left = (end - source) as usize;
+        match rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), left) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(rustix::io::Errno::NOSPC) => return Err(rustix::io::Errno::NOSPC.into()),
+            // Between file systems, or where there is no such call.
+            Err(_) => return copy_bytes(from, source, to, target, end - source),
+        }
+    }
+    Ok(())
+}
+
+fn copy_bytes(from: &File, source: u64, to: &File, target: u64, bytes: u64) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut done = 0;
+    while done < bytes {
+        let part = &mut buffer[..(bytes - done).min(1 << 20) as usize];
+        from.read_exact_at(part, source + done)?;
+        to.write_all_at(part, target + done)?;
+        done += part.len() as u64;
+    }
+    Ok(())
+}
+
+fn read_mappings(path: &Path) -> io::Result<Vec<Vma>> {
+    let records = read_records(path, MM)?;
+    let record = records.first().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let mm = Mm::decode(&record[..]).map_err(io::Error::other)?;
+    Ok(mm.mappings)
+}
+
+fn read_map(path: &Path) -> io::Result<(Head, Vec<Entry>)> {
+    let records = read_records(path, PAGEMAP)?;
+    let (head, entries) = records.split_first().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let head = Head::decode(&head[..]).map_err(io::Error::other)?;
+    let entries = entries.iter().map(|it| Entry::decode(&it[..]));
+    let entries = entries.collect::<std::result::Result<_, _>>();
+    Ok((head, entries.map_err(io::Error::other)?))
+}
+
+fn read_records(path: &Path, magic: u32) -> io::Result<Vec<Vec<u8>>> {
+    let bytes = fs::read(path)?;
+    let mut rest = bytes
+        .strip_prefix(&[MAGIC.to_le_bytes(), magic.to_le_bytes()].concat()[..])
+        .ok_or_else(|| io::Error::other("it has another format"))?;
+    let mut records = Vec::new();
+    while let Some((length, behind)) = rest.split_first_chunk() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let record = behind.get(..length).ok_or(io::ErrorKind::UnexpectedEof)?;
+        records.push(record.to_vec());
+        rest = &behind[length..];
+    }
+    match rest {
+        [] => Ok(records),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tracker::Extent;
+
+    fn pages(bytes: &str) -> Vec<u8> {
+        bytes
+            .bytes()
+            .flat_map(|byte| vec![byte; PAGE as usize])
+            .collect()
+    }
+
+    fn file(bytes: &[u8]) -> File {
+        let file = tempfile::tempfile().expect("a file");
+        file.write_all_at(bytes, 0).expect("written");
+        file
+    }
+
+    fn records(magic: u32, records: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = [MAGIC.to_le_bytes(), magic.to_le_bytes()].concat();
+        for record in records {
+            bytes.extend((record.len() as u32).to_le_bytes());
+            bytes.extend(record);
+        }
+        bytes
+    }
+
+    fn entry(page: u64, count: u64, flags: u32) -> Entry {
+        Entry {
+            address: page * PAGE,
+            former_count: 0,
+            flags: Some(flags),
+            count: Some(count),
+        }
+    }
+
+    /// CRIU's image of one process with pages A to D, and mappings of 16 pages, one of them locked, one of a file.
+    fn image(dir: &Path) {
+        let vma = |start: u64, flags: i32| Vma {
+            start: start * PAGE,
+            end: (start + 16) * PAGE,
+            flags: flags as u32,
+        };
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mappings = vec![
+            vma(16, anonymous),
+            vma(32, anonymous | libc::MAP_LOCKED),
+            vma(48, libc::MAP_PRIVATE),
+        ];
+        let mm = Mm { mappings }.encode_to_vec();
+        fs::write(dir.join("mm-7.img"), records(MM, &[mm])).expect("written");
+        let entries = [entry(18, 2, 6), entry(49, 1, 4), entry(50, 1, 4)];
+        let mut map = vec![Head { pages: 3 }.encode_to_vec()];
+        map.extend(entries.iter().map(Message::encode_to_vec));
+        fs::write(dir.join("pagemap-7.img"), records(PAGEMAP, &map)).expect("written");
+        fs::write(dir.join("pages-3.img"), pages("ABCD")).expect("written");
+    }
+
+    fn extent(page: u64, count: u64, at: u64) -> Extent {
+        Extent {
+            range: page * PAGE..(page + count) * PAGE,
+            offset: at * PAGE,
+        }
+    }
+
+    #[test]
+    fn pages_of_both_are_in_the_order_of_their_addresses() {
+        let dir = tempfile::tempdir().expect("a folder");
+        image(dir.path());
+        // One extent lies in two mappings; CRIU has one of its pages, too.
+        let copied = Copied {
+            file: file(&pages("zyxwvuts")),
+            extents: vec![extent(17, 1, 2), extent(30, 4, 4), extent(49, 1, 0)],
+        };
+        settle(dir.path(), 7, &copied).expect("settled");
+        let (head, entries) = read_map(&dir.path().join("pagemap-7.img")).expect("read");
+        let expected = [
+            entry(17, 3, 6),
+            entry(30, 2, 6),
+            entry(32, 2, 4),
+            entry(49, 2, 4),
+        ];
+        assert_eq!((head.pages, &entries[..]), (3, &expected[..]));
+        let bytes = fs::read(dir.path().join("pages-3.img")).expect("read");
+        assert!(bytes == pages("xABvutsCD"));
+        let names = fs::read_dir(dir.path()).expect("listed").count();
+        assert_eq!(names, 3, "nothing else is left");
+    }
+
+    #[test]
+    fn a_copy_that_does_not_fit_the_image_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        image(dir.path());
+        let before = fs::read(dir.path().join("pagemap-7.img")).expect("read");
+        let copied = |extents| Copied {
+            file: file(&pages("z")),
+            extents,
+        };
+        let outside = settle(dir.path(), 7, &copied(vec![extent(63, 2, 0)]));
+        assert!(
+            outside
+                .expect_err("no mapping")
+                .to_string()
+                .contains("no mapping")
+        );
+        let short = settle(dir.path(), 7, &copied(vec![extent(17, 1, 5)]));
+        short.expect_err("the copy is too short");
+        settle(dir.path(), 8, &copied(vec![extent(17, 1, 0)])).expect_err("no such process");
+        assert_eq!(
+            fs::read(dir.path().join("pagemap-7.img")).expect("read"),
+            before
+        );
+        assert_eq!(
+            fs::read(dir.path().join("pages-3.img")).expect("read"),
+            pages("ABCD")
+        );
+    }
+}

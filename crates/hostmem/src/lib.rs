@@ -1,0 +1,34 @@
+//! Copies the private memory of processes while they run, and, when they stand still, what they have written since.
+//!
+//! ```text
+//!  program runs     acquire (a userfaultfd) ─► pass ─► pass ─► ... until little is written between two
+//!  program stopped  CRIU dumps all but the tracked mappings ─► last ─► the copy is exact
+//!  program runs     release; settle: the copy becomes part of CRIU's image
+//! ```
+//! A userfaultfd with asynchronous write protection (Linux 6.7) has the kernel note which pages are written: it resolves
+//! the faults by itself, so nothing waits for this process, and when the descriptor is closed, also by the death of its
+//! holder, the protection is gone. `ioctl(PAGEMAP_SCAN)` reads the notes and protects again in one step.
+//!
+//! Whatever cannot be tracked is left to CRIU, inside the stop: shared and huge mappings, mappings that the kernel refuses,
+//! and mappings made since the last pass. The kernel's own flag of a mapping (`PAGE_IS_WPALLOWED`) says who copies it, so
+//! that each page is copied by exactly one of the two (`fermata-pagefilter` is CRIU's half).
+#![deny(unsafe_code)]
+
+mod error;
+mod image;
+mod inject;
+mod maps;
+mod memory;
+mod scan;
+mod slots;
+mod sys;
+mod tracker;
+
+pub use error::{Error, Result};
+pub use image::settle;
+pub use inject::{acquire, check_trackable};
+pub use scan::is_tracked;
+pub use tracker::{Copied, Extent, Passed, SETTLED, Tracker};
+
+/// Bytes of a page: x86-64 has no other.
+pub const PAGE: u64 = 4096;

@@ -1,0 +1,122 @@
+//! The mappings of a process, from `/proc/PID/maps`.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt as _;
+
+/// What a private mapping is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Of no file: what is not there is zero.
+    Anonymous,
+    /// Of a file: pages that were not written are the file's.
+    File,
+}
+
+/// A private mapping that can be tracked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// What it is of.
+    pub kind: Kind,
+}
+
+/// `f_type` of hugetlbfs.
+const HUGETLBFS: i64 = 0x9584_58f6;
+
+/// Private mappings of process `pid`, ascending. Those that the kernel provides (`[vdso]` and its kin) are not among them.
+pub fn read(pid: u32) -> io::Result<Vec<Mapping>> {
+    let text = fs::read(format!("/proc/{pid}/maps"))?;
+    Ok(text
+        .split(|byte| *byte == b'\n')
+        .filter_map(parse)
+        .collect())
+}
+
+/// Whether a mapping of a file is one of huge pages, which are left to CRIU. What cannot be examined counts as one.
+pub fn is_huge(pid: u32, mapping: &Mapping) -> bool {
+    let Range { start, end } = mapping.range;
+    let file = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+    rustix::fs::statfs(file).map_or(true, |it| it.f_type == HUGETLBFS)
+}
+
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |byte| *byte == b' ');
+    let (start, end) = std::str::from_utf8(fields.next()?).ok()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let range = number(start)?..number(end)?;
+    if fields.next()?.get(3) != Some(&b'p') {
+        return None;
+    }
+    let inode = fields.nth(2)?;
+    let name = fields.next().unwrap_or(b"").trim_ascii_start();
+    let kind = match inode {
+        b"0" => Kind::Anonymous,
+        _ => Kind::File,
+    };
+    let from_kernel = kind == Kind::Anonymous
+        && name.starts_with(b"[")
+        && ![&b"[heap]"[..], b"[stack]"].contains(&name)
+        && !name.starts_with(b"[anon:");
+    (!from_kernel).then_some(Mapping { range, kind })
+}
+
+/// Whether process `pid` has a descriptor whose memory the kernel or a device may write behind the page tables, or that
+/// tracks memory itself: files open with `O_DIRECT`, rings, userfaultfds. What cannot be examined counts.
+pub fn has_direct_io(pid: u32) -> bool {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return true;
+    };
+    entries.flatten().any(|entry| {
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        let target = target.as_os_str().as_bytes();
+        if [&b"anon_inode:[io_uring]"[..], b"anon_inode:[userfaultfd]"].contains(&target) {
+            return true;
+        }
+        if !target.starts_with(b"/") || target.starts_with(b"/dev/null") {
+            return false;
+        }
+        let number = entry.file_name();
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.display()));
+        // One that is gone by now has no flags any more.
+        info.is_ok_and(|it| flags(&it).is_some_and(|it| it & libc::O_DIRECT != 0))
+    })
+}
+
+fn flags(info: &str) -> Option<i32> {
+    let line = info.lines().find_map(|it| it.strip_prefix("flags:"))?;
+    i32::from_str_radix(line.trim(), 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_mappings_of_programs_are_found() {
+        let of = |line: &str| parse(line.as_bytes());
+        let heap = of("5500-6600 rw-p 00000000 00:00 0                  [heap]").expect("heap");
+        assert_eq!((heap.range, heap.kind), (0x5500..0x6600, Kind::Anonymous));
+        let file = of("7f00-7f10 r--p 00001000 fe:01 1234    /lib/a b.so").expect("a file");
+        assert_eq!(file.kind, Kind::File);
+        assert!(of("7f00-7f10 rw-p 00000000 00:00 0 ").is_some());
+        assert!(of("7f00-7f10 rw-p 00000000 00:00 0   [anon: cache]").is_some());
+        for other in [
+            "7f00-7f10 rw-s 00000000 00:01 55   /dev/zero (deleted)",
+            "7f00-7f10 r-xp 00000000 00:00 0    [vdso]",
+            "7f00-7f10 r--p 00000000 00:00 0    [vvar]",
+            "ff00-ff10 --xp 00000000 00:00 0    [vsyscall]",
+            "",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn flags_are_octal() {
+        assert_eq!(flags("pos:\t0\nflags:\t0140002\n"), Some(0o140_002));
+        assert_eq!(flags("pos:\t0\n"), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! Questions to the kernel about the pages of a process (`ioctl(PAGEMAP_SCAN)` of `/proc/PID/pagemap`).
+//!
+//! | question | answer |
+//! | --- | --- |
+//! | `private` | pages with content of the process's own |
+//! | `protect` | those written since they were last protected, which protects them again |
+//! | `changed` | pages written or gone since: fast, for large mappings that hardly change |
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd as _;
+use std::sync::OnceLock;
+
+use crate::maps::Kind;
+use crate::sys::{self, Region, ScanArgument};
+
+const WP_ALLOWED: u64 = 1 << 0;
+const WRITTEN: u64 = 1 << 1;
+const FILE: u64 = 1 << 2;
+const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
+const ZERO: u64 = 1 << 5;
+/// Pages that a program has made inaccessible (`MADV_GUARD_INSTALL`); known from Linux 6.15 on.
+const GUARD: u64 = 1 << 8;
+
+/// Protect what matches.
+const PROTECT: u64 = 1 << 0;
+/// Fail with `EPERM` where nothing is tracked.
+const ONLY_TRACKED: u64 = 1 << 1;
+
+/// Regions that one call can return.
+const REGIONS: usize = 4096;
+
+/// Some pages, one behind the other, that are alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pages {
+    /// Their addresses.
+    pub range: Range<u64>,
+    categories: u64,
+}
+
+impl Pages {
+    /// Whether they have no content: nothing is there, or the kernel's page of zeros.
+    pub fn are_empty(&self) -> bool {
+        self.categories & (PRESENT | SWAPPED) == 0 || self.categories & (ZERO | GUARD) != 0
+    }
+
+    /// Whether they are certainly what they were when they were protected.
+    pub fn are_unchanged(&self) -> bool {
+        self.categories & (WRITTEN | PRESENT) == PRESENT
+    }
+
+    /// Whether they may have been written. A page that was swapped out is, as far as is known.
+    pub fn are_written(&self) -> bool {
+        self.categories & WRITTEN != 0
+    }
+}
+
+/// The pages of one process, as long as it does not execute another program.
+#[derive(Debug)]
+pub struct Pagemap {
+    file: File,
+    regions: Vec<Region>,
+}
+
+impl Pagemap {
+    /// Those of process `pid`.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        Ok(Self {
+            file: File::open(format!("/proc/{pid}/pagemap"))?,
+            regions: vec![Region::default(); REGIONS],
+        })
+    }
+
+    /// Pages in `range` with content of the process's own.
+    pub fn private(&mut self, range: &Range<u64>, kind: Kind) -> io::Result<Vec<Pages>> {
+        let not = not_own(kind);
+        self.ask(
+            range,
+            ScanArgument {
+                inverted: not,
+                mask: not,
+                any: PRESENT | SWAPPED,
+                returned: PRESENT | SWAPPED | WRITTEN,
+                ..ScanArgument::default()
+            },
+        )
+    }
+
+    /// Pages among these that were written since they were last protected; they are protected now.
+    ///
+    /// # Errors
+    /// `EPERM` where the mapping is not tracked.
+    pub fn protect(&mut self, range: &Range<u64>, kind: Kind) -> io::Result<Vec<Pages>> {
+        let not = not_own(kind);
+        self.ask(
+            range,
+            ScanArgument {
+                flags: PROTECT | ONLY_TRACKED,
+                inverted: not,
+                mask: not | WRITTEN,
+                any: PRESENT | SWAPPED,
+                returned: PRESENT | SWAPPED | WRITTEN,
+                ..ScanArgument::default()
+            },
+        )
+    }
+
+    /// Pages in `range`, of an anonymous mapping, that were written since they were protected, or are not in memory.
+    ///
+    /// # Errors
+    /// `EPERM` where the mapping is not tracked.
+    pub fn changed(&mut self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
+        self.ask(
+            range,
+            ScanArgument {
+                flags: ONLY_TRACKED,
+                inverted: PRESENT,
+                mask: 0,
+                any: WRITTEN | PRESENT,
+                returned: PRESENT | SWAPPED | WRITTEN | ZERO | guard(),
+                ..ScanArgument::default()
+            },
+        )
+    }
+
+    /// Whether the mapping that begins at `start` is tracked.
+    pub fn is_tracked(&mut self, start: u64) -> io::Result<bool> {
+        let argument = ScanArgument {
+            flags: ONLY_TRACKED,
+            any: PRESENT,
+            returned: PRESENT,
+            ..ScanArgument::default()
+        };
+        match self.ask(&(start..start + crate::PAGE), argument) {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn ask(&mut self, range: &Range<u64>, question: ScanArgument) -> io::Result<Vec<Pages>> {
+        let mut found: Vec<Pages> = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let mut argument = ScanArgument {
+                start: at,
+                end: range.end,
+                ..question
+            };
+            let count = match sys::scan(self.file.as_fd(), &mut argument, &mut self.regions) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                other => other?,
+            };
+            for region in self.regions.iter().take(count) {
+                match found.last_mut() {
+                    Some(last)
+                        if last.range.end == region.start
+                            && last.categories == region.categories =>
+                    {
+                        last.range.end = region.end;
+                    }
+                    _ => found.push(Pages {
+                        range: region.start..region.end,
+                        categories: region.categories,
+                    }),
+                }
+            }
+            if argument.walk_end <= at {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            at = argument.walk_end;
+        }
+        Ok(found)
+    }
+}
+
+/// Pages that are not the process's own.
+fn not_own(kind: Kind) -> u64 {
+    match kind {
+        Kind::Anonymous => ZERO | guard(),
+        Kind::File => ZERO | FILE | guard(),
+    }
+}
+
+/// Whether a private mapping of process `pid` is tracked, by any userfaultfd.
+///
+/// # Errors
+/// It cannot be examined.
+pub fn is_tracked(pid: u32) -> io::Result<bool> {
+    let mappings = crate::maps::read(pid)?;
+    if mappings.is_empty() {
+        // It has ended; nobody has waited for it yet.
+        return Ok(false);
+    }
+    let mut pagemap = Pagemap::open(pid)?;
+    for mapping in mappings {
+        if pagemap.is_tracked(mapping.range.start)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether this kernel can track writes.
+pub fn is_supported() -> bool {
+    answers(WP_ALLOWED)
+}
+
+/// [`GUARD`], if the kernel knows it.
+fn guard() -> u64 {
+    static KNOWN: OnceLock<u64> = OnceLock::new();
+    *KNOWN.get_or_init(|| if answers(GUARD) { GUARD } else { 0 })
+}
+
+/// Whether the kernel knows these categories.
+fn answers(categories: u64) -> bool {
+    let byte = 0_u8;
+    let start = (&raw const byte) as u64 & !(crate::PAGE - 1);
+    let asked = Pagemap::open(std::process::id()).and_then(|mut it| {
+        it.ask(
+            &(start..start + crate::PAGE),
+            ScanArgument {
+                any: PRESENT,
+                returned: categories,
+                ..ScanArgument::default()
+            },
+        )
+    });
+    asked.is_ok()
+}

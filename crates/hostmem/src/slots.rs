@@ -1,0 +1,102 @@
+//! The file that a copy is kept in: a page of memory has a place of its own there, and is written there again when it has
+//! changed.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+
+use rangemap::RangeMap;
+
+/// Pages of a process and their places in the file.
+#[derive(Debug)]
+pub struct Slots {
+    file: File,
+    /// Where the next new page goes.
+    end: u64,
+    /// What has to be added to an address for its place in the file, modulo 2^64.
+    places: RangeMap<u64, u64>,
+}
+
+impl Slots {
+    /// None yet; `file` is empty.
+    pub fn new(file: File) -> Self {
+        Self {
+            file,
+            end: 0,
+            places: RangeMap::new(),
+        }
+    }
+
+    /// The file.
+    pub fn into_file(self) -> File {
+        self.file
+    }
+
+    /// Writes the bytes of `range`.
+    pub fn write(&mut self, range: &Range<u64>, bytes: &[u8]) -> io::Result<()> {
+        let new: Vec<Range<u64>> = self.places.gaps(range).collect();
+        for gap in new {
+            let place = self.end.wrapping_sub(gap.start);
+            self.end += gap.end - gap.start;
+            self.places.insert(gap, place);
+        }
+        for (part, place) in self.places.overlapping(range) {
+            let part = part.start.max(range.start)..part.end.min(range.end);
+            let from = (part.start - range.start) as usize;
+            let to = (part.end - range.start) as usize;
+            self.file
+                .write_all_at(&bytes[from..to], part.start.wrapping_add(*place))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what lies in `range`.
+    pub fn forget(&mut self, range: &Range<u64>) {
+        self.places.remove(range.clone());
+    }
+
+    /// Whether all of `range` is here.
+    pub fn has(&self, range: &Range<u64>) -> bool {
+        self.places.gaps(range).next().is_none()
+    }
+
+    /// The parts of `range` that are here, and where in the file.
+    pub fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, u64)> {
+        self.places.overlapping(range).map(move |(part, place)| {
+            let part = part.start.max(range.start)..part.end.min(range.end);
+            let at = part.start.wrapping_add(*place);
+            (part, at)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_keeps_its_place() {
+        let mut slots = Slots::new(tempfile::tempfile().expect("a file"));
+        slots.write(&(100..110), b"0123456789").expect("written");
+        slots
+            .write(&(95..105), b"abcdefghij")
+            .expect("written again");
+        let at = |range: Range<u64>| -> Vec<(Range<u64>, u64)> { slots.within(&range).collect() };
+        assert_eq!(at(90..200), [(95..100, 10), (100..110, 0)]);
+        assert_eq!(at(103..106), [(103..106, 3)]);
+        assert!(slots.has(&(96..110)) && !slots.has(&(96..111)));
+        slots.forget(&(98..102));
+        assert!(!slots.has(&(96..110)));
+        slots
+            .write(&(98..102), b"wxyz")
+            .expect("written at a new place");
+        assert_eq!(slots.within(&(98..102)).next(), Some((98..102, 15)));
+        let mut bytes = [0; 19];
+        slots
+            .into_file()
+            .read_exact_at(&mut bytes, 0)
+            .expect("read");
+        assert_eq!(&bytes, b"fghij56789abcdewxyz");
+    }
+}

@@ -1,0 +1,223 @@
+//! The system calls that have no safe wrapper: requests to a userfaultfd and to `/proc/PID/pagemap`, memory of other
+//! processes, and `ptrace`. The only unsafe code of the crate.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
+const UFFD_API: u64 = 0xaa;
+const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
+const REGISTER_MODE_WP: u64 = 1 << 1;
+/// `GETSIGMASK` and `SETSIGMASK` of ptrace, which libc lacks for some targets.
+const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
+const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ScanArgument {
+    pub size: u64,
+    pub flags: u64,
+    pub start: u64,
+    pub end: u64,
+    pub walk_end: u64,
+    pub vec: u64,
+    pub vec_len: u64,
+    pub max_pages: u64,
+    pub inverted: u64,
+    pub mask: u64,
+    pub any: u64,
+    pub returned: u64,
+}
+
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Region {
+    pub start: u64,
+    pub end: u64,
+    pub categories: u64,
+}
+
+fn check(result: libc::c_int) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// `PAGEMAP_SCAN` into `regions`; how many were written.
+pub fn scan(
+    pagemap: BorrowedFd<'_>,
+    argument: &mut ScanArgument,
+    regions: &mut [Region],
+) -> io::Result<usize> {
+    argument.size = size_of::<ScanArgument>() as u64;
+    argument.vec = regions.as_mut_ptr() as u64;
+    argument.vec_len = regions.len() as u64;
+    // SAFETY: the argument has the layout that the request takes, and names a live vector with its length.
+    check(unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, argument) })
+}
+
+/// Agrees on asynchronous write protection.
+pub fn handshake(uffd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut api = [UFFD_API, FEATURE_WP_ASYNC | FEATURE_WP_UNPOPULATED, 0_u64];
+    // SAFETY: `struct uffdio_api` is three words.
+    check(unsafe { libc::ioctl(uffd.as_raw_fd(), UFFDIO_API, &mut api) }).map(drop)
+}
+
+/// Has writes to `range`, one mapping, be noted.
+pub fn register(uffd: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
+    let mut argument = [range.start, range.end - range.start, REGISTER_MODE_WP, 0];
+    // SAFETY: `struct uffdio_register` is four words.
+    check(unsafe { libc::ioctl(uffd.as_raw_fd(), UFFDIO_REGISTER, &mut argument) }).map(drop)
+}
+
+/// Ends the write protection of pages in `range`.
+pub fn unprotect(uffd: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
+    let mut argument = [range.start, range.end - range.start, 0_u64];
+    // SAFETY: `struct uffdio_writeprotect` is three words.
+    check(unsafe { libc::ioctl(uffd.as_raw_fd(), UFFDIO_WRITEPROTECT, &mut argument) }).map(drop)
+}
+
+/// Reads `ranges` of a process one behind the other into `buffer`; how many bytes came before what cannot be read.
+pub fn read_process(pid: u32, ranges: &[Range<u64>], buffer: &mut [u8]) -> io::Result<usize> {
+    let local = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let remote: Vec<libc::iovec> = ranges
+        .iter()
+        .map(|range| libc::iovec {
+            iov_base: range.start as *mut libc::c_void,
+            iov_len: (range.end - range.start) as usize,
+        })
+        .collect();
+    // SAFETY: the kernel writes at most `buffer.len()` bytes into the buffer; the other addresses are those of `pid`.
+    let read = unsafe {
+        libc::process_vm_readv(
+            pid as libc::pid_t,
+            &local,
+            1,
+            remote.as_ptr(),
+            remote.len() as libc::c_ulong,
+            0,
+        )
+    };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// Registers of a stopped thread.
+pub type Registers = libc::user_regs_struct;
+
+fn ptrace(
+    request: libc::c_uint,
+    tid: u32,
+    address: usize,
+    data: *mut libc::c_void,
+) -> io::Result<()> {
+    // SAFETY: the callers below pass what each request takes: a number, or a live variable of the size that it writes or
+    // reads.
+    let result = unsafe { libc::ptrace(request, tid as libc::pid_t, address, data) };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Attaches to a thread without stopping it; its system calls will be told from signals.
+pub fn seize(tid: u32) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACESYSGOOD as usize as *mut libc::c_void;
+    ptrace(libc::PTRACE_SEIZE, tid, 0, options)
+}
+
+/// Has a thread stop.
+pub fn interrupt(tid: u32) -> io::Result<()> {
+    ptrace(libc::PTRACE_INTERRUPT, tid, 0, std::ptr::null_mut())
+}
+
+/// Lets a stopped thread go.
+pub fn detach(tid: u32) -> io::Result<()> {
+    ptrace(libc::PTRACE_DETACH, tid, 0, std::ptr::null_mut())
+}
+
+/// Lets a stopped thread run to the begin or the end of its next system call.
+pub fn to_system_call(tid: u32) -> io::Result<()> {
+    ptrace(libc::PTRACE_SYSCALL, tid, 0, std::ptr::null_mut())
+}
+
+/// Lets a stopped thread run on, with signal `signal` unless that is 0.
+pub fn go_on(tid: u32, signal: i32) -> io::Result<()> {
+    let signal = signal as usize as *mut libc::c_void;
+    ptrace(libc::PTRACE_CONT, tid, 0, signal)
+}
+
+/// The registers of a stopped thread.
+pub fn registers(tid: u32) -> io::Result<Registers> {
+    let mut registers = MaybeUninit::<Registers>::uninit();
+    ptrace(libc::PTRACE_GETREGS, tid, 0, registers.as_mut_ptr().cast())?;
+    // SAFETY: the call has filled it.
+    Ok(unsafe { registers.assume_init() })
+}
+
+/// Sets the registers of a stopped thread.
+pub fn set_registers(tid: u32, registers: &Registers) -> io::Result<()> {
+    let mut registers = *registers;
+    ptrace(libc::PTRACE_SETREGS, tid, 0, (&raw mut registers).cast())
+}
+
+/// The blocked signals of a stopped thread.
+pub fn blocked(tid: u32) -> io::Result<u64> {
+    let mut mask = 0_u64;
+    ptrace(
+        PTRACE_GETSIGMASK,
+        tid,
+        size_of::<u64>(),
+        (&raw mut mask).cast(),
+    )?;
+    Ok(mask)
+}
+
+/// Sets the blocked signals of a stopped thread.
+pub fn block(tid: u32, mut mask: u64) -> io::Result<()> {
+    ptrace(
+        PTRACE_SETSIGMASK,
+        tid,
+        size_of::<u64>(),
+        (&raw mut mask).cast(),
+    )
+}
+
+/// What a thread that this one traces has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Nothing yet.
+    None,
+    /// It has stopped with a signal; the second number is the event behind it.
+    Stopped(i32, i32),
+    /// It has ended.
+    Ended,
+}
+
+/// Asks without waiting what thread `tid` has come to.
+pub fn event(tid: u32) -> io::Result<Event> {
+    let mut status = 0;
+    // SAFETY: the status is a live variable.
+    let found = unsafe {
+        libc::waitpid(
+            tid as libc::pid_t,
+            &mut status,
+            libc::__WALL | libc::WNOHANG,
+        )
+    };
+    Ok(match found {
+        0 => Event::None,
+        -1 => return Err(io::Error::last_os_error()),
+        _ if libc::WIFSTOPPED(status) => Event::Stopped(libc::WSTOPSIG(status), status >> 16),
+        _ => Event::Ended,
+    })
+}

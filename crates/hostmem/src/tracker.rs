@@ -1,0 +1,358 @@
+//! The copy of one process's memory.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rangemap::RangeSet;
+
+use crate::PAGE;
+use crate::error::{Error, Result};
+use crate::maps::{self, Kind, Mapping};
+use crate::memory::Memory;
+use crate::scan::{Pagemap, Pages};
+use crate::slots::Slots;
+use crate::sys;
+
+/// How long a mapping must have been what it is before it is tracked.
+pub const SETTLED: Duration = Duration::from_millis(100);
+/// Mappings with less content than this are left to CRIU: looking at one in the stop takes as long as dumping it.
+const LEAST: u64 = 8 * PAGE;
+/// Bytes that are read at once, and the most pieces of memory they may come from.
+const BUFFER: u64 = 1 << 20;
+const PIECES: usize = 512;
+/// Bytes whose protection is ended at once; the program's faults wait for that.
+const RELEASED: u64 = 32 << 20;
+
+/// What a pass has found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Bytes copied.
+    pub bytes: u64,
+}
+
+/// Pages of the copy that follow each other in memory and in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extent {
+    /// Their addresses.
+    pub range: Range<u64>,
+    /// Where they are in the file.
+    pub offset: u64,
+}
+
+/// An exact copy of what was tracked of a process.
+#[derive(Debug)]
+pub struct Copied {
+    /// The file.
+    pub file: File,
+    /// What is where in it, by ascending address.
+    pub extents: Vec<Extent>,
+}
+
+/// A process whose private memory is being copied.
+#[derive(Debug)]
+pub struct Tracker {
+    pid: u32,
+    uffd: OwnedFd,
+    slots: Slots,
+    registered: RangeSet<u64>,
+    /// Pages that are protected, but could not be read.
+    unsure: RangeSet<u64>,
+    /// The mappings, and since when they are known.
+    seen: HashMap<Mapping, Instant>,
+    buffer: Vec<u8>,
+}
+
+impl Tracker {
+    /// Tracks process `pid` by `uffd`, which came from [`crate::acquire`]; the copy goes to `file`, which is empty.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn new(pid: u32, uffd: OwnedFd, file: File) -> Result<Self> {
+        let now = Instant::now();
+        let mappings = maps::read(pid).map_err(Error::kernel("read the mappings", pid))?;
+        Ok(Self {
+            pid,
+            uffd,
+            slots: Slots::new(file),
+            registered: RangeSet::new(),
+            unsure: RangeSet::new(),
+            seen: mappings.into_iter().map(|it| (it, now)).collect(),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Copies what the running process has written since the last pass, and begins to track mappings that have been there
+    /// for [`SETTLED`].
+    ///
+    /// # Errors
+    /// The process has ended, or the copy cannot be written.
+    pub fn pass(&mut self) -> Result<Passed> {
+        let pid = self.pid;
+        let kernel = |what| Error::kernel(what, pid);
+        let mut pagemap = Pagemap::open(pid).map_err(kernel("open the page map"))?;
+        let memory = Memory::open(pid).map_err(kernel("open the memory"))?;
+        let new = self.register(&mut pagemap);
+        let new = new.map_err(kernel("read the mappings"))?;
+        let mut passed = Passed::default();
+        for mapping in maps::read(pid).map_err(kernel("read the mappings"))? {
+            if let Some(ranges) = self.pending(&mut pagemap, &mapping, &new) {
+                passed.bytes += self.copy(&memory, &ranges)?;
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Makes the copy exact. The process must stand still from before this call until CRIU's dump has ended.
+    ///
+    /// # Errors
+    /// Memory cannot be read, or the copy cannot be written: the copy is of no use then.
+    pub fn last(&mut self) -> Result<Vec<Extent>> {
+        let pid = self.pid;
+        let kernel = |what| Error::kernel(what, pid);
+        let mappings = maps::read(self.pid).map_err(kernel("read the mappings"))?;
+        if mappings.is_empty() {
+            // It has ended; nobody has waited for it yet.
+            return Ok(Vec::new());
+        }
+        let mut pagemap = Pagemap::open(self.pid).map_err(kernel("open the page map"))?;
+        let memory = Memory::open(self.pid).map_err(kernel("open the memory"))?;
+        let mut tracked = Vec::new();
+        for mapping in mappings {
+            if !self.registered.overlaps(&mapping.range)
+                || !pagemap
+                    .is_tracked(mapping.range.start)
+                    .map_err(kernel("examine a mapping"))?
+            {
+                continue;
+            }
+            let written = match mapping.kind {
+                Kind::Anonymous => self.changed(&mut pagemap, &mapping.range),
+                Kind::File => self.own(&mut pagemap, &mapping.range),
+            };
+            let mut written = written.map_err(kernel("examine a mapping"))?;
+            for unsure in within(&self.unsure, &mapping.range) {
+                let pages = pagemap.private(&unsure, mapping.kind);
+                let pages = pages.map_err(kernel("examine a mapping"))?;
+                written.extend(pages.into_iter().map(|it| it.range));
+            }
+            tracked.push((mapping.range, written));
+        }
+        self.unsure.clear();
+        for (_, written) in &tracked {
+            self.copy(&memory, written)?;
+        }
+        if !self.unsure.is_empty() {
+            return Err(kernel("read all memory")(io::ErrorKind::Other.into()));
+        }
+        let extents = tracked
+            .iter()
+            .flat_map(|(range, _)| self.slots.within(range));
+        Ok(extents
+            .map(|(range, offset)| Extent { range, offset })
+            .collect())
+    }
+
+    /// Ends the tracking, bit by bit so that the running program's faults do not wait long, and hands the copy out.
+    pub fn release(self, extents: Vec<Extent>) -> Copied {
+        for range in self.registered.iter() {
+            let mut at = range.start;
+            while at < range.end {
+                let part = at..(at + RELEASED).min(range.end);
+                // What is not tracked any more needs nothing; what is left is released with the descriptor.
+                let _ = sys::unprotect(self.uffd.as_fd(), &part);
+                at = part.end;
+            }
+        }
+        drop(self.uffd);
+        Copied {
+            file: self.slots.into_file(),
+            extents,
+        }
+    }
+
+    /// Begins to track mappings, if that is worth it and they have settled; which it is now.
+    ///
+    /// The kernel cuts a mapping where a tracked range ends, and refuses to move two mappings at once. So a range must be
+    /// exactly one mapping, and one that the program is not about to move: those that have stayed what they are for a while.
+    fn register(&mut self, pagemap: &mut Pagemap) -> io::Result<RangeSet<u64>> {
+        let now = Instant::now();
+        let mappings = maps::read(self.pid)?;
+        let former = std::mem::take(&mut self.seen);
+        for mapping in &mappings {
+            let since = former.get(mapping).copied().unwrap_or(now);
+            self.seen.insert(mapping.clone(), since);
+        }
+        let mut worth = Vec::new();
+        for mapping in mappings {
+            let settled = self
+                .seen
+                .get(&mapping)
+                .is_some_and(|it| now - *it >= SETTLED);
+            if settled
+                && matches!(pagemap.is_tracked(mapping.range.start), Ok(false))
+                && self.is_worth_it(pagemap, &mapping)
+            {
+                worth.push(mapping);
+            }
+        }
+        // Looking at the pages takes long; are they still what they were?
+        let mappings: HashSet<Mapping> = maps::read(self.pid)?.into_iter().collect();
+        let mut new = RangeSet::new();
+        for Mapping { range, .. } in worth.into_iter().filter(|it| mappings.contains(it)) {
+            if sys::register(self.uffd.as_fd(), &range).is_ok() {
+                self.registered.insert(range.clone());
+                new.insert(range);
+            }
+        }
+        Ok(new)
+    }
+
+    fn is_worth_it(&self, pagemap: &mut Pagemap, mapping: &Mapping) -> bool {
+        let Ok(pages) = pagemap.private(&mapping.range, mapping.kind) else {
+            return false;
+        };
+        let bytes: u64 = pages.iter().map(|it| it.range.end - it.range.start).sum();
+        bytes >= LEAST && (mapping.kind == Kind::Anonymous || !maps::is_huge(self.pid, mapping))
+    }
+
+    /// What a pass has to copy of a mapping; none if it is not tracked. First pages are protected, then they are read: what is
+    /// written in between is found by the next pass.
+    fn pending(
+        &mut self,
+        pagemap: &mut Pagemap,
+        mapping: &Mapping,
+        new: &RangeSet<u64>,
+    ) -> Option<Vec<Range<u64>>> {
+        let Mapping { range, kind } = mapping;
+        // Each call fails if the mapping has been replaced just now.
+        let tracked = pagemap.is_tracked(range.start).ok()?;
+        if !tracked || new.overlaps(range) {
+            // What is known of these addresses is of an earlier mapping.
+            self.slots.forget(range);
+            self.unsure.remove(range.clone());
+        }
+        if !tracked {
+            return None;
+        }
+        let found = pagemap.protect(range, *kind).and_then(|written| {
+            match new.overlaps(range) {
+                // All, whatever marks a move of the pages may have brought along.
+                true => pagemap.private(range, *kind),
+                false => Ok(written),
+            }
+        });
+        let Ok(found) = found else {
+            // Some pages may be protected, and are not copied.
+            self.unsure.insert(range.clone());
+            return None;
+        };
+        let mut ranges: Vec<Range<u64>> = found.into_iter().map(|it| it.range).collect();
+        for unsure in within(&self.unsure, range) {
+            let Ok(pages) = pagemap.private(&unsure, *kind) else {
+                self.unsure.insert(range.clone());
+                return None;
+            };
+            ranges.extend(pages.into_iter().map(|it| it.range));
+        }
+        self.unsure.remove(range.clone());
+        Some(ranges)
+    }
+
+    /// What has to be read of an anonymous mapping; what is not there any more is forgotten.
+    fn changed(
+        &mut self,
+        pagemap: &mut Pagemap,
+        range: &Range<u64>,
+    ) -> io::Result<Vec<Range<u64>>> {
+        let mut written = Vec::new();
+        for pages in pagemap.changed(range)? {
+            if pages.are_empty() {
+                self.slots.forget(&pages.range);
+            } else if pages.are_written() || !self.slots.has(&pages.range) {
+                written.push(pages.range);
+            }
+        }
+        Ok(written)
+    }
+
+    /// What has to be read of a mapping of a file; what is the file's again is forgotten. A mark that protects a page that
+    /// is not there looks like a swapped page, so only pages in memory are known to be unchanged.
+    fn own(&mut self, pagemap: &mut Pagemap, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let own = pagemap.private(range, Kind::File)?;
+        let mut others = RangeSet::new();
+        others.insert(range.clone());
+        let mut written = Vec::new();
+        for Pages { range, .. } in &own {
+            others.remove(range.clone());
+        }
+        for pages in own {
+            if !pages.are_unchanged() || !self.slots.has(&pages.range) {
+                written.push(pages.range);
+            }
+        }
+        for other in others.iter() {
+            self.slots.forget(other);
+        }
+        Ok(written)
+    }
+
+    /// Copies `ranges`; the bytes copied.
+    fn copy(&mut self, memory: &Memory, ranges: &[Range<u64>]) -> Result<u64> {
+        let mut copied = 0;
+        let mut batch: Vec<Range<u64>> = Vec::new();
+        let mut filled = 0;
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                let part = at..range.end.min(at + BUFFER - filled);
+                at = part.end;
+                filled += part.end - part.start;
+                batch.push(part);
+                if filled == BUFFER || batch.len() == PIECES {
+                    copied += self.copy_batch(memory, &batch, filled)?;
+                    batch.clear();
+                    filled = 0;
+                }
+            }
+        }
+        Ok(copied + self.copy_batch(memory, &batch, filled)?)
+    }
+
+    fn copy_batch(&mut self, memory: &Memory, batch: &[Range<u64>], bytes: u64) -> Result<u64> {
+        if batch.is_empty() {
+            return Ok(0);
+        }
+        self.buffer.resize(BUFFER as usize, 0);
+        let buffer = &mut self.buffer[..bytes as usize];
+        let mut missing = Vec::new();
+        memory.read(batch, buffer, &mut |address| missing.push(address));
+        let mut rest = &buffer[..];
+        for range in batch {
+            let (own, behind) = rest.split_at((range.end - range.start) as usize);
+            rest = behind;
+            let written = self.slots.write(range, own);
+            written.map_err(Error::copy("write", self.pid))?;
+        }
+        for address in missing {
+            let page = address..address + PAGE;
+            self.slots.forget(&page);
+            self.unsure.insert(page);
+        }
+        Ok(bytes)
+    }
+}
+
+/// The parts of `range` that are in `set`.
+fn within(set: &RangeSet<u64>, range: &Range<u64>) -> Vec<Range<u64>> {
+    let part = |it: &Range<u64>| it.start.max(range.start)..it.end.min(range.end);
+    set.overlapping(range).map(part).collect()
+}

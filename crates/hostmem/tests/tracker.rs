@@ -1,0 +1,476 @@
+//! A copy that is taken of running programs: exact, whatever they do, and without a trace in them.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fermata_hostmem::{Error, Extent, PAGE, SETTLED, Tracker, acquire, is_tracked};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Until a test gives up, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Threads that write, map, unmap, move, discard, fork and read files into memory.
+const CHURN: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define BIG (24u << 20)
+#define RW PROT_READ | PROT_WRITE, MAP_PRIVATE
+static char table[1 << 20] = { 1 };
+static char *big;
+static uint64_t next(uint64_t *x) { *x ^= *x << 13; *x ^= *x >> 7; return *x ^= *x << 17; }
+static void *write_all(void *seed) {
+    uint64_t x = (uintptr_t)seed;
+    for (;;) {
+        for (int i = 0; i < 200; i++) *(uint64_t *)(big + next(&x) % (BIG / 8) * 8) = x;
+        for (int i = 0; i < 20; i++) table[next(&x) % sizeof table]++;
+        usleep(100);
+    }
+}
+static void *map_all(void *unused) {
+    uint64_t x = 99991;
+    for (;;) {
+        // Some stay long enough to be tracked.
+        useconds_t pause = next(&x) % 3 ? 1000 : 120000;
+        size_t bytes = (64 + next(&x) % 64) << 12;
+        char *a = mmap(0, bytes, RW | MAP_ANONYMOUS, -1, 0);
+        memset(a, (int)x, bytes);
+        usleep(pause);
+        char *b = mremap(a, bytes, bytes * 2, MREMAP_MAYMOVE);
+        memset(b + bytes, (int)x, bytes);
+        usleep(pause);
+        madvise(b + 8192, bytes / 2, MADV_DONTNEED);
+        b[12288] = 7;
+        usleep(pause);
+        mprotect(b, bytes, next(&x) & 1 ? PROT_NONE : PROT_READ);
+        usleep(pause);
+        // Another mapping takes the place of a part of this one.
+        mmap(b + bytes, 40 << 12, RW | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        memset(b + bytes, 5, 20 << 12);
+        usleep(pause);
+        munmap(b, bytes * 2);
+    }
+}
+static void *fork_all(void *path) {
+    for (;;) {
+        pid_t child = fork();
+        if (!child) { memset(big, 3, 1 << 20); usleep(3000); _exit(0); }
+        waitpid(child, 0, 0);
+        int fd = open(path, O_RDONLY);
+        char *file = mmap(0, 1 << 20, RW, fd, 0);
+        for (int i = 0; i < 1 << 20; i += 8192) file[i]++;
+        usleep(3000);
+        madvise(file, 1 << 19, MADV_DONTNEED);
+        (void)!read(fd, big + (5 << 20), 1 << 20);
+        usleep(3000);
+        munmap(file, 1 << 20);
+        close(fd);
+    }
+}
+int main(int argc, char **argv) {
+    big = mmap(0, BIG, RW | MAP_ANONYMOUS, -1, 0);
+    madvise(big, BIG, atoi(argv[2]) ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    memset(big, 1, BIG);
+    char *heap = malloc(64 << 10);
+    memset(heap, 2, 64 << 10);
+    pthread_t thread;
+    for (uintptr_t i = 1; i < 3; i++) pthread_create(&thread, 0, write_all, (void *)(i * 7919));
+    pthread_create(&thread, 0, map_all, 0);
+    pthread_create(&thread, 0, fork_all, argv[1]);
+    puts("ready");
+    fflush(stdout);
+    for (;;) { heap = realloc(heap, (64 + rand() % 512) << 10); heap[rand() % 65536]++; usleep(500); }
+}
+"#;
+
+/// Waits in system calls, and says which of them a stop has disturbed.
+const WAITING: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+static volatile int handled;
+static void handle(int s) { handled++; }
+int main(void) {
+    int p[2];
+    (void)!pipe(p);
+    signal(SIGTRAP, SIG_IGN);
+    struct sigaction action = { .sa_handler = handle };
+    sigaction(SIGUSR1, &action, 0);
+    sigset_t mask, before, after;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &mask, 0);
+    sigprocmask(SIG_BLOCK, 0, &before);
+    puts("ready");
+    fflush(stdout);
+    struct timespec second = { 1, 0 }, left;
+    struct timespec a, b;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    if (nanosleep(&second, &left)) printf("nanosleep: %d\n", errno);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    double slept = b.tv_sec - a.tv_sec + (b.tv_nsec - a.tv_nsec) / 1e9;
+    if (slept < 0.99) printf("slept %f\n", slept);
+    struct pollfd nothing = { p[0], POLLIN, 0 };
+    if (poll(&nothing, 1, 700) != 0) printf("poll: %d\n", errno);
+    if (ppoll(&nothing, 1, &(struct timespec){ 0, 700000000 }, &mask) != 0) printf("ppoll: %d\n", errno);
+    puts("reading");
+    fflush(stdout);
+    char c;
+    if (read(0, &c, 1) != 1) printf("read: %d\n", errno);
+    sigprocmask(SIG_BLOCK, 0, &after);
+    struct sigaction trap;
+    sigaction(SIGTRAP, 0, &trap);
+    if (trap.sa_handler != SIG_IGN) puts("SIGTRAP is not ignored any more");
+    for (int s = 1; s < 32; s++) if (sigismember(&before, s) != sigismember(&after, s)) printf("mask %d\n", s);
+    printf("handled %d\n", handled);
+    fflush(stdout);
+    struct pollfd more = { 0, POLLIN, 0 };
+    do {
+        volatile double sum = 0;
+        for (long i = 0; i < 1000000; i++) sum += i & 7;
+        if (sum != 3500000) printf("sum %f\n", sum);
+    } while (poll(&more, 1, 0) == 0);
+    puts("done");
+    return 0;
+}
+"#;
+
+/// A program that filters its system calls, and lets all pass.
+const FILTERED: &str = r#"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(void) {
+    struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = { 1, &all };
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+    puts("ready");
+    fflush(stdout);
+    pause();
+}
+"#;
+
+struct Program {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(dir: &Path, source: &str, arguments: &[&str]) -> Self {
+        let (text, program) = (dir.join("p.c"), dir.join("p"));
+        fs::write(&text, source).expect("written");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-w", "-pthread", "-o"])
+            .arg(&program)
+            .arg(&text);
+        assert!(cc.status().expect("cc runs").success());
+        let mut child = Command::new(&program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut program = Self { child, output };
+        assert_eq!(program.line(), "ready");
+        program
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        line.trim_end().to_owned()
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("signalled");
+    }
+
+    /// Stops every thread.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let until = Instant::now() + LIMIT;
+        let moving = || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
+            tasks.flatten().any(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                !stat
+                    .rsplit(')')
+                    .next()
+                    .is_some_and(|it| it.starts_with(" T"))
+            })
+        };
+        while moving() {
+            assert!(Instant::now() < until, "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn track(program: &Program) -> Tracker {
+    let file = tempfile::tempfile().expect("a file");
+    let uffd = acquire(program.pid()).expect("a userfaultfd");
+    let tracker = Tracker::new(program.pid(), uffd, file).expect("its mappings");
+    std::thread::sleep(SETTLED);
+    tracker
+}
+
+/// Pages with content of the process's own in its private mappings, as the kernel's older interface says.
+fn own_pages(pid: u32) -> Vec<u64> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
+    let pagemap = File::open(format!("/proc/{pid}/pagemap")).expect("its page map");
+    let zero = {
+        // The page that is read where nothing was written.
+        let mut entry = [0; 8];
+        let empty = rustix::param::page_size() * 4;
+        // SAFETY: a new mapping of this process's own, which is only read.
+        let at = unsafe {
+            let flags = rustix::mm::MapFlags::PRIVATE;
+            let mapped = rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                empty,
+                rustix::mm::ProtFlags::READ,
+                flags,
+            );
+            mapped.expect("mapped")
+        };
+        // SAFETY: mapped by the line above.
+        assert_eq!(unsafe { at.cast::<u8>().read_volatile() }, 0);
+        let own = File::open("/proc/self/pagemap").expect("own page map");
+        own.read_exact_at(&mut entry, at as u64 / PAGE * 8)
+            .expect("an entry");
+        u64::from_le_bytes(entry) & ((1 << 55) - 1)
+    };
+    let mut pages = Vec::new();
+    for line in maps.lines() {
+        let mut fields = line.split_whitespace();
+        let (start, end) = fields
+            .next()
+            .and_then(|it| it.split_once('-'))
+            .expect("a range");
+        let kernel = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
+        if !fields.next().is_some_and(|it| it.ends_with('p'))
+            || kernel.iter().any(|it| line.ends_with(it))
+        {
+            continue;
+        }
+        let number = |text| u64::from_str_radix(text, 16).expect("an address");
+        for address in (number(start)..number(end)).step_by(PAGE as usize) {
+            let mut entry = [0; 8];
+            pagemap
+                .read_exact_at(&mut entry, address / PAGE * 8)
+                .expect("an entry");
+            let entry = u64::from_le_bytes(entry);
+            let (present, swapped, file) = (entry >> 63 & 1, entry >> 62 & 1, entry >> 61 & 1);
+            let is_zero = entry & ((1 << 55) - 1) == zero;
+            if present + swapped > 0 && file == 0 && !is_zero {
+                pages.push(address);
+            }
+        }
+    }
+    pages
+}
+
+fn bytes_of(extents: &[Extent]) -> u64 {
+    extents.iter().map(|it| it.range.end - it.range.start).sum()
+}
+
+/// Takes a copy, and holds it against the memory of the program, which stands still.
+fn check_copy(program: &Program, mut tracker: Tracker) {
+    program.stop();
+    let extents = tracker.last().expect("the rest is copied");
+    let memory = File::open(format!("/proc/{}/mem", program.pid())).expect("its memory");
+    // Mappings that are not tracked are CRIU's.
+    let tracked = tracked_mappings(program.pid());
+    let is_tracked_at = |address: &u64| tracked.iter().any(|it| it.contains(address));
+    let own: Vec<u64> = own_pages(program.pid())
+        .into_iter()
+        .filter(is_tracked_at)
+        .collect();
+    let has = |address: u64| extents.iter().any(|it| it.range.contains(&address));
+    let lost: Vec<_> = own.iter().filter(|it| !has(**it)).collect();
+    assert!(
+        lost.is_empty(),
+        "{} pages are not copied: {:x?}",
+        lost.len(),
+        lost.first()
+    );
+    assert!(own.len() as u64 * PAGE > 20 << 20, "most of it is tracked");
+    assert!(bytes_of(&extents) >= own.len() as u64 * PAGE);
+    let copied = tracker.release(extents);
+    for Extent { range, offset } in &copied.extents {
+        let length = (range.end - range.start) as usize;
+        let (mut there, mut here) = (vec![0; length], vec![0; length]);
+        memory
+            .read_exact_at(&mut there, range.start)
+            .expect("its bytes");
+        copied
+            .file
+            .read_exact_at(&mut here, *offset)
+            .expect("their copy");
+        let differs = there.iter().zip(&here).position(|(a, b)| a != b);
+        assert_eq!(
+            differs.map(|at| range.start + at as u64),
+            None,
+            "in {range:x?}"
+        );
+    }
+    assert!(
+        !is_tracked(program.pid()).expect("asked"),
+        "nothing is left of it"
+    );
+    program.signal(Signal::CONT);
+}
+
+/// Mappings that the kernel says are tracked.
+fn tracked_mappings(pid: u32) -> Vec<Range<u64>> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("its mappings");
+    let number = |text| u64::from_str_radix(text, 16);
+    let (mut found, mut last) = (Vec::new(), 0..0);
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|it| it.split_once('-'));
+        if let Some((start, end)) = range
+            && let (Ok(start), Ok(end)) = (number(start), number(end))
+        {
+            last = start..end;
+        } else if line.starts_with("VmFlags:") && line.split_whitespace().any(|it| it == "uw") {
+            found.push(last.clone());
+        }
+    }
+    found
+}
+
+fn churns(huge: &str) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("file");
+    fs::write(&file, vec![9; 1 << 20]).expect("written");
+    let program = Program::start(dir.path(), CHURN, &[file.to_str().expect("a name"), huge]);
+    for passes in [1, 3, 0, 6, 2, 4] {
+        let mut tracker = track(&program);
+        let first = tracker.pass().expect("a pass").bytes;
+        assert!(first >= 24 << 20, "{first} bytes in the first pass");
+        for _ in 0..passes {
+            std::thread::sleep(Duration::from_millis(40));
+            let bytes = tracker.pass().expect("a pass").bytes;
+            assert!(bytes > 0, "it writes all the time");
+        }
+        check_copy(&program, tracker);
+    }
+}
+
+#[test]
+fn a_copy_is_exact_whatever_the_program_does_meanwhile() {
+    churns("0");
+}
+
+#[test]
+fn a_copy_of_huge_pages_is_exact() {
+    churns("1");
+}
+
+#[test]
+fn tracking_leaves_system_calls_and_signals_as_they_were() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut program = Program::start(dir.path(), WAITING, &[]);
+    let disturb = |program: &Program, times: u32| {
+        for _ in 0..times {
+            let mut tracker = track(program);
+            program.signal(Signal::USR2);
+            tracker.pass().expect("a pass");
+            std::thread::sleep(Duration::from_millis(40));
+        }
+    };
+    let write = |program: &mut Program| {
+        let input = program.child.stdin.as_mut().expect("a pipe");
+        input.write_all(b"x").expect("written");
+    };
+    // All three waits of 2.4 s together.
+    disturb(&program, 25);
+    assert_eq!(program.line(), "reading");
+    disturb(&program, 10);
+    write(&mut program);
+    assert_eq!(program.line(), "handled 0");
+    // Now it computes.
+    disturb(&program, 10);
+    write(&mut program);
+    assert_eq!(program.line(), "done");
+    assert!(
+        program.child.wait().expect("waited").success(),
+        "it ends by itself"
+    );
+}
+
+#[test]
+fn a_holder_that_dies_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("file");
+    fs::write(&file, vec![9; 1 << 20]).expect("written");
+    let program = Program::start(dir.path(), CHURN, &[file.to_str().expect("a name"), "0"]);
+    let mut tracker = track(&program);
+    tracker.pass().expect("a pass");
+    assert!(is_tracked(program.pid()).expect("asked"));
+    drop(tracker);
+    assert!(!is_tracked(program.pid()).expect("asked"));
+    let again = track(&program);
+    check_copy(&program, {
+        let mut again = again;
+        again.pass().expect("a pass");
+        again
+    });
+}
+
+#[test]
+fn programs_that_cannot_be_tracked_are_left_alone() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = Program::start(dir.path(), FILTERED, &[]);
+    let refused = acquire(program.pid()).expect_err("it filters its calls");
+    assert!(matches!(refused, Error::Untrackable { .. }), "{refused}");
+    assert!(refused.to_string().contains("seccomp"), "{refused}");
+    program.stop();
+    let refused = acquire(program.pid()).expect_err("it filters its calls, and is stopped");
+    assert!(matches!(refused, Error::Untrackable { .. }), "{refused}");
+}
+
+#[test]
+fn a_process_that_ends_is_an_error() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("file");
+    fs::write(&file, vec![9; 1 << 20]).expect("written");
+    let mut program = Program::start(dir.path(), CHURN, &[file.to_str().expect("a name"), "0"]);
+    let mut tracker = track(&program);
+    tracker.pass().expect("a pass");
+    program.child.kill().expect("killed");
+    program.child.wait().expect("waited");
+    tracker.pass().expect_err("it has ended");
+    acquire(program.pid()).expect_err("it has ended");
+}

@@ -9,11 +9,11 @@ CARGO := cargo
 PROFILE := release
 BUILT = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 CORES := $(shell nproc)
-PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml \
+PACKAGES := fermata-cli fermata-daemon fermata-worker fermata-client fermata-ml fermata-pagefilter \
             fermata-softgpu fermata-c fermata-e2e
 
 # What the demo runs.
-DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu
+DEMO := fermata-cli fermata-daemon fermata-worker fermata-client fermata-softgpu fermata-pagefilter
 
 .PHONY: help deps build rust libs programs test check e2e mpi-test demo demo-tree bundle wheel deb image \
         try-packages clean

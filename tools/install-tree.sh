@@ -5,6 +5,7 @@
 #   lib/client/   libcuda.so(.1) and libnvidia-ml.so(.1) for programs under Fermata
 #   lib/softgpu/  libcuda.so(.1) that runs on the CPU
 #   lib/criu/     CRIU with its libraries
+#   lib/pagefilter.so  loaded into CRIU for a dump
 #   lib/libfermata.so, lib/pkgconfig/, include/   the application library
 #   python/       the Python package
 #   share/        manual pages, completions, systemd units, an example of the configuration file
@@ -40,6 +41,10 @@ if [ "$what" = all ]; then
     put "$from/e2e" test/e2e
     put "$from/libfermata_ml.so" lib/client/libnvidia-ml.so.1
     ln -sfn libnvidia-ml.so.1 "$to/lib/client/libnvidia-ml.so"
+    # A tree of a part of the crates can do without: CRIU then dumps all memory itself.
+    if [ -f "$from/libfermata_pagefilter.so" ]; then
+        put "$from/libfermata_pagefilter.so" lib/pagefilter.so
+    fi
     put "$from/libfermata.so" lib/libfermata.so.0
     ln -sfn libfermata.so.0 "$to/lib/libfermata.so"
     for header in bindings/c/include/*.h; do

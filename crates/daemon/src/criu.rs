@@ -1,7 +1,7 @@
 //! CRIU as a process of its own: `criu swrk 3`, one request, one answer.
 //!
 //! ```text
-//!  dump     daemon ─► [enter: the target's namespaces] ─► criu swrk   (images_dir: the draft's host/)
+//!  dump     daemon ─► [enter: the target's namespaces] ─► criu swrk   (images_dir: the draft's host/; see `criu_dump`)
 //!  restore  daemon ─► init (pid 1 of a new namespace) ─► criu swrk   (images_dir: links to the image)
 //!                                                     └► criu lazy-pages
 //! ```
@@ -28,9 +28,10 @@ use crate::criu_rpc::{
 use crate::failure::{Hint, OrFail, Result, fail};
 use crate::kerndat::Kerndat;
 use crate::preflight::free_bytes;
-use crate::proc::{self, ProcessId};
 use crate::sys::{self, Extra};
 
+/// Where an installation has the library for CRIU.
+const FILTER: &str = "lib/pagefilter.so";
 /// Name of the log of a dump.
 pub const DUMP_LOG: &str = "dump.log";
 /// Name of the log of a restore.
@@ -55,6 +56,7 @@ pub struct Criu {
     program: PathBuf,
     command: Vec<PathBuf>,
     helper: PathBuf,
+    filter: Option<PathBuf>,
     kernel: Option<Kerndat>,
 }
 
@@ -70,7 +72,7 @@ impl Criu {
             None => home.join("lib/criu/criu"),
         };
         if program.is_file() {
-            return Ok(Self::at(program, helper));
+            return Ok(Self::at(program, helper).filtered_by(home.join(FILTER)));
         }
         Err(fail(
             FailureKind::Host,
@@ -85,8 +87,20 @@ impl Criu {
             command: unpacked(&program),
             program,
             helper: helper.into(),
+            filter: None,
             kernel: None,
         }
+    }
+
+    /// The same, with a library that has it pass over memory that is tracked, if there is one at `path`.
+    pub fn filtered_by(self, path: PathBuf) -> Self {
+        let filter = Some(path).filter(|it| it.is_file());
+        Self { filter, ..self }
+    }
+
+    /// Whether dumps can pass over memory that is tracked.
+    pub fn has_filter(&self) -> bool {
+        self.filter.is_some()
     }
 
     /// The same, told what it would have to ask the kernel.
@@ -131,12 +145,12 @@ impl Criu {
     /// `Host` when it cannot be started.
     pub fn version(&self) -> Result<String> {
         let (ours, theirs) = channel()?;
-        let mut child = self.start(None, theirs)?;
+        let mut child = self.start(None, theirs, false)?;
         let answer = call(
             &ours,
             &Request {
                 kind: kind::VERSION,
-                options: None,
+                ..Request::default()
             },
             Some(VERSION_TIME),
             &|| true,
@@ -148,53 +162,6 @@ impl Criu {
             .ok_or_else(|| fail(FailureKind::Host, "CRIU does not say its version"))?;
         let sublevel = version.sublevel.unwrap_or(0);
         Ok(format!("{}.{}.{sublevel}", version.major, version.minor))
-    }
-
-    /// Dumps the tree whose root is process `pid` into `dir`, with both ends of its TCP connections, and lets it run on;
-    /// connections that it has not accepted yet are an error, unless `tcp_close`. That takes as long as it takes: a CRIU
-    /// that is killed leaves its code in the program, which does not survive that.
-    ///
-    /// # Errors
-    /// `NotCheckpointable` with CRIU's reason, `Host` when CRIU cannot run here.
-    pub fn dump(&self, pid: u32, dir: &Path, tcp_close: bool) -> Result<()> {
-        let (ours, theirs) = channel()?;
-        let ended = || fail(FailureKind::NotFound, format!("process {pid} has ended"));
-        let inner = proc::inner_pid(pid).ok_or_else(ended)?;
-        let foreign = match proc::foreign_namespaces(pid) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(ended()),
-            other => other.or_fail(FailureKind::Host, || {
-                format!("cannot read the namespaces of process {pid}")
-            })?,
-        };
-        let mut child = self.start(foreign, theirs)?;
-        let target = ProcessId::of(pid).ok_or_else(ended)?;
-        let options = Options {
-            pid: i32::try_from(inner).ok(),
-            leave_running: Some(true),
-            tcp_established: Some(true),
-            tcp_skip_in_flight: tcp_close.then_some(true),
-            log_file: Some(DUMP_LOG.into()),
-            ..options(dir)
-        };
-        let answer = call(
-            &ours,
-            &Request {
-                kind: kind::DUMP,
-                options: Some(options),
-            },
-            None,
-            &|| target.alive(),
-        );
-        end(&mut child);
-        if answer.is_err() && !target.alive() {
-            return Err(ended());
-        }
-        check(
-            answer,
-            "dump the program",
-            &dir.join(DUMP_LOG),
-            FailureKind::NotCheckpointable,
-        )
     }
 
     /// Asks the CRIU behind `channel` to restore from `dir`; `inherit` replaces files of the image by
@@ -221,6 +188,7 @@ impl Criu {
         let request = Request {
             kind: kind::RESTORE,
             options: Some(options),
+            go_on: None,
         };
         let seconds = memory_bytes(dir) / LEAST_RATE;
         let limit = WORK_TIME + Duration::from_secs(seconds);
@@ -239,7 +207,14 @@ impl Criu {
         u32::try_from(pid).or_fail(FailureKind::Internal, || "CRIU restored no process".into())
     }
 
-    fn start(&self, foreign: Option<Vec<OwnedFd>>, theirs: OwnedFd) -> Result<Child> {
+    /// Starts CRIU behind `theirs`, in `foreign` namespaces if there are some; `filtered`: it passes over memory that is
+    /// tracked.
+    pub(crate) fn start(
+        &self,
+        foreign: Option<Vec<OwnedFd>>,
+        theirs: OwnedFd,
+        filtered: bool,
+    ) -> Result<Child> {
         let mut command = match &foreign {
             None => command(&self.command),
             Some(_) => {
@@ -254,6 +229,9 @@ impl Criu {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         clean_environment(&mut command);
+        if let Some(filter) = self.filter.as_ref().filter(|_| filtered) {
+            command.env("LD_PRELOAD", filter);
+        }
         let namespaces = foreign.unwrap_or_default();
         sys::prepare(
             &mut command,
@@ -319,7 +297,7 @@ pub fn channel() -> Result<(OwnedFd, OwnedFd)> {
     })
 }
 
-fn options(dir: &Path) -> Options {
+pub(crate) fn options(dir: &Path) -> Options {
     Options {
         images_dir_fd: -1,
         images_dir: Some(dir.as_os_str().as_bytes().to_vec()),
@@ -333,15 +311,30 @@ fn options(dir: &Path) -> Options {
     }
 }
 
-/// Asks, and waits for the answer while `hope` says that there may be one. CRIU waits for ever for the leader of a
-/// process that is killed while it traces it, because it has to take its other threads first.
+/// Asks, and waits for the answer as [`receive`] does.
 fn call(
     socket: &OwnedFd,
     request: &Request,
     limit: Option<Duration>,
     hope: &dyn Fn() -> bool,
 ) -> io::Result<Answer> {
+    send(socket, request)?;
+    receive(socket, limit, hope)
+}
+
+/// Sends CRIU a request, or an answer to what it has asked.
+pub(crate) fn send(socket: &OwnedFd, request: &Request) -> io::Result<()> {
     rustix::net::send(socket, &request.encode_to_vec(), SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Waits for what CRIU says next while `hope` says that there may be something. CRIU waits for ever for the leader of a
+/// process that is killed while it traces it, because it has to take its other threads first.
+pub(crate) fn receive(
+    socket: &OwnedFd,
+    limit: Option<Duration>,
+    hope: &dyn Fn() -> bool,
+) -> io::Result<Answer> {
     let mut until = limit.map(|limit| Instant::now() + limit);
     let mut hopeless = false;
     loop {
@@ -372,7 +365,12 @@ fn call(
     Answer::decode(&buffer[..bytes]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-fn check(answer: io::Result<Answer>, what: &str, log: &Path, kind: FailureKind) -> Result<()> {
+pub(crate) fn check(
+    answer: io::Result<Answer>,
+    what: &str,
+    log: &Path,
+    kind: FailureKind,
+) -> Result<()> {
     let reason = match answer {
         Ok(answer) if answer.success => return Ok(()),
         Ok(answer) => first_error(log).or(answer.message).unwrap_or_else(|| {
@@ -424,7 +422,7 @@ fn condense(log: &str) -> Option<String> {
 }
 
 /// Waits for a helper that has answered, and kills it when it does not end.
-fn end(child: &mut Child) {
+pub(crate) fn end(child: &mut Child) {
     let until = Instant::now() + Duration::from_secs(2);
     while Instant::now() < until {
         if !matches!(child.try_wait(), Ok(None)) {
@@ -464,6 +462,7 @@ mod tests {
                 images_dir: Some("d".into()),
                 ..Options::default()
             }),
+            go_on: None,
         };
         let mut expected = vec![0x08, 1, 0x12, 17, 0x08];
         expected.extend([0xff; 9]);

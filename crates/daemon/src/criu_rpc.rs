@@ -6,6 +6,8 @@ pub mod kind {
     pub const DUMP: i32 = 1;
     /// Restore one.
     pub const RESTORE: i32 = 2;
+    /// A step of a dump has come, or may be done.
+    pub const NOTIFY: i32 = 6;
     /// What version it is.
     pub const VERSION: i32 = 10;
 }
@@ -50,6 +52,9 @@ pub struct Options {
     /// A name inside `images_dir`.
     #[prost(string, optional, tag = "10")]
     pub log_file: Option<String>,
+    /// Say which step has come, and wait for an answer.
+    #[prost(bool, optional, tag = "12")]
+    pub notify_scripts: Option<bool>,
     /// The restored root becomes a child of CRIU's parent.
     #[prost(bool, optional, tag = "26")]
     pub rst_sibling: Option<bool>,
@@ -91,6 +96,9 @@ pub struct Request {
     /// Settings.
     #[prost(message, optional, tag = "2")]
     pub options: Option<Options>,
+    /// Of an answer to [`kind::NOTIFY`]: whether to go on.
+    #[prost(bool, optional, tag = "3")]
+    pub go_on: Option<bool>,
 }
 
 /// `criu_restore_resp`.
@@ -99,6 +107,14 @@ pub struct RestoreAnswer {
     /// The restored root.
     #[prost(int32, required, tag = "1")]
     pub pid: i32,
+}
+
+/// `criu_notify`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Notification {
+    /// The step.
+    #[prost(string, optional, tag = "1")]
+    pub step: Option<String>,
 }
 
 /// `criu_version`.
@@ -127,6 +143,9 @@ pub struct Answer {
     /// Of a restore.
     #[prost(message, optional, tag = "4")]
     pub restore: Option<RestoreAnswer>,
+    /// Of a notification.
+    #[prost(message, optional, tag = "5")]
+    pub notification: Option<Notification>,
     /// An errno, where there is one.
     #[prost(int32, optional, tag = "7")]
     pub errno: Option<i32>,

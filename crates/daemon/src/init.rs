@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::criu::{self, clean_environment};
 use crate::criu_files::ChangedFile;
+use crate::host;
 use crate::kerndat;
 use crate::sys::{self, Extra};
 
@@ -107,6 +108,7 @@ pub fn helper(arguments: &[std::ffi::OsString]) -> Option<i32> {
     let done = match mode {
         ENTER => enter(arguments.get(1..)?),
         KERNDAT => kerndat::helper(arguments.get(1..)?),
+        host::TRACK => host::helper(arguments.get(1..)?),
         OUTER => outer(&job()?, arguments.get(1)?.to_str()?),
         INIT => init(&job()?),
         _ => return None,

@@ -33,20 +33,19 @@ fn beside(
 /// is waited for; then does `break_it`, and lets the worker go on.
 fn broken_before_the_worker_serves(
     scene: &Scene,
-    criu: &HeldCriu,
     break_it: impl FnOnce() -> Result<()>,
 ) -> Result<Finished> {
     let worker = scene.process("heat", Which::Worker)?;
-    criu.hold()?;
+    let dump = Halt::at(scene, "dump")?;
     let image = scene.fermata().image("image");
     let words = ["checkpoint", "heat", "--mode", "stop", "-o"].map(std::ffi::OsStr::new);
     let words: Vec<_> = words.into_iter().chain([image.as_os_str()]).collect();
     beside(
         || scene.fermata().call(&words),
         || {
-            criu.wait()?;
+            dump.wait()?;
             send(&worker, Signal::STOP)?;
-            criu.release()?;
+            drop(dump);
             scene.wait_dumped("image")?;
             let broken = break_it();
             send(&worker, Signal::CONT)?;
@@ -90,10 +89,9 @@ fn a_daemon_killed_while_criu_restores_leaves_nothing() -> Result<()> {
 #[test]
 fn a_daemon_killed_before_the_worker_serves_again_loses_no_session() -> Result<()> {
     let scene = Scene::new()?;
-    let criu = HeldCriu::install(&scene)?;
     scene.start_slow("heat")?;
     let before = scene.fermata().session("heat")?;
-    let done = broken_before_the_worker_serves(&scene, &criu, || scene.kill_daemon())?;
+    let done = broken_before_the_worker_serves(&scene, || scene.kill_daemon())?;
     ensure!(done.status != 0, "the checkpoint of a killed daemon");
     let after = scene.wait_back("heat")?;
     ensure!(
@@ -110,10 +108,9 @@ fn a_daemon_killed_before_the_worker_serves_again_loses_no_session() -> Result<(
 #[test]
 fn a_program_that_cannot_go_on_leaves_its_image() -> Result<()> {
     let scene = Scene::new()?;
-    let criu = HeldCriu::install(&scene)?;
     scene.start_slow("heat")?;
     let program = scene.process("heat", Which::Program)?;
-    let done = broken_before_the_worker_serves(&scene, &criu, || kill_nine(&program))?;
+    let done = broken_before_the_worker_serves(&scene, || kill_nine(&program))?;
     ensure!(
         done.status != 0 && done.stderr.contains("its image is complete"),
         "status {}: {}",
@@ -158,10 +155,9 @@ fn a_program_that_dies_while_its_image_is_written_leaves_it() -> Result<()> {
 #[test]
 fn a_parked_program_goes_on_although_nobody_starts_a_daemon() -> Result<()> {
     let scene = Scene::new()?;
-    let criu = HeldCriu::install(&scene)?;
     scene.start_slow("heat")?;
     let log = scene.fermata().session("heat")?.log;
-    criu.hold()?;
+    let dump = Halt::at(&scene, "dump")?;
     let done = beside(
         || {
             scene
@@ -169,9 +165,10 @@ fn a_parked_program_goes_on_although_nobody_starts_a_daemon() -> Result<()> {
                 .call(&["checkpoint", "heat", "--mode", "stop"])
         },
         || {
-            criu.wait()?;
+            dump.wait()?;
             scene.kill_daemon()?;
-            criu.release()
+            drop(dump);
+            Ok(())
         },
     )?;
     ensure!(done.status != 0, "the checkpoint of a killed daemon");

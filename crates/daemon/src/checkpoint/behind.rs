@@ -17,9 +17,12 @@ use fermata_control::worker::{FailureKind, FromWorker, Step, ToWorker, Way};
 use parking_lot::Mutex;
 
 use super::sum::{Progress, longest, sum};
-use super::{Parts, Report, Taking, bring_back, workers_of};
+use super::finish::{Parts, bring_back};
+use super::stop::workers_of;
+use super::{Report, Taking};
 use crate::beside::{all_at_once, each_at_once};
 use crate::failure::{OrFail, Result, fail};
+use crate::host::HostCopy;
 use crate::proc::ProcessId;
 use crate::record;
 use crate::session::Served;
@@ -98,6 +101,7 @@ impl Taking<'_> {
     pub(super) fn behind(
         &self,
         served: &[Served],
+        copy: Option<HostCopy>,
         then: Then,
         report: &mut Report<'_>,
     ) -> Result<Parts> {
@@ -110,7 +114,7 @@ impl Taking<'_> {
                 .and_then(begun)
         };
         // What did not fit any more in the stop goes another way than was planned.
-        let (stop, (way, began)) = self.stop(served, report, |_| {
+        let (stop, (way, began)) = self.stop(served, copy, report, |_| {
             let asked = Instant::now();
             let workers = workers_of(served).into_iter().enumerate().collect();
             let begun = all_at_once(workers, "begin", begin)?;
@@ -121,6 +125,8 @@ impl Taking<'_> {
         })?;
         let mut parts = Parts {
             record: stop.record,
+            copy: stop.copy,
+            pages: None,
             device: Totals::default(),
             parked: stop.parked,
             mode: mode(way),
@@ -138,6 +144,7 @@ impl Taking<'_> {
             })?;
             parts.resumed = true;
             parts.count_stop();
+            parts.release();
         }
         let followed = self.follow("capture", served, report).map(ended);
         match followed {
@@ -148,9 +155,12 @@ impl Taking<'_> {
                 Ok(parts)
             }
             Ok(Ended::Overtaken(buffers)) if parts.resumed => {
+                // Host memory of the first stop belongs to no image any more.
+                parts.pages = None;
                 self.forget_host()?;
+                let copy = self.copy_memory(report);
                 let served = self.returned(served)?;
-                let again = self.stopped(&served, parts.mode, report)?;
+                let again = self.stopped(&served, copy, parts.mode, report)?;
                 Ok(Parts {
                     overtaken: buffers,
                     began,
@@ -223,18 +233,10 @@ impl Taking<'_> {
 
     /// The host part of the first stop belongs to no image any more; workers that were not overtaken write theirs anew.
     fn forget_host(&self) -> Result<()> {
-        let host = self.draft.host();
-        let forget = || {
-            fs::remove_file(self.draft.path().join(record::LOG))?;
-            for entry in fs::read_dir(&host)? {
-                fs::remove_file(entry?.path())?;
-            }
-            Ok(())
-        };
-        let forgotten: std::io::Result<()> = forget();
-        forgotten.or_fail(FailureKind::Internal, || {
-            format!("cannot empty `{}`", host.display())
-        })
+        let log = self.draft.path().join(record::LOG);
+        let gone = || format!("cannot remove `{}`", log.display());
+        fs::remove_file(&log).or_fail(FailureKind::Internal, gone)?;
+        self.empty_host()
     }
 
     /// Nothing comes of it: the workers give back what they hold for it.

@@ -10,7 +10,7 @@ use fermata_store::image::{
     TimelineRecord, ValidationRecord, next_name,
 };
 
-use super::Parts;
+use super::finish::Parts;
 use crate::criu::Criu;
 use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail, from_store};
@@ -55,7 +55,7 @@ const MARGIN: u64 = 16 << 20;
 
 /// Refuses where the image cannot fit, `ready` bytes being there for its chunks already. A session that has an image
 /// here may have most of its data in the store: then only what an image takes beside chunks must be free, and a disk
-/// that fills up nevertheless fails the checkpoint.
+/// that fills up nevertheless fails the checkpoint. The answer is how many bytes it may take.
 ///
 /// # Errors
 /// `User`, with the numbers.
@@ -65,14 +65,14 @@ pub(super) fn check_space(
     root: ProcessId,
     folder: &Path,
     ready: u64,
-) -> Result<()> {
+) -> Result<u64> {
     let needed = needed_bytes(session, root)?.saturating_sub(ready);
-    preflight::check_space(folder, needed).or_else(|refusal| {
-        match newest_host_bytes(daemon, session) {
-            Some(bytes) => preflight::check_space(folder, bytes + MARGIN),
-            None => Err(refusal),
-        }
-    })
+    let enough = preflight::check_space(folder, needed);
+    enough.or_else(|refusal| match newest_host_bytes(daemon, session) {
+        Some(bytes) => preflight::check_space(folder, bytes + MARGIN),
+        None => Err(refusal),
+    })?;
+    Ok(needed)
 }
 
 /// Bytes of the process in the newest image of the session that is kept where its chunks are.

@@ -14,7 +14,9 @@ use fermata_control::user::{WAITING, Waited};
 use fermata_control::worker::{FailureKind, FromWorker, Hold, Holding, Step, StreamWork, ToWorker};
 use parking_lot::Mutex;
 
-use super::{Report, Taking, workers_of};
+use super::host::Ahead;
+use super::stop::workers_of;
+use super::{Report, Taking};
 use crate::agent::Stopped;
 use crate::beside::each_at_once;
 use crate::failure::{Hint, Result, fail};
@@ -81,9 +83,10 @@ impl Taking<'_> {
     pub(super) fn settle(
         &self,
         worker: &Worker,
+        ahead: &Mutex<&mut Ahead>,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Settled> {
-        self.wait_for_device(worker, report).inspect_err(|_| {
+        self.wait_for_device(worker, ahead, report).inspect_err(|_| {
             let _ = ask(worker, Hold::Off);
         })
     }
@@ -95,7 +98,12 @@ impl Taking<'_> {
         let _ = each_at_once(workers_of(served), "let on", off);
     }
 
-    fn wait_for_device(&self, worker: &Worker, report: &Mutex<&mut Report<'_>>) -> Result<Settled> {
+    fn wait_for_device(
+        &self,
+        worker: &Worker,
+        ahead: &Mutex<&mut Ahead>,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<Settled> {
         let begun = Instant::now();
         let mut said = begun;
         let mut waited: Option<StreamWork> = None;
@@ -142,6 +150,10 @@ impl Taking<'_> {
                     said = Instant::now();
                     let phase = format!("{WAITING} for {}", in_words(&work));
                     report.lock()(&phase, so_far.as_secs(), LONGEST.as_secs());
+                }
+                // The program runs, and writes its memory.
+                if let Some(mut ahead) = ahead.try_lock() {
+                    ahead.again();
                 }
                 std::thread::sleep(TURNS[1]);
             }

@@ -9,7 +9,6 @@ use super::{Held, Stage, VICTIMS, Victim, all_gone, in_time};
 use crate::case::{Mode, PROGRAM_LIMIT};
 use crate::command::Finished;
 use crate::halt::Halt;
-use crate::held::HeldCriu;
 use crate::scene::{Which, kill_nine};
 
 /// What a checkpoint does when somebody dies; in their order, as far as there is one.
@@ -76,23 +75,23 @@ impl Step {
     }
 
     /// Where somebody stands still meanwhile.
-    fn moment(self) -> Option<&'static str> {
+    fn moment(self) -> &'static str {
         match self {
-            Self::Dump => None,
-            Self::Prepare => Some("prepare"),
-            Self::Parked => Some("parked"),
-            Self::Detached => Some("detached"),
-            Self::Stopped => Some("stopped"),
-            Self::Reattach => Some("reattach"),
-            Self::Welcome => Some("welcome"),
-            Self::Serve => Some("serve"),
-            Self::Resumed => Some("resumed"),
-            Self::Copy => Some("copy"),
-            Self::Write => Some("write"),
-            Self::Packs => Some("packs"),
-            Self::Commit => Some("commit"),
-            Self::Manifest => Some("manifest"),
-            Self::Named => Some("named"),
+            Self::Dump => "dump",
+            Self::Prepare => "prepare",
+            Self::Parked => "parked",
+            Self::Detached => "detached",
+            Self::Stopped => "stopped",
+            Self::Reattach => "reattach",
+            Self::Welcome => "welcome",
+            Self::Serve => "serve",
+            Self::Resumed => "resumed",
+            Self::Copy => "copy",
+            Self::Write => "write",
+            Self::Packs => "packs",
+            Self::Commit => "commit",
+            Self::Manifest => "manifest",
+            Self::Named => "named",
         }
     }
 }
@@ -168,22 +167,12 @@ impl Death {
         let Self { step, mode, victim } = self;
         let (scene, fermata) = (&stage.scene, stage.scene.fermata());
         let name = format!("{step:?}-{}-{victim:?}", mode.name()).to_lowercase();
-        let criu = match step.moment() {
-            Some(_) => None,
-            None => Some(HeldCriu::install(scene)?),
-        };
         stage.start(&name)?;
         let session = fermata.session(&name)?;
         let program = scene.process(&name, Which::Program)?;
         let worker = scene.process(&name, Which::Worker)?;
         let dead = stage.process(victim, &name)?;
-        let held = match criu {
-            Some(criu) => {
-                criu.hold()?;
-                Held::Criu(criu)
-            }
-            None => Held::Moment(Halt::at(scene, step.moment().unwrap_or_default())?),
-        };
+        let held = Held::Moment(Halt::at(scene, step.moment())?);
         let (attempt, since) = std::thread::scope(|scope| {
             let attempt = scope.spawn(|| checkpoint(stage, &name, mode));
             let killed = self.wait(stage, &name, &held).and_then(|()| {

@@ -1,0 +1,225 @@
+//! The end of a checkpoint: the program goes on, what was read is written, and the draft becomes an image.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_control::user::{Checkpointed, Mode, SessionState, Then, Totals, Waited};
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use parking_lot::Mutex;
+use rustix::process::Signal;
+
+use super::image::{describe, folder_bytes};
+use super::stop::Parked;
+use super::sum::{Progress, sum};
+use super::{Report, Taking};
+use crate::attach::{Detached, reject, rejoin};
+use crate::beside::all_at_once;
+use crate::daemon::Daemon;
+use crate::failure::{Hint, Result, fail, from_store};
+use crate::host::{HostCopy, HostPages};
+use crate::record::Record;
+use crate::session::Session;
+use crate::worker::{Worker, unexpected};
+
+/// How long hashing and syncing what a worker has read may take.
+const FINISH_TIME: Duration = Duration::from_secs(600);
+/// How long the end of a program that is stopped for good may take.
+const STOP_TIME: Duration = Duration::from_secs(15);
+
+/// What has been written, and who is to be brought back.
+pub(super) struct Parts {
+    pub(super) record: Record,
+    /// Host memory that is tracked still.
+    pub(super) copy: Option<HostCopy>,
+    /// Host memory that is to become part of the image.
+    pub(super) pages: Option<HostPages>,
+    pub(super) device: Totals,
+    pub(super) parked: Vec<Parked>,
+    /// How it was done.
+    pub(super) mode: Mode,
+    /// Buffers that an unforeseen write has reached before their copy.
+    pub(super) overtaken: u64,
+    /// What the device had to end before the program was stopped.
+    pub(super) waited: Option<Waited>,
+    /// When copying behind the program began, in seconds.
+    pub(super) began: f64,
+    /// Seconds of the stops that are over.
+    pub(super) stopped_seconds: f64,
+    /// When the stop began that is not over.
+    pub(super) since: Option<Instant>,
+    /// Whether the program goes on already.
+    pub(super) resumed: bool,
+    /// Whether its device part is complete already.
+    pub(super) saved: bool,
+}
+
+impl Parts {
+    /// The stop is over, or will be as soon as this is done.
+    pub(super) fn count_stop(&mut self) {
+        if let Some(since) = self.since.take() {
+            self.stopped_seconds += since.elapsed().as_secs_f64();
+        }
+    }
+
+    /// Lets the program write its memory unnoticed, when it runs again.
+    pub(super) fn release(&mut self) {
+        if let Some(copy) = self.copy.take() {
+            self.pages = Some(copy.release());
+        }
+    }
+
+    /// Waits until the worker has written what it has read.
+    fn finish(&mut self, report: &mut Report<'_>) -> Result<()> {
+        if self.saved {
+            return Ok(());
+        }
+        let report = Mutex::new(report);
+        let done = Progress::of(self.parked.len());
+        let finish = |(at, it): (usize, &Parked)| {
+            let mut progress = |now, total| done.report("finish", at, (now, total), &report);
+            let finish = ToWorker::Finish;
+            match it
+                .worker
+                .request(&finish, &[], FINISH_TIME, &mut progress)?
+            {
+                FromWorker::Saved(totals) => Ok(totals),
+                other => Err(unexpected(&other)),
+            }
+        };
+        let parked = self.parked.iter().enumerate().collect();
+        self.device = sum(all_at_once(parked, "finish", finish)?);
+        Ok(())
+    }
+}
+
+impl Taking<'_> {
+    /// Lets the program go on, finishes and commits; or finishes, commits and ends it.
+    pub(super) fn finish(
+        self,
+        mut parts: Parts,
+        then: Then,
+        report: &mut Report<'_>,
+    ) -> Result<Checkpointed> {
+        let Self {
+            daemon,
+            session,
+            criu,
+            mut draft,
+            root,
+            phases,
+            ..
+        } = self;
+        let resume = |parts: &Parts| match parts.resumed {
+            false => phases.time("reattach", || bring_back(daemon, session, &parts.parked)),
+            true => Ok(()),
+        };
+        let resumed = match then {
+            Then::Run => resume(&parts),
+            Then::Stop => Ok(()),
+        };
+        parts.count_stop();
+        parts.release();
+        let mut host_bytes = 0;
+        let committed = phases
+            .time("finish", || parts.finish(report))
+            .and_then(|()| match parts.pages.take() {
+                Some(pages) => phases.time("settle", || pages.settle(&draft.host())),
+                None => Ok(()),
+            })
+            .and_then(|()| {
+                host_bytes = folder_bytes(&draft.host());
+                phases.moved("host", host_bytes);
+                report("commit", 0, 0);
+                // The manifest tells how long this took; what is left of the step, the answer.
+                phases
+                    .time("commit", || draft.seal())
+                    .map_err(|e| from_store(&e))?;
+                parts.device.stall.timeline.start = parts.began;
+                let manifest = describe(session, &criu, root, &parts, &phases)?;
+                phases
+                    .time("commit", || draft.commit(manifest))
+                    .map_err(|e| from_store(&e))
+            });
+        let image = match committed {
+            Ok(image) => image.dir().to_owned(),
+            Err(failure) => {
+                if let Err(first) = resumed {
+                    let text = format!("nor is there an image: {}", failure.message);
+                    daemon.log.line(&text);
+                    return Err(first);
+                }
+                if then == Then::Stop {
+                    resume(&parts)?;
+                }
+                return Err(failure);
+            }
+        };
+        if let Err(failure) = resumed {
+            let message = format!("the program cannot go on: {}", failure.message);
+            let hint = format!(
+                "its image is complete: `fermata restore {}`",
+                image.display()
+            );
+            return Err(fail(failure.kind, message).hint(hint));
+        }
+        if then == Then::Stop {
+            // Fails only when it has just ended by itself.
+            let _ = session.signal(Signal::KILL.as_raw());
+            if !session.wait(STOP_TIME) {
+                let message = format!(
+                    "the image is complete, but session `{}` does not end",
+                    session.name
+                );
+                return Err(fail(FailureKind::Internal, message));
+            }
+        }
+        Ok(Checkpointed {
+            session: session.name.clone(),
+            image,
+            mode: parts.mode,
+            running: then == Then::Run,
+            device: parts.device,
+            host_bytes,
+            stopped_seconds: parts.stopped_seconds,
+            seconds: phases.seconds(),
+            phases: phases.list(),
+            overtaken: parts.overtaken,
+            waited: parts.waited,
+        })
+    }
+
+    /// Brings the program back after a failure.
+    pub(super) fn recover(&self, parked: &[Parked]) {
+        // The first failure is the one to report; what this one means is in `ps`.
+        let _ = bring_back(self.daemon, self.session, parked);
+    }
+}
+
+/// Brings the detached processes of a program back, all of them. Those whose worker cannot serve any more are told, so
+/// that they do not stand still for ever.
+pub(super) fn bring_back(daemon: &Arc<Daemon>, session: &Arc<Session>, parked: &[Parked]) -> Result<()> {
+    let back = |it: &Parked| bring_one_back(daemon, session, &it.worker, it.detached);
+    all_at_once(parked.iter().collect(), "reattach", back)?;
+    session.set_state(SessionState::Running);
+    Ok(())
+}
+
+fn bring_one_back(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    worker: &Arc<Worker>,
+    detached: Detached,
+) -> Result<()> {
+    let failure = match rejoin(daemon, session, worker, detached) {
+        Ok(()) => return Ok(()),
+        Err(failure) => failure,
+    };
+    daemon.log.line(&format!(
+        "`{}` cannot go on: {}",
+        session.name, failure.message
+    ));
+    if detached.process.alive() {
+        reject(daemon, session, detached, &failure.message);
+    }
+    Err(failure)
+}

@@ -1,0 +1,252 @@
+//! The host process in a checkpoint: memory that is copied ahead, CRIU's dump, and what only the dump tells.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use fermata_control::worker::FailureKind;
+use fermata_store::moments;
+
+use super::{Report, Taking, keep_hint};
+use crate::criu::DUMP_LOG;
+use crate::criu_core::clear_registrations;
+use crate::criu_dump::Dumping;
+use crate::criu_files;
+use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::folders;
+use crate::host::HostCopy;
+use crate::input;
+use crate::proc;
+use crate::record::{self, AgentRecord, Record};
+use crate::session::{Served, output};
+use crate::tcp::dumped::{self, Unusable};
+use crate::tcp::live;
+use crate::worker::texts;
+
+/// How often memory is copied again while the device is waited for.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What is ready before the program is stopped.
+pub(super) struct Ahead {
+    dumping: Dumping,
+    copy: Option<HostCopy>,
+    /// When memory was copied for the last time.
+    since: Instant,
+}
+
+/// What only the dump tells.
+pub(super) struct Dumped {
+    /// Bytes of the log.
+    log_length: u64,
+    /// Ends of TCP connections that are whole.
+    connections: u32,
+    /// How long CRIU kept the program from running.
+    pub(super) stopped: Duration,
+    /// Memory that CRIU has left out.
+    pub(super) copy: Option<HostCopy>,
+}
+
+impl Dumped {
+    /// Writes it down.
+    pub(super) fn note(&self, record: &mut Record) {
+        record.log_length = self.log_length;
+        record.connections = Some(self.connections);
+    }
+}
+
+/// Why connections keep the dump from being an image.
+fn no_connection(why: &Unusable) -> Failure {
+    let message = format!("the program cannot be checkpointed: {why}");
+    let failure = fail(FailureKind::NotCheckpointable, message);
+    match why {
+        Unusable::Outside(_) => failure.hint(live::CLOSE_HINT),
+        Unusable::Moving(_) => failure.hint("try again"),
+        Unusable::Files(_) => failure,
+    }
+}
+
+impl Ahead {
+    /// Copies what was written meanwhile, unless that was done just now.
+    pub(super) fn again(&mut self) {
+        if let Some(copy) = &mut self.copy
+            && self.since.elapsed() >= AGAIN
+        {
+            copy.pass();
+            self.since = Instant::now();
+        }
+    }
+}
+
+impl Taking<'_> {
+    /// Begins to copy host memory while the program runs, until little is left.
+    pub(super) fn copy_memory(&self, report: &mut Report<'_>) -> Option<HostCopy> {
+        if !self.copies_memory || !self.criu.has_filter() {
+            return None;
+        }
+        self.phases.time("host ahead", || {
+            let note = |text: String| self.daemon.log.line(&text);
+            let (helper, draft) = (self.criu.helper(), self.draft.path());
+            let mut copy =
+                HostCopy::begin(helper, self.root.pid, draft, self.needed_bytes, &note)?;
+            copy.ahead(&mut |bytes| report("host ahead", bytes, bytes));
+            Some(copy)
+        })
+    }
+
+    /// Has CRIU make ready, and copies meanwhile what was written since [`Self::copy_memory`].
+    pub(super) fn ahead(
+        &self,
+        mut copy: Option<HostCopy>,
+        report: &mut Report<'_>,
+    ) -> Result<Ahead> {
+        report("host ready", 0, 0);
+        self.phases.time("host ready", || {
+            if let Some(copy) = &mut copy {
+                copy.converge(&mut |_| {});
+            }
+            let mut dumping = self.begin(copy.is_some())?;
+            let mut again = || copy.as_mut().map(HostCopy::pass);
+            // While CRIU starts, and what was written until it was ready.
+            again();
+            dumping.ready().map_err(|failure| self.explained(failure))?;
+            again();
+            let since = Instant::now();
+            Ok(Ahead {
+                dumping,
+                copy,
+                since,
+            })
+        })
+    }
+
+    fn begin(&self, filtered: bool) -> Result<Dumping> {
+        let host = self.draft.host();
+        Dumping::begin(&self.criu, self.root.pid, &host, self.tcp_close, filtered)
+            .map_err(|failure| self.explained(failure))
+    }
+
+    /// Has CRIU dump the program. Processes of it that do not use CUDA run until CRIU stops them, so that there may be
+    /// more than when the record was made.
+    pub(super) fn host(&self, record: &Record, ahead: Ahead) -> Result<Dumped> {
+        let host = self.draft.host();
+        let root = self.root.pid;
+        let Ahead {
+            dumping, mut copy, ..
+        } = ahead;
+        let mut still = || match &mut copy {
+            Some(copy) => self.phases.time("host last", || copy.last(root)),
+            None => Ok(()),
+        };
+        moments::pass("dump");
+        let mut dumped = dumping.go(&mut still);
+        if copy.as_ref().is_some_and(HostCopy::has_failed)
+            && let Err(failure) = &dumped
+        {
+            let text = format!("memory is dumped by CRIU after all: {}", failure.message);
+            self.daemon.log.line(&text);
+            copy = None;
+            dumped = self.empty_host().and_then(|()| {
+                let dumping = self.begin(false)?;
+                dumping.go(&mut || Ok(()))
+            });
+        }
+        let stopped = dumped.map_err(|failure| self.explained(failure))?;
+        let tree = proc::tree(self.root.pid);
+        let elsewhere = |ends| live::is_held_elsewhere(ends, &tree);
+        let connections =
+            dumped::settle(&host, self.tcp_close, elsewhere).map_err(|e| no_connection(&e))?;
+        clear_registrations(&self.draft.host()).or_fail(FailureKind::Internal, || {
+            format!("cannot change `{}`", self.draft.host().display())
+        })?;
+        folders::note_down(&self.draft.host()).or_fail(FailureKind::User, || {
+            format!("cannot write to `{}`", self.draft.host().display())
+        })?;
+        // CRIU's log is no part of the image; the session keeps that of the last dump.
+        self.keep_log();
+        fs::remove_file(self.draft.host().join(DUMP_LOG))
+            .or_fail(FailureKind::Internal, || "cannot remove CRIU's log".into())?;
+        let dumped = criu_files::length_of(&self.draft.host(), &record.log);
+        let dumped = dumped.or_fail(FailureKind::Internal, || {
+            format!("cannot read `{}`", self.draft.host().display())
+        })?;
+        let log_length = dumped.unwrap_or(record.log_length);
+        let log = self.draft.path().join(record::LOG);
+        output::keep(&self.session.log(), &log, log_length)
+            .or_fail(FailureKind::User, || "cannot copy the session's log".into())?;
+        Ok(Dumped {
+            log_length,
+            connections,
+            stopped,
+            copy,
+        })
+    }
+
+    /// CRIU's log is kept, and its reason is said in words that users know.
+    fn explained(&self, failure: Failure) -> Failure {
+        self.keep_log();
+        explain(keep_hint(failure, &self.session.dir.join(DUMP_LOG)))
+    }
+
+    /// Removes CRIU's files.
+    pub(super) fn empty_host(&self) -> Result<()> {
+        let host = self.draft.host();
+        let empty = || -> std::io::Result<()> {
+            for entry in fs::read_dir(&host)? {
+                fs::remove_file(entry?.path())?;
+            }
+            Ok(())
+        };
+        empty().or_fail(FailureKind::Internal, || {
+            format!("cannot empty `{}`", host.display())
+        })
+    }
+
+    /// The draft disappears after a failure, and CRIU's log with it.
+    fn keep_log(&self) {
+        let copy = self.session.dir.join(DUMP_LOG);
+        // That of an earlier dump says nothing of this one; both steps fail when there is no log.
+        let _ = fs::remove_file(&copy);
+        let _ = fs::copy(self.draft.host().join(DUMP_LOG), &copy);
+    }
+
+    /// What the daemon must know at restore.
+    pub(super) fn record(&self, served: &[Served]) -> Record {
+        let log = self.session.log();
+        let input = self.session.lock().input;
+        let mut agents = served.iter().map(|it| AgentRecord {
+            pid: it.agent.inner_pid,
+            wake_block: it.agent.wake_block,
+            kernels_first: it.worker.kernels_first,
+        });
+        let first = served.first().map(|it| &it.worker);
+        let open = |pipe: &u64| input::is_open(&proc::tree(self.root.pid), *pipe);
+        Record {
+            root: proc::inner_pid(self.root.pid).unwrap_or(self.root.pid),
+            log_length: log.metadata().map_or(0, |m| m.len()),
+            log,
+            folder: proc::working_folder(self.root.pid)
+                .filter(|it| it.to_str().is_none())
+                .map(|it| it.as_path().into()),
+            agent: agents.next(),
+            others: agents.collect(),
+            connections: None,
+            // CRIU shortens it.
+            input: input.filter(open).map(|pipe| pipe as u32),
+            soft: first.map(|worker| worker.driver.soft),
+            kernels_first: first.is_some_and(|worker| worker.kernels_first),
+            variables: texts(&self.session.variables),
+        }
+    }
+}
+
+/// Says what CRIU means, where users meet it.
+fn explain(failure: Failure) -> Failure {
+    if !failure.message.contains("External socket is used") {
+        return failure;
+    }
+    let message = "the program cannot be checkpointed: it holds a Unix socket whose other end is outside the session";
+    let hint = format!(
+        "close it before the checkpoint (`ss -xp` lists them); {}",
+        failure.hint
+    );
+    fail(FailureKind::NotCheckpointable, message).hint(hint)
+}

@@ -1,0 +1,231 @@
+//! Host memory of a session, copied while the program runs (decision 030).
+//!
+//! ```text
+//!  begin ─► ahead ─────────► pass ────► [stop] last ────► [run] settle
+//!    │        passes, until    while CRIU   pages written    copy and CRIU's pages
+//!    │        little is left   starts       since            become one image
+//!    └─ helper: a userfaultfd of each process (`fermata-hostmem`)
+//! ```
+//! A process that cannot be tracked, and one that came later, is dumped by CRIU inside the stop. If the copy fails, so does
+//! the dump that was to leave its pages out, and the dump is taken again without it.
+
+mod helper;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use fermata_control::worker::FailureKind;
+use fermata_hostmem::{Copied, Extent, SETTLED, Tracker};
+
+pub(crate) use self::helper::{TRACK, helper};
+use crate::failure::{OrFail, Result, fail};
+use crate::preflight;
+use crate::proc::{self, ProcessId};
+
+/// Less memory than this is not worth it: CRIU dumps it in less than 30 ms.
+const LEAST: u64 = 16 << 20;
+/// What may be left for the stop.
+const LITTLE: u64 = 2 << 20;
+/// The most passes before the stop.
+const MOST_PASSES: u32 = 12;
+/// A pass that finds more than this share of what the last one found, in tenths, is the last.
+const SHRINKS: u64 = 9;
+
+/// The copy of a session's host memory.
+pub(crate) struct HostCopy {
+    processes: Vec<Tracked>,
+    /// Whether the last step has failed.
+    failed: bool,
+}
+
+struct Tracked {
+    process: ProcessId,
+    /// Its number in CRIU's files.
+    inner: u32,
+    tracker: Tracker,
+    /// The exact copy, once the program has been stopped.
+    exact: Option<Vec<Extent>>,
+}
+
+impl HostCopy {
+    /// Begins to track the processes of the tree below `root`; the copy is kept, without a name, in `folder`, where an image
+    /// is going to take `needed` bytes. None where nothing can be tracked, or it is not worth it; `note` gets the reasons.
+    pub fn begin(
+        executable: &Path,
+        root: u32,
+        folder: &Path,
+        needed: u64,
+        note: &dyn Fn(String),
+    ) -> Option<Self> {
+        let bytes = preflight::resident_bytes(root);
+        if bytes < LEAST {
+            return None;
+        }
+        // The copy, beside the image that it becomes part of.
+        let needed = needed.saturating_add(bytes + LEAST);
+        if preflight::free_bytes(folder).is_some_and(|free| free < needed) {
+            note("host memory is not copied ahead: too little space is free".into());
+            return None;
+        }
+        let pids = proc::tree(root);
+        let uffds = helper::acquire(executable, &pids)
+            .inspect_err(|error| note(format!("host memory is not copied ahead: {error}")))
+            .ok()?;
+        let mut processes = Vec::new();
+        for (pid, uffd) in pids.into_iter().zip(uffds) {
+            let tracked = uffd
+                .map_err(|why| format!("memory of process {pid} is not copied ahead: {why}"))
+                .and_then(|uffd| {
+                    track(pid, uffd, folder)
+                        .map_err(|e| format!("memory of process {pid} is not copied ahead: {e}"))
+                });
+            match tracked {
+                Ok(tracked) => processes.extend(tracked),
+                Err(why) => note(why),
+            }
+        }
+        (!processes.is_empty()).then_some(Self {
+            processes,
+            failed: false,
+        })
+    }
+
+    /// Waits until mappings are known to stay, and copies them while the program runs, as [`Self::converge`].
+    pub fn ahead(&mut self, report: &mut dyn FnMut(u64)) -> u64 {
+        std::thread::sleep(SETTLED);
+        self.converge(report)
+    }
+
+    /// Copies what was written, until little is left to copy or passes find no less; the bytes copied.
+    pub fn converge(&mut self, report: &mut dyn FnMut(u64)) -> u64 {
+        let (mut copied, mut former) = (0, u64::MAX);
+        for _ in 0..MOST_PASSES {
+            let bytes = self.pass();
+            copied += bytes;
+            report(copied);
+            if bytes <= LITTLE || bytes / SHRINKS > former / 10 {
+                break;
+            }
+            former = bytes;
+        }
+        copied
+    }
+
+    /// Copies what was written since the last pass; the bytes copied.
+    pub fn pass(&mut self) -> u64 {
+        let mut copied = 0;
+        self.processes.retain_mut(|it| match it.tracker.pass() {
+            Ok(passed) => {
+                copied += passed.bytes;
+                true
+            }
+            // It has ended, or there is no space: CRIU says more.
+            Err(_) => false,
+        });
+        copied
+    }
+
+    /// Makes the copy exact. Every process of the tree below `root` stands still.
+    ///
+    /// # Errors
+    /// The copy is of no use; [`Self::has_failed`] from then on.
+    pub fn last(&mut self, root: u32) -> Result<()> {
+        let last = self.try_last(root);
+        self.failed = last.is_err();
+        last
+    }
+
+    fn try_last(&mut self, root: u32) -> Result<()> {
+        for pid in proc::tree(root) {
+            let own = ProcessId::of(pid);
+            let tracked = self.processes.iter_mut().find(|it| Some(it.process) == own);
+            match tracked {
+                Some(it) => {
+                    let exact = it.tracker.last();
+                    it.exact = Some(exact.or_fail(FailureKind::Internal, || {
+                        format!("cannot copy the memory of process {pid}")
+                    })?);
+                }
+                // CRIU has left out what it shares with a process that is tracked.
+                None => {
+                    let tracked = fermata_hostmem::is_tracked(pid);
+                    let tracked = tracked.or_fail(FailureKind::Internal, || {
+                        format!("cannot examine the memory of process {pid}")
+                    })?;
+                    if tracked {
+                        let message = format!("memory of process {pid} is tracked by another");
+                        return Err(fail(FailureKind::Internal, message));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it was the copy that has failed, not CRIU.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Ends the tracking; the program may run.
+    pub fn release(self) -> HostPages {
+        let released = |it: Tracked| {
+            let extents = it.exact.unwrap_or_default();
+            (it.inner, it.tracker.release(extents))
+        };
+        HostPages(self.processes.into_iter().map(released).collect())
+    }
+}
+
+/// An exact copy of memory that CRIU has left out, by the process's number in CRIU's files.
+pub(crate) struct HostPages(Vec<(u32, Copied)>);
+
+impl HostPages {
+    /// Makes the copy part of the image in `dir`.
+    ///
+    /// # Errors
+    /// There is no image.
+    pub fn settle(self, dir: &Path) -> Result<()> {
+        let mut copies = self.0.iter().filter(|(_, it)| !it.extents.is_empty());
+        copies
+            .try_for_each(|(inner, copied)| fermata_hostmem::settle(dir, *inner, copied))
+            .or_fail(FailureKind::User, || {
+                format!("cannot complete the image in `{}`", dir.display())
+            })
+    }
+}
+
+fn track(pid: u32, uffd: OwnedFd, folder: &Path) -> io::Result<Option<Tracked>> {
+    let (Some(process), Some(inner)) = (ProcessId::of(pid), proc::inner_pid(pid)) else {
+        return Ok(None);
+    };
+    let tracker = Tracker::new(pid, uffd, nameless(folder)?).map_err(io::Error::other)?;
+    Ok(Some(Tracked {
+        process,
+        inner,
+        tracker,
+        exact: None,
+    }))
+}
+
+/// A file in `folder` that goes with its descriptor.
+fn nameless(folder: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    let flags = rustix::fs::OFlags::TMPFILE.bits() as i32;
+    let named = || {
+        let path = folder.join(".copy");
+        let file = options.clone().create_new(true).open(&path)?;
+        fs::remove_file(&path)?;
+        Ok(file)
+    };
+    // Not every file system has files without names.
+    options
+        .clone()
+        .custom_flags(flags)
+        .open(folder)
+        .or_else(|_| named())
+}

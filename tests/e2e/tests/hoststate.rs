@@ -1,0 +1,193 @@
+//! Host memory that is copied while the program runs: the image is that of the stop, whatever the program writes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::command;
+use fermata_e2e::fermata::COMMAND_LIMIT;
+use fermata_e2e::scene::{Scene, kill_nine, wait_until};
+
+/// Rewrites memory for ever, in an order that its own memory says; each page names the step that wrote it last. With a file
+/// `stop` it ends, after it has held every page against that order. A child does the same.
+const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define PAGE 4096
+static uint64_t table[64 * PAGE / 8];
+typedef struct { uint64_t *base; size_t pages; uint64_t step; uint64_t *last; } Area;
+static uint64_t place(const Area *a, uint64_t step) { return step * 2654435761u % a->pages; }
+static void step(Area *a) {
+    uint64_t n = a->step++, page = place(a, n);
+    for (int i = 0; i < PAGE / 8; i++) a->base[page * (PAGE / 8) + i] = n + i;
+    a->last[page] = n;
+}
+static long wrong(const Area *a) {
+    long bad = 0;
+    for (size_t page = 0; page < a->pages; page++)
+        for (int i = 0; i < PAGE / 8; i++) bad += a->base[page * (PAGE / 8) + i] != a->last[page] + i;
+    return bad;
+}
+static Area area(uint64_t *base, size_t pages) {
+    Area a = { base, pages, 0, calloc(pages, 8) };
+    for (size_t i = 0; i < pages; i++)
+        for (int j = 0; j < PAGE / 8; j++) a.base[i * (PAGE / 8) + j] = j;
+    return a;
+}
+static uint64_t *map(size_t pages) {
+    return mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+static long run(size_t pages, const char *name) {
+    Area big = area(map(pages), pages), data = area(table, 64), own = area(map(300), 300);
+    printf("%s runs\n", name);
+    fflush(stdout);
+    while (access("stop", F_OK)) {
+        for (int i = 0; i < 64; i++) step(&big);
+        step(&data);
+        step(&own);
+        if (own.step % 500 == 0) {
+            // It goes somewhere else, and something new comes in its place.
+            uint64_t *old = own.base;
+            own.base = mremap(old, 300 * PAGE, 300 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, map(300));
+            munmap(mmap(old, 300 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 300 * PAGE);
+        }
+        usleep(200);
+    }
+    long bad = wrong(&big) + wrong(&data) + wrong(&own);
+    printf("%s: %ld words are wrong\n", name, bad);
+    fflush(stdout);
+    return bad;
+}
+int main(void) {
+    pid_t child = fork();
+    if (!child) return run(8 << 8, "child") != 0;
+    long bad = run(100 << 8, "parent");
+    int status;
+    waitpid(child, &status, 0);
+    return bad || status;
+}
+"#;
+
+fn compile(scene: &Scene) -> Result<PathBuf> {
+    let (source, program) = (
+        scene.sandbox().work().join("rewrite.c"),
+        scene.sandbox().work().join("rewrite"),
+    );
+    fs::write(&source, PROGRAM)?;
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-O2", "-w", "-o"])
+        .arg(&program)
+        .arg(&source);
+    command::run(compiler, COMMAND_LIMIT)?.success("cc")?;
+    Ok(program)
+}
+
+fn start(scene: &Scene, name: &str) -> Result<()> {
+    let program = compile(scene)?;
+    let program = program.to_str().context("a path")?;
+    let words = ["run", "--detach", "--name", name, "--", program];
+    scene.fermata().call(&words)?.success("fermata run")?;
+    let runs = || Ok(scene.fermata().log(name)?.lines().count() == 2);
+    wait_until("both processes run", runs)
+}
+
+/// Has the program end, which says what it has found.
+fn check_whole(scene: &Scene, name: &str) -> Result<()> {
+    let stop = scene.sandbox().work().join("stop");
+    fs::write(&stop, "")?;
+    // Its status is told to the daemon that started it, which may be gone; what it has printed says it all.
+    let ended = || Ok(scene.fermata().session(name)?.state == "exited");
+    wait_until("the program ends", ended)?;
+    fs::remove_file(&stop)?;
+    let log = scene.fermata().log(name)?;
+    ensure!(log.matches(": 0 words are wrong").count() == 2, "{log}");
+    Ok(())
+}
+
+/// Takes an image, ahead of the stop.
+fn take(scene: &Scene, name: &str, image: &str) -> Result<()> {
+    let done = scene
+        .fermata()
+        .checkpoint_with(name, image, Mode::Auto, &["--json"])?;
+    ensure!(done.stdout.contains("\"host last\""), "{}", done.stdout);
+    Ok(())
+}
+
+/// The daemon's log has nothing of a copy that was given up.
+fn check_copied(scene: &Scene) -> Result<()> {
+    let log = fs::read_to_string(scene.sandbox().runtime().join("fermatad.log"))?;
+    let given_up = ["not copied ahead", "after all"];
+    ensure!(!given_up.iter().any(|it| log.contains(it)), "{log}");
+    Ok(())
+}
+
+#[test]
+fn memory_that_is_rewritten_comes_back_as_it_was_at_the_stop() -> Result<()> {
+    let scene = Scene::new()?;
+    start(&scene, "rewrite")?;
+    for image in ["first", "second", "third"] {
+        std::thread::sleep(std::time::Duration::from_millis(137));
+        let done = scene.fermata().checkpoint("rewrite", image, Mode::Auto)?;
+        ensure!(
+            done.stderr.contains("of which it stood still"),
+            "{}",
+            done.stderr
+        );
+    }
+    check_copied(&scene)?;
+    scene.fermata().kill("rewrite")?;
+    for image in ["first", "third"] {
+        let verified = scene.fermata().call(&["images", "verify", image])?;
+        verified.success("fermata images verify")?;
+        let again = format!("again-{image}");
+        scene.fermata().restore(image, &again, Device::Soft)?;
+        check_whole(&scene, &again)?;
+    }
+    // A restored program is one whose memory can be copied, too, and its image is as good.
+    scene.fermata().restore("second", "again", Device::Soft)?;
+    take(&scene, "again", "fourth")?;
+    check_copied(&scene)?;
+    scene.fermata().kill("again")?;
+    scene.fermata().restore("fourth", "last", Device::Soft)?;
+    check_whole(&scene, "last")?;
+    scene.close()
+}
+
+#[test]
+fn a_daemon_killed_while_memory_is_copied_leaves_the_program_unharmed() -> Result<()> {
+    let scene = Scene::new()?;
+    start(&scene, "rewrite")?;
+    for pause in [5, 30, 60, 100] {
+        let done = std::thread::scope(|scope| {
+            let attempt = scope.spawn(|| scene.fermata().call(&["checkpoint", "rewrite"]));
+            let draft = || {
+                let entries = fs::read_dir(scene.sandbox().images())?.flatten();
+                let mut names = entries.map(|it| it.file_name());
+                Ok(names.any(|it| it.to_string_lossy().starts_with(".draft")))
+            };
+            wait_until("a checkpoint begins", draft)?;
+            std::thread::sleep(std::time::Duration::from_millis(pause));
+            let daemon = scene.sandbox().daemon().context("no daemon")?;
+            kill_nine(&daemon)?;
+            attempt.join().map_err(|_| anyhow!("a thread has failed"))?
+        })?;
+        ensure!(done.status != 0, "the checkpoint of a killed daemon");
+        scene.wait_back("rewrite")?;
+    }
+    // It runs on, is whole, and the next daemon can take an image of it.
+    take(&scene, "rewrite", "next")?;
+    check_whole(&scene, "rewrite")?;
+    scene.fermata().restore("next", "again", Device::Soft)?;
+    check_whole(&scene, "again")?;
+    scene.close()
+}

@@ -1,62 +1,58 @@
 //! A userfaultfd for the memory of another process.
 //!
-//! Only a process itself can make one for its memory. One thread of it is stopped (`ptrace`), made to call `userfaultfd`
-//! and `close`, and let go as if nothing had happened; the descriptor is taken over in between (`pidfd_getfd`):
+//! Only a process itself can make one for its memory. Its threads are stopped (`ptrace`), the first is made to call
+//! `userfaultfd` and `close`, and all are let go as if nothing had happened; the descriptor is taken over in between
+//! (`pidfd_getfd`):
 //!
 //! ```text
-//!  seize ─► interrupt ─► [userfaultfd] ─► pidfd_getfd ─► [close] ─► interrupt ─► registers, signal mask ─► detach
+//!  stop all ─► [userfaultfd] ─► pidfd_getfd ─► [close] ─► registers, signal mask ─► detach
 //! ```
-//! The second stop is of the same kind as the first, so that the kernel restarts the system call in which the thread was
-//! interrupted by its own rules. A thread's tracer is a thread: a process of its own should call [`acquire`], so that a
-//! parent that waits for the process is not told of these stops.
+//! As long as the process has the descriptor none of its threads runs, so that no child inherits it and no thread closes it.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::{Error, Result};
-use crate::sys::{self, Event, Registers};
+use crate::sys;
+use crate::traced::{Borrowed, Traced};
 use crate::{maps, scan};
 
-/// How long a thread may take to stop. One in an uninterruptible system call does not.
-const STOP_TIME: Duration = Duration::from_secs(5);
-/// Between two looks at it.
-const LOOK: Duration = Duration::from_micros(100);
-/// `PTRACE_EVENT_STOP`.
-const TRAP: i32 = 128;
-/// The code segment of 64-bit programs.
-const LONG_MODE: u64 = 0x33;
-/// `O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY`: the last needs no privilege, and suffices, for nothing is waited for.
-const FLAGS: u64 = (libc::O_CLOEXEC | libc::O_NONBLOCK | 1) as u64;
+/// How often a process is stopped anew that could not be used where it stood.
+const ATTEMPTS: u32 = 20;
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(2);
 /// The instruction `syscall`.
 const SYSTEM_CALL: [u8; 2] = [0x0f, 0x05];
 
-/// Refuses processes in which no system call can be made from outside, or whose memory is written past the page tables.
+/// Refuses kernels that cannot note writes of programs, saying what they lack.
 ///
 /// # Errors
-/// `Untrackable`, saying why.
-pub fn check_trackable(pid: u32) -> Result<()> {
-    let refuse = |why: &str| Err(Error::untrackable(pid, why));
+/// What is missing.
+pub fn check_kernel() -> std::result::Result<(), &'static str> {
     if !scan::is_supported() {
-        return refuse("the kernel is older than Linux 6.7");
+        return Err("the kernel is older than Linux 6.7");
     }
+    let uffd = sys::userfaultfd().map_err(|_| "userfaultfd is not permitted")?;
+    sys::handshake(uffd.as_fd()).map_err(|_| "userfaultfd cannot protect memory from writes")
+}
+
+/// Refuses processes in which no system call can be made from outside, or whose memory is written past the page tables.
+fn check_trackable(pid: u32) -> Result<()> {
+    let refuse = |why: &str| Err(Error::untrackable(pid, why));
+    check_kernel().or_else(refuse)?;
     let status = fs::read_to_string(format!("/proc/{pid}/status"))
         .map_err(Error::kernel("read the status", pid))?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|it| it.strip_prefix(name))?;
-        line.trim_start_matches(':').split_whitespace().next()
-    };
+    let field = |name| field(&status, name);
     match () {
         () if field("Seccomp") != Some("0") => refuse("it filters its system calls (seccomp)"),
         () if field("TracerPid") != Some("0") => refuse("a debugger is attached to it"),
         () if !matches!(field("State"), Some("R" | "S" | "D")) => refuse("it is stopped"),
-        () if maps::has_direct_io(pid) => {
-            refuse("it has a file open with O_DIRECT, an io_uring or a userfaultfd")
-        }
+        () if maps::has_direct_io(pid) => refuse(maps::DIRECT_IO),
         () => Ok(()),
     }
 }
@@ -67,17 +63,68 @@ pub fn check_trackable(pid: u32) -> Result<()> {
 /// The process cannot be traced, or the kernel gives it none; it runs on.
 pub fn acquire(pid: u32) -> Result<OwnedFd> {
     check_trackable(pid)?;
-    let entry = entry(pid).map_err(Error::kernel("read the vDSO", pid))?;
-    let traced = Traced::stop(pid).map_err(Error::kernel("stop a thread", pid))?;
-    let uffd = traced
-        .take(entry)
-        .map_err(Error::kernel("get a userfaultfd", pid));
-    traced
-        .release()
-        .map_err(Error::kernel("let go a thread", pid))?;
-    let uffd = uffd?;
+    // A tracer is a thread: at its end it lets go of what it still traces.
+    let tracer = std::thread::Builder::new().name("tracer".into());
+    let uffd = std::thread::scope(|scope| {
+        let traced = tracer.spawn_scoped(scope, || take(pid))?;
+        let failed = |_| Err(io::Error::other("the tracing thread has failed"));
+        traced.join().unwrap_or_else(failed)
+    });
+    let uffd = uffd.map_err(Error::kernel("get a userfaultfd", pid))?;
     sys::handshake(uffd.as_fd()).map_err(Error::kernel("set up the userfaultfd", pid))?;
     Ok(uffd)
+}
+
+fn take(pid: u32) -> io::Result<OwnedFd> {
+    for _ in 0..ATTEMPTS {
+        let traced = Traced::stop(pid)?;
+        if shares_memory(pid)? {
+            return Err(io::Error::other("it shares its memory with its parent"));
+        }
+        if let Some(thread) = traced.borrow()? {
+            let uffd = make(pid, &thread);
+            // Also after a failure.
+            thread.give_back()?;
+            return uffd;
+        }
+        drop(traced);
+        std::thread::sleep(PAUSE);
+    }
+    Err(io::Error::other("it is always in a restartable sequence"))
+}
+
+/// Makes the descriptor in the process, and moves it here.
+fn make(pid: u32, thread: &Borrowed<'_>) -> io::Result<OwnedFd> {
+    let entry = entry(pid)?;
+    let number = thread.call(entry, libc::SYS_userfaultfd as u64, sys::USERFAULTFD_FLAGS)?;
+    let moved = Pid::from_raw(pid as i32)
+        .ok_or(rustix::io::Errno::SRCH)
+        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
+        .and_then(|process| pidfd_getfd(process, number as i32, PidfdGetfdFlags::empty()));
+    thread.call(entry, libc::SYS_close as u64, number)?;
+    Ok(moved?)
+}
+
+/// Whether a process, which stands still, has the same memory as its parent, as between `vfork` and `exec`. A descriptor
+/// would be one for that memory, and outlive the process's use of it.
+fn shares_memory(pid: u32) -> io::Result<bool> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let parent = field(&status, "PPid").and_then(|it| it.parse().ok());
+    match parent {
+        // It has no parent in this namespace.
+        None | Some(0) => Ok(false),
+        Some(parent) => match sys::same_memory(pid, parent) {
+            // The parent has ended just now.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+            other => other,
+        },
+    }
+}
+
+/// The first word of a field of `/proc/PID/status`.
+fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
+    let line = status.lines().find_map(|it| it.strip_prefix(name))?;
+    line.strip_prefix(':')?.split_whitespace().next()
 }
 
 /// The address of a `syscall` instruction: every vDSO has one.
@@ -97,103 +144,4 @@ fn entry(pid: u32) -> io::Result<u64> {
     File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut code, start)?;
     let at = code.windows(2).position(|it| it == SYSTEM_CALL);
     at.map(|at| start + at as u64).ok_or_else(none)
-}
-
-/// A thread that stands still, and what it was at.
-struct Traced {
-    tid: u32,
-    registers: Registers,
-    blocked: u64,
-}
-
-impl Traced {
-    fn stop(tid: u32) -> io::Result<Self> {
-        sys::seize(tid)?;
-        sys::interrupt(tid)?;
-        await_trap(tid)?;
-        let known = sys::registers(tid).and_then(|it| Ok((it, sys::blocked(tid)?)));
-        match known {
-            Ok((registers, blocked)) if registers.cs == LONG_MODE => Ok(Self {
-                tid,
-                registers,
-                blocked,
-            }),
-            other => {
-                sys::detach(tid)?;
-                other?;
-                Err(io::Error::other("it is a 32-bit program"))
-            }
-        }
-    }
-
-    /// Makes the descriptor in the thread's process, and moves it here.
-    fn take(&self, entry: u64) -> io::Result<OwnedFd> {
-        // Not one signal may be handled with the registers of the calls below.
-        sys::block(self.tid, u64::MAX)?;
-        let number = self.call(entry, libc::SYS_userfaultfd as u64, FLAGS)?;
-        let moved = Pid::from_raw(self.tid as i32)
-            .ok_or(rustix::io::Errno::SRCH)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
-            .and_then(|process| pidfd_getfd(process, number as i32, PidfdGetfdFlags::empty()));
-        self.call(entry, libc::SYS_close as u64, number)?;
-        Ok(moved?)
-    }
-
-    /// Has the thread make a system call with one argument.
-    fn call(&self, entry: u64, number: u64, argument: u64) -> io::Result<u64> {
-        let registers = Registers {
-            rip: entry,
-            rax: number,
-            rdi: argument,
-            // It is in no system call, as far as restarting goes.
-            orig_rax: u64::MAX,
-            ..self.registers
-        };
-        sys::set_registers(self.tid, &registers)?;
-        for _ in ["begin", "end"] {
-            sys::to_system_call(self.tid)?;
-            await_stop(self.tid, |signal, _| signal == libc::SIGTRAP | 0x80)?;
-        }
-        let result = sys::registers(self.tid)?.rax as i64;
-        match result {
-            -4095..=-1 => Err(io::Error::from_raw_os_error(-result as i32)),
-            _ => Ok(result as u64),
-        }
-    }
-
-    /// Lets the thread go on where it was.
-    fn release(self) -> io::Result<()> {
-        sys::interrupt(self.tid)?;
-        sys::go_on(self.tid, 0)?;
-        await_trap(self.tid)?;
-        sys::set_registers(self.tid, &self.registers)?;
-        sys::block(self.tid, self.blocked)?;
-        sys::detach(self.tid)
-    }
-}
-
-/// Waits for the stop that an interruption makes.
-fn await_trap(tid: u32) -> io::Result<()> {
-    await_stop(tid, |signal, event| {
-        signal == libc::SIGTRAP && event == TRAP
-    })
-}
-
-/// Waits for a certain stop. Other signals are the thread's own.
-fn await_stop(tid: u32, wanted: impl Fn(i32, i32) -> bool) -> io::Result<()> {
-    let until = Instant::now() + STOP_TIME;
-    loop {
-        match sys::event(tid)? {
-            Event::Stopped(signal, event) if wanted(signal, event) => return Ok(()),
-            Event::Stopped(_, TRAP) => {
-                // A signal has stopped the whole process; it can be tracked another time.
-                sys::detach(tid)?;
-                return Err(io::Error::other("a signal has stopped it"));
-            }
-            Event::Stopped(signal, _) => sys::go_on(tid, signal)?,
-            Event::Ended => return Err(io::ErrorKind::NotFound.into()),
-            Event::None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
-            Event::None => std::thread::sleep(LOOK),
-        }
-    }
 }

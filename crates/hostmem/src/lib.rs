@@ -22,11 +22,12 @@ mod memory;
 mod scan;
 mod slots;
 mod sys;
+mod traced;
 mod tracker;
 
 pub use error::{Error, Result};
 pub use image::settle;
-pub use inject::{acquire, check_trackable};
+pub use inject::{acquire, check_kernel};
 pub use scan::is_tracked;
 pub use tracker::{Copied, Extent, Passed, SETTLED, Tracker};
 

@@ -23,6 +23,9 @@ pub struct Mapping {
     pub kind: Kind,
 }
 
+/// Why a process is not tracked for which [`has_direct_io`] is true.
+pub const DIRECT_IO: &str = "it has a file open with O_DIRECT, an io_uring or a userfaultfd";
+
 /// `f_type` of hugetlbfs.
 const HUGETLBFS: i64 = 0x9584_58f6;
 

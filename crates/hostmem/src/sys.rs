@@ -5,7 +5,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
@@ -18,6 +18,10 @@ const REGISTER_MODE_WP: u64 = 1 << 1;
 /// `GETSIGMASK` and `SETSIGMASK` of ptrace, which libc lacks for some targets.
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
+const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+/// What `kcmp` compares: the memory of two processes.
+const KCMP_VM: libc::c_int = 1;
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
@@ -61,6 +65,18 @@ pub fn scan(
     argument.vec_len = regions.len() as u64;
     // SAFETY: the argument has the layout that the request takes, and names a live vector with its length.
     check(unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, argument) })
+}
+
+/// `O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY`: the last needs no privilege, and suffices, for nothing is waited for.
+pub const USERFAULTFD_FLAGS: u64 = (libc::O_CLOEXEC | libc::O_NONBLOCK | 1) as u64;
+
+/// A userfaultfd for the memory of this process.
+pub fn userfaultfd() -> io::Result<OwnedFd> {
+    // SAFETY: the call takes numbers only.
+    let number = unsafe { libc::syscall(libc::SYS_userfaultfd, USERFAULTFD_FLAGS) };
+    let number = check(number as libc::c_int)?;
+    // SAFETY: a new descriptor, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(number as libc::c_int) })
 }
 
 /// Agrees on asynchronous write protection.
@@ -145,9 +161,10 @@ pub fn detach(tid: u32) -> io::Result<()> {
     ptrace(libc::PTRACE_DETACH, tid, 0, std::ptr::null_mut())
 }
 
-/// Lets a stopped thread run to the begin or the end of its next system call.
-pub fn to_system_call(tid: u32) -> io::Result<()> {
-    ptrace(libc::PTRACE_SYSCALL, tid, 0, std::ptr::null_mut())
+/// Lets a stopped thread run to the begin or the end of its next system call, with signal `signal` unless that is 0.
+pub fn to_system_call(tid: u32, signal: i32) -> io::Result<()> {
+    let signal = signal as usize as *mut libc::c_void;
+    ptrace(libc::PTRACE_SYSCALL, tid, 0, signal)
 }
 
 /// Lets a stopped thread run on, with signal `signal` unless that is 0.
@@ -190,6 +207,42 @@ pub fn block(tid: u32, mut mask: u64) -> io::Result<()> {
         size_of::<u64>(),
         (&raw mut mask).cast(),
     )
+}
+
+/// Where a stopped thread has its `struct rseq`, if it uses restartable sequences.
+pub fn restartable_sequences(tid: u32) -> Option<u64> {
+    // `struct ptrace_rseq_configuration` is three words, the first of them the address.
+    let mut words = [0_u64; 3];
+    let asked = ptrace(
+        PTRACE_GET_RSEQ_CONFIGURATION,
+        tid,
+        size_of_val(&words),
+        (&raw mut words).cast(),
+    );
+    asked.ok().map(|()| words[0]).filter(|it| *it != 0)
+}
+
+/// Whether a stopped thread gets a signal for each of its system calls (`PR_SET_SYSCALL_USER_DISPATCH`).
+pub fn dispatches_system_calls(tid: u32) -> bool {
+    // `struct ptrace_sud_config` is four words, the first of them the mode.
+    let mut words = [0_u64; 4];
+    let asked = ptrace(
+        PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG,
+        tid,
+        size_of_val(&words),
+        (&raw mut words).cast(),
+    );
+    asked.is_ok() && words[0] != 0
+}
+
+/// Whether two processes have the same memory, not only equal memory.
+pub fn same_memory(a: u32, b: u32) -> io::Result<bool> {
+    // SAFETY: the call takes numbers only.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0_u64, 0_u64) };
+    match order {
+        -1 => Err(io::Error::last_os_error()),
+        order => Ok(order == 0),
+    }
 }
 
 /// What a thread that this one traces has come to.

@@ -97,6 +97,7 @@ impl Tracker {
     /// The process has ended, or the copy cannot be written.
     pub fn pass(&mut self) -> Result<Passed> {
         let pid = self.pid;
+        self.check_descriptors()?;
         let kernel = |what| Error::kernel(what, pid);
         let mut pagemap = Pagemap::open(pid).map_err(kernel("open the page map"))?;
         let memory = Memory::open(pid).map_err(kernel("open the memory"))?;
@@ -120,19 +121,25 @@ impl Tracker {
         let kernel = |what| Error::kernel(what, pid);
         let mappings = maps::read(self.pid).map_err(kernel("read the mappings"))?;
         if mappings.is_empty() {
-            // It has ended; nobody has waited for it yet.
+            // It has ended; its parent has not waited for it yet.
             return Ok(Vec::new());
         }
+        self.check_descriptors()?;
         let mut pagemap = Pagemap::open(self.pid).map_err(kernel("open the page map"))?;
         let memory = Memory::open(self.pid).map_err(kernel("open the memory"))?;
         let mut tracked = Vec::new();
         for mapping in mappings {
-            if !self.registered.overlaps(&mapping.range)
-                || !pagemap
-                    .is_tracked(mapping.range.start)
-                    .map_err(kernel("examine a mapping"))?
+            let start = mapping.range.start;
+            if !pagemap
+                .is_tracked(start)
+                .map_err(kernel("examine a mapping"))?
             {
                 continue;
+            }
+            if !self.registered.overlaps(&mapping.range) {
+                // CRIU has left it out.
+                let why = format!("the mapping at {start:#x} is tracked by another");
+                return Err(Error::untrackable(pid, why));
             }
             let written = match mapping.kind {
                 Kind::Anonymous => self.changed(&mut pagemap, &mapping.range),
@@ -176,6 +183,14 @@ impl Tracker {
         Copied {
             file: self.slots.into_file(),
             extents,
+        }
+    }
+
+    /// The process may have opened a file since that the kernel reads past the page tables.
+    fn check_descriptors(&self) -> Result<()> {
+        match maps::has_direct_io(self.pid) {
+            true => Err(Error::untrackable(self.pid, maps::DIRECT_IO)),
+            false => Ok(()),
         }
     }
 

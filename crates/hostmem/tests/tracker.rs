@@ -1,18 +1,17 @@
 //! A copy that is taken of running programs: exact, whatever they do, and without a trace in them.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fermata_hostmem::{Error, Extent, PAGE, SETTLED, Tracker, acquire, is_tracked};
-use rustix::process::{Pid, Signal, kill_process};
+use fermata_hostmem::{Extent, PAGE, SETTLED, Tracker, acquire, is_tracked};
+use rustix::process::Signal;
 
-/// Until a test gives up, however busy the machine is.
-const LIMIT: Duration = Duration::from_secs(120);
+use self::support::Program;
+
+mod support;
 
 /// Threads that write, map, unmap, move, discard, fork and read files into memory.
 const CHURN: &str = r#"
@@ -150,92 +149,6 @@ int main(void) {
     return 0;
 }
 "#;
-
-/// A program that filters its system calls, and lets all pass.
-const FILTERED: &str = r#"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stdio.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-int main(void) {
-    struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog program = { 1, &all };
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
-    puts("ready");
-    fflush(stdout);
-    pause();
-}
-"#;
-
-struct Program {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Program {
-    fn start(dir: &Path, source: &str, arguments: &[&str]) -> Self {
-        let (text, program) = (dir.join("p.c"), dir.join("p"));
-        fs::write(&text, source).expect("written");
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-w", "-pthread", "-o"])
-            .arg(&program)
-            .arg(&text);
-        assert!(cc.status().expect("cc runs").success());
-        let mut child = Command::new(&program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut program = Self { child, output };
-        assert_eq!(program.line(), "ready");
-        program
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("a line");
-        line.trim_end().to_owned()
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("signalled");
-    }
-
-    /// Stops every thread.
-    fn stop(&self) {
-        self.signal(Signal::STOP);
-        let until = Instant::now() + LIMIT;
-        let moving = || {
-            let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
-            tasks.flatten().any(|task| {
-                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                !stat
-                    .rsplit(')')
-                    .next()
-                    .is_some_and(|it| it.starts_with(" T"))
-            })
-        };
-        while moving() {
-            assert!(Instant::now() < until, "it does not stop");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn track(program: &Program) -> Tracker {
     let file = tempfile::tempfile().expect("a file");
@@ -450,18 +363,6 @@ fn a_holder_that_dies_leaves_nothing_behind() {
 }
 
 #[test]
-fn programs_that_cannot_be_tracked_are_left_alone() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let program = Program::start(dir.path(), FILTERED, &[]);
-    let refused = acquire(program.pid()).expect_err("it filters its calls");
-    assert!(matches!(refused, Error::Untrackable { .. }), "{refused}");
-    assert!(refused.to_string().contains("seccomp"), "{refused}");
-    program.stop();
-    let refused = acquire(program.pid()).expect_err("it filters its calls, and is stopped");
-    assert!(matches!(refused, Error::Untrackable { .. }), "{refused}");
-}
-
-#[test]
 fn a_process_that_ends_is_an_error() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("file");
@@ -473,4 +374,39 @@ fn a_process_that_ends_is_an_error() {
     program.child.wait().expect("waited");
     tracker.pass().expect_err("it has ended");
     acquire(program.pid()).expect_err("it has ended");
+}
+
+/// Opens a file past the page cache when it is told to.
+const DIRECT: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    open(argv[1], O_RDONLY | O_DIRECT);
+    puts("open");
+    fflush(stdout);
+    pause();
+}
+"#;
+
+#[test]
+fn a_process_that_begins_to_read_past_the_page_tables_is_tracked_no_longer() {
+    // File systems in memory have no such files.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let file = dir.path().join("file");
+    fs::write(&file, "x").expect("written");
+    let mut program = Program::start(dir.path(), DIRECT, &[file.to_str().expect("a name")]);
+    let mut tracker = track(&program);
+    tracker.pass().expect("a pass");
+    let input = program.child.stdin.as_mut().expect("a pipe");
+    input.write_all(b"x\n").expect("written");
+    assert_eq!(program.line(), "open");
+    let refused = tracker.pass().expect_err("it has a file open");
+    assert!(refused.to_string().contains("O_DIRECT"), "{refused}");
+    let refused = tracker.last().expect_err("it has a file open");
+    assert!(refused.to_string().contains("O_DIRECT"), "{refused}");
 }

@@ -16,9 +16,9 @@ use fermata_control::user::{Checkpoint, Mode, Then, Totals};
 use fermata_control::worker::{FailureKind, FromWorker, Step, ToWorker, Way};
 use parking_lot::Mutex;
 
-use super::sum::{Progress, longest, sum};
 use super::finish::{Parts, bring_back};
 use super::stop::workers_of;
+use super::sum::{Progress, longest, sum};
 use super::{Report, Taking};
 use crate::beside::{all_at_once, each_at_once};
 use crate::failure::{OrFail, Result, fail};

@@ -197,7 +197,11 @@ impl Taking<'_> {
 
 /// Brings the detached processes of a program back, all of them. Those whose worker cannot serve any more are told, so
 /// that they do not stand still for ever.
-pub(super) fn bring_back(daemon: &Arc<Daemon>, session: &Arc<Session>, parked: &[Parked]) -> Result<()> {
+pub(super) fn bring_back(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    parked: &[Parked],
+) -> Result<()> {
     let back = |it: &Parked| bring_one_back(daemon, session, &it.worker, it.detached);
     all_at_once(parked.iter().collect(), "reattach", back)?;
     session.set_state(SessionState::Running);

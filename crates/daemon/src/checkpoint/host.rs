@@ -85,8 +85,7 @@ impl Taking<'_> {
         self.phases.time("host ahead", || {
             let note = |text: String| self.daemon.log.line(&text);
             let (helper, draft) = (self.criu.helper(), self.draft.path());
-            let mut copy =
-                HostCopy::begin(helper, self.root.pid, draft, self.needed_bytes, &note)?;
+            let mut copy = HostCopy::begin(helper, self.root.pid, draft, self.needed_bytes, &note)?;
             copy.ahead(&mut |bytes| report("host ahead", bytes, bytes));
             Some(copy)
         })

@@ -97,7 +97,8 @@ fn attempt(
     ahead: bool,
     report: &mut Report<'_>,
 ) -> std::result::Result<Checkpointed, (Failure, bool)> {
-    let taking = Taking::prepare(daemon, session, request, ahead).map_err(|failure| (failure, false))?;
+    let taking =
+        Taking::prepare(daemon, session, request, ahead).map_err(|failure| (failure, false))?;
     let before_it = session.processes();
     let arrivals = || session.arrivals.load(Ordering::Relaxed);
     let before = arrivals();

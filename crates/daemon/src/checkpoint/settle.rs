@@ -86,9 +86,10 @@ impl Taking<'_> {
         ahead: &Mutex<&mut Ahead>,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Settled> {
-        self.wait_for_device(worker, ahead, report).inspect_err(|_| {
-            let _ = ask(worker, Hold::Off);
-        })
+        self.wait_for_device(worker, ahead, report)
+            .inspect_err(|_| {
+                let _ = ask(worker, Hold::Off);
+            })
     }
 
     /// The devices get work again.

@@ -271,4 +271,3 @@ fn resume(served: &[Served]) -> Result<()> {
     let agents = served.iter().map(|it| it.agent.clone()).collect();
     all_at_once(agents, "resume", |it: Arc<Agent>| it.resume(STEP_TIME)).map(drop)
 }
-

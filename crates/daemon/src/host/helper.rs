@@ -47,7 +47,11 @@ pub fn acquire(executable: &Path, pids: &[u32]) -> io::Result<Vec<Result<OwnedFd
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    sys::prepare(&mut command, Extra::fds(vec![theirs]));
+    let extra = Extra {
+        setsid: true,
+        ..Extra::fds(vec![theirs])
+    };
+    sys::prepare(&mut command, extra);
     let mut child = command.spawn()?;
     drop(command);
     let answers = pids.iter().map(|_| answer(&ours)).collect();
@@ -89,6 +93,8 @@ fn answer(socket: &OwnedFd) -> io::Result<Result<OwnedFd, String>> {
 
 /// `__track PID...`.
 pub fn helper(pids: &[OsString]) -> io::Result<i32> {
+    // It must not end while a process has the registers of another call.
+    sys::block_end_signals();
     let socket = sys::inherited(SOCKET).ok_or(io::ErrorKind::NotFound)?;
     for pid in pids {
         let pid = pid.to_str().and_then(|it| it.parse().ok());

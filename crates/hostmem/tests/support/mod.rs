@@ -1,0 +1,85 @@
+//! Programs in C that tests track.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Until a test gives up, however busy the machine is.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// A program that runs, until this is dropped.
+pub struct Program {
+    pub child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// Compiles and starts it; it says `ready`.
+    pub fn start(dir: &Path, source: &str, arguments: &[&str]) -> Self {
+        let (text, program) = (dir.join("p.c"), dir.join("p"));
+        fs::write(&text, source).expect("written");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-w", "-pthread", "-o"])
+            .arg(&program)
+            .arg(&text);
+        assert!(cc.status().expect("cc runs").success());
+        let mut child = Command::new(&program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut program = Self { child, output };
+        assert_eq!(program.line(), "ready");
+        program
+    }
+
+    /// What it says next.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        line.trim_end().to_owned()
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("signalled");
+    }
+
+    /// Stops every thread.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let until = Instant::now() + LIMIT;
+        let moving = || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
+            tasks.flatten().any(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                !stat
+                    .rsplit(')')
+                    .next()
+                    .is_some_and(|it| it.starts_with(" T"))
+            })
+        };
+        while moving() {
+            assert!(Instant::now() < until, "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

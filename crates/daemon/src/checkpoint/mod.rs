@@ -43,7 +43,7 @@ use crate::session::Session;
 pub type Report<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 
 /// How often an image is tried of a session whose processes come and go.
-const ATTEMPTS: u32 = 5;
+const ATTEMPTS: u32 = 10;
 /// How long the worker of a program that makes its first CUDA call may take.
 const ATTACH_TIME: Duration = Duration::from_secs(60);
 /// How long pages of an earlier lazy restore may take to arrive.

@@ -84,6 +84,8 @@ impl HostCopy {
                 });
             match tracked {
                 Ok(tracked) => processes.extend(tracked),
+                // One that has ended by now is not worth a word.
+                Err(_) if ProcessId::of(pid).is_none() => {}
                 Err(why) => note(why),
             }
         }

@@ -15,7 +15,7 @@ const LINES: usize = 800;
 const SETTINGS: &str = "crates/control/src/settings/table.rs";
 
 /// Which crates of the workspace a crate may use. Tests may use any.
-const EDGES: [(&str, &[&str]); 21] = [
+const EDGES: [(&str, &[&str]); 23] = [
     ("abi", &[]),
     ("ptx", &[]),
     ("graph", &["abi"]),

@@ -107,7 +107,10 @@ fn attempt(
         .line(&format!("checkpoint of `{}` begins", session.name));
     taking.take(request, report).map_err(|failure| {
         let left = session.processes();
-        let fewer = before_it.agents.iter().any(|it| !left.agents.contains(it));
+        // Its end is not always known yet.
+        let ended = |pid: &u32| ProcessId::of(*pid).is_none_or(|it| !it.alive());
+        let gone = |pid: &u32| !left.agents.contains(pid) || ended(pid);
+        let fewer = before_it.agents.iter().any(gone);
         let runs = check_running(session).is_ok() && left.root.is_some_and(|it| it.alive());
         (failure, (fewer || arrivals() != before) && runs)
     })
@@ -212,8 +215,9 @@ impl<'a> Taking<'a> {
     }
 
     fn take(mut self, request: &Checkpoint, report: &mut Report<'_>) -> Result<Checkpointed> {
-        let served = self.session.lock().served();
         let copy = self.copy_memory(report);
+        // Those of this moment: others may have ended meanwhile.
+        let served = self.session.lock().served();
         if served.is_empty() {
             let ahead = self.ahead(copy, report)?;
             let mut record = self.record(&[]);

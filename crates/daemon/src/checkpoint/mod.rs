@@ -107,10 +107,9 @@ fn attempt(
         .line(&format!("checkpoint of `{}` begins", session.name));
     taking.take(request, report).map_err(|failure| {
         let left = session.processes();
+        let fewer = before_it.agents.iter().any(|it| !left.agents.contains(it));
         // Its end is not always known yet.
-        let ended = |pid: &u32| ProcessId::of(*pid).is_none_or(|it| !it.alive());
-        let gone = |pid: &u32| !left.agents.contains(pid) || ended(pid);
-        let fewer = before_it.agents.iter().any(gone);
+        let fewer = fewer || failure.kind == FailureKind::NotFound;
         let runs = check_running(session).is_ok() && left.root.is_some_and(|it| it.alive());
         (failure, (fewer || arrivals() != before) && runs)
     })

@@ -128,8 +128,11 @@ impl Costs {
         }
     }
 
-    /// These pieces, estimated to take `sum` together, took at least and at most so long.
-    pub fn learn(&mut self, pieces: &[(Work, u32)], sum: u64, least: Duration, most: Duration) {
+    /// These pieces took at least and at most so long together. What they are estimated to take is asked now: other
+    /// pieces of the same kind may have been learnt from since they were issued.
+    pub fn learn(&mut self, pieces: &[(Work, u32)], least: Duration, most: Duration) {
+        let estimate = |(work, times): &(Work, u32)| self.of(*work).saturating_mul(u64::from(*times));
+        let sum = pieces.iter().map(estimate).fold(0, u64::saturating_add);
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let (least, most) = (nanoseconds(least), nanoseconds(most).max(1));
         let fits = sum.max(least.min(most)).min(most);
@@ -171,9 +174,9 @@ mod tests {
         let mut costs = Costs::default();
         let pieces = [(kernel(0x100), 4)];
         assert_eq!(costs.of(kernel(0x100)), UNKNOWN);
-        costs.learn(&pieces, 4 * UNKNOWN, ms(40), ms(41));
+        costs.learn(&pieces, ms(40), ms(41));
         assert_eq!(costs.of(kernel(0x100)), 10_000_000);
-        costs.learn(&pieces, 40_000_000, ms(0), Duration::from_micros(12));
+        costs.learn(&pieces, ms(0), Duration::from_micros(12));
         assert_eq!(costs.of(kernel(0x100)), 3_000);
         assert_eq!(costs.of(kernel(0x101)), UNKNOWN);
     }
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn what_nobody_has_watched_changes_nothing_that_fits() {
         let mut costs = Costs::default();
-        costs.learn(&[(kernel(0x100), 1)], UNKNOWN, ms(0), ms(1000));
+        costs.learn(&[(kernel(0x100), 1)], ms(0), ms(1000));
         assert_eq!(costs.of(kernel(0x100)), UNKNOWN);
     }
 
@@ -192,7 +195,7 @@ mod tests {
             what: What::Wait,
             size: 0,
         };
-        costs.learn(&[(wait, 1)], NOTHING, ms(500), ms(501));
+        costs.learn(&[(wait, 1)], ms(500), ms(501));
         assert_eq!(costs.of(wait), NOTHING);
     }
 }

@@ -253,8 +253,7 @@ impl<E: Copy> Queues<E> {
             let least = passed.seen.filter(|_| !passed.work.waits);
             let least = least.map_or(Duration::ZERO, |seen| seen.saturating_duration_since(begun));
             let most = now.saturating_duration_since(begun);
-            let work = &passed.work;
-            self.costs.learn(&work.pieces, work.cost, least, most);
+            self.costs.learn(&passed.work.pieces, least, most);
         }
         count.passed = Some(now);
         count.cost -= passed.work.cost;

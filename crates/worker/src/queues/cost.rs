@@ -131,7 +131,8 @@ impl Costs {
     /// These pieces took at least and at most so long together. What they are estimated to take is asked now: other
     /// pieces of the same kind may have been learnt from since they were issued.
     pub fn learn(&mut self, pieces: &[(Work, u32)], least: Duration, most: Duration) {
-        let estimate = |(work, times): &(Work, u32)| self.of(*work).saturating_mul(u64::from(*times));
+        let estimate =
+            |(work, times): &(Work, u32)| self.of(*work).saturating_mul(u64::from(*times));
         let sum = pieces.iter().map(estimate).fold(0, u64::saturating_add);
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let (least, most) = (nanoseconds(least), nanoseconds(most).max(1));

@@ -146,6 +146,13 @@ pub const SETTINGS: &[Setting] = &[
         "1",
     ),
     setting(
+        "FERMATA_HOST_AHEAD",
+        Daemon,
+        Count(1),
+        "1: checkpoints copy host memory while the program runs, where the kernel can track it; 0: CRIU dumps all of it in the stop",
+        "1",
+    ),
+    setting(
         "FERMATA_LOG_DIR",
         All,
         Path,

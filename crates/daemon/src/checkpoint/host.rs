@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use fermata_control::settings;
 use fermata_control::worker::FailureKind;
 use fermata_store::moments;
 
@@ -79,7 +80,8 @@ impl Ahead {
 impl Taking<'_> {
     /// Begins to copy host memory while the program runs, until little is left.
     pub(super) fn copy_memory(&self, report: &mut Report<'_>) -> Option<HostCopy> {
-        if !self.copies_memory || !self.criu.has_filter() {
+        let wanted = settings::number("FERMATA_HOST_AHEAD").ok().flatten() != Some(0);
+        if !wanted || !self.copies_memory || !self.criu.has_filter() {
             return None;
         }
         self.phases.time("host ahead", || {

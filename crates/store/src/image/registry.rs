@@ -26,12 +26,20 @@ fn entry(store: &Store, image: &Path, extension: &str) -> PathBuf {
     store.images_dir().join(name)
 }
 
-/// Announces an image that is about to get its name.
+/// Announces an image that is about to get its name. The entry is there whole or not at all: one that is cut short, by the
+/// death of its writer, would keep everybody from freeing anything.
 pub(super) fn announce(store: &Store, image: &Path) -> Result<()> {
-    let path = entry(store, image, "pending");
-    sync::remove_file(&path)?;
-    sync::write_new(&path, &[image.as_os_str().as_bytes(), b"\n"], true)?;
+    let temporary = temporary(store, image);
+    sync::remove_file(&temporary)?;
+    sync::write_new(&temporary, &[image.as_os_str().as_bytes(), b"\n"], true)?;
+    sync::rename(&temporary, &entry(store, image, "pending"))?;
     sync::folder(&store.images_dir())
+}
+
+/// Where an entry is written; what a dead writer leaves there is cleaned away.
+fn temporary(store: &Store, image: &Path) -> PathBuf {
+    let name = format!("{}.pending", stem(image));
+    store.tmp_dir().join(name)
 }
 
 /// Enters an announced image.

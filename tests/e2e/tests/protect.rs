@@ -204,16 +204,21 @@ fn as_many_valid_images_are_kept_as_were_asked_for_whatever_befalls_the_others()
     let mut protection = Protection::start(&scene, "heat", &["--every", "0.5", "--keep", "2"])?;
     protection.wait("removed", 2)?;
     // The newest one that was taken and checked is damaged: it counts no more, and no older one goes for it.
+    // One alone is damaged: another only if that one became an old one before, and is gone.
+    let mut harmed: Option<std::path::PathBuf> = None;
     wait_until("a damaged image is noticed", || {
         let newest = protection.of("checkpoint")?;
         let newest = newest.last().context("an image")?["image"].clone();
         let state = Path::new(newest.as_str().context("a path")?).join("state");
-        // It may have become an old one meanwhile, and be gone.
-        if state.exists() && protection.of("image-damaged")?.is_empty() {
+        if harmed.as_ref().is_none_or(|it| !it.exists())
+            && state.exists()
+            && protection.of("image-damaged")?.is_empty()
+        {
             let _ = std::fs::OpenOptions::new()
                 .write(true)
                 .truncate(true)
                 .open(&state);
+            harmed = Some(state);
         }
         std::thread::sleep(Duration::from_millis(500));
         Ok(!protection.of("image-damaged")?.is_empty())

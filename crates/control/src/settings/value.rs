@@ -35,6 +35,7 @@ impl Kind {
             Self::Bytes => {
                 "a number of bytes, such as `512M` or `16G` (`K`, `M`, `G`, `T` count by 1024)"
             }
+            Self::Count(1) => "0 or 1",
             Self::Count(64) => "a whole number from 0 to 64",
             Self::Count(1024) => "a whole number from 0 to 1024",
             Self::Count(_) | Self::Number => "a whole number",

@@ -15,8 +15,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 TREE = pathlib.Path(os.environ.get("FERMATA_BUILD", HERE.parent / "build")).resolve()
 FERMATA = TREE / "bin" / "fermata"
 
-# The environment of runs in which kernels check themselves: a GPU's driver then compiles every program's text, of which
-# twins are made. Else those that carry none of the machine code which the GPU runs have no twins.
+# The environment of runs in which kernels check themselves: a GPU's driver then compiles every program's PTX, which can be
+# instrumented. Without it, kernels of which a program carries machine code for the GPU run as that and are not checked.
 CHECKABLE = {"CUDA_FORCE_PTX_JIT": "1"}
 
 

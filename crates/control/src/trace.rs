@@ -9,7 +9,7 @@ pub const VERSION: u32 = 1;
 pub const ENV_FILE: &str = "FERMATA_TRACE";
 /// Variable of a worker, for tests: `writes`, `reads` or `both`; kernels run instrumented and may touch
 /// everything.
-pub const ENV_TEST_TWINS: &str = "FERMATA_TEST_TWINS";
+pub const ENV_TEST_INSTRUMENTED: &str = "FERMATA_TEST_INSTRUMENTED";
 
 /// A recorded session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

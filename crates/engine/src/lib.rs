@@ -18,6 +18,7 @@ mod digest;
 mod error;
 mod files;
 mod gate;
+pub mod instrumented;
 mod live;
 mod pipeline;
 pub mod protocol;
@@ -27,7 +28,6 @@ mod site;
 mod steps;
 mod text;
 mod tier;
-pub mod twin;
 mod variables;
 
 pub use error::{EngineError, ErrorKind};

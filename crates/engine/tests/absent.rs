@@ -1,4 +1,4 @@
-//! A twin that touches memory which is not mapped: the context is lost, and what it has told is not.
+//! An instrumented kernel that touches memory which is not mapped: the context is lost, and what it has told is not.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,10 +6,10 @@ mod common;
 use common::{LEGACY, bench, block, launch};
 use fermata_device::layout::PAGE;
 use fermata_engine::access::Range;
-use fermata_engine::twin::{Guard, Twins};
+use fermata_engine::instrumented::{Guard, Instrumented};
 
-/// Every thread of several blocks loads a word of its own, as one that nobody writes, from behind the second of two words
-/// that are passed.
+/// Every thread of several blocks loads a word of its own, as one that nobody writes, from behind the second of two
+/// words that are passed.
 const WORK: &str = ".version 8.0\n.target sm_75\n.address_size 64
 .visible .entry far(.param .u64 p, .param .u64 q)
 {
@@ -23,7 +23,7 @@ const WORK: &str = ".version 8.0\n.target sm_75\n.address_size 64
 
 /// The only test of its process: the context is of no use afterwards.
 #[test]
-fn what_a_twin_has_told_outlives_its_context() {
+fn what_an_instrumented_kernel_has_told_outlives_its_context() {
     let mut bench = bench();
     let module = bench.module(WORK);
     let function = bench.function(module, "far");
@@ -37,11 +37,11 @@ fn what_a_twin_has_told_outlives_its_context() {
         };
         [range(0, start), range(end, u64::MAX)]
     };
-    let mut twins = Twins::new(Guard::Accesses, 1);
-    twins.prepare(&mut bench.site).unwrap();
+    let mut instrumented = Instrumented::new(Guard::Accesses, 1);
+    instrumented.prepare(&mut bench.site).unwrap();
     let params = block(&[p, p]);
     let here = launch(function, &params);
-    let done = twins.launch(
+    let done = instrumented.launch(
         &mut bench.site,
         &here,
         LEGACY,
@@ -49,23 +49,23 @@ fn what_a_twin_has_told_outlives_its_context() {
     );
     assert!(done.unwrap());
     driver.synchronize_context().unwrap();
-    assert_eq!(twins.reported(), []);
+    assert_eq!(instrumented.reported(), []);
     // Stores count as loads do.
     let q = bench.allocate(4096);
     let params = block(&[p, q]);
     let there = launch(function, &params);
-    let done = twins.launch(&mut bench.site, &there, LEGACY, &all_but(p, p + 4096));
+    let done = instrumented.launch(&mut bench.site, &there, LEGACY, &all_but(p, p + 4096));
     assert!(done.unwrap());
     driver.synchronize_context().unwrap();
-    let told = twins.reported();
-    assert_eq!(told, twins.reported(), "it is not taken away");
+    let told = instrumented.reported();
+    assert_eq!(told, instrumented.reported(), "it is not taken away");
     assert!((p..p + 128).contains(&told[0].address), "{told:?}");
-    assert_eq!(twins.violations(&mut bench.site.live).unwrap(), told);
+    assert_eq!(instrumented.violations(&mut bench.site.live).unwrap(), told);
 
     let params = block(&[p, absent]);
     let mut far = launch(function, &params);
     far.grid = [8, 1, 1];
-    let done = twins.launch(
+    let done = instrumented.launch(
         &mut bench.site,
         &far,
         LEGACY,
@@ -74,10 +74,10 @@ fn what_a_twin_has_told_outlives_its_context() {
     assert!(done.unwrap());
     driver.synchronize_context().unwrap_err();
     assert!(
-        twins.violations(&mut bench.site.live).is_err(),
+        instrumented.violations(&mut bench.site.live).is_err(),
         "the device answers"
     );
-    let told = twins.reported();
+    let told = instrumented.reported();
     assert_eq!(
         (told.len(), told[0].kernel.as_str(), told[0].bytes),
         (1, "far", 4)

@@ -1,5 +1,5 @@
-//! The programs that break speculation, as nvcc compiles them: their twins report what nothing has named,
-//! and what was reported is predicted from then on.
+//! The programs that break speculation, as nvcc compiles them: their instrumented kernels report what nothing has
+//! named, and what was reported is predicted from then on.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -10,7 +10,7 @@ use std::process::Command;
 use common::{Bench, LEGACY, bench, block, launch, op};
 use fermata_abi::op::Launch;
 use fermata_engine::access::{AccessSet, Places, Predictor, Range, Target};
-use fermata_engine::twin::{Guard, Twins, Violation};
+use fermata_engine::instrumented::{Guard, Instrumented, Violation};
 
 /// The PTX of one of the programs.
 fn compiled(program: &str) -> String {
@@ -45,15 +45,15 @@ fn load(bench: &mut Bench, program: &str, name: &str) -> (u64, u64) {
     (module, function)
 }
 
-/// Launches the twin with what is predicted; the prediction, and what the twin has found.
+/// Launches the instrumented kernel with what is predicted; the prediction, and what the instrumented kernel has found.
 fn check(
     bench: &mut Bench,
     predictor: &mut Predictor,
     what: Guard,
     launch: &Launch<'_>,
 ) -> (AccessSet, Vec<Violation>) {
-    let mut twins = Twins::new(what, 1);
-    twins.prepare(&mut bench.site).unwrap();
+    let mut instrumented = Instrumented::new(what, 1);
+    instrumented.prepare(&mut bench.site).unwrap();
     let set = predictor.predict(&op(launch), &bench.site);
     let mut places = Places::default();
     let reads = set.reads.iter().filter(|_| what != Guard::Writes);
@@ -62,12 +62,12 @@ fn check(
         .chain(writes)
         .filter_map(|target| places.range(&bench.site.session, target))
         .collect();
-    let done = twins.launch(&mut bench.site, launch, LEGACY, &allowed);
-    assert!(done.unwrap(), "{:?}", twins.without(launch.function));
+    let done = instrumented.launch(&mut bench.site, launch, LEGACY, &allowed);
+    assert!(done.unwrap(), "{:?}", instrumented.without(launch.function));
     let live = &mut bench.site.live;
     live.driver.synchronize_context().unwrap();
-    let found = twins.violations(live).unwrap();
-    twins.close(live).unwrap();
+    let found = instrumented.violations(live).unwrap();
+    instrumented.close(live).unwrap();
     (set, found)
 }
 

@@ -1,5 +1,5 @@
-//! Instrumented kernels as a driver's compiler sees them: NVIDIA's assembler, which is the same one, takes every kind of access with the
-//! check before it. What the programs are made of is assembled in `tests/e2e/tests/twins.rs`.
+//! Instrumented kernels as a driver's compiler sees them: NVIDIA's assembler, which is the same one, takes every kind
+//! of access with the check before it. What the programs are made of is assembled in `tests/e2e/tests/instrumented.rs`.
 //!
 //! The assembler is the one beside nvcc, which is `$FERMATA_NVCC`, else `.deps/cuda/bin/nvcc` in the repository.
 

@@ -11,10 +11,10 @@ use common::{Answer, CONTEXT, FUNCTION, LEGACY, STREAM as OTHER, TRIES, Worker, 
 use fermata_abi::op::{Blob, Op};
 use fermata_control::worker::{FromWorker, ToWorker, Validate, Way};
 
-/// A replayed graph whose kernel stores where no argument points is found by the kernel's twin, whether the graph was
-/// there when the capture began or not, and foreseen the next time.
+/// A replayed graph whose kernel stores where no argument points is found by the kernel's instrumented form, whether
+/// the graph was there when the capture began or not, and foreseen the next time.
 #[test]
-fn a_graph_whose_kernel_strays_is_found_by_its_twin_and_it_is_learnt() {
+fn a_graph_whose_kernel_stores_outside_is_found_by_its_instrumented_form_and_it_is_learnt() {
     for (known, validate) in [
         (true, Validate::Ptx),
         (false, Validate::Ptx),
@@ -61,7 +61,7 @@ fn a_graph_whose_kernel_strays_is_found_by_its_twin_and_it_is_learnt() {
 /// A graph that is updated, and made anew with another parameter under the same handle, as when a node is switched
 /// off, is checked and kept from the image as it is at each launch; after the capture it works on.
 #[test]
-fn a_graph_that_is_changed_during_a_capture_is_vouched_for_by_its_twins() {
+fn a_graph_that_is_changed_during_a_capture_is_vouched_for_by_its_instrumented_kernels() {
     let (mut scene, program) = Scene::new();
     scene.fill(&program, 1);
     let create = Op::StreamCreate {
@@ -111,10 +111,10 @@ fn a_graph_that_is_changed_during_a_capture_is_vouched_for_by_its_twins() {
     assert_eq!(found, [last, last - 1, last - 2]);
 }
 
-/// A kernel that has no twin, of a module that comes while data is copied: nobody vouches for a graph of it, and a stop
-/// takes everything.
+/// A kernel that cannot be instrumented, of a module that comes while data is copied: nobody vouches for a graph of it,
+/// and a stop takes everything.
 #[test]
-fn a_graph_without_a_twin_is_named_and_not_vouched_for() {
+fn a_graph_that_cannot_be_instrumented_is_named_and_not_vouched_for() {
     const CALLS: &[u8] = b".version 7.0
 .target sm_75
 .address_size 64

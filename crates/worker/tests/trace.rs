@@ -1,11 +1,11 @@
-//! A traced session leaves a record: what was touched, and that kernels ran as twins with the same result.
+//! A traced session leaves a record: what was touched, and that kernels ran instrumented with the same result.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{FUNCTION, LEGACY, Worker, scene, words};
 use fermata_abi::op::Op;
-use fermata_control::trace::{ENV_FILE, ENV_TEST_TWINS, Trace};
+use fermata_control::trace::{ENV_FILE, ENV_TEST_INSTRUMENTED, Trace};
 
 /// Runs ten launches; the first word of the result and the record.
 fn traced(more: &[(&str, &str)]) -> (u32, Trace) {
@@ -49,8 +49,8 @@ fn a_record_has_every_kernel_and_every_buffer() {
 }
 
 #[test]
-fn twins_that_may_touch_everything_find_nothing() {
-    let (result, trace) = traced(&[(ENV_TEST_TWINS, "both")]);
+fn instrumented_kernels_that_may_touch_everything_find_nothing() {
+    let (result, trace) = traced(&[(ENV_TEST_INSTRUMENTED, "both")]);
     assert_eq!(result, 55);
     assert_eq!(
         (trace.kernels[0].checked, trace.kernels[0].mispredicted),

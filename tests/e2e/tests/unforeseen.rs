@@ -29,8 +29,8 @@ const OVERRUN: Breaker = breaker("overrun", 7 << 17, 1 << 17);
 const PTRTABLE: Breaker = breaker("ptrtable", 32 << 16, 0);
 const CHAIN: Breaker = breaker("chain", 24 * NODE, 0);
 const BREAKERS: [Breaker; 4] = [HIDDEN, OVERRUN, PTRTABLE, CHAIN];
-/// One whose kernels write nothing else, in replayed graphs. The first of two that it launches in turn writes two of its
-/// buffers, so it goes out while the third is being copied.
+/// One whose kernels write nothing else, in replayed graphs. The first of two that it launches in turn writes two of
+/// its buffers, so it goes out while the third is being copied.
 const GRAPHS: Breaker = breaker("graphs", 3 << 15, 2 << 15);
 /// A node of `chain` is the least that has to be held, in bytes.
 const NODE: u64 = 4096;
@@ -49,7 +49,7 @@ const FEW: u64 = 40;
 /// A moment in which it comes there, doubled after every [`PATIENT`] images; much less than it waits.
 const MOMENT: Duration = Duration::from_millis(300);
 const PATIENT: u32 = 4;
-/// How many images are taken until all is known that a kernel writes: with twins, a buffer for each.
+/// How many images are taken until all is known that a kernel writes: with instrumented kernels, a buffer for each.
 const LESSONS: u32 = 12;
 
 /// A program that makes the steps that it is told to, and whose copies can be held.
@@ -119,8 +119,8 @@ impl Subject {
         })
     }
 
-    /// Takes images with `cow`, of each of which nothing is copied for a moment, until one is as it should be; that image,
-    /// and what the command tells.
+    /// Takes images with `cow`, of each of which nothing is copied for a moment, until one is as it should be; that
+    /// image, and what the command tells.
     fn pause_until(
         &self,
         by: &str,
@@ -140,8 +140,8 @@ impl Subject {
         bail!("no image is as it should be; the last: {last:?}")
     }
 
-    /// Takes an image with `cow`, does `meanwhile` when the program goes on and nothing is copied yet, and lets the copies
-    /// go; what the command tells.
+    /// Takes an image with `cow`, does `meanwhile` when the program goes on and nothing is copied yet, and lets the
+    /// copies go; what the command tells.
     fn checkpoint(
         &self,
         image: &str,
@@ -233,7 +233,7 @@ fn an_unforeseen_write_is_found_by_the_kernel_itself_and_the_image_is_right() ->
 }
 
 /// Graphs that write what is foreseen, changed and replayed while an image is taken, are vouched for by their kernels'
-/// twins alone.
+/// instrumented kernels alone.
 #[test]
 fn replayed_graphs_check_themselves() -> Result<()> {
     let subject = Subject::start(GRAPHS, &[])?;

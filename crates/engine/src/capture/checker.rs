@@ -1,12 +1,12 @@
-//! Kernels that check themselves while a capture watches: each launch goes out as its twin, with what is
+//! Kernels that check themselves while a capture watches: each launch goes out instrumented, with what is
 //! foreseen to be written as all that may be (PhoenixOS, section 4.1).
 //!
 //! ```text
-//!  before ─ set ─► launch ─ twin, ranges of the set ─► device
+//!  before ─ set ─► launch ─ instrumented kernel, ranges of the set ─► device
 //!                                       │ first store outside
 //!  look, now and then and at the end ◄──┘ kernel and address: counted, and foreseen from then on
 //! ```
-//! An executable graph is launched with twins in its kernels' place, and has its own back when the capture is over.
+//! An executable graph is launched with instrumented kernels, and has its own back when the capture is over.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use fermata_device::{ContextHandle, DriverError};
 use super::shared::Shared;
 use super::vouch::Miss;
 use crate::access::{AccessSet, Places, Predictor, Range};
-use crate::twin::{Guard, Twins};
+use crate::instrumented::{Guard, Instrumented};
 use crate::{Site, variables};
 
 /// Launches of a kernel in a stream that are told apart.
@@ -26,25 +26,25 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// See the module.
 pub(super) struct Checker {
-    twins: Box<Twins>,
+    instrumented: Box<Instrumented>,
     places: Places,
     looked: Instant,
 }
 
 impl Checker {
-    /// Takes the session's twins.
+    /// Takes the session's instrumented kernels.
     pub fn new(site: &mut Site) -> Self {
-        let mut twins = site.live.twins.take().unwrap_or_else(none);
+        let mut instrumented = site.live.instrumented.take().unwrap_or_else(none);
         // What a launch has reported after the end of an earlier capture is of no interest.
-        let _ = twins.violations(&mut site.live);
+        let _ = instrumented.violations(&mut site.live);
         Self {
-            twins,
+            instrumented,
             places: Places::default(),
             looked: Instant::now(),
         }
     }
 
-    /// Launches the twin, if there is one; `set` is what is foreseen.
+    /// Launches the instrumented kernel, if there is one; `set` is what is foreseen.
     pub fn launch(
         &mut self,
         site: &mut Site,
@@ -61,22 +61,24 @@ impl Checker {
         }
         self.learn(site, &[launch.function])?;
         let allowed = self.allowed(site, set);
-        let checked = self.twins.launch(site, launch, stream, &allowed)?;
+        let checked = self.instrumented.launch(site, launch, stream, &allowed)?;
         let mut inner = shared.inner.lock();
         match checked {
             true => inner.vouched.checked += 1,
             false => {
                 let kernel = site.session.functions.get(launch.function);
                 let name = kernel.map(|it| it.name.clone()).unwrap_or_default();
-                let why = self.twins.without(launch.function);
+                let why = self.instrumented.without(launch.function);
                 let why = why.map_or("it does not fit the launch", |it| it.why.as_str());
-                inner.unchecked(&format!("kernel `{name}` ran without its twin: {why}"));
+                inner.unchecked(&format!(
+                    "kernel `{name}` ran as it is, not instrumented: {why}"
+                ));
             }
         }
         Ok(checked)
     }
 
-    /// Launches an executable graph of these kernels with their twins; `set` is what is foreseen. False if nothing is
+    /// Launches an executable graph of these kernels, instrumented; `set` is what is foreseen. False if nothing is
     /// watched any more: then it has its own kernels back.
     pub fn launch_graph(
         &mut self,
@@ -90,7 +92,7 @@ impl Checker {
             return Ok(false);
         };
         if !watches(shared, context.handle) {
-            self.twins.undress(site, exec);
+            self.instrumented.put_back(site, exec);
             return Ok(false);
         }
         if kernels.is_empty() {
@@ -98,22 +100,29 @@ impl Checker {
         }
         self.learn(site, kernels)?;
         let allowed = self.allowed(site, set);
-        let without = self.twins.launch_graph(site, exec, stream, &allowed)?;
+        let without = self
+            .instrumented
+            .launch_graph(site, exec, stream, &allowed)?;
         let mut inner = shared.inner.lock();
         match without.is_empty() {
             true => inner.vouched.checked += 1,
-            false => inner.unchecked(&format!("a graph ran without all of its twins: {without}")),
+            false => inner.unchecked(&format!(
+                "a graph ran with kernels that are not instrumented: {without}"
+            )),
         }
         Ok(true)
     }
 
-    /// Makes the twins of kernels of modules that have just been loaded. Without variables their sets stay open.
+    /// Instruments the kernels of modules that have just been loaded. Without variables their sets stay open.
     fn learn(&mut self, site: &mut Site, kernels: &[Handle]) -> Result<(), DriverError> {
-        if kernels.iter().all(|kernel| self.twins.knows(*kernel)) {
+        if kernels
+            .iter()
+            .all(|kernel| self.instrumented.knows(*kernel))
+        {
             return Ok(());
         }
         let _ = variables::discover(site);
-        self.twins.prepare(site).map(|_| ())
+        self.instrumented.prepare(site).map(|_| ())
     }
 
     fn allowed(&mut self, site: &Site, set: &AccessSet) -> Vec<Range> {
@@ -123,14 +132,18 @@ impl Checker {
             .collect()
     }
 
-    /// Takes what twins have found: now, or if it is time.
+    /// Takes what instrumented kernels have found: now, or if it is time.
     pub fn look(&mut self, site: &mut Site, predictor: &mut Predictor, shared: &Shared, now: bool) {
         if !now && self.looked.elapsed() < LOOK {
             return;
         }
         self.looked = Instant::now();
         // Reports that cannot be fetched now come again.
-        for found in self.twins.violations(&mut site.live).unwrap_or_default() {
+        for found in self
+            .instrumented
+            .violations(&mut site.live)
+            .unwrap_or_default()
+        {
             let mut inner = shared.inner.lock();
             let buffer = inner.map.buffer_at(found.address).unwrap_or(0);
             inner.vouched.miss(Miss {
@@ -143,28 +156,31 @@ impl Checker {
         }
     }
 
-    /// Gives the twins back to the session, and executable graphs their own kernels. No launch with twins is under
-    /// way.
+    /// Gives the instrumented kernels back to the session, and executable graphs their own kernels. No launch with
+    /// instrumented kernels is under way.
     pub fn close(mut self, site: &mut Site) {
-        self.twins.undress_all(site);
-        site.live.twins = Some(self.twins);
+        self.instrumented.put_back_all(site);
+        site.live.instrumented = Some(self.instrumented);
     }
 }
 
-fn none() -> Box<Twins> {
-    Box::new(Twins::new(Guard::Writes, DEPTH))
+fn none() -> Box<Instrumented> {
+    Box::new(Instrumented::new(Guard::Writes, DEPTH))
 }
 
-/// Makes the twins of a session while its program runs. The answer is why they cannot vouch for all of it;
+/// Instruments the kernels of a session while its program runs. The answer is why they cannot vouch for all of it;
 /// empty if they can.
 pub(super) fn prepare(site: &mut Site) -> String {
-    let mut twins = site.live.twins.take().unwrap_or_else(none);
-    let prepared = twins.prepare(site);
-    site.live.twins = Some(twins);
+    let mut instrumented = site.live.instrumented.take().unwrap_or_else(none);
+    let prepared = instrumented.prepare(site);
+    site.live.instrumented = Some(instrumented);
     match prepared {
-        Err(error) => format!("twins cannot be made: {error}"),
+        Err(error) => format!("instrumented kernels cannot be made: {error}"),
         Ok(prepared) => prepared.without.first().map_or_else(String::new, |first| {
-            format!("kernel `{}` has no twin: {}", first.kernel, first.why)
+            format!(
+                "kernel `{}` cannot be instrumented: {}",
+                first.kernel, first.why
+            )
         }),
     }
 }

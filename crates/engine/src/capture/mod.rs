@@ -129,7 +129,7 @@ pub struct Ahead {
     pub vouched: Vouched,
     /// Whether the copying was to be an image and was overtaken.
     overtaken: bool,
-    /// Buffers that somebody has written whom no twin has named.
+    /// Buffers that were written by what no instrumented kernel has named.
     unexplained: BTreeSet<u64>,
     /// Kernels that may have.
     suspects: Vec<Handle>,
@@ -426,7 +426,7 @@ fn launch(
         (inner.map.left().bytes, inner.vouched.by)
     };
     let predictor = site.live.predictor.take().unwrap_or_default();
-    let checker = validate.by_twins().then(|| Checker::new(site));
+    let checker = validate.by_instrumenting().then(|| Checker::new(site));
     let mut watch = Watch::new(Arc::clone(&shared), exposed, predictor, checker);
     let conductor = Conductor {
         shared: Arc::clone(&shared),

@@ -50,7 +50,7 @@ pub struct Prepared {
 /// What has to be known of a session to make ready for a capture of it.
 pub struct Sketch {
     wish: Wish,
-    /// Why twins cannot vouch for all of the session; empty if they can, or were not asked for.
+    /// Why instrumented kernels cannot vouch for all of the session; empty if they can, or were not asked for.
     without: String,
     bytes: BTreeMap<u32, u64>,
     /// The context of each device that its memory is hashed from.
@@ -87,7 +87,7 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
     predictor.forget(&site.session);
     predictor.prepare(site);
     site.live.predictor = Some(predictor);
-    let without = match wish.validate.by_twins() {
+    let without = match wish.validate.by_instrumenting() {
         true => checker::prepare(site),
         false => String::new(),
     };

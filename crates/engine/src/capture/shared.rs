@@ -41,7 +41,7 @@ pub(crate) struct Inner {
     /// Since when an operation waits, if one does.
     pub waiting: Option<Instant>,
     pub vouched: Vouched,
-    /// Contexts in which twins have been launched.
+    /// Contexts in which instrumented kernels have been launched.
     pub checked_in: BTreeSet<ContextHandle>,
     /// Kernels launched meanwhile, each with whether all it touches was foreseen.
     pub launched: HashMap<Handle, bool>,
@@ -67,7 +67,7 @@ pub(crate) struct Shared {
     pub changed: Condvar,
     /// Nothing more is read from the program's memory.
     over: AtomicBool,
-    /// Every twin that was launched before that has ended.
+    /// Every instrumented kernel that was launched before that has ended.
     settled: AtomicBool,
     /// The program has nothing on its devices.
     rests: AtomicBool,
@@ -137,13 +137,13 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Whether twins that were launched while data was copied have all ended.
+    /// Whether instrumented kernels that were launched while data was copied have all ended.
     pub(crate) fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// Waits until twins that were launched while data was copied have ended, and what they have found has been
-    /// told by the gate. Called by the thread that has copied; its current context changes.
+    /// Waits until instrumented kernels that were launched while data was copied have ended, and what they have found
+    /// has been told by the gate. Called by the thread that has copied; its current context changes.
     pub(crate) fn settle(&self, driver: &Driver) {
         let contexts = self.inner.lock().checked_in.clone();
         for context in &contexts {
@@ -157,7 +157,7 @@ impl Shared {
         let mut inner = self.inner.lock();
         while !contexts.is_empty() && !inner.closed && inner.failure.is_none() {
             if self.changed.wait_until(&mut inner, until).timed_out() {
-                let why = "what twins have found is not told".to_owned();
+                let why = "what instrumented kernels have found is not told".to_owned();
                 inner.failure.get_or_insert(EngineError::Internal(why));
             }
         }

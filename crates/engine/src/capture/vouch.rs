@@ -31,8 +31,8 @@ impl Validate {
         matches!(self, Self::Content | Self::Both)
     }
 
-    /// Whether kernels run as their twins.
-    pub fn by_twins(self) -> bool {
+    /// Whether kernels run instrumented.
+    pub fn by_instrumenting(self) -> bool {
         matches!(self, Self::Ptx | Self::Both)
     }
 
@@ -79,9 +79,9 @@ pub struct Vouched {
     pub by: Validate,
     /// Why that is not what was asked for; may be empty.
     pub note: String,
-    /// Launches that ran as twins.
+    /// Launches that ran instrumented.
     pub checked: u64,
-    /// Launches of kernels and graphs that could not, although twins were wanted.
+    /// Launches of kernels and graphs that could not, although instrumented kernels were wanted.
     pub unchecked: u64,
     /// Launches that have stored where nobody had foreseen it, as far as they can be told apart.
     pub violations: u64,
@@ -97,7 +97,7 @@ impl Vouched {
         }
     }
 
-    /// Whether twins alone were to vouch for the image and cannot.
+    /// Whether instrumented kernels alone were to vouch for the image and cannot.
     pub(super) fn fails(&self) -> bool {
         self.by == Validate::Ptx && (self.violations > 0 || self.unchecked > 0)
     }
@@ -187,7 +187,7 @@ mod tests {
             Validate::Off,
         ] {
             for way in [Way::Snapshot, Way::Cow, Way::Recopy] {
-                for without in ["", "kernel `k` has no twin"] {
+                for without in ["", "kernel `k` cannot be instrumented"] {
                     let (by, why) = asked.with(way, without);
                     assert_eq!(by != asked, !why.is_empty(), "{asked:?} {way:?}");
                     assert!(by != Validate::Off || asked == Validate::Off && way == Way::Cow);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn twins_alone_vouch_only_if_every_launch_was_checked_and_none_strayed() {
+    fn instrumented_kernels_alone_vouch_only_if_every_launch_was_checked_and_none_was_outside() {
         let vouched = |by, unchecked, violations| Vouched {
             by,
             unchecked,

@@ -51,7 +51,7 @@ pub(crate) struct Watch {
     streams: HashMap<ContextHandle, StreamHandle>,
     touched: Vec<usize>,
     waiting_since: Option<Instant>,
-    /// Launches twins, if they are to vouch for the image.
+    /// Launches instrumented kernels, if they are to vouch for the image.
     checker: Option<Checker>,
     /// What is foreseen of the operation at hand.
     set: AccessSet,
@@ -142,7 +142,7 @@ impl Watch {
         Passage::Go
     }
 
-    /// Takes what twins have found: now, or if it is time.
+    /// Takes what instrumented kernels have found: now, or if it is time.
     fn look(&mut self, site: &mut Site, now: bool) {
         if let Some(checker) = &mut self.checker {
             checker.look(site, &mut self.predictor, &self.shared, now);
@@ -464,8 +464,8 @@ impl Gate for Watch {
                 inner.checked_in.clone(),
             )
         };
-        // Twins that were launched before the end of the copying have been waited for; the program's own work since
-        // then may need this thread to go on. Else it has ended or stands still.
+        // Instrumented kernels that were launched before the end of the copying have been waited for; the program's own
+        // work since then may need this thread to go on. Else it has ended or stands still.
         let settled = self.shared.is_settled();
         for context in unsettled.into_iter().filter(|_| !settled) {
             // A dead context has nothing to report.

@@ -31,7 +31,7 @@ pub use spare::SpareStaging;
 use crate::access::Predictor;
 use crate::capture::SetAside;
 use crate::digest::SharedHasher;
-use crate::twin::Twins;
+use crate::instrumented::Instrumented;
 use crate::variables::Discovered;
 use crate::{CHUNK, HOST_BUFFER, STAGING_BUFFERS, Tier};
 
@@ -125,7 +125,7 @@ pub struct Live {
     /// What is known of kernels' accesses, kept from one checkpoint to the next.
     pub(crate) predictor: Option<Box<Predictor>>,
     /// Kernels that check their stores, kept from one checkpoint to the next.
-    pub(crate) twins: Option<Box<Twins>>,
+    pub(crate) instrumented: Option<Box<Instrumented>>,
     /// Captures that unforeseen writes have overtaken.
     pub(crate) overtaken: u32,
     current: Option<ContextHandle>,
@@ -168,7 +168,7 @@ impl Live {
             set_aside: SetAside::default(),
             discovered: Discovered::default(),
             predictor: None,
-            twins: None,
+            instrumented: None,
             overtaken: 0,
             moved: Moved::default(),
             staging: None,

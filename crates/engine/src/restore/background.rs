@@ -56,7 +56,7 @@ pub(super) struct Times {
     /// Copies were under way, and no more were to be begun.
     pub copies: Spent,
     /// Kernels that check themselves were made.
-    pub twins: Spent,
+    pub instrumented: Spent,
     /// Operations of the program waited for what they touch, and since when one does.
     waits: Mutex<(Duration, Option<Instant>)>,
     /// Bytes that were read, not copied straight out of registered memory.
@@ -90,8 +90,8 @@ impl Times {
         ] {
             steps.spent(name, begun, spent.time(), 0);
         }
-        if !self.twins.time().is_zero() {
-            steps.spent("twins", begun, self.twins.time(), 0);
+        if !self.instrumented.time().is_zero() {
+            steps.spent("instrumented", begun, self.instrumented.time(), 0);
         }
         steps.spent("waits", begun, self.waited(), 0);
         let read = self.read.load(Ordering::Relaxed);

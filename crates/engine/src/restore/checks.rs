@@ -1,14 +1,14 @@
-//! Kernels that check themselves while data is late: each launch goes out as its twin, which may touch everything but
+//! Kernels that check themselves while data is late: each launch goes out instrumented, and may touch everything but
 //! what is absent (PhoenixOS, section 6).
 //!
 //! ```text
-//!  launch ─► twin ─► device ─┬─ nothing absent is touched
+//!  launch ─► instrumented kernel ─► device ─┬─ nothing absent is touched
 //!                            └─ the first access that is: reported, waited for until the host has it, then made
 //!                                  ├─ it has come meanwhile ─► look: what the kernel touches is foreseen from now on
 //!                                  └─ it is not mapped: the context dies ─► strayed: kernel and address are known
 //! ```
-//! A twin decides nothing: what is not mapped faults whoever reports. Reports lie in host memory that outlives the
-//! context, so they are read when the device answers nothing any more.
+//! An instrumented kernel decides nothing: what is not mapped faults whether or not it was reported. Reports lie in
+//! host memory that outlives the context, so they are read when the device answers nothing any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::blocks::Blocks;
 use super::lessons::Lessons;
 use crate::Site;
 use crate::access::Range;
-use crate::twin::{Guard, Twins, Violation};
+use crate::instrumented::{Guard, Instrumented, Violation};
 
 /// How long the thread that launches may take to let another look.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub struct Caught {
 /// See the module. The thread that serves the program launches and looks; whoever notices a fault asks what it was.
 pub(super) struct Checks {
     /// `None` if nothing is checked, or not any more.
-    twins: Mutex<Option<Box<Twins>>>,
+    instrumented: Mutex<Option<Box<Instrumented>>>,
     blocks: Arc<Blocks>,
     lessons: Arc<Lessons>,
     times: Arc<Times>,
@@ -53,9 +53,9 @@ pub(super) struct Checks {
 impl Checks {
     /// For a restore of these blocks; nothing is checked if not `on`.
     pub fn new(on: bool, blocks: Arc<Blocks>, lessons: Arc<Lessons>, times: Arc<Times>) -> Self {
-        let twins = on.then(|| Box::new(Twins::new(Guard::Accesses, 1)));
+        let instrumented = on.then(|| Box::new(Instrumented::new(Guard::Accesses, 1)));
         Self {
-            twins: Mutex::new(twins),
+            instrumented: Mutex::new(instrumented),
             blocks,
             lessons,
             times,
@@ -65,10 +65,10 @@ impl Checks {
 
     /// Whether launches are checked.
     pub fn are_on(&self) -> bool {
-        self.twins.lock().is_some()
+        self.instrumented.lock().is_some()
     }
 
-    /// Launches the twin of a kernel; false if the kernel itself is to be launched.
+    /// Launches a kernel instrumented; false if the kernel itself is to be launched.
     pub fn launch(
         &self,
         site: &mut Site,
@@ -76,19 +76,19 @@ impl Checks {
         stream: StreamRef,
         allowed: &[Range],
     ) -> Result<bool, DriverError> {
-        let mut twins = self.twins.lock();
-        let Some(twins) = &mut *twins else {
+        let mut instrumented = self.instrumented.lock();
+        let Some(instrumented) = &mut *instrumented else {
             return Ok(false);
         };
-        self.prepare(twins, site, &[launch.function]);
-        let checked = twins.launch(site, launch, stream, allowed)?;
+        self.prepare(instrumented, site, &[launch.function]);
+        let checked = instrumented.launch(site, launch, stream, allowed)?;
         if !checked {
             self.unchecked(site, &[launch.function]);
         }
         Ok(checked)
     }
 
-    /// Launches an executable graph of these kernels with their twins; false if it is to be launched as it is.
+    /// Launches an executable graph of these kernels, instrumented; false if it is to be launched as it is.
     pub fn launch_graph(
         &self,
         site: &mut Site,
@@ -96,28 +96,31 @@ impl Checks {
         stream: StreamRef,
         allowed: &[Range],
     ) -> Result<bool, DriverError> {
-        let mut twins = self.twins.lock();
-        let Some(twins) = twins.as_mut().filter(|_| !kernels.is_empty()) else {
+        let mut instrumented = self.instrumented.lock();
+        let Some(instrumented) = instrumented.as_mut().filter(|_| !kernels.is_empty()) else {
             return Ok(false);
         };
-        self.prepare(twins, site, kernels);
-        if !twins.launch_graph(site, exec, stream, allowed)?.is_empty() {
+        self.prepare(instrumented, site, kernels);
+        if !instrumented
+            .launch_graph(site, exec, stream, allowed)?
+            .is_empty()
+        {
             self.unchecked(site, kernels);
         }
         Ok(true)
     }
 
     /// Gives an executable graph its own kernels back, for launches from now on.
-    pub fn undress(&self, site: &mut Site, exec: Handle) {
-        if let Some(twins) = &mut *self.twins.lock() {
-            twins.undress(site, exec);
+    pub fn put_back(&self, site: &mut Site, exec: Handle) {
+        if let Some(instrumented) = &mut *self.instrumented.lock() {
+            instrumented.put_back(site, exec);
         }
     }
 
-    /// Makes twins that are missing. A context that cannot be entered fails the launch itself.
-    fn prepare(&self, twins: &mut Twins, site: &mut Site, kernels: &[Handle]) {
-        if !kernels.iter().all(|kernel| twins.knows(*kernel)) {
-            let _ = self.times.twins.on(|| twins.prepare(site));
+    /// Makes instrumented kernels that are missing. A context that cannot be entered fails the launch itself.
+    fn prepare(&self, instrumented: &mut Instrumented, site: &mut Site, kernels: &[Handle]) {
+        if !kernels.iter().all(|kernel| instrumented.knows(*kernel)) {
+            let _ = self.times.instrumented.on(|| instrumented.prepare(site));
         }
     }
 
@@ -129,18 +132,24 @@ impl Checks {
         }
     }
 
-    /// Functions that were reported since the last call, each with a buffer's address, of which nobody needs to have come
-    /// to harm; learnt, and still there for [`Self::strayed`].
+    /// Functions that were reported since the last call, each with a buffer's address, of which nobody needs to have
+    /// come to harm; learnt, and still there for [`Self::strayed`].
     pub fn look(&self) -> Vec<(Handle, Address)> {
-        let reports = self.twins.lock().as_ref().map(|twins| twins.reported());
+        let reports = self
+            .instrumented
+            .lock()
+            .as_ref()
+            .map(|instrumented| instrumented.reported());
         self.learn(reports.unwrap_or_default())
     }
 
     /// The same where everything is there, so that the device answers and kernels report again.
     pub fn take(&self, site: &mut Site) -> Vec<(Handle, Address)> {
-        let mut twins = self.twins.lock();
+        let mut instrumented = self.instrumented.lock();
         // Reports that cannot be fetched now come again.
-        let reports = twins.as_mut().map(|twins| twins.violations(&mut site.live));
+        let reports = instrumented
+            .as_mut()
+            .map(|instrumented| instrumented.violations(&mut site.live));
         self.learn(reports.and_then(Result::ok).unwrap_or_default())
     }
 
@@ -163,8 +172,9 @@ impl Checks {
     pub fn strayed(&self) {
         let mut caught = self.caught.lock();
         if caught.is_empty() {
-            let twins = self.twins.try_lock_for(PATIENCE);
-            let reports = twins.and_then(|twins| Some(twins.as_ref()?.reported()));
+            let instrumented = self.instrumented.try_lock_for(PATIENCE);
+            let reports =
+                instrumented.and_then(|instrumented| Some(instrumented.as_ref()?.reported()));
             let place = |found: Violation| Caught {
                 buffer: self.blocks.buffer_at(found.address).map_or(0, |it| it.0),
                 kernel: found.kernel,
@@ -188,13 +198,13 @@ impl Checks {
     /// Checks nothing any more, and gives back what that took if the program has nothing on its devices (`idle`). Else
     /// work under way may use it, and it goes with the process.
     pub fn release(&self, site: &mut Site, idle: bool) {
-        let Some(mut twins) = self.twins.lock().take() else {
+        let Some(mut instrumented) = self.instrumented.lock().take() else {
             return;
         };
-        twins.undress_all(site);
-        if idle && !twins.are_worn() {
+        instrumented.put_back_all(site);
+        if idle && !instrumented.are_in_use() {
             // What cannot be given back goes with the process, too.
-            let _ = twins.close(&mut site.live);
+            let _ = instrumented.close(&mut site.live);
         }
     }
 }

@@ -318,7 +318,7 @@ impl Gate for Late {
             return Ok(false);
         }
         if !self.is_partial() {
-            self.checks.undress(site, exec);
+            self.checks.put_back(site, exec);
             return Ok(false);
         }
         self.allow();

@@ -1,8 +1,8 @@
 //! The gate of a program that starts again because a kernel was caught: with everything there, the kernels that were go
-//! on as their twins for a while, so that the next restore knows all they reach and not only what came first.
+//! on instrumented for a while, so that the next restore knows all they reach and not only what came first.
 //!
 //! ```text
-//!  launch of a kernel that was caught ─► twin, all but blocks that it is not foreseen to touch ─► device
+//!  launch of a kernel that was caught ─► instrumented kernel, all but blocks that it is not foreseen to touch ─► device
 //!       lessons ◄── look ◄── report: an address in another block ◄─────────────────────────────────┘
 //! ```
 //! Nothing can fault for want of data here. It ends when launches have found nothing new for long enough.
@@ -136,7 +136,7 @@ impl Gate for Learn {
         stream: StreamRef,
     ) -> Result<bool, DriverError> {
         if self.kernels.is_empty() {
-            self.checks.undress(site, exec);
+            self.checks.put_back(site, exec);
             return Ok(false);
         }
         self.left = self.left.saturating_sub(1);

@@ -73,7 +73,7 @@ fn a_load_that_no_fence_holds_back_is_made_one_that_is() {
 }
 
 #[test]
-fn a_twin_announces_no_debug_information() {
+fn an_instrumented_kernel_announces_no_debug_information() {
     let text = ".version 8.0\n.target sm_90, debug\n.address_size 64\n.visible .entry k() { ret; }";
     let made = guard(&parse(text).expect("PTX"), Guard::Accesses, &|_| true)
         .expect("an instrumented module");

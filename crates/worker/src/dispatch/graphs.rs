@@ -73,7 +73,7 @@ impl Server {
         let launched = match (&mut self.gate, &mut self.recorder) {
             (Some(gate), recorder) => {
                 if let Some(recorder) = recorder {
-                    recorder.undress(&mut self.site, exec);
+                    recorder.put_back(&mut self.site, exec);
                 }
                 gate.launch_graph(&mut self.site, exec, stream)?
             }

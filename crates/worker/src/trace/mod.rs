@@ -1,8 +1,8 @@
-//! A traced session: every operation's predicted set goes into a heat map, kernels run as twins that check
+//! A traced session: every operation's predicted set goes into a heat map, kernels run instrumented and check
 //! the prediction, and all of it into a file when the program ends (PhoenixOS, figure 21 and table 3).
 //!
-//! Launches of a kernel are checked for stores and for loads in turn. Nothing waits for a check: what twins
-//! have found is looked at between operations, so a traced program runs as it would, only slower.
+//! Launches of a kernel are checked for stores and for loads in turn. Nothing waits for a check: what instrumented
+//! kernels have found is looked at between operations, so a traced program runs as it would, only slower.
 
 mod heat;
 
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
-use fermata_control::trace::{ENV_FILE, ENV_TEST_TWINS, Kernel, Trace, VERSION};
+use fermata_control::trace::{ENV_FILE, ENV_TEST_INSTRUMENTED, Kernel, Trace, VERSION};
 use fermata_device::DriverError;
 use fermata_engine::access::{AccessSet, Places, Predictor, Range, Target};
-use fermata_engine::twin::{Guard, Twins};
+use fermata_engine::instrumented::{Guard, Instrumented};
 use fermata_engine::{HandleMap, Site};
 use parking_lot::Mutex;
 
@@ -22,7 +22,7 @@ use heat::Heat;
 
 /// Launches of a kernel in a stream that are told apart when they report.
 const DEPTH: usize = 64;
-/// Between two looks at what twins have found.
+/// Between two looks at what instrumented kernels have found.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Waits here between two attachments of the program; a worker has one session.
@@ -30,7 +30,7 @@ static PARKED: Mutex<Option<Recorder>> = Mutex::new(None);
 
 /// Whether this worker's session is traced.
 pub(crate) fn is_on() -> bool {
-    [ENV_FILE, ENV_TEST_TWINS]
+    [ENV_FILE, ENV_TEST_INSTRUMENTED]
         .iter()
         .any(|name| std::env::var_os(name).is_some())
 }
@@ -46,10 +46,10 @@ pub(crate) struct Recorder {
     start: Instant,
     last: f64,
     looked: Instant,
-    /// Twins may touch everything: only whether they do what kernels do is of interest.
+    /// Instrumented kernels may touch everything: only whether they do what kernels do is of interest.
     all_allowed: bool,
     /// For stores and for loads.
-    twins: Vec<Twins>,
+    instrumented: Vec<Instrumented>,
     predictor: Predictor,
     places: Places,
     /// The set of the operation at hand.
@@ -72,7 +72,7 @@ fn kernels_of(site: &Site, exec: Handle) -> BTreeMap<Handle, u64> {
     launches
 }
 
-/// What a twin may touch: what is foreseen, or everything.
+/// What an instrumented kernel may touch: what is foreseen, or everything.
 fn allowed(
     what: Guard,
     foreseen: Option<&AccessSet>,
@@ -98,7 +98,7 @@ impl Recorder {
             return Some(Box::new(parked));
         }
         let file = std::env::var_os(ENV_FILE).map(PathBuf::from);
-        let tested = std::env::var(ENV_TEST_TWINS).ok();
+        let tested = std::env::var(ENV_TEST_INSTRUMENTED).ok();
         if file.is_none() && tested.is_none() {
             return None;
         }
@@ -108,14 +108,16 @@ impl Recorder {
             Some("reads") => vec![reads],
             _ => vec![writes, reads],
         };
-        let twins = checked.into_iter().map(|what| Twins::new(what, DEPTH));
+        let instrumented = checked
+            .into_iter()
+            .map(|what| Instrumented::new(what, DEPTH));
         Some(Box::new(Self {
             file,
             start: Instant::now(),
             last: 0.0,
             looked: Instant::now(),
             all_allowed: tested.is_some(),
-            twins: twins.collect(),
+            instrumented: instrumented.collect(),
             predictor: Predictor::default(),
             places: Places::default(),
             set: AccessSet::nothing(),
@@ -179,19 +181,23 @@ impl Recorder {
         }
     }
 
-    /// Makes the twins of a kernel that is launched for the first time, and of all others that wait.
+    /// Instruments a kernel that is launched for the first time, and all others that wait.
     fn prepare(&mut self, site: &mut Site, function: Handle) {
         if self.kernels.contains_key(&function) {
             return;
         }
         // Without its variables the sets of a module's kernels stay open; nothing else depends on them.
         let _ = fermata_engine::discover_variables(site);
-        for twins in self.twins.iter_mut().filter(|it| !it.knows(function)) {
+        for instrumented in self
+            .instrumented
+            .iter_mut()
+            .filter(|it| !it.knows(function))
+        {
             // A context that cannot be entered fails the launch itself.
-            let _ = twins.prepare(site);
+            let _ = instrumented.prepare(site);
         }
         let name = site.session.functions.get(function);
-        let without = self.twins.iter().find_map(|it| it.without(function));
+        let without = self.instrumented.iter().find_map(|it| it.without(function));
         let kernel = Kernel {
             name: name.map(|it| it.name.clone()).unwrap_or_default(),
             unchecked: without.map(|it| it.why.clone()),
@@ -200,7 +206,7 @@ impl Recorder {
         self.kernels.insert(function, kernel);
     }
 
-    /// Launches the twin of a kernel, whose set has just been predicted; false if the original must be.
+    /// Launches the instrumented form of a kernel, whose set has just been predicted; false if the original must be.
     pub fn launch(
         &mut self,
         site: &mut Site,
@@ -212,19 +218,19 @@ impl Recorder {
         };
         kernel.launches += 1;
         kernel.complete += u64::from(self.set.complete);
-        let turn = (kernel.launches % self.twins.len() as u64) as usize;
-        let Some(twins) = self.twins.get_mut(turn) else {
+        let turn = (kernel.launches % self.instrumented.len() as u64) as usize;
+        let Some(instrumented) = self.instrumented.get_mut(turn) else {
             return Ok(false);
         };
         let foreseen = (!self.all_allowed).then_some(&self.set);
-        let allowed = allowed(twins.what(), foreseen, &mut self.places, site);
-        let checked = twins.launch(site, launch, stream, &allowed)?;
+        let allowed = allowed(instrumented.what(), foreseen, &mut self.places, site);
+        let checked = instrumented.launch(site, launch, stream, &allowed)?;
         kernel.checked += u64::from(checked);
         Ok(checked)
     }
 
-    /// Launches an executable graph, whose set has just been predicted, with twins in its kernels' place; false if it
-    /// has no kernels.
+    /// Launches an executable graph, whose set has just been predicted, with instrumented kernels in its kernels'
+    /// place; false if it has no kernels.
     pub fn launch_graph(
         &mut self,
         site: &mut Site,
@@ -232,14 +238,18 @@ impl Recorder {
         stream: StreamRef,
     ) -> Result<bool, DriverError> {
         let launches = kernels_of(site, exec);
-        let turn = (self.trace.graph_launches % self.twins.len() as u64) as usize;
-        self.undress_but(site, exec, Some(turn));
-        let Some(twins) = self.twins.get_mut(turn).filter(|_| !launches.is_empty()) else {
+        let turn = (self.trace.graph_launches % self.instrumented.len() as u64) as usize;
+        self.put_back_but(site, exec, Some(turn));
+        let Some(instrumented) = self
+            .instrumented
+            .get_mut(turn)
+            .filter(|_| !launches.is_empty())
+        else {
             return Ok(false);
         };
         let foreseen = (!self.all_allowed).then_some(&self.set);
-        let allowed = allowed(twins.what(), foreseen, &mut self.places, site);
-        let without = twins.launch_graph(site, exec, stream, &allowed)?;
+        let allowed = allowed(instrumented.what(), foreseen, &mut self.places, site);
+        let without = instrumented.launch_graph(site, exec, stream, &allowed)?;
         for (function, times) in launches {
             if let Some(kernel) = self.kernels.get_mut(&function) {
                 kernel.launches += times;
@@ -251,25 +261,25 @@ impl Recorder {
     }
 
     /// Gives an executable graph its own kernels back, for launches by others.
-    pub fn undress(&mut self, site: &mut Site, exec: Handle) {
-        self.undress_but(site, exec, None);
+    pub fn put_back(&mut self, site: &mut Site, exec: Handle) {
+        self.put_back_but(site, exec, None);
     }
 
-    fn undress_but(&mut self, site: &mut Site, exec: Handle, turn: Option<usize>) {
-        let others = self.twins.iter_mut().enumerate();
-        for (_, twins) in others.filter(|(index, _)| Some(*index) != turn) {
-            twins.undress(site, exec);
+    fn put_back_but(&mut self, site: &mut Site, exec: Handle, turn: Option<usize>) {
+        let others = self.instrumented.iter_mut().enumerate();
+        for (_, instrumented) in others.filter(|(index, _)| Some(*index) != turn) {
+            instrumented.put_back(site, exec);
         }
     }
 
-    /// Takes what twins have found.
+    /// Takes what instrumented kernels have found.
     fn look(&mut self, site: &mut Site) {
         self.looked = Instant::now();
         let mut missed: Vec<(Address, bool)> = Vec::new();
-        for twins in &mut self.twins {
-            let write = twins.what() == Guard::Writes;
+        for instrumented in &mut self.instrumented {
+            let write = instrumented.what() == Guard::Writes;
             // Reports that cannot be fetched now come again.
-            for found in twins.violations(&mut site.live).unwrap_or_default() {
+            for found in instrumented.violations(&mut site.live).unwrap_or_default() {
                 let Some(kernel) = self.kernels.get_mut(&found.function) else {
                     continue;
                 };

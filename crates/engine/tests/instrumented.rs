@@ -1,11 +1,11 @@
-//! Twin kernels on the software GPU: they do what their originals do, and report what is outside.
+//! Instrumented kernels on the software GPU: they do what their originals do, and report what is outside.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{Bench, LEGACY, bench, block, launch};
 use fermata_engine::access::Range;
-use fermata_engine::twin::{Guard, Twins, Violation};
+use fermata_engine::instrumented::{Guard, Instrumented, Violation};
 
 const EVERYTHING: [Range; 1] = [Range {
     start: 0,
@@ -53,24 +53,27 @@ fn range(start: u64, len: u64) -> Range {
     Range { start, len }
 }
 
-fn finish(bench: &mut Bench, twins: &mut Twins) -> Vec<Violation> {
+fn finish(bench: &mut Bench, instrumented: &mut Instrumented) -> Vec<Violation> {
     let live = &mut bench.site.live;
     live.enter(common::CONTEXT).unwrap();
     live.driver.synchronize_context().unwrap();
-    twins.violations(live).unwrap()
+    instrumented.violations(live).unwrap()
 }
 
 #[test]
-fn a_twin_does_what_its_original_does_with_the_same_variables() {
+fn an_instrumented_kernel_does_what_its_original_does_with_the_same_variables() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
     for what in [Guard::Writes, Guard::Reads, Guard::Accesses] {
-        let mut twins = Twins::new(what, 1);
-        let prepared = twins.prepare(&mut bench.site).unwrap();
-        assert!(twins.without(scene.function).is_none(), "{prepared:?}");
+        let mut instrumented = Instrumented::new(what, 1);
+        let prepared = instrumented.prepare(&mut bench.site).unwrap();
+        assert!(
+            instrumented.without(scene.function).is_none(),
+            "{prepared:?}"
+        );
         let before = (bench.read(scene.p), bench.read(scene.counter));
-        let done = twins
+        let done = instrumented
             .launch(
                 &mut bench.site,
                 &launch(scene.function, &params),
@@ -79,12 +82,12 @@ fn a_twin_does_what_its_original_does_with_the_same_variables() {
             )
             .unwrap();
         assert!(done);
-        assert_eq!(finish(&mut bench, &mut twins), []);
+        assert_eq!(finish(&mut bench, &mut instrumented), []);
         // Thread 0 adds table[0] + table[1].
         let after = (bench.read(scene.p), bench.read(scene.counter));
         assert_eq!(after, (before.0 + 3, before.1 + 32));
         assert_eq!(bench.read(scene.q + 4), bench.read(scene.p + 4));
-        twins.close(&mut bench.site.live).unwrap();
+        instrumented.close(&mut bench.site.live).unwrap();
     }
 }
 
@@ -93,16 +96,16 @@ fn stores_outside_the_ranges_are_reported_once_with_their_address() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
-    let mut twins = Twins::new(Guard::Writes, 1);
-    twins.prepare(&mut bench.site).unwrap();
+    let mut instrumented = Instrumented::new(Guard::Writes, 1);
+    instrumented.prepare(&mut bench.site).unwrap();
     let mut run = |bench: &mut Bench, allowed: &[Range]| {
         let launch = launch(scene.function, &params);
         assert!(
-            twins
+            instrumented
                 .launch(&mut bench.site, &launch, LEGACY, allowed)
                 .unwrap()
         );
-        finish(bench, &mut twins)
+        finish(bench, &mut instrumented)
     };
     let (p, q) = (range(scene.p, 256), range(scene.q, 256));
     let counter = range(scene.counter, 4);
@@ -139,26 +142,26 @@ fn stores_outside_the_ranges_are_reported_once_with_their_address() {
 }
 
 #[test]
-fn loads_outside_are_reported_by_twins_for_restores() {
+fn loads_outside_are_reported_by_kernels_instrumented_for_restores() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
-    let mut twins = Twins::new(Guard::Reads, 1);
-    twins.prepare(&mut bench.site).unwrap();
+    let mut instrumented = Instrumented::new(Guard::Reads, 1);
+    instrumented.prepare(&mut bench.site).unwrap();
     let launch = launch(scene.function, &params);
     let allowed = [range(scene.q, 256), range(scene.counter, 4)];
     assert!(
-        twins
+        instrumented
             .launch(&mut bench.site, &launch, LEGACY, &allowed)
             .unwrap()
     );
-    let found = finish(&mut bench, &mut twins);
+    let found = finish(&mut bench, &mut instrumented);
     assert_eq!(found.len(), 1);
     assert!((scene.p..scene.p + 128).contains(&found[0].address));
 }
 
 #[test]
-fn kernels_without_a_twin_are_named_and_left_to_the_original() {
+fn kernels_that_cannot_be_instrumented_are_named_and_left_to_the_original() {
     let mut bench = bench();
     let text = ".version 8.0\n.target sm_75\n.address_size 64
         .func hop() { ret; }
@@ -172,13 +175,13 @@ fn kernels_without_a_twin_are_named_and_left_to_the_original() {
     );
     let p = bench.allocate(64);
     let params = block(&[p]);
-    let mut twins = Twins::new(Guard::Writes, 1);
-    twins.prepare(&mut bench.site).unwrap();
-    let why = &twins.without(indirect).expect("it has none").why;
+    let mut instrumented = Instrumented::new(Guard::Writes, 1);
+    instrumented.prepare(&mut bench.site).unwrap();
+    let why = &instrumented.without(indirect).expect("it has none").why;
     assert!(why.contains("hop") || why.contains("register"), "{why}");
     let allowed = [range(p, 64)];
     assert!(
-        !twins
+        !instrumented
             .launch(
                 &mut bench.site,
                 &launch(indirect, &params),
@@ -188,33 +191,34 @@ fn kernels_without_a_twin_are_named_and_left_to_the_original() {
             .unwrap()
     );
     assert!(
-        twins
+        instrumented
             .launch(&mut bench.site, &launch(direct, &params), LEGACY, &allowed)
             .unwrap()
     );
-    assert_eq!(finish(&mut bench, &mut twins), []);
+    assert_eq!(finish(&mut bench, &mut instrumented), []);
     assert_eq!(bench.read(p), 7);
 }
 
-/// As much shared memory as a block has without asking for more; the twin, which calls a function, keeps a word there.
+/// As much shared memory as a block has without asking for more; the instrumented kernel, which calls a function, keeps
+/// a word there.
 #[test]
-fn a_launch_that_leaves_its_twin_no_room_is_left_to_the_original() {
+fn a_launch_that_leaves_its_instrumented_form_no_room_is_left_to_the_original() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
-    let mut twins = Twins::new(Guard::Accesses, 1);
-    twins.prepare(&mut bench.site).unwrap();
+    let mut instrumented = Instrumented::new(Guard::Accesses, 1);
+    instrumented.prepare(&mut bench.site).unwrap();
     let mut launch = launch(scene.function, &params);
     launch.shared = 48 << 10;
-    let done = twins.launch(&mut bench.site, &launch, LEGACY, &EVERYTHING);
+    let done = instrumented.launch(&mut bench.site, &launch, LEGACY, &EVERYTHING);
     assert!(!done.expect("the program's launch is possible"));
     let before = bench.read(scene.counter);
     bench.run(&launch);
     assert_eq!(bench.read(scene.counter), before + 32);
     launch.shared -= 8;
-    let done = twins.launch(&mut bench.site, &launch, LEGACY, &EVERYTHING);
+    let done = instrumented.launch(&mut bench.site, &launch, LEGACY, &EVERYTHING);
     assert!(done.unwrap(), "one that has room");
-    assert_eq!(finish(&mut bench, &mut twins), []);
+    assert_eq!(finish(&mut bench, &mut instrumented), []);
 }
 
 #[test]
@@ -222,8 +226,8 @@ fn many_ranges_and_streams_of_launches_keep_their_own_tables() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
-    let mut twins = Twins::new(Guard::Writes, 1);
-    twins.prepare(&mut bench.site).unwrap();
+    let mut instrumented = Instrumented::new(Guard::Writes, 1);
+    instrumented.prepare(&mut bench.site).unwrap();
     let base = [
         range(scene.p, 256),
         range(scene.q, 256),
@@ -234,11 +238,15 @@ fn many_ranges_and_streams_of_launches_keep_their_own_tables() {
         let allowed: Vec<Range> = base.into_iter().chain(more).collect();
         let launch = launch(scene.function, &params);
         assert!(
-            twins
+            instrumented
                 .launch(&mut bench.site, &launch, LEGACY, &allowed)
                 .unwrap()
         );
-        assert_eq!(finish(&mut bench, &mut twins), [], "{many} more ranges");
+        assert_eq!(
+            finish(&mut bench, &mut instrumented),
+            [],
+            "{many} more ranges"
+        );
     }
 }
 
@@ -247,8 +255,8 @@ fn launches_are_told_apart_as_deep_as_asked() {
     let mut bench = bench();
     let scene = scene(&mut bench);
     let params = block(&[scene.p, scene.q]);
-    let mut twins = Twins::new(Guard::Writes, 4);
-    twins.prepare(&mut bench.site).unwrap();
+    let mut instrumented = Instrumented::new(Guard::Writes, 4);
+    instrumented.prepare(&mut bench.site).unwrap();
     let (p, q) = (range(scene.p, 256), range(scene.q, 256));
     let counter = range(scene.counter, 4);
     let all = [p, q, counter];
@@ -261,13 +269,13 @@ fn launches_are_told_apart_as_deep_as_asked() {
         &all[..2],
     ] {
         let launch = launch(scene.function, &params);
-        let done = twins.launch(&mut bench.site, &launch, LEGACY, allowed);
+        let done = instrumented.launch(&mut bench.site, &launch, LEGACY, allowed);
         assert!(done.unwrap());
         bench.read(scene.p);
     }
     // Three of six were outside; the first two of them by the time their tables were used again.
-    let found = finish(&mut bench, &mut twins);
+    let found = finish(&mut bench, &mut instrumented);
     assert_eq!(found.len(), 3, "{found:?}");
     assert!(found.iter().all(|it| it.address == scene.counter));
-    assert_eq!(finish(&mut bench, &mut twins), []);
+    assert_eq!(finish(&mut bench, &mut instrumented), []);
 }

@@ -1,4 +1,4 @@
-//! Making and loading the twins of one module.
+//! Making and loading the instrumented kernels of one module.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use fermata_ptx::ast::Module;
 use fermata_ptx::passes::{bind, guard};
 use fermata_state::ImageId;
 
-use super::{NoTwin, Twin, TwinModule, Twins};
+use super::{Instrumented, InstrumentedKernel, InstrumentedModule, NotInstrumented};
 use crate::text::text_of;
 use crate::{Live, Site};
 
@@ -23,7 +23,7 @@ fn each(names: &Names) -> impl Iterator<Item = (&str, Handle)> {
         .flat_map(|(name, handles)| handles.iter().map(move |handle| (name.as_str(), *handle)))
 }
 
-/// Texts that have been read while twins are made, by image and architecture; or why there is none.
+/// Texts that have been read while instrumented kernels are made, by image and architecture; or why there is none.
 #[derive(Default)]
 pub(super) struct Texts(HashMap<(ImageId, Option<u32>), Result<Arc<Module>, String>>);
 
@@ -58,8 +58,8 @@ fn version_of(live: &Live, function: FunctionHandle) -> Option<u32> {
     u32::try_from(*version).ok()
 }
 
-impl Twins {
-    /// Makes the twins of these kernels of a module, or notes why there are none.
+impl Instrumented {
+    /// Instruments these kernels of a module, or notes why that cannot be.
     pub(super) fn make(
         &mut self,
         site: &mut Site,
@@ -90,8 +90,8 @@ impl Twins {
             .find_map(|function| version_of(live, live.functions.get(function)?.handle));
         let text = texts.get(session.image(&record.image), record.image, version);
         let loaded = text.and_then(|text| self.load(live, original, &text, &names));
-        let twin_module = match loaded {
-            Ok(Some(twin_module)) => twin_module,
+        let instrumented_module = match loaded {
+            Ok(Some(instrumented_module)) => instrumented_module,
             Ok(None) => return Ok(()),
             Err(why) => {
                 for (kernel, function) in each(&names) {
@@ -100,8 +100,8 @@ impl Twins {
                 return Ok(());
             }
         };
-        self.modules.push(TwinModule {
-            handle: twin_module,
+        self.modules.push(InstrumentedModule {
+            handle: instrumented_module,
             context,
             of: module,
         });
@@ -109,9 +109,9 @@ impl Twins {
             if self.without.contains_key(&function) {
                 continue;
             }
-            match find(live, twin_module, kernel, function) {
-                Ok(twin) => {
-                    self.twins.insert(function, twin);
+            match find(live, instrumented_module, kernel, function) {
+                Ok(instrumented) => {
+                    self.instrumented.insert(function, instrumented);
                 }
                 Err(why) => self.refuse(function, kernel, &why),
             }
@@ -150,12 +150,12 @@ impl Twins {
         }
         let text = bound.module.to_string();
         let loaded = live.driver.load_module(text.as_bytes());
-        let refused = |error| format!("the driver refuses the twin: {error}");
+        let refused = |error| format!("the driver refuses the instrumented kernel: {error}");
         loaded.map(Some).map_err(refused)
     }
 
     fn refuse(&mut self, function: Handle, kernel: &str, why: &str) {
-        let refused = NoTwin {
+        let refused = NotInstrumented {
             function,
             kernel: kernel.to_owned(),
             why: why.to_owned(),
@@ -164,22 +164,27 @@ impl Twins {
     }
 }
 
-/// The twin in its loaded module, compared with the original.
-fn find(live: &Live, module: ModuleHandle, kernel: &str, function: Handle) -> Result<Twin, String> {
-    let said = |error: DriverError| format!("the driver refuses the twin: {error}");
+/// The instrumented kernel in its loaded module, compared with the original.
+fn find(
+    live: &Live,
+    module: ModuleHandle,
+    kernel: &str,
+    function: Handle,
+) -> Result<InstrumentedKernel, String> {
+    let said = |error: DriverError| format!("the driver refuses the instrumented kernel: {error}");
     let original = live.functions.get(&function).ok_or("it is not loaded")?;
-    let twin = live.driver.function(module, kernel).map_err(said)?;
+    let instrumented = live.driver.function(module, kernel).map_err(said)?;
     let expected = live.driver.function_params(original.handle).map_err(said)?;
-    let params = live.driver.function_params(twin).map_err(said)?;
+    let params = live.driver.function_params(instrumented).map_err(said)?;
     let table = match params.split_last() {
         Some(((at, 8), rest)) if rest == expected => *at,
         _ => return Err("its parameters are others than its text says".to_owned()),
     };
-    let attributes = live.driver.function_attributes(twin);
+    let attributes = live.driver.function_attributes(instrumented);
     let threads = attributes.get(cu::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK as usize);
     let max_threads = threads.and_then(|n| u64::try_from(*n).ok());
-    Ok(Twin {
-        function: twin,
+    Ok(InstrumentedKernel {
+        function: instrumented,
         kernel: kernel.to_owned(),
         context: original.context,
         table_at: table as usize,

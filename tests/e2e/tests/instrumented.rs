@@ -1,5 +1,5 @@
-//! Every kernel of every program has a twin, for checkpoints and for restores, that NVIDIA's assembler takes: what a
-//! driver compiles on a GPU is the same text, by the same compiler.
+//! Every kernel of every program has an instrumented form, for checkpoints and for restores, that NVIDIA's assembler
+//! takes: what a driver compiles on a GPU is the same text, by the same compiler.
 
 use std::path::Path;
 use std::process::Command;
@@ -42,20 +42,20 @@ fn texts(file: &Path) -> Result<Vec<String>> {
 }
 
 fn assemble(text: &str, folder: &Path) -> Result<()> {
-    let file = folder.join("twin.ptx");
+    let file = folder.join("instrumented.ptx");
     std::fs::write(&file, text)?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut ptxas = Command::new(root.join(".deps/cuda/bin/ptxas"));
     ptxas
         .arg("-arch=sm_90")
         .arg("-o")
-        .arg(folder.join("twin.cubin"));
+        .arg(folder.join("instrumented.cubin"));
     ptxas.arg(&file);
     command::run(ptxas, LIMIT)?.success("ptxas").map(drop)
 }
 
 #[test]
-fn every_program_has_twins_that_an_assembler_takes() -> Result<()> {
+fn every_program_has_instrumented_kernels_that_an_assembler_takes() -> Result<()> {
     let (tree, folder) = (Tree::find()?, tempfile::tempdir()?);
     for program in PROGRAMS {
         let file = match program.name {

@@ -1,17 +1,17 @@
-//! Executable graphs whose kernels are twins while a capture watches.
+//! Executable graphs whose kernels are instrumented while a capture watches.
 //!
 //! ```text
-//!  as the program has it ── update: twins in the kernels' place, each with a table ──► checks its stores
+//!  as the program has it ── update: instrumented kernels in the kernels' place, each with a table ──► checks its stores
 //!            ▲                                                                              │
 //!            └──────────────── update: the kernels themselves ◄──── nothing is copied any more
 //! ```
 //! The program's own executable graph is updated; no second one is launched in its place. The driver keeps launches of
 //! one executable graph in order whatever their streams, and an update leaves launches under way as they are
-//! (`cuGraphLaunch`, `cuGraphExecUpdate`), so nothing changes for the program. What a graph is foreseen to write has been
-//! kept for the image before it is launched, so each of its kernels may store there.
+//! (`cuGraphLaunch`, `cuGraphExecUpdate`), so nothing changes for the program. What a graph is foreseen to write has
+//! been kept for the image before it is launched, so each of its kernels may store there.
 //!
-//! A graph that cannot get its kernels back, because something it names is gone, keeps its twins, which do what they do;
-//! so their tables stay too.
+//! A graph that cannot get its kernels back, because something it names is gone, keeps its instrumented kernels, which
+//! do what they do; so their tables stay too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, FunctionHandle, StreamHandle};
 use fermata_graph::{Graph, KernelNode};
 
-use super::{Twins, tables_in};
+use super::{Instrumented, tables_in};
 use crate::Site;
 use crate::access::Range;
 use crate::live::Instead;
@@ -39,11 +39,11 @@ pub(super) struct Dressed {
     tables: BTreeMap<Handle, Wear>,
     /// Why not all of its kernels check themselves; empty if they do.
     without: String,
-    /// Whether any of its kernels may be a twin.
+    /// Whether any of its kernels may be instrumented.
     worn: bool,
 }
 
-/// A twin with its table.
+/// An instrumented kernel with its table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Wear {
     function: FunctionHandle,
@@ -53,7 +53,7 @@ struct Wear {
 }
 
 impl Wear {
-    /// What a kernel node becomes; `None` if its block is too large for the twin.
+    /// What a kernel node becomes; `None` if its block is too large for the instrumented kernel.
     fn of(self, node: &KernelNode) -> Option<Instead> {
         if threads(node) > self.max_threads {
             return None;
@@ -70,12 +70,12 @@ fn threads(node: &KernelNode) -> u64 {
     node.block.iter().map(|n| u64::from(*n)).product()
 }
 
-impl Twins {
-    /// Launches an executable graph with twins in its kernels' place, with `allowed` as the ranges that each of them
-    /// may touch. The answer is why not all of its kernels are checked; empty if they are.
+impl Instrumented {
+    /// Launches an executable graph with instrumented kernels in its kernels' place, with `allowed` as the ranges that
+    /// each of them may touch. The answer is why not all of its kernels are checked; empty if they are.
     ///
     /// # Errors
-    /// What the launch could have said without twins.
+    /// What the launch could have said without instrumented kernels.
     pub fn launch_graph(
         &mut self,
         site: &mut Site,
@@ -94,7 +94,7 @@ impl Twins {
             self.strip(site, exec);
             if let Some(graph) = self.graphs.get_mut(&exec) {
                 graph.stream = None;
-                graph.without = "its twins cannot be launched".to_owned();
+                graph.without = "its instrumented kernels cannot be launched".to_owned();
                 without.clone_from(&graph.without);
             }
             if !over {
@@ -105,7 +105,7 @@ impl Twins {
     }
 
     /// Gives an executable graph its own kernels back, for launches from now on.
-    pub fn undress(&mut self, site: &mut Site, exec: Handle) {
+    pub fn put_back(&mut self, site: &mut Site, exec: Handle) {
         self.strip(site, exec);
         if self.graphs.get(&exec).is_some_and(|it| !it.worn) {
             self.graphs.remove(&exec);
@@ -124,10 +124,11 @@ impl Twins {
         };
     }
 
-    /// Gives all executable graphs their own kernels back. To be called when no launch with twins is under way.
-    pub fn undress_all(&mut self, site: &mut Site) {
+    /// Gives all executable graphs their own kernels back. To be called when no launch with instrumented kernels is
+    /// under way.
+    pub fn put_back_all(&mut self, site: &mut Site) {
         for exec in self.graphs.keys().copied().collect::<Vec<_>>() {
-            self.undress(site, exec);
+            self.put_back(site, exec);
         }
         let graphs = &self.graphs;
         for tables in self.tables.values_mut() {
@@ -135,7 +136,7 @@ impl Twins {
         }
     }
 
-    /// Makes sure that the graph's kernels are twins with these ranges; why not all of them are.
+    /// Makes sure that the graph's kernels are instrumented with these ranges; why not all of them are.
     fn dress(
         &mut self,
         site: &mut Site,
@@ -179,7 +180,7 @@ impl Twins {
             site.live.dress(exec, &executable.graph, &dress)
         });
         if let Err(error) = done {
-            graph.without = format!("it does not take twins: {error}");
+            graph.without = format!("it does not take instrumented kernels: {error}");
             self.graphs.insert(exec, graph);
             self.strip(site, exec);
         } else {
@@ -189,7 +190,7 @@ impl Twins {
         known.map(|it| it.without.clone()).unwrap_or_default()
     }
 
-    /// Finds the twins of a graph's kernels, and a table for each; notes what has none.
+    /// Finds the instrumented kernels of a graph's kernels, and a table for each; notes what has none.
     fn tables_of(
         &mut self,
         site: &mut Site,
@@ -206,32 +207,34 @@ impl Twins {
         let largest = largest_blocks(&executable.graph);
         let on = site.live.stream(stream)?;
         for (function, threads) in largest {
-            let Some(twin) = self.twins.get_mut(&function) else {
+            let Some(instrumented) = self.instrumented.get_mut(&function) else {
                 let without = self.without.get(&function);
                 let name = without.map_or("?", |it| it.kernel.as_str());
                 let why = without.map_or("it is not known", |it| it.why.as_str());
-                into.note(&format!("its kernel `{name}` has no twin: {why}"));
+                into.note(&format!(
+                    "its kernel `{name}` cannot be instrumented: {why}"
+                ));
                 continue;
             };
-            if twin.context != stream.context {
+            if instrumented.context != stream.context {
                 let why = "is of another context than the stream";
-                into.note(&format!("its kernel `{}` {why}", twin.kernel));
+                into.note(&format!("its kernel `{}` {why}", instrumented.kernel));
                 continue;
             }
-            if threads > twin.max_threads {
-                let why = "has blocks too large for its twin";
-                into.note(&format!("its kernel `{}` {why}", twin.kernel));
+            if threads > instrumented.max_threads {
+                let why = "has blocks too large for its instrumented form";
+                into.note(&format!("its kernel `{}` {why}", instrumented.kernel));
             }
             if let Ok(record) = site.session.functions.get(function) {
-                twin.follow(&record.attributes, &site.live)?;
+                instrumented.follow(&record.attributes, &site.live)?;
             }
             let mut wear = Wear {
-                function: twin.function,
-                table_at: twin.table_at,
-                max_threads: twin.max_threads,
+                function: instrumented.function,
+                table_at: instrumented.table_at,
+                max_threads: instrumented.max_threads,
                 table: 0,
             };
-            let name = twin.kernel.clone();
+            let name = instrumented.kernel.clone();
             let place = (exec, function);
             let table = self.table_of_graph(site, place, (stream, on), allowed, in_order)?;
             let Some((table, alone)) = table else {
@@ -265,7 +268,7 @@ impl Twins {
 }
 
 impl Dressed {
-    /// Whether any of its kernels may be a twin.
+    /// Whether any of its kernels may be instrumented.
     pub fn is_worn(&self) -> bool {
         self.worn
     }

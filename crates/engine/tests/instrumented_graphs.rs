@@ -1,5 +1,5 @@
-//! Executable graphs on the software GPU whose kernels are twins for a time: they do what they did, and report what
-//! is outside, until they have their own kernels back.
+//! Executable graphs on the software GPU whose kernels are instrumented for a time: they do what they did, and report
+//! what is outside, until they have their own kernels back.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,11 +9,11 @@ use fermata_abi::op::StreamRef;
 use fermata_device::{DriverError, PinnedWords};
 use fermata_engine::LiveStream;
 use fermata_engine::access::Range;
-use fermata_engine::twin::{Guard, Twins, Violation};
+use fermata_engine::instrumented::{Guard, Instrumented, Violation};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, NodeId, NodeKind};
 use fermata_state::{Executable, Stream};
 
-/// Both add one to a word; the second calls a function that it finds through a register, so it has no twin.
+/// Both add one to a word; the second calls a function that it finds through a register, so it cannot be instrumented.
 const WORK: &str = ".version 8.0\n.target sm_75\n.address_size 64
 .visible .entry outer(.param .u64 p)
 { .reg .b64 %rd<2>; ld.param.u64 %rd1, [p]; red.global.add.u32 [%rd1], 1; ret; }
@@ -142,29 +142,29 @@ fn stream(bench: &mut Bench, handle: u64) -> StreamRef {
     }
 }
 
-fn twins(bench: &mut Bench) -> Twins {
-    let mut twins = Twins::new(Guard::Writes, 1);
-    twins.prepare(&mut bench.site).unwrap();
-    twins
+fn instrumented(bench: &mut Bench) -> Instrumented {
+    let mut instrumented = Instrumented::new(Guard::Writes, 1);
+    instrumented.prepare(&mut bench.site).unwrap();
+    instrumented
 }
 
-fn finish(bench: &mut Bench, twins: &mut Twins) -> Vec<(String, u64)> {
+fn finish(bench: &mut Bench, instrumented: &mut Instrumented) -> Vec<(String, u64)> {
     let live = &mut bench.site.live;
     live.enter(CONTEXT).unwrap();
     live.driver.synchronize_context().unwrap();
     let named = |it: Violation| (it.kernel, it.address);
-    let mut found: Vec<_> = twins.violations(live).unwrap().into_iter().collect();
+    let mut found: Vec<_> = instrumented.violations(live).unwrap().into_iter().collect();
     found.sort_by_key(|it| it.address);
     found.into_iter().map(named).collect()
 }
 
 fn launch(
     bench: &mut Bench,
-    twins: &mut Twins,
+    instrumented: &mut Instrumented,
     (exec, stream): (u64, StreamRef),
     allowed: &[Range],
 ) -> Result<String, DriverError> {
-    twins.launch_graph(&mut bench.site, exec, stream, allowed)
+    instrumented.launch_graph(&mut bench.site, exec, stream, allowed)
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn the_kernels_of_a_graph_are_checked_until_they_are_given_back() {
     let (exec, all) = (0xe001, scene.both());
     let other = stream(&mut bench, 0xe002);
     instantiate(&mut bench, exec, scene.graph());
-    let mut twins = twins(&mut bench);
+    let mut instrumented = instrumented(&mut bench);
     let (outer, inner) = (("outer".to_owned(), scene.p), ("inner".to_owned(), scene.q));
     let mut launches = 0;
     for (on, allowed, expected) in [
@@ -186,31 +186,31 @@ fn the_kernels_of_a_graph_are_checked_until_they_are_given_back() {
         (LEGACY, &[][..], vec![outer, inner]),
         (LEGACY, &all[..], vec![]),
     ] {
-        let without = launch(&mut bench, &mut twins, (exec, on), allowed).unwrap();
+        let without = launch(&mut bench, &mut instrumented, (exec, on), allowed).unwrap();
         let mut expected = expected;
         expected.sort_by_key(|(_, address)| *address);
         assert_eq!(
-            (without.as_str(), finish(&mut bench, &mut twins)),
+            (without.as_str(), finish(&mut bench, &mut instrumented)),
             ("", expected)
         );
         launches += 1;
         assert_eq!(scene.read(&mut bench), (launches, launches));
     }
-    launch(&mut bench, &mut twins, (exec, LEGACY), &[]).unwrap();
-    assert_eq!(finish(&mut bench, &mut twins).len(), 2);
-    twins.undress_all(&mut bench.site);
+    launch(&mut bench, &mut instrumented, (exec, LEGACY), &[]).unwrap();
+    assert_eq!(finish(&mut bench, &mut instrumented).len(), 2);
+    instrumented.put_back_all(&mut bench.site);
     replay(&mut bench, exec);
-    assert_eq!(finish(&mut bench, &mut twins), []);
+    assert_eq!(finish(&mut bench, &mut instrumented), []);
     assert_eq!(scene.read(&mut bench), (launches + 2, launches + 2));
 
     // The tables that were given back serve the next capture.
-    launch(&mut bench, &mut twins, (exec, LEGACY), &all[..1]).unwrap();
+    launch(&mut bench, &mut instrumented, (exec, LEGACY), &all[..1]).unwrap();
     assert_eq!(
-        finish(&mut bench, &mut twins),
+        finish(&mut bench, &mut instrumented),
         [("inner".to_owned(), scene.q)]
     );
-    twins.undress_all(&mut bench.site);
-    twins.close(&mut bench.site.live).unwrap();
+    instrumented.put_back_all(&mut bench.site);
+    instrumented.close(&mut bench.site.live).unwrap();
 }
 
 /// What a graph may touch changes with every launch, and a launch that has not begun goes by what it was given.
@@ -221,7 +221,7 @@ fn a_launch_that_waits_is_checked_by_its_own_ranges() {
     let (exec, all) = (0xe011, scene.both());
     let (first, second) = (stream(&mut bench, 0xe012), stream(&mut bench, 0xe013));
     instantiate(&mut bench, exec, scene.graph());
-    let mut twins = twins(&mut bench);
+    let mut instrumented = instrumented(&mut bench);
     let flag = PinnedWords::new(&bench.site.live.driver, 1).unwrap();
     let on = bench.site.live.stream(first).unwrap();
     let driver = bench.site.live.driver.clone();
@@ -232,18 +232,18 @@ fn a_launch_that_waits_is_checked_by_its_own_ranges() {
         (first, &all[1..]),
         (second, &all[..]),
     ] {
-        let without = launch(&mut bench, &mut twins, (exec, on), allowed).unwrap();
+        let without = launch(&mut bench, &mut instrumented, (exec, on), allowed).unwrap();
         assert_eq!(without, "");
     }
-    assert_eq!(twins.violations(&mut bench.site.live).unwrap(), []);
+    assert_eq!(instrumented.violations(&mut bench.site.live).unwrap(), []);
     flag.store(0, 1);
-    let mut found = finish(&mut bench, &mut twins);
+    let mut found = finish(&mut bench, &mut instrumented);
     found.sort();
     let expected = [("inner".to_owned(), scene.q), ("outer".to_owned(), scene.p)];
     assert_eq!(found, expected);
     assert_eq!(scene.read(&mut bench), (4, 4));
-    twins.undress_all(&mut bench.site);
-    twins.close(&mut bench.site.live).unwrap();
+    instrumented.put_back_all(&mut bench.site);
+    instrumented.close(&mut bench.site.live).unwrap();
 }
 
 #[test]
@@ -253,10 +253,10 @@ fn what_the_program_changes_meanwhile_is_checked_as_it_is_then() {
     let exec = 0xe021;
     let of = |address: u64| chain(vec![kernel(scene.outer, block(&[address]))]);
     instantiate(&mut bench, exec, of(scene.p));
-    let mut twins = twins(&mut bench);
+    let mut instrumented = instrumented(&mut bench);
     let mut check = |bench: &mut Bench, outside: Option<u64>| {
-        let without = launch(bench, &mut twins, (exec, LEGACY), &[around(scene.p)]).unwrap();
-        let found = finish(bench, &mut twins);
+        let without = launch(bench, &mut instrumented, (exec, LEGACY), &[around(scene.p)]).unwrap();
+        let found = finish(bench, &mut instrumented);
         let expected = outside.map(|at| ("outer".to_owned(), at));
         assert_eq!((without.as_str(), found), ("", Vec::from_iter(expected)));
     };
@@ -268,21 +268,24 @@ fn what_the_program_changes_meanwhile_is_checked_as_it_is_then() {
     instantiate(&mut bench, exec, of(scene.p));
     check(&mut bench, None);
     instantiate(&mut bench, exec, scene.graph());
-    let without = launch(&mut bench, &mut twins, (exec, LEGACY), &[]).unwrap();
+    let without = launch(&mut bench, &mut instrumented, (exec, LEGACY), &[]).unwrap();
     assert_eq!(
-        (without.as_str(), finish(&mut bench, &mut twins).len()),
+        (
+            without.as_str(),
+            finish(&mut bench, &mut instrumented).len()
+        ),
         ("", 2)
     );
     assert_eq!(scene.read(&mut bench), (3, 2));
-    twins.undress_all(&mut bench.site);
+    instrumented.put_back_all(&mut bench.site);
     replay(&mut bench, exec);
-    assert_eq!(finish(&mut bench, &mut twins), []);
+    assert_eq!(finish(&mut bench, &mut instrumented), []);
     assert_eq!(scene.read(&mut bench), (4, 3));
-    twins.close(&mut bench.site.live).unwrap();
+    instrumented.close(&mut bench.site.live).unwrap();
 }
 
 #[test]
-fn a_kernel_without_a_twin_is_named_and_the_others_are_checked() {
+fn a_kernel_that_cannot_be_instrumented_is_named_and_the_others_are_checked() {
     let mut bench = bench();
     let scene = Scene::new(&mut bench);
     let module = bench.module(BARE);
@@ -293,16 +296,16 @@ fn a_kernel_without_a_twin_is_named_and_the_others_are_checked() {
         kernel(scene.outer, block(&[scene.p])),
     ];
     instantiate(&mut bench, exec, chain(kinds));
-    let mut twins = twins(&mut bench);
-    let without = launch(&mut bench, &mut twins, (exec, LEGACY), &[]).unwrap();
+    let mut instrumented = instrumented(&mut bench);
+    let without = launch(&mut bench, &mut instrumented, (exec, LEGACY), &[]).unwrap();
     assert!(without.contains("`bare`"), "{without}");
     assert_eq!(
-        finish(&mut bench, &mut twins),
+        finish(&mut bench, &mut instrumented),
         [("outer".to_owned(), scene.p)]
     );
     assert_eq!(scene.read(&mut bench), (1, 1));
-    twins.undress_all(&mut bench.site);
-    twins.close(&mut bench.site.live).unwrap();
+    instrumented.put_back_all(&mut bench.site);
+    instrumented.close(&mut bench.site.live).unwrap();
 }
 
 /// Tables need a little device memory. A program that has taken all of it is not checked, and does not notice.
@@ -312,7 +315,7 @@ fn without_memory_for_tables_everything_runs_unchecked() {
     let scene = Scene::new(&mut bench);
     let exec = 0xe041;
     instantiate(&mut bench, exec, scene.graph());
-    let mut twins = twins(&mut bench);
+    let mut instrumented = instrumented(&mut bench);
     let driver = bench.site.live.driver.clone();
     let smallest = driver.granularity(0).unwrap();
     let (mut size, mut taken) = (1 << 40, Vec::new());
@@ -322,17 +325,17 @@ fn without_memory_for_tables_everything_runs_unchecked() {
             Err(_) => size /= 2,
         }
     }
-    let without = launch(&mut bench, &mut twins, (exec, LEGACY), &[]);
+    let without = launch(&mut bench, &mut instrumented, (exec, LEGACY), &[]);
     let params = block(&[scene.p]);
     let plain = common::launch(scene.outer, &params);
-    let checked = twins.launch(&mut bench.site, &plain, LEGACY, &[]);
+    let checked = instrumented.launch(&mut bench.site, &plain, LEGACY, &[]);
     for memory in taken {
         driver.release_memory(memory).unwrap();
     }
     let without = without.unwrap();
     assert!(without.contains("MEMORY"), "{without}");
     assert!(!checked.unwrap());
-    assert_eq!(finish(&mut bench, &mut twins), []);
+    assert_eq!(finish(&mut bench, &mut instrumented), []);
     assert_eq!(scene.read(&mut bench), (1, 1));
-    twins.close(&mut bench.site.live).unwrap();
+    instrumented.close(&mut bench.site.live).unwrap();
 }

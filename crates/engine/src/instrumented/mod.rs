@@ -1,15 +1,15 @@
-//! Twin kernels at run time: launched in a kernel's place, they check each global access against the
+//! Instrumented kernels at run time: launched in a kernel's place, they check each global access against the
 //! ranges that speculation has named, and report the first one outside (PhoenixOS, section 4.1).
 //!
 //! ```text
-//!  prepare: image ─ text ─ guard ─ bind ─► twin module, beside the original, with its variables  (make)
-//!  launch:  parameters + table ─► twin's function          table: ranges in device memory       (tables)
+//!  prepare: image ─ text ─ guard ─ bind ─► instrumented module, beside the original, with its variables  (make)
+//!  launch:  parameters + table ─► instrumented kernel          table: ranges in device memory       (tables)
 //!                                    │ first access outside
 //!  violations ◄── record in pinned memory ◄┘
 //! ```
-//! Twins are made before anything stops, once per module; what has none is named with the reason, and
-//! content validation has to do. Loading a twin may fail, launching one too: the original runs then.
-//! Executable graphs are given twins for a time (graphs).
+//! Instrumented kernels are made before anything stops, once per module; what has none is named with the reason, and
+//! content validation has to do. Loading an instrumented kernel may fail, launching one too: the original runs then.
+//! Executable graphs are given instrumented kernels for a time (graphs).
 
 mod graphs;
 mod make;
@@ -30,7 +30,7 @@ use crate::{HandleMap, Live, Site};
 use graphs::Dressed;
 use tables::{Report, Tables};
 
-/// What twins have found: accesses of a kernel outside the ranges it was launched with.
+/// What instrumented kernels have found: accesses of a kernel outside the ranges it was launched with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The kernel.
@@ -43,9 +43,9 @@ pub struct Violation {
     pub bytes: u64,
 }
 
-/// A kernel that has no twin.
+/// A kernel that cannot be instrumented.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoTwin {
+pub struct NotInstrumented {
     /// The kernel.
     pub function: Handle,
     /// Its name.
@@ -54,19 +54,19 @@ pub struct NoTwin {
     pub why: String,
 }
 
-/// What [`Twins::prepare`] did.
+/// What [`Instrumented::prepare`] did.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Prepared {
-    /// Kernels that have a twin now.
-    pub twins: usize,
+    /// Kernels that are instrumented now.
+    pub instrumented: usize,
     /// Those that have none.
-    pub without: Vec<NoTwin>,
+    pub without: Vec<NotInstrumented>,
     /// Seconds spent.
     pub seconds: f64,
 }
 
-/// The twin of a kernel.
-struct Twin {
+/// The instrumented form of a kernel.
+struct InstrumentedKernel {
     function: FunctionHandle,
     kernel: String,
     context: Handle,
@@ -78,35 +78,35 @@ struct Twin {
     attributes: BTreeMap<i32, i32>,
 }
 
-/// A module with twins, and the module it belongs to.
-struct TwinModule {
+/// A module with instrumented kernels, and the module it belongs to.
+struct InstrumentedModule {
     handle: ModuleHandle,
     context: Handle,
     of: Handle,
 }
 
 /// See the module.
-pub struct Twins {
+pub struct Instrumented {
     what: Guard,
     depth: usize,
-    twins: HandleMap<Handle, Twin>,
-    without: HandleMap<Handle, NoTwin>,
-    modules: Vec<TwinModule>,
+    instrumented: HandleMap<Handle, InstrumentedKernel>,
+    without: HandleMap<Handle, NotInstrumented>,
+    modules: Vec<InstrumentedModule>,
     tables: HashMap<Handle, Tables>,
-    /// Executable graphs whose kernels are twins, or cannot be.
+    /// Executable graphs whose kernels are instrumented kernels, or cannot be.
     graphs: HandleMap<Handle, Dressed>,
     /// The parameter block of the launch at hand.
     params: Vec<u8>,
 }
 
-impl Twins {
-    /// No twins yet; they will check `what`. `depth` launches of a kernel in a stream, at least one, are
+impl Instrumented {
+    /// No instrumented kernels yet; they will check `what`. `depth` launches of a kernel in a stream, at least one, are
     /// told apart when they report; each costs a small table.
     pub fn new(what: Guard, depth: usize) -> Self {
         Self {
             what,
             depth: depth.max(1),
-            twins: HandleMap::default(),
+            instrumented: HandleMap::default(),
             without: HandleMap::default(),
             modules: Vec::new(),
             tables: HashMap::new(),
@@ -120,11 +120,11 @@ impl Twins {
         self.what
     }
 
-    /// Makes the twins of all kernels of the session that have none yet. Compiles, so it takes its time;
+    /// Instruments all kernels of the session that are not yet. Compiles, so it takes its time;
     /// nothing needs to stand still for it.
     ///
     /// # Errors
-    /// A context cannot be entered. A kernel without a twin is no error.
+    /// A context cannot be entered. A kernel that cannot be instrumented is no error.
     pub fn prepare(&mut self, site: &mut Site) -> Result<Prepared, DriverError> {
         let start = std::time::Instant::now();
         self.forget(site);
@@ -138,27 +138,27 @@ impl Twins {
         for (module, functions) in by_module {
             self.make(site, module, &functions, &mut texts)?;
         }
-        let mut without: Vec<NoTwin> = self.without.values().cloned().collect();
+        let mut without: Vec<NotInstrumented> = self.without.values().cloned().collect();
         without.sort_by_key(|it| it.function);
         Ok(Prepared {
-            twins: self.twins.len(),
+            instrumented: self.instrumented.len(),
             without,
             seconds: start.elapsed().as_secs_f64(),
         })
     }
 
-    /// Whether [`Twins::prepare`] has looked at this kernel.
+    /// Whether [`Instrumented::prepare`] has looked at this kernel.
     pub fn knows(&self, function: Handle) -> bool {
-        self.twins.contains_key(&function) || self.without.contains_key(&function)
+        self.instrumented.contains_key(&function) || self.without.contains_key(&function)
     }
 
-    /// Why a kernel has no twin; `None` if it has one, or was never looked at.
-    pub fn without(&self, function: Handle) -> Option<&NoTwin> {
+    /// Why a kernel is not instrumented; `None` if it is, or was never looked at.
+    pub fn without(&self, function: Handle) -> Option<&NotInstrumented> {
         self.without.get(&function)
     }
 
-    /// Launches the twin in the kernel's place, with `allowed` as the ranges it may touch; they are used
-    /// until the next launch of the kernel in this stream names others. False if it has no twin, or one
+    /// Launches the instrumented kernel in the kernel's place, with `allowed` as the ranges it may touch; they are used
+    /// until the next launch of the kernel in this stream names others. False if it has no instrumented kernel, or one
     /// that cannot run so, whatever the driver says: the original must be launched.
     ///
     /// # Errors
@@ -171,29 +171,29 @@ impl Twins {
         allowed: &[Range],
     ) -> Result<bool, DriverError> {
         let Self {
-            twins,
+            instrumented,
             tables,
             params,
             depth,
             ..
         } = self;
-        let Some(twin) = twins.get_mut(&launch.function) else {
+        let Some(instrumented) = instrumented.get_mut(&launch.function) else {
             return Ok(false);
         };
         let threads: u64 = launch.block.iter().map(|n| u64::from(*n)).product();
-        if threads > twin.max_threads {
+        if threads > instrumented.max_threads {
             return Ok(false);
         }
         let Site { session, live } = site;
-        live.enter(twin.context)?;
+        live.enter(instrumented.context)?;
         let on = live.stream(stream)?;
         if let Ok(record) = session.functions.get(launch.function)
-            && twin.follow(&record.attributes, live).is_err()
+            && instrumented.follow(&record.attributes, live).is_err()
         {
             return Ok(false);
         }
         let driver = Arc::clone(&live.driver);
-        let table = tables_in(tables, live, twin.context, *depth)
+        let table = tables_in(tables, live, instrumented.context, *depth)
             .and_then(|tables| tables.table(&driver, launch.function, stream, on, allowed));
         let table = match table {
             Err(error) if !ends_context(error.code) => return Ok(false),
@@ -201,11 +201,11 @@ impl Twins {
         };
         params.clear();
         params.extend_from_slice(launch.params);
-        params.resize(twin.table_at, 0);
+        params.resize(instrumented.table_at, 0);
         params.extend_from_slice(&table.to_le_bytes());
         let attributes = live.launch_attributes(launch)?;
         let kernel = KernelLaunch {
-            function: twin.function,
+            function: instrumented.function,
             size: Grid {
                 grid: launch.grid,
                 block: launch.block,
@@ -219,9 +219,11 @@ impl Twins {
             Err(error) if ends_context(error.code) => Err(error),
             Err(error) => {
                 if is_too_large(error.code) {
-                    twin.max_threads = twin.max_threads.min(threads.saturating_sub(1));
+                    instrumented.max_threads =
+                        instrumented.max_threads.min(threads.saturating_sub(1));
                 }
-                // A twin takes more shared memory, too. What is wrong with the launch itself the original says.
+                // An instrumented kernel takes more shared memory, too. What is wrong with the launch itself the
+                // original says.
                 Ok(false)
             }
         }
@@ -239,29 +241,35 @@ impl Twins {
             }
             live.enter(*context)?;
             let reports = tables.take(live)?;
-            found.extend(reports.into_iter().map(|report| name(&self.twins, report)));
+            found.extend(
+                reports
+                    .into_iter()
+                    .map(|report| name(&self.instrumented, report)),
+            );
         }
         Ok(found)
     }
 
-    /// What has been found and not been fetched, as the host sees it; the device is not asked, so this works when it has
-    /// faulted.
+    /// What has been found and not been fetched, as the host sees it; the device is not asked, so this works when it
+    /// has faulted.
     pub fn reported(&self) -> Vec<Violation> {
         let reports = self.tables.values().flat_map(Tables::reported);
-        reports.map(|report| name(&self.twins, report)).collect()
+        reports
+            .map(|report| name(&self.instrumented, report))
+            .collect()
     }
 
-    /// Whether an executable graph still has twins.
-    pub fn are_worn(&self) -> bool {
+    /// Whether an executable graph still has instrumented kernels.
+    pub fn are_in_use(&self) -> bool {
         self.graphs.values().any(Dressed::is_worn)
     }
 
-    /// Lets go of twins whose module or context is gone. To be called while no launch of theirs is under
-    /// way, at the latest by the next [`Twins::prepare`], which does.
+    /// Lets go of instrumented kernels whose module or context is gone. To be called while no launch of theirs is under
+    /// way, at the latest by the next [`Instrumented::prepare`], which does.
     pub fn forget(&mut self, site: &mut Site) {
         let Site { session, live } = site;
         let functions = |handle: &Handle| session.functions.contains(*handle);
-        self.twins.retain(|handle, _| functions(handle));
+        self.instrumented.retain(|handle, _| functions(handle));
         self.without.retain(|handle, _| functions(handle));
         self.modules.retain(|module| {
             if session.modules.contains(module.of) {
@@ -283,7 +291,8 @@ impl Twins {
         }
     }
 
-    /// Gives everything back, executable graphs having been undressed. Waits for all work of the contexts in which twins were launched.
+    /// Gives everything back, executable graphs having their own kernels back. Waits for all work of the contexts in
+    /// which instrumented kernels were launched.
     ///
     /// # Errors
     /// What the driver says; what could not be given back goes with the process.
@@ -301,7 +310,7 @@ impl Twins {
     }
 }
 
-impl Twin {
+impl InstrumentedKernel {
     /// Sets the attributes that the program has set.
     fn follow(&mut self, wanted: &BTreeMap<i32, i32>, live: &Live) -> Result<(), DriverError> {
         if self.attributes == *wanted {
@@ -319,11 +328,13 @@ impl Twin {
 }
 
 /// A report, with the kernel's name.
-fn name(twins: &HandleMap<Handle, Twin>, report: Report) -> Violation {
-    let twin = twins.get(&report.function);
+fn name(instrumented: &HandleMap<Handle, InstrumentedKernel>, report: Report) -> Violation {
+    let instrumented = instrumented.get(&report.function);
     Violation {
         function: report.function,
-        kernel: twin.map(|twin| twin.kernel.clone()).unwrap_or_default(),
+        kernel: instrumented
+            .map(|instrumented| instrumented.kernel.clone())
+            .unwrap_or_default(),
         address: report.address,
         bytes: report.bytes,
     }
@@ -345,7 +356,7 @@ fn tables_in<'t>(
     })
 }
 
-/// A twin needs more of a multiprocessor than its original.
+/// An instrumented kernel needs more of a multiprocessor than its original.
 fn is_too_large(code: cu::CUresult) -> bool {
     matches!(
         code,

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs every program of programs/ with its kernels as twins, once allowed to touch everything and once
+# Runs every program of programs/ with instrumented kernels, once allowed to touch everything and once
 # checked against what is predicted, compares digests, and writes one JSON document.
 #
-#   bench/twins.sh REPORT.json [gpu|soft]
+#   bench/instrumented.sh REPORT.json [gpu|soft]
 #
 # Needs a build tree (FERMATA_BUILD, default build/). On a GPU the programs' text is compiled by the
 # driver, for they carry machine code of another architecture than their text.
@@ -38,7 +38,7 @@ programs() {
 }
 
 {
-    FERMATA_WORKER_FERMATA_TEST_TWINS=both programs everything
+    FERMATA_WORKER_FERMATA_TEST_INSTRUMENTED=both programs everything
     programs predicted
 } > "$work/list"
 
@@ -53,7 +53,7 @@ for line in open(sys.argv[1]):
         for key in ("launches", "complete", "checked", "mispredicted", "wrongly_complete"):
             run[key] = sum(kernel[key] for kernel in kernels)
         run["kernels"] = len(kernels)
-        run["without_twin"] = [k["name"] + ": " + k["unchecked"] for k in kernels if k["unchecked"]]
+        run["not_instrumented"] = [k["name"] + ": " + k["unchecked"] for k in kernels if k["unchecked"]]
     except OSError as error:
         run["error"] = str(error)
     out["runs"].append(run)

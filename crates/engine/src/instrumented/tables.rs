@@ -1,4 +1,5 @@
-//! The tables of ranges that twins search, in device memory, and the records they write, in pinned memory.
+//! The tables of ranges that instrumented kernels search, in device memory, and the records they write, in pinned
+//! memory.
 //!
 //! ```text
 //!  block ─┬─ table of (kernel, stream): header, ranges ── record: 2 words ─┐ pinned
@@ -135,8 +136,8 @@ impl Tables {
         Ok(self.tables[index].address)
     }
 
-    /// The table for a kernel of the executable graph `exec`, holding `allowed`, and whether whatever uses it was launched
-    /// in this stream. `in_order`: whether that is so of the one there is. `None` if there are too many.
+    /// The table for a kernel of the executable graph `exec`, holding `allowed`, and whether whatever uses it was
+    /// launched in this stream. `in_order`: whether that is so of the one there is. `None` if there are too many.
     pub fn table_of_graph(
         &mut self,
         driver: &Driver,

@@ -157,7 +157,7 @@ fn refused(target: &Path) -> Option<(String, &'static str)> {
     if text == "anon_inode:[io_uring]" {
         return Some((
             "an io_uring".into(),
-            "CRIU cannot dump io_uring: switch it off in the program or its libraries",
+            "CRIU cannot dump io_uring: start the program without `FERMATA_IO_URING=allow`, or switch it off in the program",
         ));
     }
     if text.starts_with(GPU) {

@@ -102,6 +102,9 @@ fn start(
         .args(&argv[1..])
         .current_dir(request.cwd.to_path())
         .env_clear();
+    let io_uring_allowed = env
+        .iter()
+        .any(|(name, value)| name == settings::IO_URING && value == settings::ALLOW);
     command.envs(injected(env, &daemon.paths.home));
     command.env(ENV_SOCKET, daemon.agent_socket());
     command.env(ENV_TOKEN, &session.lock().token);
@@ -117,6 +120,7 @@ fn start(
             setsid: true,
             former_limits: true,
             umask: Some(request.umask.unwrap_or(USUAL_UMASK)),
+            without_io_uring: !io_uring_allowed,
             ..Extra::default()
         },
     );

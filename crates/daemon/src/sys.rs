@@ -8,6 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
+use fermata_hostmem::WITHOUT_IO_URING;
+
 use crate::kerndat;
 
 /// The first descriptor after standard input, output and error.
@@ -30,6 +32,8 @@ pub struct Extra {
     pub former_limits: bool,
     /// Its file mode creation mask; else this process's.
     pub umask: Option<u32>,
+    /// Whether it and all below it can make no io_uring, where this process may see to that ([`deny_io_uring`]).
+    pub without_io_uring: bool,
     /// What CRIU knows of the kernel; its descriptor [`kerndat::DESCRIPTOR`], and that of all below it.
     pub kernel: Option<Arc<OwnedFd>>,
 }
@@ -202,11 +206,40 @@ pub fn prepare(command: &mut Command, extra: Extra) {
                     check(libc::setrlimit(*limit, former))?;
                 }
             }
+            if extra.without_io_uring {
+                deny_io_uring();
+            }
             Ok(())
         }
     };
     // SAFETY: the hook allocates nothing and takes no lock.
     unsafe { command.pre_exec(hook) };
+}
+
+/// Installs [`WITHOUT_IO_URING`] in this process without `no_new_privs`, so that its setuid programs stay what they are. The
+/// kernel permits that with CAP_SYS_ADMIN. Without that, or in a kernel without seccomp, nothing is denied: then no checkpoint
+/// can be taken either, or it is refused if the program holds an io_uring.
+///
+/// # Safety
+/// Only between fork and exec.
+unsafe fn deny_io_uring() {
+    let program = libc::sock_fprog {
+        len: WITHOUT_IO_URING.len() as libc::c_ushort,
+        filter: WITHOUT_IO_URING
+            .as_ptr()
+            .cast::<libc::sock_filter>()
+            .cast_mut(),
+    };
+    // SAFETY: the program is a constant of as many instructions, each eight bytes as the kernel lays them out, which the
+    // kernel copies. Older kernels slow filtered programs down without the flag.
+    unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
+            &raw const program,
+        )
+    };
 }
 
 /// Puts `fds` at 3, 4, 5, ... without close-on-exec.

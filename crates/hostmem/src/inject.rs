@@ -18,6 +18,7 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::{Error, Result};
+use crate::filter::WITHOUT_IO_URING;
 use crate::sys;
 use crate::traced::{Borrowed, Traced};
 use crate::{maps, scan};
@@ -28,6 +29,9 @@ const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(2);
 /// The instruction `syscall`.
 const SYSTEM_CALL: [u8; 2] = [0x0f, 0x05];
+
+/// Why a process is refused whose filter could deny it what is asked of it here.
+const FILTERED: &str = "it filters its system calls (seccomp)";
 
 /// Refuses kernels that cannot note writes of programs, saying what they lack.
 ///
@@ -49,7 +53,9 @@ fn check_trackable(pid: u32) -> Result<()> {
         .map_err(Error::kernel("read the status", pid))?;
     let field = |name| field(&status, name);
     match () {
-        () if field("Seccomp") != Some("0") => refuse("it filters its system calls (seccomp)"),
+        () if field("Seccomp") != Some("0") && field("Seccomp_filters") != Some("1") => {
+            refuse(FILTERED)
+        }
         () if field("TracerPid") != Some("0") => refuse("a debugger is attached to it"),
         () if !matches!(field("State"), Some("R" | "S" | "D")) => refuse("it is stopped"),
         () if maps::has_direct_io(pid) => refuse(maps::DIRECT_IO),
@@ -71,13 +77,18 @@ pub fn acquire(pid: u32) -> Result<OwnedFd> {
         traced.join().unwrap_or_else(failed)
     });
     let uffd = uffd.map_err(Error::kernel("get a userfaultfd", pid))?;
+    let uffd = uffd.ok_or_else(|| Error::untrackable(pid, FILTERED))?;
     sys::handshake(uffd.as_fd()).map_err(Error::kernel("set up the userfaultfd", pid))?;
     Ok(uffd)
 }
 
-fn take(pid: u32) -> io::Result<OwnedFd> {
+/// None of a process with a filter of its own.
+fn take(pid: u32) -> io::Result<Option<OwnedFd>> {
     for _ in 0..ATTEMPTS {
         let traced = Traced::stop(pid)?;
+        if !lets_pass(pid)? {
+            return Ok(None);
+        }
         if shares_memory(pid)? {
             return Err(io::Error::other("it shares its memory with its parent"));
         }
@@ -85,12 +96,28 @@ fn take(pid: u32) -> io::Result<OwnedFd> {
             let uffd = make(pid, &thread);
             // Also after a failure.
             thread.give_back()?;
-            return uffd;
+            return uffd.map(Some);
         }
         drop(traced);
         std::thread::sleep(PAUSE);
     }
     Err(io::Error::other("it is always in a restartable sequence"))
+}
+
+/// Whether every filter of a process, which stands still, is [`WITHOUT_IO_URING`].
+fn lets_pass(pid: u32) -> io::Result<bool> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let filters = field(&status, "Seccomp_filters").and_then(|it| it.parse().ok());
+    for number in 0..filters.unwrap_or(0) {
+        match sys::filter(pid, number, WITHOUT_IO_URING.len()) {
+            Ok(Some(program)) if program == WITHOUT_IO_URING => {}
+            Ok(_) => return Ok(false),
+            // This process is filtered itself, and may not ask.
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 /// Makes the descriptor in the process, and moves it here.

@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod error;
+mod filter;
 mod image;
 mod inject;
 mod maps;
@@ -26,6 +27,7 @@ mod traced;
 mod tracker;
 
 pub use error::{Error, Result};
+pub use filter::WITHOUT_IO_URING;
 pub use image::settle;
 pub use inject::{acquire, check_kernel};
 pub use scan::is_tracked;

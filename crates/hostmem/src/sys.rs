@@ -18,6 +18,7 @@ const REGISTER_MODE_WP: u64 = 1 << 1;
 /// `GETSIGMASK` and `SETSIGMASK` of ptrace, which libc lacks for some targets.
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
+const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 /// What `kcmp` compares: the memory of two processes.
@@ -233,6 +234,29 @@ pub fn dispatches_system_calls(tid: u32) -> bool {
         (&raw mut words).cast(),
     );
     asked.is_ok() && words[0] != 0
+}
+
+/// Filter `number` of a stopped thread's system calls, if it has `length` instructions, each a `struct sock_filter`.
+pub fn filter(tid: u32, number: usize, length: usize) -> io::Result<Option<Vec<u64>>> {
+    let ask = |program: *mut u64| {
+        // SAFETY: with a null pointer the kernel only counts the instructions; with the other one it writes as many as it
+        // has counted, and those of an installed filter do not change.
+        let count = unsafe {
+            libc::ptrace(
+                PTRACE_SECCOMP_GET_FILTER,
+                tid as libc::pid_t,
+                number,
+                program,
+            )
+        };
+        usize::try_from(count).map_err(|_| io::Error::last_os_error())
+    };
+    if ask(std::ptr::null_mut())? != length {
+        return Ok(None);
+    }
+    let mut program = vec![0; length];
+    ask(program.as_mut_ptr())?;
+    Ok(Some(program))
 }
 
 /// Whether two processes have the same memory, not only equal memory.

@@ -28,6 +28,36 @@ int main(void) {
 }
 "#;
 
+/// A program with the filter of Fermata's programs, and with its argument another one.
+const WITHOUT_IO_URING: &str = r#"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct sock_filter deny[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xbfffffff),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { 5, deny };
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 1;
+    if (argc > 1) {
+        program = (struct sock_fprog){ 1, deny + 4 };
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 1;
+    }
+    puts("ready");
+    fflush(stdout);
+    pause();
+}
+"#;
+
 /// Has a userfaultfd of its own.
 const OWN: &str = r#"
 #include <stdio.h>
@@ -171,6 +201,16 @@ fn programs_that_cannot_be_tracked_are_left_alone() {
     program.stop();
     let refused = acquire(program.pid()).expect_err("it filters its calls, and is stopped");
     assert!(matches!(refused, Error::Untrackable { .. }), "{refused}");
+}
+
+#[test]
+fn the_filter_of_our_own_programs_hinders_nothing_and_another_beside_it_does() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = Program::start(dir.path(), WITHOUT_IO_URING, &[]);
+    acquire(program.pid()).expect("a userfaultfd");
+    let program = Program::start(dir.path(), WITHOUT_IO_URING, &["more"]);
+    let refused = acquire(program.pid()).expect_err("one of its filters is its own");
+    assert!(refused.to_string().contains("seccomp"), "{refused}");
 }
 
 #[test]

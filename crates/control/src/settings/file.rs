@@ -107,7 +107,13 @@ impl File {
 
 /// The key of a setting; `None` if a file cannot have it.
 pub(super) fn key(setting: &Setting) -> Option<String> {
-    let readers = [Reader::All, Reader::Daemon, Reader::Worker, Reader::Program];
+    let readers = [
+        Reader::All,
+        Reader::Daemon,
+        Reader::Worker,
+        Reader::Program,
+        Reader::Start,
+    ];
     // The file does not say where it is.
     let possible = readers.contains(&setting.reader) && setting.name != CONFIG;
     let key = setting.name.strip_prefix(PREFIX)?.to_ascii_lowercase();

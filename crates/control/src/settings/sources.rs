@@ -110,7 +110,8 @@ fn find_in(
 }
 
 fn complete_from(files: &[File], environment: &mut Vec<(OsString, OsString)>) {
-    let for_programs = |it: &&Setting| matches!(it.reader, Reader::Worker | Reader::Program);
+    let for_programs =
+        |it: &&Setting| matches!(it.reader, Reader::Worker | Reader::Program | Reader::Start);
     for setting in SETTINGS.iter().filter(for_programs) {
         let names = [
             setting.name.to_owned(),

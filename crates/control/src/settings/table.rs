@@ -19,6 +19,8 @@ pub enum Kind {
     Signal,
     /// A compute capability.
     Capability,
+    /// Allowed or denied.
+    Permission,
 }
 
 /// Who reads a setting.
@@ -32,6 +34,8 @@ pub enum Reader {
     Worker,
     /// The library in the program; set for `fermata run`.
     Program,
+    /// The daemon, when it starts a program; set for `fermata run`.
+    Start,
     /// The Python package.
     Python,
     /// Fermata sets it for its own processes.
@@ -48,6 +52,7 @@ impl Reader {
             Self::Daemon => "daemon",
             Self::Worker => "a session's worker",
             Self::Program => "the library in the program",
+            Self::Start => "`fermata run`",
             Self::Python => "the Python package",
             Self::Fermata => "Fermata",
             Self::Build => "builds and tests",
@@ -91,8 +96,13 @@ const fn internal(name: &'static str, reader: Reader, purpose: &'static str) -> 
     setting(name, reader, Kind::Any, purpose, "")
 }
 
-use Kind::{AbsolutePath, Any, Bytes, Capability, Count, Number, Path, Signal};
-use Reader::{All, Build, Daemon, Fermata, Program, Python, Worker};
+use Kind::{AbsolutePath, Any, Bytes, Capability, Count, Number, Path, Permission, Signal};
+use Reader::{All, Build, Daemon, Fermata, Program, Python, Start, Worker};
+
+/// The setting that says whether programs get io_uring.
+pub const IO_URING: &str = "FERMATA_IO_URING";
+/// What such a setting says for yes.
+pub const ALLOW: &str = "allow";
 
 /// All settings.
 pub const SETTINGS: &[Setting] = &[
@@ -221,6 +231,13 @@ pub const SETTINGS: &[Setting] = &[
         Path,
         "folder in which the library counts the program's calls and the time they take; as FERMATA_WORKER_FERMATA_TALLY: the worker its operations",
         "none",
+    ),
+    setting(
+        IO_URING,
+        Start,
+        Permission,
+        "`deny`: programs find no io_uring, which no checkpoint can hold, and use other calls; `allow`: the checkpoint of a program that holds one is refused",
+        "deny",
     ),
     setting(
         "FERMATA_SOFTGPU_DEVICES",

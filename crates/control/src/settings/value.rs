@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::table::Kind;
+use super::table::{ALLOW, Kind};
 
 impl Kind {
     /// Whether a setting of this kind can have `value`, which is not empty.
@@ -23,6 +23,7 @@ impl Kind {
             Self::Capability => text
                 .and_then(|it| it.split_once('.'))
                 .is_some_and(|(a, b)| a.parse::<u32>().is_ok() && b.parse::<u32>().is_ok()),
+            Self::Permission => matches!(text, Some(ALLOW | "deny")),
         }
     }
 
@@ -41,6 +42,7 @@ impl Kind {
             Self::Count(_) | Self::Number => "a whole number",
             Self::Signal => "the number of a signal, from 1 to 64",
             Self::Capability => "two numbers with a dot between, such as `9.0`",
+            Self::Permission => "`allow` or `deny`",
         }
     }
 }

@@ -109,6 +109,27 @@ pub enum HostKind {
     Managed,
 }
 
+/// Where a module image is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ImageRef<'a> {
+    /// With the operation.
+    Blob(#[serde(borrow)] Blob<'a>),
+    /// In a file, whose descriptor has gone over the side socket under this number before.
+    File {
+        /// The number.
+        file: Handle,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The worker holds it.
+    Held {
+        /// By this handle.
+        image: Handle,
+    },
+}
+
 /// An attribute of a launch beyond grid and block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchAttribute<'a> {
@@ -205,12 +226,13 @@ pub enum Op<'a> {
     PeerDisable { context: Handle, peer: Handle },
 
     // --- modules ----------------------------------------------------------------------------------
-    /// Answered with [`ReplyBody::Module`]; a refusal carries the compiler's log in the reply's text.
+    /// Answered; a refusal carries the compiler's log in the reply's text. `CUDA_ERROR_FILE_NOT_FOUND` is as for
+    /// [`Op::ImageHold`].
     ModuleLoad {
         module: Handle,
         context: Handle,
         #[serde(borrow)]
-        image: Blob<'a>,
+        image: ImageRef<'a>,
         /// Whether other threads of the program must not be held up by a long load.
         beside: bool,
     },
@@ -454,6 +476,19 @@ pub enum Op<'a> {
     // --- undocumented ---------------------------------------------------------------------------
     /// Where the multiprocessors of a context's device lie: answered with [`ReplyBody::Places`].
     Places { context: Handle },
+
+    // --- images ---------------------------------------------------------------------------------
+    /// Keeps an image, of which modules may be made. Answered. `CUDA_ERROR_FILE_NOT_FOUND`: it cannot be read from
+    /// its file.
+    ImageHold {
+        image: Handle,
+        #[serde(borrow)]
+        from: ImageRef<'a>,
+    },
+    /// The program needs the image no more. Not answered.
+    ImageRelease { image: Handle },
+    /// Answered with [`ReplyBody::Module`].
+    ModuleFunctions { module: Handle },
 }
 
 impl Op<'_> {
@@ -591,7 +626,7 @@ pub struct DeviceInfo {
     pub driver_version: i32,
 }
 
-/// What `ModuleLoad` answers.
+/// What `ModuleFunctions` answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ModuleInfo {
     /// Names of its kernels, if the driver tells them.

@@ -171,8 +171,12 @@ pub fn ask_long<T>(
     text: impl FnOnce(&str),
     take: impl FnOnce(ReplyBody<'_>) -> Result<T>,
 ) -> Result<T> {
-    let room = stage(long()?)?;
-    ask_in(&room, op, text, take)
+    ask_in(&long_room()?, op, text, take)
+}
+
+/// Room for a long answer.
+pub fn long_room() -> Result<Staged<'static>> {
+    stage(long()?)
 }
 
 /// As [`ask_long`], with the room for the answer.

@@ -5,10 +5,10 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use fermata_abi::op::{Address, Blob, FunctionInfo, Handle, Op, ReplyBody};
+use fermata_abi::op::{Address, FunctionInfo, Handle, Op, ReplyBody};
 use fermata_abi::sys::driver::{
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
     CU_FUNC_ATTRIBUTE_NUM_REGS, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
@@ -19,7 +19,6 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::context::{Context, with_current};
 use crate::entry::Result;
-use crate::gate;
 use crate::handles::{self, Table};
 use crate::link;
 use crate::mirror::{Block, Kind};
@@ -27,9 +26,7 @@ use crate::notice;
 use crate::occupancy::Answers;
 use crate::recent;
 use crate::session::Session;
-
-/// Images up to this size travel inside the message.
-const INLINE: usize = 16 << 10;
+use crate::source::{INLINE, Order};
 
 /// Attributes of a function that a program may set to any value that they can have.
 const SETTABLE: [u32; 2] = [
@@ -57,8 +54,8 @@ pub struct Module {
     pub handle: Handle,
     /// Where it is loaded.
     pub context: Arc<Context>,
-    /// Its kernels, if the driver told.
-    pub names: Vec<String>,
+    /// Its kernels, when somebody has asked.
+    names: OnceLock<Vec<String>>,
     /// Whether it is what a library is in this context; then it goes with the library.
     of_library: bool,
     functions: Mutex<HashMap<String, Arc<Function>>>,
@@ -129,9 +126,18 @@ impl Limits {
 pub struct Library {
     /// Its handle.
     pub handle: Handle,
-    image: Vec<u8>,
+    image: Kept,
     modules: Mutex<HashMap<Handle, Arc<Module>>>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+}
+
+/// A library's image.
+#[derive(Debug)]
+enum Kept {
+    /// Small: its bytes.
+    Here(Vec<u8>),
+    /// By the worker, under this handle.
+    There(Handle),
 }
 
 /// A kernel of a library.
@@ -155,27 +161,29 @@ impl Modules {
         image: &[u8],
         log: impl FnOnce(&str),
     ) -> Result<Arc<Module>> {
-        self.load_for(false, context, image, log)
+        self.load_for(false, context, log, |order, log| order.give(image, log))
     }
 
     fn load_for(
         &self,
         of_library: bool,
         context: &Arc<Context>,
-        image: &[u8],
         log: impl FnOnce(&str),
+        give: impl FnOnce(Order, &mut dyn FnMut(&str)) -> Result,
     ) -> Result<Arc<Module>> {
         let handle = handles::fresh();
+        let order = Order::Load {
+            module: handle,
+            context: context.handle,
+        };
         let mut said = String::new();
-        let loaded = load_image(handle, context.handle, image, |text| {
-            text.clone_into(&mut said);
-            log(text);
-        });
+        let loaded = give(order, &mut |text| text.clone_into(&mut said));
+        log(&said);
         if loaded.is_err() && !said.is_empty() {
             notice::write(&format!("a module could not be loaded: {said}"));
         }
-        let names = loaded?;
-        let functions = Mutex::default();
+        loaded?;
+        let (names, functions) = (OnceLock::new(), Mutex::default());
         let module = Arc::new(Module {
             handle,
             context: context.clone(),
@@ -264,18 +272,24 @@ impl Modules {
         }
     }
 
-    /// A library of an image, whose bytes are kept.
-    pub fn library(&self, image: &[u8]) -> Arc<Library> {
+    /// A library of an image, which is kept: here if it is small, else by the worker.
+    pub fn library(&self, image: &[u8]) -> Result<Arc<Library>> {
         let handle = handles::fresh();
+        let image = if image.len() <= INLINE {
+            Kept::Here(image.to_vec())
+        } else {
+            Order::Hold(handle).give(image, |_| ())?;
+            Kept::There(handle)
+        };
         let (modules, kernels) = (Mutex::default(), Mutex::default());
         let library = Arc::new(Library {
             handle,
-            image: image.to_vec(),
+            image,
             modules,
             kernels,
         });
         self.libraries.insert(handle, library.clone());
-        library
+        Ok(library)
     }
 
     /// Unloads a library from every context.
@@ -290,10 +304,13 @@ impl Modules {
             .drain()
             .map(|(_, module)| module)
             .collect();
-        for module in modules {
-            self.unload(session, module.handle)?;
+        // An error of earlier work must not keep what the program has no name for any more.
+        let unload = |module: Arc<Module>| self.unload(session, module.handle);
+        let unloaded = modules.into_iter().map(unload).fold(Ok(()), Result::and);
+        if let Kept::There(image) = library.image {
+            link::post(&Op::ImageRelease { image })?;
         }
-        Ok(())
+        unloaded
     }
 
     /// The module that a library is in a context.
@@ -307,7 +324,10 @@ impl Modules {
         if let Some(module) = modules.get(&context.handle) {
             return Ok(module.clone());
         }
-        let module = self.load_for(true, context, &library.image, log)?;
+        let module = self.load_for(true, context, log, |order, log| match &library.image {
+            Kept::Here(image) => order.give(image, log),
+            Kept::There(image) => order.give_held(*image, log),
+        })?;
         modules.insert(context.handle, module.clone());
         Ok(module)
     }
@@ -470,44 +490,32 @@ impl Function {
     }
 }
 
-impl Library {
+impl Module {
     /// The names of its kernels, as far as the driver tells.
-    pub fn names(&self, session: &Session, context: &Arc<Context>) -> Result<Vec<String>> {
-        Ok(session
-            .modules
-            .library_module(self, context, |_| ())?
-            .names
-            .clone())
+    pub fn names(&self) -> Result<&[String]> {
+        if let Some(names) = self.names.get() {
+            return Ok(names);
+        }
+        let op = Op::ModuleFunctions {
+            module: self.handle,
+        };
+        let names = link::ask_long(
+            &op,
+            |_| (),
+            |body| match body {
+                ReplyBody::Module(info) => Ok(info.functions),
+                _ => Err(CUDA_ERROR_UNKNOWN),
+            },
+        )?;
+        Ok(self.names.get_or_init(|| names))
     }
 }
 
-fn load_image(
-    module: Handle,
-    context: Handle,
-    image: &[u8],
-    log: impl FnOnce(&str),
-) -> Result<Vec<String>> {
-    let load = |image| Op::ModuleLoad {
-        module,
-        context,
-        image,
-        beside: gate::is_shared(),
-    };
-    let names = |body: ReplyBody<'_>| match body {
-        ReplyBody::Module(info) => Ok(info.functions),
-        _ => Err(CUDA_ERROR_UNKNOWN),
-    };
-    if image.len() <= INLINE {
-        return link::ask_long(&load(Blob::Inline(image)), log, names);
+impl Library {
+    /// The module that it is in a context, for the names of its kernels.
+    pub fn module(&self, session: &Session, context: &Arc<Context>) -> Result<Arc<Module>> {
+        session.modules.library_module(self, context, |_| ())
     }
-    let (range, room) = link::stage_with_room(image.len() as u64)?;
-    // SAFETY: the range is as long as the image, and ours until it is dropped.
-    unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), range.address(), image.len()) };
-    let staged = Blob::Staged {
-        offset: range.offset(),
-        len: range.len(),
-    };
-    link::ask_in(&room, &load(staged), log, names)
 }
 
 fn function_info(function: Handle, module: Handle, name: &str) -> Result<FunctionInfo> {
@@ -542,7 +550,7 @@ mod tests {
     fn a_kernel_is_known_by_its_handle_as_soon_as_another_thread_finds_it() {
         const KERNELS: usize = 20_000;
         let modules = Modules::default();
-        let library = modules.library(&[]);
+        let library = modules.library(&[]).expect("a library");
         let meets = Barrier::new(2);
         let make = || {
             for number in 0..KERNELS {

@@ -79,7 +79,7 @@ impl Driver for Client {
             .modules
             .get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let handle = |name: &String| Ok(to_pointer(modules.function(&module, name)?.handle));
-        module.names.iter().map(handle).collect()
+        module.names()?.iter().map(handle).collect()
     }
 
     unsafe fn load(&self, image: *const c_void) -> Result<sys::CUmodule> {

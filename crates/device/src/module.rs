@@ -8,6 +8,8 @@ use crate::driver::Result;
 use crate::{Driver, DriverError, FunctionHandle, ModuleHandle};
 
 const LOG_BYTES: usize = 16 * 1024;
+/// Zero bytes behind an image.
+const PADDING: usize = 64;
 
 /// A module image the driver did not take.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,9 +36,30 @@ impl Driver {
     /// The driver's refusal, with the compiler's log.
     pub fn load_module(&self, image: &[u8]) -> std::result::Result<ModuleHandle, ModuleRefused> {
         // PTX text must end with NUL, and a driver reads headers before it knows the length.
-        let mut padded = Vec::with_capacity(image.len() + 64);
+        let mut padded = Vec::with_capacity(image.len() + PADDING);
         padded.extend_from_slice(image);
-        padded.resize(image.len() + 64, 0);
+        padded.resize(image.len() + PADDING, 0);
+        self.load_image(&padded)
+    }
+
+    /// As [`Driver::load_module`], of an image with at least 64 zero bytes behind it, which is then not copied.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_padded_module(
+        &self,
+        padded: &[u8],
+    ) -> std::result::Result<ModuleHandle, ModuleRefused> {
+        let zeros = padded.last_chunk::<PADDING>();
+        if zeros.is_some_and(|zeros| zeros.iter().all(|byte| *byte == 0)) {
+            self.load_image(padded)
+        } else {
+            self.load_module(padded)
+        }
+    }
+
+    /// Loads an image that ends with [`PADDING`] zeros.
+    fn load_image(&self, padded: &[u8]) -> std::result::Result<ModuleHandle, ModuleRefused> {
         let mut log = vec![0u8; LOG_BYTES];
         let mut options = [
             cu::CU_JIT_ERROR_LOG_BUFFER,

@@ -6,11 +6,11 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use fermata_state::{Session, records};
+use fermata_state::{ImageBytes, Session, records};
 use fermata_store::image::{CHUNKS, ChunkTable, ChunkTableWriter};
-use fermata_store::{StoreError, read_limited};
+use fermata_store::{ChunkReader, StoreError, read_limited};
 
-use crate::EngineError;
+use crate::{EngineError, stored};
 
 const STATE: &str = "state";
 /// The longest `state` file that is read.
@@ -41,19 +41,27 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), EngineError> {
     write().map_err(file_error("write", path))
 }
 
-/// A session as the bytes of its `state` file, made while it stands still.
+/// A session as the bytes of its `state` file, made while it stands still, and its long module images, which go to the
+/// store.
 pub(crate) struct Records {
     bytes: Vec<u8>,
+    images: Vec<(u64, ImageBytes)>,
 }
 
 impl Records {
     /// Encodes for the image folder `image`, which is only named in errors.
     pub(crate) fn encode(image: &Path, session: &Session) -> Result<Self, EngineError> {
-        let bytes = records::encode(session).map_err(|source| EngineError::Record {
+        let encoded = records::encode(session).map_err(|source| EngineError::Record {
             path: image.join(STATE),
             source,
         })?;
-        Ok(Self { bytes })
+        let records::Encoded { bytes, images } = encoded;
+        Ok(Self { bytes, images })
+    }
+
+    /// The long module images, by buffer number.
+    pub(crate) fn images(&self) -> &[(u64, ImageBytes)] {
+        &self.images
     }
 }
 
@@ -81,14 +89,36 @@ pub struct ImageFiles<'a> {
     pub chunks: &'a str,
 }
 
-/// Reads and checks both files.
-pub(crate) fn load(image: ImageFiles<'_>) -> Result<(Session, ChunkTable), EngineError> {
+/// What the engine's files and the module images in the store say.
+pub(crate) struct Read {
+    /// The session.
+    pub session: Session,
+    /// The chunks of its buffers.
+    pub table: ChunkTable,
+    /// The number of chunks that hold module images.
+    pub image_chunks: u64,
+}
+
+/// Reads and checks both files, and reads the module images that lie in the store.
+pub(crate) fn load(image: ImageFiles<'_>, reader: &ChunkReader) -> Result<Read, EngineError> {
     let path: PathBuf = image.folder.join(STATE);
     let bytes = read(&path, MAX_STATE, image.state)?;
-    let session = records::decode(&bytes).map_err(|source| EngineError::Record { path, source })?;
-    let path = image.folder.join(CHUNKS);
-    let table = ChunkTable::decode(&read(&path, MAX_CHUNKS, image.chunks)?, &path)?;
-    Ok((session, table))
+    let decoded = records::decode(&bytes);
+    let decoded = decoded.map_err(|source| EngineError::Record {
+        path: path.clone(),
+        source,
+    })?;
+    drop(bytes);
+    let chunks = image.folder.join(CHUNKS);
+    let table = ChunkTable::decode(&read(&chunks, MAX_CHUNKS, image.chunks)?, &chunks)?;
+    let (of_images, table) = table.split_images();
+    let images = stored::read(decoded.stored(), &of_images, reader)?;
+    let session = decoded.complete(images);
+    Ok(Read {
+        session: session.map_err(|source| EngineError::Record { path, source })?,
+        table,
+        image_chunks: of_images.records().len() as u64,
+    })
 }
 
 fn read(path: &Path, limit: u64, digest: &str) -> Result<Vec<u8>, EngineError> {

@@ -16,6 +16,7 @@ pub mod access;
 pub mod capture;
 mod digest;
 mod error;
+mod examine;
 mod files;
 mod gate;
 pub mod instrumented;
@@ -26,6 +27,7 @@ pub mod restore;
 mod sink;
 mod site;
 mod steps;
+mod stored;
 mod text;
 mod tier;
 mod variables;
@@ -38,9 +40,7 @@ pub use live::{
 pub use site::{Site, Summary};
 pub use steps::Step;
 pub use tier::{Tier, TierState, TierStatus};
-pub use variables::{
-    discover as discover_variables, discover_of as discover_variables_of, mentions,
-};
+pub use variables::{discover as discover_variables, discover_of as discover_variables_of};
 
 /// Bytes of a chunk: device memory is copied, hashed and stored in such pieces.
 pub const CHUNK: u64 = 4 << 20;

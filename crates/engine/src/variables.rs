@@ -2,66 +2,36 @@
 //!
 //! The driver finds a variable by name but does not list them, so the names come from the image: PTX
 //! declarations, or symbols of machine code. A name too many does no harm: the driver does not know it.
-//! Reading an image takes long, and every stop asks, so what was found is kept.
+//! Reading an image takes long: that is done behind the program (`examine`).
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use fermata_abi::op::Handle;
 use fermata_ptx::ast::{Item, Space};
-use fermata_ptx::fatbin;
-use fermata_state::ImageId;
-use memchr::memmem;
+use fermata_ptx::fatbin::{self, Entry, Kind};
 use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::text::FATBIN_MAGIC;
 use crate::{EngineError, Site};
 
-/// Names that may be device variables in `image`: PTX text, machine code or a fat binary.
-pub fn names(image: &[u8]) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    collect(image, &mut names);
-    names
-}
+/// Modules whose variables are all recorded; they never change, and handles are never given twice.
+pub(crate) type Discovered = HashSet<Handle>;
 
-/// What [`discover`] has found out about a session.
-#[derive(Debug, Default)]
-pub(crate) struct Discovered {
-    names: HashMap<ImageId, BTreeSet<String>>,
-    /// Modules whose variables are all recorded; they never change, and handles are never given twice.
-    modules: HashSet<Handle>,
-}
-
-/// Finds all device variables of the session's modules and records them. A module is looked at once.
+/// Finds all device variables of the session's modules and records them. A module is looked at once. From then on
+/// every image goes by its hash.
 ///
 /// # Errors
-/// A module's context cannot be used.
+/// A module's context cannot be used; the examination of its image has failed or takes too long.
 pub fn discover(site: &mut Site) -> Result<(), EngineError> {
-    let mut known = std::mem::take(&mut site.live.discovered);
-    let discovered = discover_with(site, &mut known);
-    site.live.discovered = known;
-    discovered
-}
-
-fn discover_with(site: &mut Site, known: &mut Discovered) -> Result<(), EngineError> {
+    site.finish_images()?;
     let session = &site.session;
-    let Discovered {
-        names: read,
-        modules: done,
-    } = known;
+    let done = &mut site.live.discovered;
     done.retain(|module| session.modules.contains(*module));
-    read.retain(|image, _| session.image(image).is_some());
-    let modules: Vec<_> = session
-        .modules
-        .iter()
-        .filter(|(handle, _)| !done.contains(handle))
-        .map(|(handle, it)| (handle, it.context, it.image))
-        .collect();
-    for (module, context, image) in modules {
-        let names = read
-            .entry(image)
-            .or_insert_with(|| site.session.image(&image).map(names).unwrap_or_default());
-        record(site, module, context, names)?;
-        done.insert(module);
+    let all = session.modules.iter().map(|(handle, _)| handle);
+    let modules: Vec<_> = all.filter(|module| !done.contains(module)).collect();
+    for module in modules {
+        discover_of(site, module)?;
+        site.live.discovered.insert(module);
     }
     Ok(())
 }
@@ -69,22 +39,15 @@ fn discover_with(site: &mut Site, known: &mut Discovered) -> Result<(), EngineEr
 /// As [`discover`], of one module.
 ///
 /// # Errors
-/// Its context cannot be used.
+/// Its context cannot be used; the examination of its image fails.
 pub fn discover_of(site: &mut Site, module: Handle) -> Result<(), EngineError> {
     let known = site.session.modules.get(module)?;
     let (context, image) = (known.context, known.image);
-    if site.live.discovered.modules.contains(&module) {
+    if site.live.discovered.contains(&module) {
         return Ok(());
     }
-    let mut read = std::mem::take(&mut site.live.discovered.names);
-    let names = read
-        .entry(image)
-        .or_insert_with(|| site.session.image(&image).map(names).unwrap_or_default());
-    let recorded = record(site, module, context, names);
-    // A program may load and unload images for weeks without a checkpoint.
-    read.retain(|image, _| site.session.image(image).is_some());
-    site.live.discovered.names = read;
-    recorded
+    let names = site.variable_names(&image)?;
+    record(site, module, context, &names)
 }
 
 /// Records those of `names` that are variables of the module.
@@ -110,32 +73,41 @@ fn record(
     Ok(())
 }
 
-/// Whether a name occurs in `image`, packed parts included; a part that cannot be unpacked counts as yes.
-pub fn mentions(image: &[u8], name: &[u8]) -> bool {
-    let finder = memmem::Finder::new(name);
-    let occurs = |bytes: &[u8]| finder.find(bytes).is_some();
+/// Calls `act` with the parts of an image that devices of architecture `sm` may run, unpacked, or with all where that is
+/// not known. False if some could not be unpacked.
+///
+/// A driver takes machine code for exactly the device's architecture where there is some, unless its environment says
+/// otherwise.
+pub(crate) fn each_part(image: &[u8], sm: Option<u32>, mut act: impl FnMut(&[u8])) -> bool {
     if !image.starts_with(&FATBIN_MAGIC) {
-        return occurs(image);
+        act(image);
+        return true;
     }
     let Ok(entries) = fatbin::entries(image) else {
-        return true;
+        return false;
     };
-    entries
-        .iter()
-        .any(|entry| entry.contents().map_or(true, |contents| occurs(&contents)))
+    let compiles = std::env::var_os("CUDA_FORCE_PTX_JIT").is_some_and(|it| it != "0");
+    let runs = |entry: &&Entry<'_>| entry.kind == Kind::Elf && Some(entry.sm) == sm;
+    let mut parts: Vec<_> = entries.iter().filter(runs).collect();
+    if parts.is_empty() || compiles {
+        parts = entries.iter().collect();
+    }
+    let mut readable = true;
+    for part in parts {
+        match part.contents() {
+            Ok(contents) => act(&contents),
+            Err(_) => readable = false,
+        }
+    }
+    readable
 }
 
-fn collect(image: &[u8], names: &mut BTreeSet<String>) {
-    if image.starts_with(&FATBIN_MAGIC) {
-        for entry in fatbin::entries(image).unwrap_or_default() {
-            if let Ok(contents) = entry.contents() {
-                collect(&contents, names);
-            }
-        }
-    } else if image.starts_with(b"\x7fELF") {
-        from_elf(image, names);
-    } else {
-        from_ptx(image, names);
+/// Adds the names that may be device variables in `part`: PTX text or machine code. A name too many does no harm.
+pub(crate) fn collect(part: &[u8], names: &mut BTreeSet<String>) {
+    if part.starts_with(b"\x7fELF") {
+        from_elf(part, names);
+    } else if !part.starts_with(&FATBIN_MAGIC) {
+        from_ptx(part, names);
     }
 }
 
@@ -177,20 +149,50 @@ fn from_ptx(image: &[u8], names: &mut BTreeSet<String>) {
 mod tests {
     use super::*;
 
+    fn names(image: &[u8]) -> Vec<String> {
+        let mut names = BTreeSet::new();
+        each_part(image, None, |part| collect(part, &mut names));
+        names.into_iter().collect()
+    }
+
     #[test]
     fn variables_of_ptx_are_found_and_parameters_are_not() {
         let text = b".version 8.0\n.target sm_75\n.address_size 64\n\
             .visible .global .align 4 .u32 counter;\n.const .align 4 .f32 table[16];\n\
             .visible .entry k(.param .u64 p)\n{\n.shared .align 4 .b8 s[4];\nret;\n}\n\0";
-        let found: Vec<String> = names(text).into_iter().collect();
-        assert_eq!(found, ["counter", "table"]);
+        assert_eq!(names(text), ["counter", "table"]);
+    }
+
+    /// A fat binary of unpacked entries: kind, architecture, contents.
+    fn fat(parts: &[(u16, u32, &[u8])]) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (kind, sm, contents) in parts {
+            let mut head = [0u8; 0x40];
+            head[..2].copy_from_slice(&kind.to_le_bytes());
+            head[4..8].copy_from_slice(&0x40u32.to_le_bytes());
+            head[8..16].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+            head[0x1c..0x20].copy_from_slice(&sm.to_le_bytes());
+            body.extend(head);
+            body.extend(*contents);
+        }
+        let mut image = FATBIN_MAGIC.to_vec();
+        image.extend([1, 0, 16, 0]);
+        image.extend((body.len() as u64).to_le_bytes());
+        image.extend(body);
+        image
     }
 
     #[test]
-    fn names_are_found_in_text() {
-        assert!(mentions(b".extern .func vprintf", b"vprintf"));
-        assert!(!mentions(b".extern .func vprint", b"vprintf"));
-        assert!(mentions(&FATBIN_MAGIC, b"vprintf"));
+    fn only_what_the_device_runs_is_looked_at_and_all_if_it_runs_none_of_it() {
+        let image = fat(&[(2, 80, b"eighty"), (2, 90, b"ninety"), (1, 90, b"text")]);
+        let seen = |sm| {
+            let mut seen = Vec::new();
+            assert!(each_part(&image, sm, |part| seen.push(part.to_vec())));
+            seen
+        };
+        assert_eq!(seen(Some(90)), [b"ninety"]);
+        assert_eq!(seen(Some(86)).len(), 3);
+        assert_eq!(seen(None).len(), 3);
     }
 
     #[test]

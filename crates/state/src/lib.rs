@@ -13,6 +13,7 @@
 
 mod buffers;
 mod error;
+mod image;
 mod kept;
 mod memory;
 mod objects;
@@ -25,6 +26,9 @@ mod validate;
 
 pub use buffers::{Buffer, BufferOwner};
 pub use error::StateError;
+pub use image::{
+    IMAGE_BUFFERS, IMAGE_PADDING, ImageBytes, ImageFacts, LONGEST_IMAGE, STORED_FROM, StoredImage,
+};
 pub use kept::KeptModule;
 pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
 pub use objects::{

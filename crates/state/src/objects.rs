@@ -46,6 +46,14 @@ impl ImageId {
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
+
+    /// A name for an image until its content has been hashed: another one for each number.
+    pub fn provisional(number: u64) -> Self {
+        let mut hasher =
+            blake3::Hasher::new_derive_key("fermata: name of an image before its hash");
+        hasher.update(&number.to_le_bytes());
+        Self(*hasher.finalize().as_bytes())
+    }
 }
 
 /// A device variable of a module.

@@ -145,11 +145,7 @@ impl Session {
 
     /// The place of a module in the order is empty.
     pub(crate) fn gone(&mut self, serial: u64, image: &ImageId) {
-        let mut used = (self.modules.iter().map(|(_, it)| &it.image))
-            .chain(self.kept.values().map(|it| &it.image));
-        if !used.any(|it| it == image) {
-            self.images.remove(image);
-        }
+        self.drop_unused(image);
         self.gap = Some(self.gap.map_or(serial, |first| first.min(serial)));
         let last = (self.modules.iter().map(|(_, it)| it.serial))
             .chain(self.kept.keys().copied())

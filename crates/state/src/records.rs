@@ -3,21 +3,39 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 8 | magic `FERMSTAT` |
-//! | 8 | 4 | version, little-endian: 6; 5 for a body that ends before the queue, 4 for one that ends before the textures, 3 for one that ends before the tensor maps, 2 for a body that ends before the modules that are kept, 1 for one that ends before [`Session::deferred`] |
+//! | 8 | 4 | version, little-endian |
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
-//! | 56 | | body: the [`Session`] in postcard |
+//! | 56 | | body: the [`Session`], then a list of [`StoredImage`], in postcard |
+//!
+//! | version | its body ends before |
+//! | --- | --- |
+//! | 7 | |
+//! | 6 | the images that libraries hold, what is known of images, and the stored images |
+//! | 5 | the queue |
+//! | 4 | the textures |
+//! | 3 | the tensor maps |
+//! | 2 | the modules that are kept |
+//! | 1 | [`Session::deferred`] |
+//!
+//! A module image of at least [`STORED_FROM`](crate::STORED_FROM) bytes is not part of the body: it is a buffer of the
+//! image's chunk table, without gaps, and the list says which. Bodies up to version 6 hold every image.
 //!
 //! A body must end with the file. What is read has passed the checksum and every rule that a live session
 //! keeps, so that a restore may rely on references and ranges.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
-use crate::{Session, StateError};
+use crate::image::IMAGE_NUMBERS;
+use crate::{
+    IMAGE_BUFFERS, ImageBytes, ImageId, LONGEST_IMAGE, STORED_FROM, Session, StateError,
+    StoredImage,
+};
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -52,27 +70,101 @@ fn checksum(head: &[u8], body: &[u8]) -> [u8; 32] {
         .as_bytes()
 }
 
-/// The bytes of a session.
+/// A session as bytes, and what belongs into the store beside them.
+#[derive(Debug)]
+pub struct Encoded {
+    /// The `state` file.
+    pub bytes: Vec<u8>,
+    /// The long images, by their number in the chunk table.
+    pub images: Vec<(u64, ImageBytes)>,
+}
+
+/// A session without its long images.
+#[derive(Debug)]
+pub struct Decoded {
+    session: Session,
+    stored: Vec<StoredImage>,
+}
+
+impl Decoded {
+    /// The images to be read from the store.
+    pub fn stored(&self) -> &[StoredImage] {
+        &self.stored
+    }
+
+    /// The session with its long images, in the order of [`Decoded::stored`]. Their content is not compared with their
+    /// hash: they come from chunks that have been.
+    ///
+    /// # Errors
+    /// [`RecordError::Damaged`] if an image is missing or has another length.
+    pub fn complete(self, images: Vec<ImageBytes>) -> Result<Session, RecordError> {
+        let Self {
+            mut session,
+            stored,
+        } = self;
+        let fit = |(it, image): (&StoredImage, &ImageBytes)| it.bytes == image.bytes().len() as u64;
+        if images.len() != stored.len() || !stored.iter().zip(&images).all(fit) {
+            return Err(RecordError::Damaged("a module image has another length"));
+        }
+        let ids = stored.into_iter().map(|it| it.id);
+        session.images.extend(ids.zip(images));
+        Ok(session)
+    }
+}
+
+/// The long images of a session, each with a number of its own.
+fn stored(session: &Session) -> Vec<(StoredImage, &ImageBytes)> {
+    let mut taken = BTreeSet::new();
+    let long = session.images.iter().filter(|(_, it)| it.is_stored());
+    let numbered = long.map(|(id, image)| {
+        let mut buffer = number_of(id);
+        while !taken.insert(buffer) {
+            buffer = IMAGE_BUFFERS + (buffer + 1) % IMAGE_NUMBERS;
+        }
+        let (id, bytes) = (*id, image.bytes().len() as u64);
+        (StoredImage { id, buffer, bytes }, image)
+    });
+    numbered.collect()
+}
+
+fn number_of(id: &ImageId) -> u64 {
+    let first = std::array::from_fn(|n| id.0[n]);
+    IMAGE_BUFFERS + u64::from_le_bytes(first) % IMAGE_NUMBERS
+}
+
+/// The bytes of a session, whose images must all go by their hash.
 ///
 /// # Errors
 /// [`RecordError::Encode`].
-pub fn encode(session: &Session) -> Result<Vec<u8>, RecordError> {
+pub fn encode(session: &Session) -> Result<Encoded, RecordError> {
+    let stored = stored(session);
+    let list: Vec<&StoredImage> = stored.iter().map(|(it, _)| it).collect();
     let body = postcard::to_stdvec(session).map_err(RecordError::Encode)?;
+    let body = postcard::to_extend(&list, body).map_err(RecordError::Encode)?;
+    let images = stored.iter();
+    let images = images.map(|(it, image)| (it.buffer, (*image).clone()));
+    Ok(Encoded {
+        bytes: with_header(&body),
+        images: images.collect(),
+    })
+}
+
+fn with_header(body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER + body.len());
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(&checksum(&bytes, &body));
-    bytes.extend_from_slice(&body);
-    Ok(bytes)
+    bytes.extend_from_slice(&checksum(&bytes, body));
+    bytes.extend_from_slice(body);
+    bytes
 }
 
 /// The session in these bytes, which may be hostile.
 ///
 /// # Errors
 /// Any bit is wrong, the version is newer, or the objects contradict each other.
-pub fn decode(bytes: &[u8]) -> Result<Session, RecordError> {
+pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     let (header, body) = bytes
         .split_at_checked(HEADER)
         .ok_or(RecordError::Damaged("it is shorter than its header"))?;
@@ -93,13 +185,14 @@ pub fn decode(bytes: &[u8]) -> Result<Session, RecordError> {
         return Err(RecordError::Damaged("its header contradicts itself"));
     }
     let mut body = Cow::Borrowed(body);
-    // No deferred errors, no kept modules, no gap, no tensor maps, no textures, no queue: an empty list and nothing are one byte each.
+    // Everything that came later is an empty list, or nothing, and takes one byte.
     let missing = match version {
-        1 => 6,
-        2 => 5,
-        3 => 3,
-        4 => 2,
-        5 => 1,
+        1 => 9,
+        2 => 8,
+        3 => 6,
+        4 => 5,
+        5 => 4,
+        6 => 3,
         _ => 0,
     };
     if missing > 0 {
@@ -107,9 +200,36 @@ pub fn decode(bytes: &[u8]) -> Result<Session, RecordError> {
     }
     let (session, rest): (Session, _) =
         postcard::take_from_bytes(&body).map_err(RecordError::Decode)?;
+    let (stored, rest): (Vec<StoredImage>, _) =
+        postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }
-    session.validate().map_err(RecordError::Inconsistent)?;
-    Ok(session)
+    let ids = check_stored(&session, &stored)?;
+    session
+        .validate_with(&ids)
+        .map_err(RecordError::Inconsistent)?;
+    Ok(Decoded { session, stored })
+}
+
+/// The stored images must be others than those in the body, and have numbers that no buffer has. Their hashes.
+fn check_stored(
+    session: &Session,
+    stored: &[StoredImage],
+) -> Result<BTreeSet<ImageId>, RecordError> {
+    let lengths = STORED_FROM as u64..=LONGEST_IMAGE;
+    let fits = |it: &StoredImage| {
+        (IMAGE_BUFFERS..IMAGE_BUFFERS + IMAGE_NUMBERS).contains(&it.buffer)
+            && lengths.contains(&it.bytes)
+            && !session.images.contains_key(&it.id)
+    };
+    let numbers: BTreeSet<u64> = stored.iter().map(|it| it.buffer).collect();
+    let ids: BTreeSet<ImageId> = stored.iter().map(|it| it.id).collect();
+    let apart = numbers.len() == stored.len() && ids.len() == stored.len();
+    if !apart || !stored.iter().all(fits) || session.last_buffer() >= IMAGE_NUMBERS {
+        return Err(RecordError::Damaged(
+            "its list of stored module images contradicts itself",
+        ));
+    }
+    Ok(ids)
 }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::{
-    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageId,
-    KeptModule, Mapping, Memory, Module, Reservation, StateError, Stream, Table, TensorMaps,
-    TextureKey, Variable,
+    Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageBytes,
+    ImageFacts, ImageId, KeptModule, Mapping, Memory, Module, Reservation, StateError, Stream,
+    Table, TensorMaps, TextureKey, Variable,
 };
 
 /// See the crate's documentation.
@@ -17,8 +17,9 @@ use crate::{
 pub struct Session {
     /// Devices, by index.
     pub devices: Vec<Device>,
-    /// Module images by content, one copy each.
-    pub(crate) images: BTreeMap<ImageId, ByteBuf>,
+    /// Module images by content, one copy each. Long ones are no part of the records, see [`crate::records`].
+    #[serde(serialize_with = "crate::image::serialize_short")]
+    pub(crate) images: BTreeMap<ImageId, ImageBytes>,
     /// Contexts.
     pub contexts: Table<Context>,
     /// Modules.
@@ -60,6 +61,10 @@ pub struct Session {
     /// What the program has asked for and the device has not been given, in order, as it was when the program was let
     /// go. Its staged bytes are the program's.
     pub queued: Vec<Queued>,
+    /// Images that the program holds as libraries, whether they are modules or not.
+    pub(crate) held: BTreeMap<Handle, ImageId>,
+    /// What is known of images.
+    pub(crate) facts: BTreeMap<ImageId, ImageFacts>,
 }
 
 /// An operation that waits for its turn.
@@ -118,12 +123,115 @@ impl Session {
         }
     }
 
-    /// A module's image.
+    /// An image.
     pub fn image(&self, id: &ImageId) -> Option<&[u8]> {
-        self.images.get(id).map(|bytes| bytes.as_slice())
+        self.images.get(id).map(ImageBytes::bytes)
     }
 
-    /// Adds a module and keeps its image.
+    /// As [`Session::image`], to be shared.
+    pub fn image_bytes(&self, id: &ImageId) -> Option<&ImageBytes> {
+        self.images.get(id)
+    }
+
+    /// All images.
+    pub fn images(&self) -> impl Iterator<Item = (&ImageId, &ImageBytes)> {
+        self.images.iter()
+    }
+
+    /// An image that has had a provisional name goes by its content's hash from now on.
+    pub fn rename_image(&mut self, from: &ImageId, to: ImageId) {
+        let Some(bytes) = self.images.remove(from) else {
+            return;
+        };
+        self.images.entry(to).or_insert(bytes);
+        if let Some(facts) = self.facts.remove(from) {
+            self.facts.entry(to).or_insert(facts);
+        }
+        let modules = self.modules.iter_mut().map(|(_, it)| &mut it.image);
+        let kept = self.kept.values_mut().map(|it| &mut it.image);
+        for image in modules.chain(kept).chain(self.held.values_mut()) {
+            if image == from {
+                *image = to;
+            }
+        }
+    }
+
+    /// The program holds an image, of which it may make modules.
+    ///
+    /// # Errors
+    /// The handle is taken.
+    pub fn hold_image(
+        &mut self,
+        handle: Handle,
+        id: ImageId,
+        image: &ImageBytes,
+    ) -> Result<(), StateError> {
+        if self.held.contains_key(&handle) {
+            let (kind, reason) = ("image", "there is one already");
+            return Err(StateError::Invalid {
+                kind,
+                handle,
+                reason,
+            });
+        }
+        self.held.insert(handle, id);
+        self.images.entry(id).or_insert_with(|| image.clone());
+        Ok(())
+    }
+
+    /// An image that the program holds.
+    pub fn held_image(&self, handle: Handle) -> Option<(ImageId, &ImageBytes)> {
+        let id = self.held.get(&handle)?;
+        Some((*id, self.images.get(id)?))
+    }
+
+    /// The images that the program holds.
+    pub fn held_images(&self) -> impl Iterator<Item = (Handle, ImageId)> + '_ {
+        self.held.iter().map(|(handle, id)| (*handle, *id))
+    }
+
+    /// The program holds the image no more; its modules keep it.
+    pub fn release_image(&mut self, handle: Handle) {
+        if let Some(id) = self.held.remove(&handle) {
+            self.drop_unused(&id);
+        }
+    }
+
+    /// Forgets an image if nothing refers to it.
+    pub(crate) fn drop_unused(&mut self, id: &ImageId) {
+        let mut used = (self.modules.iter().map(|(_, it)| &it.image))
+            .chain(self.kept.values().map(|it| &it.image))
+            .chain(self.held.values());
+        if !used.any(|it| it == id) {
+            self.images.remove(id);
+            self.facts.remove(id);
+        }
+    }
+
+    /// What is known of an image.
+    pub fn facts(&self, id: &ImageId) -> Option<&ImageFacts> {
+        self.facts.get(id)
+    }
+
+    /// Keeps what was found of an image, as long as the session has it.
+    pub fn set_facts(&mut self, id: ImageId, facts: ImageFacts) {
+        if self.images.contains_key(&id) {
+            self.facts.insert(id, facts);
+        }
+    }
+
+    /// Forgets what is known of images.
+    pub fn forget_facts(&mut self) {
+        self.facts.clear();
+    }
+
+    /// Bytes of all images.
+    pub fn image_total(&self) -> u64 {
+        let lengths = self.images.values().map(|it| it.bytes().len() as u64);
+        lengths.fold(0, u64::saturating_add)
+    }
+
+    /// Adds a module and keeps its image, which goes by `id`.
     ///
     /// # Errors
     /// The handle is taken or the context unknown.
@@ -131,10 +239,9 @@ impl Session {
         &mut self,
         handle: Handle,
         context: Handle,
-        image: &[u8],
+        (id, image): (ImageId, ImageBytes),
     ) -> Result<(), StateError> {
         self.contexts.get(context)?;
-        let id = ImageId::of(image);
         let serial = self.next_serial + 1;
         self.modules.insert(
             handle,
@@ -146,9 +253,7 @@ impl Session {
             },
         )?;
         self.next_serial = serial;
-        self.images
-            .entry(id)
-            .or_insert_with(|| ByteBuf::from(image.to_vec()));
+        self.images.entry(id).or_insert(image);
         Ok(())
     }
 

@@ -46,8 +46,14 @@ impl Session {
     /// # Errors
     /// The first object that breaks one.
     pub fn validate(&self) -> Result<(), StateError> {
+        self.validate_with(&BTreeSet::new())
+    }
+
+    /// As [`Session::validate`], of a session whose `stored` images are elsewhere.
+    pub(crate) fn validate_with(&self, stored: &BTreeSet<ImageId>) -> Result<(), StateError> {
         self.check_handles()?;
         self.check_references()?;
+        self.check_images(stored)?;
         for error in &self.deferred {
             let known = self.contexts.contains(error.context) && error.code != 0;
             let reason = "its error is none, or of no context";
@@ -70,7 +76,8 @@ impl Session {
             .chain(self.events.iter().map(|(handle, _)| handle))
             .chain(self.executables.iter().map(|(handle, _)| handle))
             .chain(self.arrays.iter().map(|(handle, _)| handle))
-            .chain(self.memories.iter().map(|(handle, _)| handle));
+            .chain(self.memories.iter().map(|(handle, _)| handle))
+            .chain(self.held.keys().copied());
         for handle in all {
             rule(handle >= FIRST_HANDLE, "object", handle, reason)?;
         }
@@ -98,27 +105,11 @@ impl Session {
                 self.contexts.get(*peer)?;
             }
         }
-        for (handle, module) in self.modules.iter() {
+        for (_, module) in self.modules.iter() {
             self.contexts.get(module.context)?;
-            rule(
-                self.images.contains_key(&module.image),
-                "module",
-                handle,
-                "its image is missing",
-            )?;
         }
-        for (id, image) in &self.images {
-            rule(
-                *id == ImageId::of(image),
-                "module image",
-                0,
-                "its content has another hash",
-            )?;
-        }
-        for (serial, kept) in &self.kept {
+        for kept in self.kept.values() {
             self.contexts.get(kept.context)?;
-            let there = self.images.contains_key(&kept.image);
-            rule(there, "kept module", *serial, "its image is missing")?;
         }
         for (_, function) in self.functions.iter() {
             self.modules.get(function.module)?;
@@ -131,6 +122,28 @@ impl Session {
             .chain(self.allocations.iter().map(|(_, it)| it.context));
         for context in contexts {
             self.contexts.get(context)?;
+        }
+        Ok(())
+    }
+
+    fn check_images(&self, stored: &BTreeSet<ImageId>) -> Result<(), StateError> {
+        for (id, image) in &self.images {
+            let content = *id == ImageId::of(image.bytes());
+            rule(content, "module image", 0, "its content has another hash")?;
+        }
+        let missing = "its image is missing";
+        let is_there = |id: &ImageId| self.images.contains_key(id) || stored.contains(id);
+        for (handle, module) in self.modules.iter() {
+            rule(is_there(&module.image), "module", handle, missing)?;
+        }
+        for (serial, kept) in &self.kept {
+            rule(is_there(&kept.image), "kept module", *serial, missing)?;
+        }
+        for (handle, image) in &self.held {
+            rule(is_there(image), "library", *handle, missing)?;
+        }
+        for id in self.facts.keys() {
+            rule(is_there(id), "module image", 0, "facts without an image")?;
         }
         Ok(())
     }

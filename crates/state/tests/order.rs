@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermata_state::{Context, Device, ImageId, KEPT_BYTES, KEPT_MODULES, Loaded, Session};
+use fermata_state::{
+    Context, Device, ImageBytes, ImageId, KEPT_BYTES, KEPT_MODULES, Loaded, Session,
+};
 
 const CONTEXT: u64 = 0x100;
 const OTHER: u64 = 0x101;
@@ -30,10 +32,16 @@ fn session() -> Session {
     session
 }
 
+fn image(bytes: &[u8]) -> (ImageId, ImageBytes) {
+    ImageBytes::from(bytes).named()
+}
+
 /// Loads a module whose image is its letter, with a variable of this size.
 fn load(session: &mut Session, handle: u64, letter: u8, size: u64) -> Vec<u64> {
     let again = session.rewind(CONTEXT, &ImageId::of(&[letter]));
-    session.add_module(handle, CONTEXT, &[letter]).unwrap();
+    session
+        .add_module(handle, CONTEXT, image(&[letter]))
+        .unwrap();
     let name = format!("of_{}", letter as char);
     session
         .add_variable(handle, &name, 0x1000 * handle, size, true)
@@ -110,7 +118,7 @@ fn what_does_not_fit_leaves_a_gap_before_later_modules_only() {
 fn a_context_takes_its_modules_along_and_leaves_gaps_before_those_of_others() {
     let mut session = session();
     load(&mut session, 0x201, b'a', 4);
-    session.add_module(0x202, OTHER, b"o").unwrap();
+    session.add_module(0x202, OTHER, image(b"o")).unwrap();
     session
         .add_variable(0x202, "of_o", 0x9000, 4, true)
         .unwrap();

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind, Op, Resource, Texture};
-use fermata_state::records::{RecordError, decode, encode};
+use fermata_state::records::{self, RecordError};
 use fermata_state::{
-    Allocation, Context, Deferred, Device, Event, Function, HostRegion, ImageId, Mapping, Memory,
-    Queued, Reservation, Session, Stream, TextureKey,
+    Allocation, Context, Deferred, Device, Event, Function, HostRegion, IMAGE_BUFFERS, ImageBytes,
+    ImageFacts, ImageId, Mapping, Memory, Queued, Reservation, STORED_FROM, Session, Stream,
+    TextureKey,
 };
 use proptest::prelude::*;
 
@@ -18,6 +19,8 @@ enum Step {
     DropContext(usize),
     Module(usize, Vec<u8>),
     DropModule(usize),
+    Hold(Vec<u8>),
+    ReleaseImage(usize),
     Again(usize, Vec<u8>),
     GiveUp,
     Function(usize),
@@ -40,6 +43,8 @@ fn step() -> impl Strategy<Value = Step> {
         pick.prop_map(Step::DropContext),
         (pick, prop::collection::vec(any::<u8>(), 0..3)).prop_map(|(a, b)| Step::Module(a, b)),
         pick.prop_map(Step::DropModule),
+        prop::collection::vec(any::<u8>(), 0..3).prop_map(Step::Hold),
+        pick.prop_map(Step::ReleaseImage),
         (pick, prop::collection::vec(any::<u8>(), 0..3)).prop_map(|(a, b)| Step::Again(a, b)),
         Just(Step::GiveUp),
         pick.prop_map(Step::Function),
@@ -105,15 +110,37 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
                 .ok()
         }
         Step::DropContext(pick) => s.remove_context(nth(&s.contexts, pick)?).ok().map(drop),
-        Step::Module(pick, image) => s.add_module(handle, nth(&s.contexts, pick)?, &image).ok(),
+        Step::Module(pick, image) => s
+            .add_module(
+                handle,
+                nth(&s.contexts, pick)?,
+                ImageBytes::from(image).named(),
+            )
+            .ok(),
         Step::DropModule(pick) => {
             let module = nth(&s.modules, pick)?;
             s.retire_module(module, pick % 3 > 0).ok().map(drop)
         }
+        Step::Hold(image) => {
+            let (id, image) = ImageBytes::from(image).named();
+            let facts = ImageFacts {
+                prints: true,
+                ..ImageFacts::default()
+            };
+            s.hold_image(handle, id, &image).ok()?;
+            s.set_facts(id, facts);
+            Some(())
+        }
+        Step::ReleaseImage(pick) => {
+            let held: Vec<u64> = s.held_images().map(|it| it.0).collect();
+            s.release_image(*held.get(pick % held.len().max(1))?);
+            Some(())
+        }
         Step::Again(pick, image) => {
             let context = nth(&s.contexts, pick)?;
             let _ = s.rewind(context, &ImageId::of(&image));
-            s.add_module(handle, context, &image).ok()
+            s.add_module(handle, context, ImageBytes::from(image).named())
+                .ok()
         }
         Step::GiveUp => {
             s.give_up_kept();
@@ -222,6 +249,16 @@ fn apply(s: &mut Session, step: Step, handle: u64, address: u64, buffer: u64) ->
     }
 }
 
+/// The `state` file of a session.
+fn encode(session: &Session) -> Result<Vec<u8>, RecordError> {
+    records::encode(session).map(|it| it.bytes)
+}
+
+/// The session in a `state` file that leaves no image to the store.
+fn decode(bytes: &[u8]) -> Result<Session, RecordError> {
+    records::decode(bytes)?.complete(Vec::new())
+}
+
 proptest! {
     #[test]
     fn what_is_written_is_read_back(steps in prop::collection::vec(step(), 0..80)) {
@@ -237,6 +274,11 @@ proptest! {
         for context in contexts {
             session.remove_context(context).unwrap();
         }
+        let held: Vec<u64> = session.held_images().map(|it| it.0).collect();
+        for image in held {
+            session.release_image(image);
+        }
+        prop_assert_eq!(session.images().count(), 0);
         prop_assert_eq!(session.object_count(), 0);
         prop_assert!(session.functions.is_empty() && session.allocations.is_empty() && session.arrays.is_empty());
         let empty = Session::new(vec![device(), device()]);
@@ -267,10 +309,10 @@ proptest! {
 }
 
 #[test]
-fn states_of_older_versions_have_no_deferred_errors_and_no_kept_modules() {
+fn states_of_older_versions_have_none_of_what_came_later() {
     let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
     let bytes = encode(&session).unwrap();
-    for (version, missing) in [(1, 6), (2, 5), (3, 3), (4, 2), (5, 1)] {
+    for (version, missing) in [(1, 9), (2, 8), (3, 6), (4, 5), (5, 4), (6, 3)] {
         let (body, end) = bytes.split_at(bytes.len() - missing);
         assert!(end.iter().all(|byte| *byte == 0), "empty lists");
         let mut older = body.to_vec();
@@ -369,4 +411,80 @@ fn a_queue_is_read_back_and_holds_operations_only() {
         decode(&encoded),
         Err(RecordError::Inconsistent(_))
     ));
+}
+
+/// A session with a long image as module and library, and a short one as a library alone.
+fn with_images(long: &ImageBytes) -> Session {
+    let mut session = run(vec![Step::Context(0)]);
+    let context = session.contexts.iter().next().unwrap().0;
+    let (id, long) = long.clone().named();
+    session.add_module(0x900, context, (id, long)).unwrap();
+    let (id, long) = session.images().next().unwrap();
+    let (id, long) = (*id, long.clone());
+    session.hold_image(0x901, id, &long).unwrap();
+    let (id, short) = ImageBytes::from(&b"short"[..]).named();
+    session.hold_image(0x902, id, &short).unwrap();
+    session
+}
+
+#[test]
+fn a_long_image_is_left_to_the_store_under_a_number_that_its_content_gives() {
+    let long = ImageBytes::from(vec![7; STORED_FROM]);
+    let session = with_images(&long);
+    let encoded = records::encode(&session).unwrap();
+    assert!(encoded.bytes.len() < STORED_FROM / 4);
+    let [(number, image)] = &encoded.images[..] else {
+        panic!("{:?}", encoded.images);
+    };
+    // Bits 48 to 62 are left to the number of a process.
+    assert!((IMAGE_BUFFERS..IMAGE_BUFFERS + (1 << 48)).contains(number) && *image == long);
+    let decoded = records::decode(&encoded.bytes).unwrap();
+    let [stored] = decoded.stored() else {
+        panic!("{:?}", decoded.stored());
+    };
+    assert_eq!((stored.buffer, stored.bytes), (*number, STORED_FROM as u64));
+    assert_eq!(decoded.complete(vec![long.clone()]).unwrap(), session);
+
+    // The same number in another session.
+    let mut other = with_images(&long);
+    other.release_image(0x902);
+    assert_eq!(records::encode(&other).unwrap().images[0].0, *number);
+
+    let refused = |images: Vec<ImageBytes>| {
+        let decoded = records::decode(&encoded.bytes).unwrap();
+        decoded.complete(images).is_err()
+    };
+    assert!(refused(Vec::new()));
+    assert!(refused(vec![ImageBytes::from(vec![7; STORED_FROM - 1])]));
+}
+
+#[test]
+fn images_whose_hashes_would_give_the_same_number_have_different_ones() {
+    let long = ImageBytes::from(vec![7; STORED_FROM]);
+    let mut session = Session::default();
+    for last in 0..3 {
+        let mut hash = [0xff; 32];
+        hash[31] = last;
+        let handle = 0x900 + u64::from(last);
+        session.hold_image(handle, ImageId(hash), &long).unwrap();
+    }
+    let encoded = records::encode(&session).unwrap();
+    let numbers: Vec<u64> = encoded.images.iter().map(|it| it.0).collect();
+    let last = IMAGE_BUFFERS + (1 << 48) - 1;
+    assert_eq!(numbers, [last, IMAGE_BUFFERS, IMAGE_BUFFERS + 1]);
+    let decoded = records::decode(&encoded.bytes).unwrap();
+    assert_eq!(decoded.complete(vec![long; 3]).unwrap(), session);
+}
+
+#[test]
+fn an_image_goes_with_the_last_that_refers_to_it() {
+    let long = ImageBytes::from(vec![7; STORED_FROM]);
+    let mut session = with_images(&long);
+    let (id, _) = session.held_image(0x901).unwrap();
+    session.set_facts(id, ImageFacts::default());
+    session.release_image(0x901);
+    assert!(session.image(&id).is_some() && session.facts(&id).is_some());
+    assert_eq!(session.retire_module(0x900, false).unwrap().kept, None);
+    assert!(session.image(&id).is_none() && session.facts(&id).is_none());
+    assert_eq!(session.images().count(), 1);
 }

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use fermata_abi::op::{Address, ToProgram};
+use fermata_abi::op::{Address, Handle, ToProgram};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -31,6 +31,11 @@ pub enum FromProgram {
         address: Address,
         /// Bytes.
         size: u64,
+    },
+    /// A file with a module image, sent before the operation that names the same number.
+    File {
+        /// The number.
+        file: Handle,
     },
 }
 
@@ -61,7 +66,7 @@ impl Side {
         Self(fd)
     }
 
-    /// Program to worker, with the region's descriptor.
+    /// Program to worker, with the descriptor of a region or a file.
     ///
     /// # Errors
     /// The worker is gone.

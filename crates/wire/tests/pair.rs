@@ -58,7 +58,7 @@ fn serve(mut consumer: Consumer) -> thread::JoinHandle<Vec<u64>> {
                     seen.push(id);
                     continue;
                 }
-                Op::ModuleLoad { module, .. } => {
+                Op::ModuleFunctions { module } => {
                     names.functions = (0..module).map(|n| format!("kernel_{n:08}")).collect();
                     ReplyBody::Module(names)
                 }
@@ -263,12 +263,7 @@ fn answers_reach_the_thread_that_asked_with_more_threads_than_slots() {
 fn large_answers_use_the_overflow_range_or_are_refused() {
     let (producer, consumer) = pair(small());
     let server = serve(consumer);
-    let load = Op::ModuleLoad {
-        module: 1000,
-        context: 1,
-        image: Blob::Inline(b""),
-        beside: false,
-    };
+    let load = Op::ModuleFunctions { module: 1000 };
     let room = producer.stage(32 << 10).unwrap();
     let mut buffer = Vec::new();
     let reply = producer

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Handle, ModuleInfo, ReplyBody};
+use fermata_abi::op::{Handle, ReplyBody};
 use fermata_device::{ContextHandle, Driver, ModuleHandle};
+use fermata_state::{ImageBytes, ImageId};
 
 use crate::completions::Then;
 use crate::conversation::serving_thread;
@@ -25,14 +26,14 @@ pub(crate) const LARGE: usize = 64 << 10;
 /// How long the end of serving waits for a load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A module in the driver, and the names of its kernels.
-type Loaded = Result<(ModuleHandle, Vec<String>), OpError>;
+/// A module in the driver.
+type Loaded = Result<ModuleHandle, OpError>;
 
 /// A load under way.
 pub(crate) struct Load {
     pub module: Handle,
     pub context: Handle,
-    image: Arc<Vec<u8>>,
+    image: (ImageId, ImageBytes),
     thread: JoinHandle<Loaded>,
 }
 
@@ -45,15 +46,12 @@ impl Load {
         driver: Arc<Driver>,
         (module, context): (Handle, Handle),
         entered: ContextHandle,
-        image: Vec<u8>,
+        image: (ImageId, ImageBytes),
     ) -> io::Result<Self> {
-        let image = Arc::new(image);
-        let bytes = Arc::clone(&image);
+        let bytes = image.1.clone();
         let load = move || -> Loaded {
             driver.set_current(entered)?;
-            let handle = driver.load_module(&bytes)?;
-            let names = driver.module_functions(handle);
-            Ok((handle, names))
+            Ok(driver.load_padded_module(bytes.padded())?)
         };
         Ok(Self {
             module,
@@ -68,7 +66,7 @@ impl Load {
         self.thread.is_finished()
     }
 
-    fn end(self) -> (Arc<Vec<u8>>, Loaded) {
+    fn end(self) -> ((ImageId, ImageBytes), Loaded) {
         let lost = |_| Err(OpError::invalid("the thread that loads has panicked"));
         (self.image, self.thread.join().unwrap_or_else(lost))
     }
@@ -79,13 +77,13 @@ impl Server {
     pub(crate) fn loaded(&mut self, load: Load) -> Result<ReplyBody<'static>, OpError> {
         let (module, context) = (load.module, load.context);
         let (image, loaded) = load.end();
-        let (handle, functions) = loaded?;
-        let recorded = self.record_module(module, context, handle, &image);
+        let handle = loaded?;
+        let recorded = self.record_module(module, context, handle, image);
         if recorded.is_err() && self.site.live.enter(context).is_ok() {
             // Nobody knows it: it goes with the context if it cannot be unloaded now.
             let _ = self.site.live.driver.unload_module(handle);
         }
-        recorded.map(|()| ReplyBody::Module(ModuleInfo { functions }))
+        recorded.map(|()| ReplyBody::None)
     }
 
     /// Serving ends: waits for what is still being loaded, which nobody will use.
@@ -100,7 +98,7 @@ impl Server {
             }
             if load.is_done() {
                 let context = load.context;
-                if let (_, Ok((handle, _))) = load.end()
+                if let (_, Ok(handle)) = load.end()
                     && self.site.live.enter(context).is_ok()
                 {
                     let _ = self.site.live.driver.unload_module(handle);

@@ -14,6 +14,7 @@ use fermata_wire::Ticket;
 
 use crate::beside::Load;
 use crate::errors::OpError;
+use crate::printing;
 use crate::scratch::DONE_AT;
 use crate::serve::Server;
 
@@ -431,11 +432,14 @@ impl Server {
 
     /// Device `printf` appears when the driver synchronises, so it does once everything is idle anyway.
     fn flush_output(&mut self, context: Option<Handle>) {
-        let Some(context) = context.filter(|context| self.printing.contains(*context)) else {
+        let Some(context) = context.filter(|context| self.printing.contains(context)) else {
             return;
         };
         let busy = !self.queues.busy_streams(Some(context)).is_empty();
         let idle = !busy && !self.has_orphans(Orphans::All, usize::MAX);
+        if self.site.settle_images() {
+            self.printing = printing::contexts(&self.site);
+        }
         if idle && self.faults.fatal(context).is_none() && self.site.live.enter(context).is_ok() {
             // An error here belongs to work that is done, and has been reported by its event.
             let _ = self.site.live.driver.synchronize_context();

@@ -174,6 +174,7 @@ pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<Handle> {
     let of_event = |event: &Handle| session.events.get(*event).ok().map(|it| it.context);
     op.context().or_else(|| match op {
         Op::ModuleUnload { module }
+        | Op::ModuleFunctions { module }
         | Op::VariableGet { module, .. }
         | Op::FunctionGet { module, .. } => of_module(module),
         Op::FunctionSetAttribute { function, .. } | Op::Occupancy { function, .. } => {

@@ -10,7 +10,7 @@
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as cu;
 use fermata_device::ModuleHandle;
-use fermata_state::ImageId;
+use fermata_state::{ImageBytes, ImageId};
 
 use crate::completions::Then;
 use crate::errors::OpError;
@@ -25,20 +25,20 @@ impl Server {
     pub(crate) fn load_in_order(
         &mut self,
         context: Handle,
-        image: &[u8],
+        (name, image): (&ImageId, &ImageBytes),
     ) -> Result<ModuleHandle, OpError> {
         if !self.site.session.kept().is_empty() && !self.is_loading_any() {
-            let again = self.site.session.rewind(context, &ImageId::of(image));
+            let again = self.site.session.rewind(context, name);
             self.unload_kept(&again)?;
         }
         self.site.live.enter(context)?;
-        let refused = match self.site.live.driver.load_module(image) {
+        let refused = match self.site.live.driver.load_padded_module(image.padded()) {
             Ok(loaded) => return Ok(loaded),
             Err(refused) => refused,
         };
         if refused.error.code == cu::CUDA_ERROR_OUT_OF_MEMORY && self.give_up_kept() {
             self.site.live.enter(context)?;
-            return Ok(self.site.live.driver.load_module(image)?);
+            return Ok(self.site.live.driver.load_padded_module(image.padded())?);
         }
         Err(refused.into())
     }

@@ -4,17 +4,16 @@
 //! again when the wait is likely to end, so that a launch with a synchronisation costs little and a long kernel
 //! costs no core.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Address, DeviceInfo, Handle, Op, Reply, ReplyBody, ToProgram};
 use fermata_device::EventHandle;
-use fermata_engine::{Gate, Site, Summary};
+use fermata_engine::{Gate, Site};
 use fermata_wire::{
     Advice, Consumer, Event, Presence, Replier, Rhythm, Side, Tally, Ticket, WireError,
 };
@@ -26,7 +25,7 @@ use crate::dispatch::Reaction;
 use crate::errors::{Faults, OpError, context_of, reports, stream_changed};
 use crate::lot::Lot;
 use crate::parked::{self, Hold};
-use crate::printing::Printing;
+use crate::printing;
 use crate::queues::{Queues, Work};
 use crate::scratch::{EventPool, Scratch, Staging};
 use crate::trace::Recorder;
@@ -40,7 +39,6 @@ const BATCH: usize = 64;
 #[derive(Default)]
 pub(crate) struct Requests {
     pub stop: AtomicBool,
-    pub describe: Mutex<Vec<Sender<Summary>>>,
     pub errands: Mutex<Vec<Errand>>,
 }
 
@@ -103,8 +101,10 @@ pub(crate) struct Server {
     pub devices: Vec<DeviceInfo>,
     /// Descriptors that came ahead of their operation, or were to come.
     pub arrived: HashMap<Address, (Option<OwnedFd>, u64)>,
-    /// Contexts with a module that prints.
-    pub printing: Printing,
+    /// Likewise of files with images.
+    pub files: HashMap<Handle, Option<OwnedFd>>,
+    /// Contexts with a module that prints, or of which that is not known yet.
+    pub printing: HashSet<Handle>,
     /// Watches operations while a checkpoint or a restore is under way.
     pub gate: Option<Box<dyn Gate>>,
     /// Allocations that the program has freed and the gate holds.
@@ -138,7 +138,7 @@ impl Server {
             staging,
             scratch,
         } = held;
-        let printing = Printing::of(&site.session);
+        let printing = printing::contexts(&site);
         Self {
             site,
             replier: consumer.replier(),
@@ -161,6 +161,7 @@ impl Server {
             callbacks,
             devices,
             arrived: HashMap::new(),
+            files: HashMap::new(),
             printing,
             gate,
             limbo: Vec::new(),
@@ -304,7 +305,6 @@ impl Server {
             }
             // Between two looks at work that is nearly done, nobody else is listened to.
             if progress || naps.is_multiple_of(16) {
-                self.describe(requests);
                 self.run_errands(requests);
             }
             if self.gate.as_ref().is_some_and(|gate| gate.finished()) {
@@ -398,16 +398,6 @@ impl Server {
             }
             0..1000 => Some(Duration::from_micros(20)),
             _ => Some(Duration::from_micros(200)),
-        }
-    }
-
-    fn describe(&self, requests: &Requests) {
-        let Some(mut asked) = requests.describe.try_lock() else {
-            return;
-        };
-        for sender in asked.drain(..) {
-            // Whoever asked may have given up.
-            let _ = sender.send(Summary::of(&self.site.session));
         }
     }
 

@@ -116,7 +116,10 @@ impl Touches {
             | Op::Places { .. }
             | Op::PeerEnable { .. }
             | Op::PeerDisable { .. }
+            | Op::ImageHold { .. }
+            | Op::ImageRelease { .. }
             | Op::ModuleLoad { .. }
+            | Op::ModuleFunctions { .. }
             | Op::FunctionGet { .. }
             | Op::VariableGet { .. }
             | Op::Occupancy { .. }

@@ -8,7 +8,7 @@ mod common;
 use common::hold::COPIES;
 use common::scene::{self, BUFFERS, CHUNK, EXEC, FIRST, Scene, kernel_graph, replay};
 use common::{Answer, CONTEXT, FUNCTION, LEGACY, STREAM as OTHER, TRIES, Worker, words};
-use fermata_abi::op::{Blob, Op};
+use fermata_abi::op::{Blob, ImageRef, Op};
 use fermata_control::worker::{FromWorker, ToWorker, Validate, Way};
 
 /// A replayed graph whose kernel stores where no argument points is found by the kernel's instrumented form, whether
@@ -136,10 +136,10 @@ fn a_graph_that_cannot_be_instrumented_is_named_and_not_vouched_for() {
     let load = Op::ModuleLoad {
         module: 0x701,
         context: CONTEXT,
-        image: Blob::Inline(CALLS),
+        image: ImageRef::Blob(Blob::Inline(CALLS)),
         beside: false,
     };
-    assert!(matches!(program.ask(&load), Answer::Module(_)));
+    assert!(matches!(program.ask(&load), Answer::None));
     let get = Op::FunctionGet {
         function: 0x702,
         module: 0x701,

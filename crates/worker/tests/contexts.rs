@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Answer, CONTEXT, PATIENCE, PTX, Program, STREAM, Worker, started, words};
-use fermata_abi::op::{Blob, DEVICE_BASE, Op, Place, StreamRef};
+use fermata_abi::op::{Blob, DEVICE_BASE, ImageRef, Op, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 
 const OTHER: u64 = 0x110;
@@ -40,10 +40,10 @@ fn second(program: &Program) {
     let load = Op::ModuleLoad {
         module: 0x111,
         context: OTHER,
-        image: Blob::Inline(PTX),
+        image: ImageRef::Blob(Blob::Inline(PTX)),
         beside: false,
     };
-    assert!(matches!(program.ask(&load), Answer::Module(_)));
+    assert!(matches!(program.ask(&load), Answer::None));
     let function = Op::FunctionGet {
         function: OTHER_FUNCTION,
         module: 0x111,

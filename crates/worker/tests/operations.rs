@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREAM, Worker};
 use common::{PATIENCE, load_anew, started, words};
-use fermata_abi::op::{Blob, Extent, Occupancy, Op, Pitch, Place, StreamRef};
+use fermata_abi::op::{Blob, Extent, ImageRef, Occupancy, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, MemsetNode, NodeKind};
@@ -552,10 +552,10 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
     let second = Op::ModuleLoad {
         module: 0x110,
         context: CONTEXT,
-        image: Blob::Inline(common::PTX),
+        image: ImageRef::Blob(Blob::Inline(common::PTX)),
         beside: false,
     };
-    assert!(matches!(program.ask(&second), Answer::Module(_)));
+    assert!(matches!(program.ask(&second), Answer::None));
     let get = Op::VariableGet {
         module: 0x110,
         name: "total",
@@ -698,7 +698,7 @@ fn functions_modules_and_limits() {
     let refused = program.ask(&Op::ModuleLoad {
         module: 0x150,
         context: CONTEXT,
-        image: Blob::Inline(b"not ptx"),
+        image: ImageRef::Blob(Blob::Inline(b"not ptx")),
         beside: false,
     });
     assert!(matches!(refused, Answer::Error(1.., _)), "{refused:?}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::hold::MODULES;
 use common::{Answer, CONTEXT, LEGACY, PATIENCE, STREAM, Worker, started, words};
-use fermata_abi::op::{Blob, Op};
+use fermata_abi::op::{Blob, ImageRef, Op};
 
 /// More than a driver takes for one stream, and more than the ring of these tests holds.
 const LAUNCHES: u32 = 20_000;
@@ -88,10 +88,10 @@ fn a_large_module_holds_up_only_the_thread_that_loads_it() {
     let load = Op::ModuleLoad {
         module: 0x700,
         context: CONTEXT,
-        image: Blob::Staged {
+        image: ImageRef::Blob(Blob::Staged {
             offset: staged.offset(),
             len: staged.len(),
-        },
+        }),
         beside: true,
     };
     hold.only(MODULES, 0);
@@ -122,10 +122,10 @@ fn a_large_module_holds_up_only_the_thread_that_loads_it() {
             &Op::ModuleLoad {
                 module: 0x702,
                 context: CONTEXT,
-                image: Blob::Staged {
+                image: ImageRef::Blob(Blob::Staged {
                     offset: staged.offset(),
                     len: staged.len(),
-                },
+                }),
                 beside: true,
             },
             Some(&room),

@@ -7,7 +7,7 @@ mod common;
 use common::{
     Answer, CONTEXT, ImageFolder, LEGACY, MODULE, Program, Worker, load_anew, started, words,
 };
-use fermata_abi::op::{Blob, Op};
+use fermata_abi::op::{Blob, ImageRef, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
 use fermata_graph::{Graph, KernelNode, NodeKind};
@@ -37,11 +37,11 @@ fn load(program: &Program, module: u64, image: &[u8]) {
     let load = Op::ModuleLoad {
         module,
         context: CONTEXT,
-        image: Blob::Inline(image),
+        image: ImageRef::Blob(Blob::Inline(image)),
         beside: false,
     };
     let answer = program.ask(&load);
-    assert!(matches!(answer, Answer::Module(_)), "{answer:?}");
+    assert!(matches!(answer, Answer::None), "{answer:?}");
 }
 
 fn unload(program: &Program, module: u64) {

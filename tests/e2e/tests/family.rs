@@ -1,17 +1,20 @@
 //! Sessions of several processes that use CUDA: one image holds all of them at one moment, and what becomes of one of them
 //! does not harm the others.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::fermata::Session;
+use fermata_e2e::output::Output;
 use fermata_e2e::processes::look_up;
 use fermata_e2e::scene::{Scene, kill_nine, wait_gone, wait_until};
 
 const STEPS: &[&str] = &["--steps", "60"];
 /// The step at which the first rank stands still, and all others wait for it.
 const HELD: u64 = 20;
+/// What `driver` loads, from beside it.
+const KERNELS: &str = "driver_kernels.ptx";
 
 /// Starts `family` as session `name`; returns when all its ranks stand still in the middle.
 fn start_held(scene: &Scene, name: &str) -> Result<()> {
@@ -29,7 +32,7 @@ fn check_result(scene: &Scene, name: &str) -> Result<()> {
         Ok(scene.fermata().session(name)?.state == "exited")
     })?;
     let log = scene.fermata().log(name)?;
-    let found = fermata_e2e::output::Output::parse(&log)?;
+    let found = Output::parse(&log)?;
     found.check_complete(&scene.straight("family", STEPS)?)
 }
 
@@ -49,6 +52,24 @@ fn start_pair(scene: &Scene, name: &str, options: [&str; 2]) -> Result<Session> 
         Ok(both)
     })?;
     session.context("no session")
+}
+
+/// Puts a copy of `driver` into a folder of the scene, and its kernels, as a module image of two megabytes. No two
+/// folders have the same.
+fn driver_in(scene: &Scene, folder: &str) -> Result<PathBuf> {
+    let (from, to) = (
+        scene.tree().program("driver")?,
+        scene.sandbox().work().join(folder),
+    );
+    std::fs::create_dir(&to)?;
+    let program = to.join("driver");
+    std::fs::copy(&from, &program)?;
+    let mut text = std::fs::read(from.with_file_name(KERNELS))?;
+    text.extend(format!("\n// {folder} ").bytes());
+    text.resize(2 << 20, b'x');
+    text.push(b'\n');
+    std::fs::write(to.join(KERNELS), text)?;
+    Ok(program)
 }
 
 fn kill(pid: i32) -> Result<()> {
@@ -113,6 +134,76 @@ fn a_damaged_part_of_any_process_is_refused() -> Result<()> {
         .try_restore("image", "again")?
         .success("fermata restore")?;
     check_result(&scene, "again")?;
+    scene.close()
+}
+
+/// Two processes have the same module images, a third has others; all are in the store, not in `state`.
+#[test]
+fn every_process_has_its_own_module_images_again() -> Result<()> {
+    let scene = Scene::new()?;
+    let (one, other) = (driver_in(&scene, "one")?, driver_in(&scene, "other")?);
+    let logs = ["a", "b", "c"].map(|name| scene.sandbox().work().join(name));
+    let start = |(program, log): (&PathBuf, &PathBuf)| {
+        format!("{} --steps 60 >{} 2>&1 &", program.display(), log.display())
+    };
+    let shell: Vec<_> = [&one, &one, &other]
+        .into_iter()
+        .zip(&logs)
+        .map(start)
+        .collect();
+    let shell = format!("{} wait", shell.join(" "));
+    let fermata = scene.fermata();
+    fermata.run_with(
+        &scene.hold(HELD)?,
+        "source",
+        Device::Soft,
+        Path::new("/bin/sh"),
+        &["-c", &shell],
+    )?;
+    let printed = |log: &PathBuf| Output::parse(&std::fs::read_to_string(log).unwrap_or_default());
+    wait_until("all stand still in the middle", || {
+        let mut last = logs
+            .iter()
+            .map(|log| Ok(printed(log)?.steps.last().copied()));
+        last.try_fold(true, |all, it: Result<_>| Ok(all && it? == Some(HELD)))
+    })?;
+    fermata.checkpoint("source", "image", Mode::Cow)?;
+    fermata.kill("source")?;
+    for part in ["", "process-2", "process-3"] {
+        let state = fermata.image("image").join(part).join("state");
+        ensure!(
+            std::fs::metadata(&state)?.len() < 1 << 20,
+            "{}",
+            state.display()
+        );
+    }
+    // They are in the image, and in the next one of what was restored.
+    for program in [&one, &other] {
+        std::fs::remove_file(program.with_file_name(KERNELS))?;
+    }
+    scene
+        .try_restore("image", "again")?
+        .success("fermata restore")?;
+    fermata.checkpoint("again", "second", Mode::Stop)?;
+    fermata.kill("again")?;
+    fermata
+        .call(&["images", "rm", "image"])?
+        .success("images rm")?;
+    fermata.call(&["images", "gc"])?.success("images gc")?;
+    fermata
+        .call(&["images", "verify", "second"])?
+        .success("images verify")?;
+    scene
+        .try_restore("second", "third")?
+        .success("fermata restore")?;
+    scene.let_go()?;
+    wait_until("a session ends", || {
+        Ok(fermata.session("third")?.state == "exited")
+    })?;
+    let alone = scene.straight("driver", STEPS)?;
+    for log in &logs {
+        printed(log)?.check_complete(&alone)?;
+    }
     scene.close()
 }
 

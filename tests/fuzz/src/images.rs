@@ -104,16 +104,25 @@ pub fn state(data: &[u8]) {
         repaired[24..56].copy_from_slice(hasher.finalize().as_bytes());
     }
     for bytes in [data, &repaired] {
-        let Ok(session) = fermata_state::records::decode(bytes) else {
+        let Ok(decoded) = fermata_state::records::decode(bytes) else {
             continue;
         };
-        let bytes = fermata_state::records::encode(&session).expect("what was read can be written");
-        fermata_state::records::decode(&bytes).expect("and read again");
+        // Without its stored images a session is incomplete.
+        let Ok(session) = decoded.complete(Vec::new()) else {
+            continue;
+        };
+        let encoded =
+            fermata_state::records::encode(&session).expect("what was read can be written");
+        fermata_state::records::decode(&encoded.bytes).expect("and read again");
     }
 }
 
 /// An empty session.
 pub fn state_seeds() -> Vec<Vec<u8>> {
     let session = fermata_state::Session::default();
-    vec![fermata_state::records::encode(&session).expect("encoded")]
+    vec![
+        fermata_state::records::encode(&session)
+            .expect("encoded")
+            .bytes,
+    ]
 }

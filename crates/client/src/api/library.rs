@@ -25,7 +25,7 @@ driver_api! {
         _values: *mut *mut c_void,
         _count: c_uint,
     ) {
-        put(library, to_pointer(session()?.modules.library(image::bytes(code)?).handle))
+        put(library, to_pointer(session()?.modules.library(image::bytes(code)?)?.handle))
     }
 
     fn cuLibraryLoadFromFile(
@@ -40,7 +40,7 @@ driver_api! {
     ) {
         let mut bytes = read_image(text(path)?)?;
         bytes.push(0);
-        put(library, to_pointer(session()?.modules.library(&bytes).handle))
+        put(library, to_pointer(session()?.modules.library(&bytes)?.handle))
     }
 
     fn cuLibraryUnload(library: sys::CUlibrary) {
@@ -59,14 +59,15 @@ driver_api! {
     fn cuLibraryGetKernelCount(count: *mut c_uint, library: sys::CUlibrary) {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        put(count, library.names(session, &current()?)?.len() as c_uint)
+        put(count, library.module(session, &current()?)?.names()?.len() as c_uint)
     }
 
     fn cuLibraryEnumerateKernels(kernels: *mut sys::CUkernel, count: c_uint, library: sys::CUlibrary) {
         let session = session()?;
         let library = session.modules.libraries.get(of(library), sys::CUDA_ERROR_INVALID_HANDLE)?;
         let context = current()?;
-        for (n, name) in library.names(session, &context)?.iter().take(count as usize).enumerate() {
+        let module = library.module(session, &context)?;
+        for (n, name) in module.names()?.iter().take(count as usize).enumerate() {
             let kernel = session.modules.kernel(&library, name, Some(&context))?;
             put(kernels.add(n), to_pointer(kernel.handle))?;
         }

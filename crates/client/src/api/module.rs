@@ -59,13 +59,13 @@ driver_api! {
 
     fn cuModuleGetFunctionCount(count: *mut c_uint, module: sys::CUmodule) {
         let module = session()?.modules.modules.get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        put(count, module.names.len() as c_uint)
+        put(count, module.names()?.len() as c_uint)
     }
 
     fn cuModuleEnumerateFunctions(functions: *mut sys::CUfunction, count: c_uint, module: sys::CUmodule) {
         let modules = &session()?.modules;
         let module = modules.modules.get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)?;
-        for (n, name) in module.names.iter().take(count as usize).enumerate() {
+        for (n, name) in module.names()?.iter().take(count as usize).enumerate() {
             put(functions.add(n), to_pointer(modules.function(&module, name)?.handle))?;
         }
         Ok(())

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::*;
+use fermata_abi::sys::driver::CUDA_ERROR_FILE_NOT_FOUND;
 use fermata_control::agent::{
     ENV_SOCKET, ENV_TOKEN, FromAgent, ToAgent, WAKE_REATTACH, wake_block,
 };
@@ -34,6 +35,8 @@ pub struct Device {
     pub launches: Vec<(Handle, [u32; 3], Vec<u8>)>,
     pub copies: u64,
     pub drains: u32,
+    /// Images, and how each has come.
+    pub images: Vec<(&'static str, Vec<u8>)>,
     /// Streams made, and streams destroyed.
     pub streams: (u32, u32),
     /// Id and value of every attribute of a launch.
@@ -412,7 +415,9 @@ impl Serving {
             Op::MemInfo { .. } => return (0, ReplyBody::Pair(1, 2)),
             Op::HostMap { address, .. } => {
                 let (message, file) = self.side.receive_from_program(WAIT).unwrap().unwrap();
-                let FromProgram::Region { address: at, size } = message;
+                let FromProgram::Region { address: at, size } = message else {
+                    panic!("{message:?}")
+                };
                 assert_eq!(at, *address);
                 device.regions.insert(at, (size, file.unwrap()));
             }
@@ -440,7 +445,20 @@ impl Serving {
                 let data = vec![*value as u8; *width as usize];
                 device.store(&Place::Address(*address), &data, staging);
             }
-            Op::ModuleLoad { .. } => {
+            Op::ImageHold { from, .. } => {
+                let came = image(&self.side, from, staging);
+                let status = if came.is_some() {
+                    0
+                } else {
+                    CUDA_ERROR_FILE_NOT_FOUND
+                };
+                device.images.extend(came);
+                return (status, ReplyBody::None);
+            }
+            Op::ModuleLoad { image: from, .. } => {
+                device.images.extend(image(&self.side, from, staging));
+            }
+            Op::ModuleFunctions { .. } => {
                 let functions = vec!["first".into(), "second".into()];
                 return (0, ReplyBody::Module(ModuleInfo { functions }));
             }
@@ -529,6 +547,35 @@ fn answer(question: &Occupancy<'_>) -> ReplyBody<'static> {
         Occupancy::SharedMemory { blocks, block } => ReplyBody::U64((blocks * block) as u64),
         Occupancy::Clusters(launch, _) => ReplyBody::U64(first_words(launch)),
         Occupancy::ClusterSize(launch, _) => ReplyBody::U64(1_000_000 + first_words(launch)),
+    }
+}
+
+/// How an image has come, and its bytes; none if its file is too short.
+fn image(
+    side: &Side,
+    from: &ImageRef<'_>,
+    staging: &StagedArea,
+) -> Option<(&'static str, Vec<u8>)> {
+    match from {
+        ImageRef::Blob(Blob::Inline(bytes)) => Some(("inline", bytes.to_vec())),
+        ImageRef::Blob(Blob::Staged { offset, len }) => {
+            let mut bytes = vec![0; *len as usize];
+            staging.read(*offset, &mut bytes).unwrap();
+            Some(("staged", bytes))
+        }
+        ImageRef::File { file, offset, len } => {
+            let (message, fd) = side.receive_from_program(WAIT).unwrap().unwrap();
+            assert_eq!(message, FromProgram::File { file: *file });
+            let file = File::from(fd.unwrap());
+            let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+            let path = std::fs::read_link(link).unwrap();
+            let in_memory = path.display().to_string().starts_with("/memfd:");
+            let way = if in_memory { "memory file" } else { "file" };
+            let mut bytes = vec![0; *len as usize];
+            let read = file.read_exact_at(&mut bytes, *offset);
+            read.is_ok().then_some((way, bytes))
+        }
+        ImageRef::Held { .. } => Some(("held", Vec::new())),
     }
 }
 

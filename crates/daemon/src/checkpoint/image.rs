@@ -91,9 +91,14 @@ fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
     let host = preflight::resident_bytes(root.pid) + MARGIN;
     let workers = session.lock().workers();
     workers.into_iter().try_fold(host, |bytes, worker| {
-        match worker.request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {})? {
-            FromWorker::Description(totals) => Ok(bytes + totals.device_bytes + totals.host_bytes),
-            other => Err(unexpected(&other)),
+        match worker.request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {}) {
+            Ok(FromWorker::Description(totals)) => {
+                Ok(bytes + totals.device_bytes + totals.host_bytes)
+            }
+            Ok(other) => Err(unexpected(&other)),
+            // Its program has ended, and will not be in the image.
+            Err(failure) if failure.kind == FailureKind::NotFound => Ok(bytes),
+            Err(failure) => Err(failure),
         }
     })
 }

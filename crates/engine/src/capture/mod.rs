@@ -512,6 +512,7 @@ fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcom
     if yielded || vouched.fails() || !buffers.is_empty() {
         return Ok(Outcome::Overtaken(ahead(sink, Some(&buffers)), buffers));
     }
+    sink.take_images(finish.records.images());
     let kept = sink.close()?.finish()?;
     if let Some(reference) = &finish.reference {
         reference.compare(&kept.chunks)?;

@@ -31,6 +31,7 @@ pub use spare::SpareStaging;
 use crate::access::Predictor;
 use crate::capture::SetAside;
 use crate::digest::SharedHasher;
+use crate::examine::Examined;
 use crate::instrumented::Instrumented;
 use crate::variables::Discovered;
 use crate::{CHUNK, HOST_BUFFER, STAGING_BUFFERS, Tier};
@@ -120,6 +121,8 @@ pub struct Live {
     pub(crate) hashers: HashMap<u32, SharedHasher>,
     /// What a capture has set aside: free memory from the program's point of view.
     pub set_aside: SetAside,
+    /// What is in the session's images.
+    pub(crate) examined: Examined,
     /// Which modules' variables are recorded.
     pub(crate) discovered: Discovered,
     /// What is known of kernels' accesses, kept from one checkpoint to the next.
@@ -166,6 +169,7 @@ impl Live {
             device_hashes: false,
             hashers: HashMap::new(),
             set_aside: SetAside::default(),
+            examined: Examined::default(),
             discovered: Discovered::default(),
             predictor: None,
             instrumented: None,

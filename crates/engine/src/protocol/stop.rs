@@ -64,16 +64,18 @@ pub fn capture(
     moments::pass("stopped");
     settle(&mut site.live)?;
     variables::discover(site)?;
+    let records = Records::encode(image, &site.session)?;
     let exposed = site.live.expose(&site.session)?;
     let taken = pieces(&site.session, &exposed.addresses)
         .and_then(|plan| take(&mut site.live, store, ahead, &plan, progress, &mut steps));
     site.live.forget_current();
     let concealed = site.live.conceal(exposed);
-    let behind = taken?;
+    let mut sink = taken?;
     concealed?;
+    sink.take_images(records.images());
     Ok(Captured {
-        behind,
-        records: Records::encode(image, &site.session)?,
+        behind: sink.close()?,
+        records,
         image: image.to_owned(),
         summary: Summary::of(&site.session),
         start,
@@ -136,7 +138,7 @@ pub(crate) fn settle(live: &mut Live) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Reads everything in `plan`.
+/// Reads everything in `plan`, into a sink that has yet to be closed.
 fn take(
     live: &mut Live,
     store: &Store,
@@ -144,7 +146,7 @@ fn take(
     plan: &[Piece],
     progress: Progress<'_>,
     steps: &mut Steps,
-) -> Result<Behind, EngineError> {
+) -> Result<Sink, EngineError> {
     let begun = Instant::now();
     let again = match &ahead {
         // Only what has another content than what was copied ahead has to be copied.
@@ -209,5 +211,5 @@ fn take(
         steps.add("shared", shared, host_bytes);
     }
     sink.mend()?;
-    sink.close()
+    Ok(sink)
 }

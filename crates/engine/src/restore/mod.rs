@@ -90,7 +90,12 @@ pub fn load(
     let start = Instant::now();
     let mut steps = Steps::since(start);
     let quiet = live.tier.as_ref().map(|tier| tier.quiet());
-    let (session, table) = files::load(image)?;
+    let reader = reader(&live, store)?;
+    let files::Read {
+        session,
+        table,
+        image_chunks,
+    } = files::load(image, &reader)?;
     check::table(&session, &table)?;
     check::host(&session, &live.driver)?;
     steps.add("records", start, 0);
@@ -106,7 +111,6 @@ pub fn load(
         made(&site.live);
     }
     let from = Instant::now();
-    let reader = reader(&site.live, store)?;
     let chunks = content::fill(&mut site, &reader, &table, &mut blocks, progress)?;
     let taken = reader.taken();
     drop(reader);
@@ -149,7 +153,7 @@ pub fn load(
     steps.sources(&sources);
     drop(quiet);
     let summary = Summary {
-        chunks,
+        chunks: chunks + image_chunks,
         seconds: start.elapsed().as_secs_f64(),
         ..Summary::of(&site.session)
     };

@@ -14,6 +14,12 @@ use crate::{EngineError, Live, Site};
 
 /// Makes everything but content. Blocks that may come late are left without memory, and named in `late`.
 pub(super) fn rebuild(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
+    rebuild_all(site, late)?;
+    site.examine_images();
+    Ok(())
+}
+
+fn rebuild_all(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
     let Site { session, live } = site;
     contexts(session, live)?;
     // Modules come before any other memory, so that the driver has the same choice of addresses as before.
@@ -126,10 +132,10 @@ fn module(
 ) -> Result<ModuleHandle, EngineError> {
     live.enter(context)
         .map_err(EngineError::driver(format!("load module {module:#x}")))?;
-    let image = session.image(image);
+    let image = session.image_bytes(image);
     let image =
         image.ok_or_else(|| EngineError::Damaged(format!("module {module:#x} has no image")))?;
-    let loaded = live.driver.load_module(image);
+    let loaded = live.driver.load_padded_module(image.padded());
     loaded.map_err(|source| EngineError::Module { module, source })
 }
 

@@ -24,6 +24,7 @@
 //! - A digest must be that of the bytes that are copied. Every chunk is hashed on the processor where it
 //!   arrived; a chunk that differs from its digest is copied again by [`Sink::mend`], or fails the save
 //!   with [`EngineError::Changed`]. Without a digest what arrived is what is named.
+//! - Module images are taken by [`Sink::take_images`], last, for [`Sink::renew`] forgets them.
 //! - Host memory is taken by [`Sink::take_host`], while the program stands still.
 //! - After an error, and when dropped early, nothing of it stays in the store.
 
@@ -38,6 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_device::{Direction, HostMapping, InFlight};
+use fermata_state::ImageBytes;
 use fermata_store::{ChunkId, Store, WriteOptions, moments};
 
 pub(crate) use behind::{Behind, Kept};
@@ -48,7 +50,7 @@ use crate::live::Reach;
 use crate::pipeline::{STEP_LIMIT, cores, help, helpers};
 use crate::protocol::{Engines, Piece, Source};
 use crate::tier::Quiet;
-use crate::{EngineError, Live, Tier};
+use crate::{EngineError, Live, Tier, stored};
 
 /// Copies under way at once.
 const IN_FLIGHT: usize = 8;
@@ -278,6 +280,30 @@ impl Sink {
             take();
         });
         flow.outcome()
+    }
+
+    /// Saves module images, by buffer number, without a copy. They are hashed and written behind; nothing of them is
+    /// left out as zero.
+    pub fn take_images(&mut self, images: &[(u64, ImageBytes)]) {
+        let flow = &self.team.flow;
+        for (buffer, image) in images {
+            for (offset, len) in stored::parts(image.bytes().len()) {
+                let offset = offset as u64;
+                // The bytes come with the job, so where they are from is never asked.
+                let source = Source::Host { region: 0, offset };
+                let piece = Piece {
+                    buffer: *buffer,
+                    offset,
+                    len,
+                    source,
+                };
+                let order = Order {
+                    piece,
+                    digest: Digest::Unknown,
+                };
+                flow.push(Job::new(order, flow.turn()).with(Content::Image(image.clone())));
+            }
+        }
     }
 
     /// Copies again what has turned out to differ from its digest, if anything has so far. Only while all

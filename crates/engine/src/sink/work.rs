@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermata_device::HostEnd;
+use fermata_state::{IMAGE_BUFFERS, ImageBytes};
 use fermata_store::{AlignedBuf, ChunkId, PackWriter, Place, moments};
 use parking_lot::Mutex;
 
@@ -42,6 +43,8 @@ pub(super) enum Content {
     Own(OwnBuffer),
     /// In memory of the reservoir: its staging buffer was needed, or none was there.
     Moved(OwnBuffer),
+    /// The piece's part of a module image.
+    Image(ImageBytes),
 }
 
 /// A buffer that goes back to its flow by [`Flow::give_back`].
@@ -299,6 +302,10 @@ impl Flow {
                 Content::Copied(end @ HostEnd::Span(_)) => (&end.bytes()[..len], true),
                 Content::Copied(end) => (&end.bytes()[..len], false),
                 Content::Own(buffer) | Content::Moved(buffer) => (&buffer[..len], false),
+                Content::Image(image) => {
+                    let from = job.order.piece.offset as usize;
+                    (&image.bytes()[from..from + len], false)
+                }
             };
             if let Err(error) = self.store(&job, bytes, written) {
                 return self.fail(error);
@@ -310,14 +317,15 @@ impl Flow {
                     let _ = self.spare.push(buffer);
                 }
                 Content::Moved(buffer) => self.reservoir.put(buffer),
-                Content::Copied(_) => {}
+                Content::Copied(_) | Content::Image(_) => {}
             }
         }
     }
 
     /// Stores what has arrived; `written` tells that it arrived in the job's place.
     fn store(&self, job: &Job, bytes: &[u8], written: bool) -> Result<(), EngineError> {
-        if matches!(job.order.digest, Digest::Unknown) && is_zero(bytes) {
+        let may_lack = job.order.piece.buffer < IMAGE_BUFFERS;
+        if may_lack && matches!(job.order.digest, Digest::Unknown) && is_zero(bytes) {
             if let Some(place) = &job.place {
                 self.writer.waive(place);
             }

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use fermata_abi::op::{Launch, Op, StreamRef};
 use fermata_device::{Driver, Grid, KernelLaunch};
 use fermata_engine::{Live, LiveContext, LiveFunction, Site};
-use fermata_state::{Allocation, Context, Device, Function, Session};
+use fermata_state::{Allocation, Context, Device, Function, ImageBytes, Session};
 use parking_lot::{Mutex, MutexGuard};
 
 pub const CONTEXT: u64 = 0x100;
@@ -93,7 +93,7 @@ impl Bench {
         let loaded = live.driver.load_module(text.as_bytes());
         let loaded = loaded.unwrap_or_else(|error| panic!("{error}"));
         session
-            .add_module(module, CONTEXT, text.as_bytes())
+            .add_module(module, CONTEXT, ImageBytes::from(text.as_bytes()).named())
             .unwrap();
         live.modules.insert(module, loaded);
         module

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::manifest::{
     CHUNKS, FileRecord, HOST, MANIFEST, MANIFEST_HASH, Manifest, PROCESS_FILES, PROFILE, STATE,
-    in_part,
+    in_part, part_name,
 };
 use super::table::ChunkTable;
 use crate::format::damaged;
@@ -277,7 +277,7 @@ impl Image {
     }
 
     /// Which chunk fills which part of which buffer, over all device parts; empty for an image without device data.
-    /// Numbers of buffers of further processes have that of the process, counted from 1, in their highest 16 bits.
+    /// If there are several, bits 48 to 62 of a buffer's number are that of the process, counted from 0.
     ///
     /// # Errors
     /// `Damaged`, also when the file is not the one the manifest describes; `Newer`.
@@ -289,12 +289,21 @@ impl Image {
             let path = in_part(part, CHUNKS);
             ChunkTable::decode(&self.read_file(&path)?, &self.dir.join(&path))
         };
-        let mut parts = self.manifest.part_folders().map(read);
-        let first = parts.next().unwrap_or_else(|| Ok(ChunkTable::default()))?;
-        (1..).zip(parts).try_fold(first, |mut all, (number, part)| {
-            all.append(number, part?);
-            Ok(all)
-        })
+        let tables: Vec<_> = self
+            .manifest
+            .part_folders()
+            .map(read)
+            .collect::<Result<_>>()?;
+        match <[ChunkTable; 1]>::try_from(tables) {
+            Ok([table]) => Ok(table),
+            Err(tables) => ChunkTable::merge(tables).or_else(|at| {
+                let path = self.dir.join(in_part(&part_name(at), CHUNKS));
+                damaged(
+                    &path,
+                    "the number of a buffer may be that of another process's",
+                )
+            }),
+        }
     }
 
     /// Reads a file of the image whole and checks it against the manifest.

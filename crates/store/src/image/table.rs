@@ -17,14 +17,34 @@ const COVERED: usize = 32;
 /// The longest table that is read: 56 bytes for each of 76 million chunks.
 pub(crate) const MAX_TABLE_BYTES: u64 = 4 << 30;
 
+/// In an image of several processes these bits of a buffer's number are that of the process. So each part's own tables
+/// leave them 0: memory is numbered from 0, module images from 2^63.
+const PROCESS_AT: u32 = 48;
+const PROCESS: u64 = 0x7fff << PROCESS_AT;
+
 /// Number of a buffer in the session's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BufferId(pub u64);
 
+impl BufferId {
+    /// Whether it is the number of a module image, not of memory.
+    pub fn is_module_image(self) -> bool {
+        self.0 >= 1 << 63
+    }
+}
+
 impl fmt::Display for BufferId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
+        let (own, process) = (self.0 & !PROCESS, (self.0 & PROCESS) >> PROCESS_AT);
+        match self.is_module_image() {
+            false => write!(f, "{own}")?,
+            true => write!(f, "{own:#x} (a module image)")?,
+        }
+        match process {
+            0 => Ok(()),
+            _ => write!(f, " of process {}", process + 1),
+        }
     }
 }
 
@@ -146,13 +166,31 @@ impl ChunkTable {
             })
     }
 
-    /// Adds the records of another process, whose number goes into the highest 16 bits of its buffers'.
-    pub(super) fn append(&mut self, process: u64, other: Self) {
-        let numbered = other.records.into_iter().map(|record| ChunkRecord {
-            buffer: BufferId(record.buffer.0 | process << 48),
-            ..record
-        });
-        self.records.extend(numbered);
+    /// One table of several processes' tables. In numbers of buffers bits 48 to 62 are that of the process, from 0.
+    ///
+    /// # Errors
+    /// The number of a process one of whose buffers has such a bit set already, or for which there are no such bits.
+    pub(super) fn merge(processes: Vec<Self>) -> std::result::Result<Self, usize> {
+        let mut records = Vec::new();
+        for (number, table) in processes.into_iter().enumerate() {
+            let process = (number as u64) << PROCESS_AT;
+            let mut own = table.records.iter().map(|it| it.buffer.0);
+            if process & !PROCESS != 0 || own.any(|buffer| buffer & PROCESS != 0) {
+                return Err(number);
+            }
+            records.extend(table.records.into_iter().map(|record| ChunkRecord {
+                buffer: BufferId(record.buffer.0 | process),
+                ..record
+            }));
+        }
+        Ok(Self { records })
+    }
+
+    /// Two tables: that of the module images, and that of the others.
+    pub fn split_images(self) -> (Self, Self) {
+        let is_image = |it: &ChunkRecord| it.buffer.is_module_image();
+        let (images, others) = self.records.into_iter().partition(is_image);
+        (Self { records: images }, Self { records: others })
     }
 
     /// Bytes of all parts together.
@@ -293,6 +331,49 @@ mod tests {
                 "bit {bit}"
             );
         }
+    }
+
+    fn table(buffers: &[u64]) -> ChunkTable {
+        let mut w = ChunkTableWriter::new();
+        for buffer in buffers {
+            w.push(BufferId(*buffer), 0, 7, ChunkId([1; 32])).unwrap();
+        }
+        w.into_table()
+    }
+
+    /// Module images that have the same number in every process, as those of a library that all of them use have.
+    #[test]
+    fn buffers_and_module_images_of_several_processes_are_kept_apart() {
+        let own = [3, 1 << 63, (1 << 63) + 3, !PROCESS, PROCESS_AT.into()];
+        let merged = ChunkTable::merge(vec![table(&own); 3]).unwrap();
+        let all: HashSet<u64> = merged.records().iter().map(|r| r.buffer.0).collect();
+        assert_eq!(all.len(), 3 * own.len(), "{all:x?}");
+        assert_eq!(
+            merged.records()[own.len()].buffer.to_string(),
+            "3 of process 2"
+        );
+        let (images, others) = merged.clone().split_images();
+        assert_eq!((images.records().len(), others.records().len()), (9, 6));
+        // It can be written as a table of its own.
+        let mut again = ChunkTableWriter::new();
+        for r in merged.records() {
+            again.push(r.buffer, r.offset, r.length, r.id).unwrap();
+        }
+        assert_eq!(
+            ChunkTable::decode(&again.encode(), Path::new("x")).unwrap(),
+            merged
+        );
+    }
+
+    #[test]
+    fn a_buffer_that_could_be_anothers_of_another_process_is_refused() {
+        for wrong in [1 << 48, 1 << 62, 1 << 63 | 1 << 50] {
+            let tables = vec![table(&[1]), table(&[wrong])];
+            assert_eq!(ChunkTable::merge(tables), Err(1), "{wrong:x}");
+            let tables = vec![table(&[wrong]), table(&[1])];
+            assert_eq!(ChunkTable::merge(tables), Err(0), "{wrong:x}");
+        }
+        assert_eq!(ChunkTable::merge(vec![table(&[]); 0x8001]), Err(0x8000));
     }
 
     #[test]

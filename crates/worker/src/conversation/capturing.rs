@@ -20,6 +20,8 @@ use crate::serve::Server;
 const ERRAND: Duration = Duration::from_secs(60);
 /// Between two looks at whether there still is a server.
 const TURN: Duration = Duration::from_millis(20);
+/// Between two looks at whether all module images have been examined.
+const EXAMINED: Duration = Duration::from_millis(5);
 /// Set for tests: the image is compared with the stopped copy of the same moment.
 const CHECK: &str = "FERMATA_TEST_REFERENCE";
 
@@ -41,7 +43,7 @@ fn ended() -> Failure {
 }
 
 /// Lets the serving thread do something between two operations.
-fn on_server<T: Send + 'static>(
+pub(super) fn on_server<T: Send + 'static>(
     serving: &Serving,
     work: impl FnOnce(&mut Server) -> T + Send + 'static,
 ) -> Result<T, Failure> {
@@ -79,6 +81,17 @@ pub(super) fn hold(serving: Option<&Serving>, asked: control::Hold) -> Result<Fr
     Ok(FromWorker::Holding(holding))
 }
 
+/// Waits until the images of the session's modules have been examined, while the program runs. If that takes long, the
+/// rest is waited for where it is needed.
+fn wait_for_images(serving: &Serving) -> Result<(), Failure> {
+    let until = Instant::now() + ERRAND;
+    while !on_server(serving, |server| server.site.images_are_examined())? && Instant::now() < until
+    {
+        std::thread::sleep(EXAMINED);
+    }
+    Ok(())
+}
+
 impl Capturing {
     /// Makes ready what can be while the program runs.
     pub fn prepare(
@@ -104,6 +117,7 @@ impl Capturing {
                 control::Validate::Off => Validate::Off,
             },
         };
+        wait_for_images(serving)?;
         let sketch = on_server(serving, move |server| {
             let sketch = capture::sketch(&mut server.site, wish);
             server.site.live.forget_current();

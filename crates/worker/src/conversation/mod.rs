@@ -23,7 +23,6 @@ mod saving;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,7 +38,7 @@ use parking_lot::Mutex;
 
 use self::attaching::Serving;
 pub(crate) use self::attaching::serving_thread;
-use self::capturing::{Account, Capturing, hold};
+use self::capturing::{Account, Capturing, hold, on_server};
 use crate::callbacks::Callbacks;
 use crate::errors::Faults;
 use crate::failure::failure;
@@ -319,12 +318,7 @@ impl Worker {
         let Some(serving) = &self.serving else {
             return Err(failure(FailureKind::Internal, "there is no session", ""));
         };
-        let (sender, receiver) = mpsc::channel();
-        serving.requests.describe.lock().push(sender);
-        serving.kicker.kick();
-        let summary = receiver.recv_timeout(Duration::from_secs(5));
-        let summary = summary
-            .map_err(|_| failure(FailureKind::Internal, "the server does not answer", ""))?;
+        let summary = on_server(serving, |server| Summary::of(&server.site.session))?;
         Ok(FromWorker::Description(self.totals(summary)))
     }
 

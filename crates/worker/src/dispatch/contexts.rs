@@ -100,7 +100,7 @@ impl Server {
             None => Ok(()),
         };
         live.forget_current();
-        self.printing.remove(context);
+        self.printing.remove(&context);
         let dead = self.faults.fatal(context).is_some();
         self.faults.forget(context, device);
         match dead {

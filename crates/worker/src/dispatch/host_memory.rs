@@ -15,6 +15,8 @@ use crate::serve::Server;
 
 /// The descriptor is sent before the operation, so it is there already or never will be.
 const ARRIVAL: Duration = Duration::from_secs(5);
+/// Files of images that wait for their operation. A program of ours sends each right before it.
+const UNUSED_FILES: usize = 64;
 
 impl Server {
     pub(super) fn host_map(
@@ -25,7 +27,7 @@ impl Server {
         flags: u32,
         context: Handle,
     ) -> Step {
-        self.receive_descriptor(address)?;
+        self.receive_descriptor(|it| it.arrived.contains_key(&address))?;
         let (fd, sent) = self
             .arrived
             .remove(&address)
@@ -68,16 +70,26 @@ impl Server {
         DONE
     }
 
-    /// Takes descriptors from the side socket until the one for `address` is there.
-    fn receive_descriptor(&mut self, address: Address) -> Result<(), OpError> {
+    /// Takes descriptors from the side socket until the wanted one is there.
+    pub(super) fn receive_descriptor(
+        &mut self,
+        is_there: impl Fn(&Self) -> bool,
+    ) -> Result<(), OpError> {
         let until = Instant::now() + ARRIVAL;
-        while !self.arrived.contains_key(&address) && Instant::now() < until {
+        while !is_there(self) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
             // Where this process may open no more files, the kernel drops the descriptor of a packet.
-            if let Some((FromProgram::Region { address, size }, fd)) =
-                self.side.receive_from_program(left)?
-            {
-                self.arrived.insert(address, (fd, size));
+            match self.side.receive_from_program(left)? {
+                Some((FromProgram::Region { address, size }, fd)) => {
+                    self.arrived.insert(address, (fd, size));
+                }
+                Some((FromProgram::File { file }, fd)) => {
+                    if self.files.len() >= UNUSED_FILES {
+                        self.files.clear();
+                    }
+                    self.files.insert(file, fd);
+                }
+                None => {}
             }
         }
         Ok(())

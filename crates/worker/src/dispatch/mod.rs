@@ -7,6 +7,7 @@ mod contexts;
 mod copies;
 mod graphs;
 mod host_memory;
+mod images;
 mod launch;
 mod memory;
 mod modules;
@@ -75,6 +76,9 @@ impl Server {
                 beside,
             } => self.module_load(*module, *context, image, *beside, ticket),
             Op::Link { context, job } => self.link(*context, job, ticket),
+            Op::ImageHold { image, from } => self.image_hold(*image, from),
+            Op::ImageRelease { image } => self.image_release(*image),
+            Op::ModuleFunctions { module } => self.module_functions(*module),
             Op::ModuleUnload { module } => self.module_unload(*module, ticket),
             Op::FunctionGet {
                 function,

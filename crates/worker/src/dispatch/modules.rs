@@ -1,14 +1,13 @@
 //! Modules, kernels and device variables.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Blob, FunctionInfo, Handle, LinkJob, ModuleInfo, ReplyBody};
+use fermata_abi::op::{Blob, FunctionInfo, Handle, ImageRef, LinkJob, ModuleInfo, ReplyBody};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{MemoryKind, ModuleHandle};
 use fermata_engine::LiveFunction;
-use fermata_state::Function;
+use fermata_state::{Function, ImageBytes, ImageId};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
@@ -18,19 +17,11 @@ use crate::errors::OpError;
 use crate::serve::Server;
 
 impl Server {
-    /// The bytes of a blob, private to this process.
-    pub(super) fn blob<'b>(&self, blob: &Blob<'b>) -> Result<Cow<'b, [u8]>, OpError> {
-        Ok(match blob {
-            Blob::Inline(bytes) => Cow::Borrowed(*bytes),
-            Blob::Staged { offset, len } => Cow::Owned(self.staging.copy_out(*offset, *len)?),
-        })
-    }
-
     pub(super) fn module_load(
         &mut self,
         module: Handle,
         context: Handle,
-        image: &Blob<'_>,
+        image: &ImageRef<'_>,
         beside: bool,
         ticket: Option<Ticket>,
     ) -> Step {
@@ -39,23 +30,21 @@ impl Server {
                 "there is a module {module:#x} already"
             )));
         }
-        let image = self.blob(image)?;
+        let (name, image) = self.image(image)?;
         let live = &mut self.site.live;
         let entered = live.enter(context)?.handle;
-        if beside && image.len() >= LARGE {
-            let (driver, image) = (Arc::clone(&live.driver), image.into_owned());
-            let load = Load::begin(driver, (module, context), entered, image).map_err(|error| {
+        if beside && image.bytes().len() >= LARGE {
+            let driver = Arc::clone(&live.driver);
+            let load = Load::begin(driver, (module, context), entered, (name, image));
+            let load = load.map_err(|error| {
                 let text = format!("cannot start a thread that loads: {error}");
                 OpError::new(cu::CUDA_ERROR_OUT_OF_MEMORY, text)
             })?;
             return self.after(&[], Some(context), false, Then::ModuleLoad(load), ticket);
         }
-        let handle = self.load_in_order(context, &image)?;
-        let functions = self.site.live.driver.module_functions(handle);
-        self.record_module(module, context, handle, &image)?;
-        Ok(Reaction::Answer(ReplyBody::Module(ModuleInfo {
-            functions,
-        })))
+        let handle = self.load_in_order(context, (&name, &image))?;
+        self.record_module(module, context, handle, (name, image))?;
+        DONE
     }
 
     pub(super) fn link(&mut self, context: Handle, job: &Blob<'_>, ticket: Option<Ticket>) -> Step {
@@ -75,13 +64,28 @@ impl Server {
         module: Handle,
         context: Handle,
         handle: ModuleHandle,
-        image: &[u8],
+        image: (ImageId, ImageBytes),
     ) -> Result<(), OpError> {
+        let name = image.0;
         self.site.session.add_module(module, context, image)?;
         self.site.live.modules.insert(module, handle);
-        let id = self.site.session.modules.get(module)?.image;
-        self.printing.add(context, id, image);
+        self.site.examine_image(&name);
+        if self.site.may_print(&name) {
+            self.printing.insert(context);
+        }
         Ok(())
+    }
+
+    pub(super) fn module_functions(&mut self, module: Handle) -> Step {
+        let context = self.site.session.modules.get(module)?.context;
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let loaded = live.modules.get(&module).copied();
+        let loaded = loaded.ok_or_else(|| OpError::invalid("the module is not loaded"))?;
+        let functions = live.driver.module_functions(loaded);
+        Ok(Reaction::Answer(ReplyBody::Module(ModuleInfo {
+            functions,
+        })))
     }
 
     pub(super) fn module_unload(&mut self, module: Handle, ticket: Option<Ticket>) -> Step {

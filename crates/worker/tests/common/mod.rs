@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{
-    Blob, FunctionInfo, HostKind, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
+    Blob, FunctionInfo, HostKind, ImageRef, Launch, Op, Place, ReplyBody, StreamRef, ToProgram,
 };
 use fermata_control::Connection;
 use fermata_control::worker::{
@@ -384,7 +384,7 @@ impl ImageFolder {
         Self(folder)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_string_lossy().into_owned()
     }
 
@@ -497,11 +497,11 @@ impl Program {
         let load = Op::ModuleLoad {
             module: MODULE,
             context: CONTEXT,
-            image: Blob::Inline(PTX),
+            image: ImageRef::Blob(Blob::Inline(PTX)),
             beside: false,
         };
         let loaded = self.ask(&load);
-        assert!(matches!(loaded, Answer::Module(_)), "{loaded:?}");
+        assert!(matches!(loaded, Answer::None), "{loaded:?}");
         let Answer::Function(info) = self.ask(&Op::FunctionGet {
             function: FUNCTION,
             module: MODULE,

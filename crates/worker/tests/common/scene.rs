@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Blob, Launch, Op, StreamRef};
+use fermata_abi::op::{Blob, ImageRef, Launch, Op, StreamRef};
 use fermata_control::worker::{FromWorker, LoadCheck, Pace, ToWorker, Totals, Validate, Way};
 use fermata_graph::{Graph, KernelNode, NodeKind};
 
@@ -62,10 +62,10 @@ impl Scene {
         let load = Op::ModuleLoad {
             module: MODULE,
             context: CONTEXT,
-            image: Blob::Inline(PTX),
+            image: ImageRef::Blob(Blob::Inline(PTX)),
             beside: false,
         };
-        assert!(matches!(program.ask(&load), Answer::Module(_)));
+        assert!(matches!(program.ask(&load), Answer::None));
         let get = Op::FunctionGet {
             function: STRAY,
             module: MODULE,

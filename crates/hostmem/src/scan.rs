@@ -170,7 +170,10 @@ impl Pagemap {
             if argument.walk_end <= at {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            at = argument.walk_end;
+            // The kernel gives the first place where its own buffer was full instead of the last. What it has told of lies
+            // behind it.
+            let told = found.last().map_or(0, |it| it.range.end);
+            at = argument.walk_end.max(told);
         }
         Ok(found)
     }

@@ -61,6 +61,8 @@ pub struct Tracker {
     registered: RangeSet<u64>,
     /// Pages that are protected, but could not be read.
     unsure: RangeSet<u64>,
+    /// Tracked pages whose marks say nothing: they are read again each time.
+    unmarked: RangeSet<u64>,
     /// The mappings, and since when they are known.
     seen: HashMap<Mapping, Instant>,
     buffer: Vec<u8>,
@@ -80,6 +82,7 @@ impl Tracker {
             slots: Slots::new(file),
             registered: RangeSet::new(),
             unsure: RangeSet::new(),
+            unmarked: RangeSet::new(),
             seen: mappings.into_iter().map(|it| (it, now)).collect(),
             buffer: Vec::new(),
         })
@@ -146,7 +149,7 @@ impl Tracker {
                 Kind::File => self.own(&mut pagemap, &mapping.range),
             };
             let mut written = written.map_err(kernel("examine a mapping"))?;
-            for unsure in within(&self.unsure, &mapping.range) {
+            for unsure in self.doubtful(&mapping.range) {
                 let pages = pagemap.private(&unsure, mapping.kind);
                 let pages = pages.map_err(kernel("examine a mapping"))?;
                 written.extend(pages.into_iter().map(|it| it.range));
@@ -171,13 +174,8 @@ impl Tracker {
     /// Ends the tracking, bit by bit so that the running program's faults do not wait long, and hands the copy out.
     pub fn release(self, extents: Vec<Extent>) -> Copied {
         for range in self.registered.iter() {
-            let mut at = range.start;
-            while at < range.end {
-                let part = at..(at + RELEASED).min(range.end);
-                // What is not tracked any more needs nothing; what is left is released with the descriptor.
-                let _ = sys::unprotect(self.uffd.as_fd(), &part);
-                at = part.end;
-            }
+            // What is not tracked any more needs nothing; what is left is released with the descriptor.
+            let _ = self.unprotect(range);
         }
         drop(self.uffd);
         Copied {
@@ -225,10 +223,41 @@ impl Tracker {
         for Mapping { range, .. } in worth.into_iter().filter(|it| mappings.contains(it)) {
             if sys::register(self.uffd.as_fd(), &range).is_ok() {
                 self.registered.insert(range.clone());
+                self.clear_marks(&range);
                 new.insert(range);
             }
         }
         Ok(new)
+    }
+
+    /// Removes marks that an earlier tracking has left. When the program moves a mapping so that it becomes one with its
+    /// neighbour, the kernel ends the tracking of both and leaves the neighbour's pages marked as protected, although they
+    /// can be written from then on: writes to them would never be noted.
+    fn clear_marks(&mut self, range: &Range<u64>) {
+        self.unmarked.remove(range.clone());
+        if self.unprotect(range).is_err() {
+            // The mapping has been replaced, or a part of it.
+            self.unmarked.insert(range.clone());
+        }
+    }
+
+    /// Ends the protection of pages, bit by bit so that the running program's faults do not wait long; the first error.
+    fn unprotect(&self, range: &Range<u64>) -> io::Result<()> {
+        let mut result = Ok(());
+        let mut at = range.start;
+        while at < range.end {
+            let part = at..(at + RELEASED).min(range.end);
+            at = part.end;
+            result = result.and(sys::unprotect(self.uffd.as_fd(), &part));
+        }
+        result
+    }
+
+    /// The parts of `range` that have to be read whatever their marks say.
+    fn doubtful(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut parts: RangeSet<u64> = within(&self.unsure, range).into_iter().collect();
+        parts.extend(within(&self.unmarked, range));
+        parts.into_iter().collect()
     }
 
     fn is_worth_it(&self, pagemap: &mut Pagemap, mapping: &Mapping) -> bool {
@@ -251,27 +280,23 @@ impl Tracker {
         // Each call fails if the mapping has been replaced just now.
         let tracked = pagemap.is_tracked(range.start).ok()?;
         if !tracked || new.overlaps(range) {
-            // What is known of these addresses is of an earlier mapping.
+            // What is known of these addresses is of an earlier mapping. A part of them may be tracked all the same, if the
+            // program has just split this mapping: that is read again, for marks say only what was written since.
             self.slots.forget(range);
-            self.unsure.remove(range.clone());
+            self.unsure.insert(range.clone());
         }
         if !tracked {
             return None;
         }
-        let found = pagemap.protect(range, *kind).and_then(|written| {
-            match new.overlaps(range) {
-                // All, whatever marks a move of the pages may have brought along.
-                true => pagemap.private(range, *kind),
-                false => Ok(written),
-            }
-        });
-        let Ok(found) = found else {
+        let Ok(written) = pagemap.protect(range, *kind) else {
             // Some pages may be protected, and are not copied.
             self.unsure.insert(range.clone());
             return None;
         };
-        let mut ranges: Vec<Range<u64>> = found.into_iter().map(|it| it.range).collect();
-        for unsure in within(&self.unsure, range) {
+        let mut ranges: Vec<Range<u64>> = written.into_iter().map(|it| it.range).collect();
+        let doubtful = self.doubtful(range);
+        ranges.retain(|it| !doubtful.iter().any(|all| contains(all, it)));
+        for unsure in doubtful {
             let Ok(pages) = pagemap.private(&unsure, *kind) else {
                 self.unsure.insert(range.clone());
                 return None;
@@ -364,6 +389,11 @@ impl Tracker {
         }
         Ok(bytes)
     }
+}
+
+/// Whether all of `part` is in `range`.
+fn contains(range: &Range<u64>, part: &Range<u64>) -> bool {
+    range.start <= part.start && part.end <= range.end
 }
 
 /// The parts of `range` that are in `set`.

@@ -376,6 +376,63 @@ fn a_process_that_ends_is_an_error() {
     acquire(program.pid()).expect_err("it has ended");
 }
 
+/// Moves the lower part of its memory away and back, so that it becomes one mapping with the rest again, and rewrites
+/// the rest; does each when it is told to.
+const RETURNS: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#define PART (1u << 20)
+#define REST (32u << 20)
+#define RW PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS
+static void move(char *from, char *to) {
+    if (mremap(from, PART, PART, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) puts("not moved");
+}
+int main(void) {
+    char *part = mmap(0, PART + REST, RW, -1, 0), *rest = part + PART, *there = mmap(0, 3 * PART, PROT_NONE,
+        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) + PART;
+    madvise(part, PART + REST, MADV_NOHUGEPAGE);
+    memset(part, 1, PART + REST);
+    for (int round = 2;; round++) {
+        puts("ready");
+        fflush(stdout);
+        switch (getchar()) {
+        case 'a': move(part, there); break;
+        case 'b': move(there, part); break;
+        default: memset(rest, round, REST);
+        }
+    }
+}
+"#;
+
+#[test]
+fn memory_beside_a_mapping_that_came_back_is_copied_exactly() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut program = Program::start(dir.path(), RETURNS, &[]);
+    let tell = |program: &mut Program, what: &str| {
+        let input = program.child.stdin.as_mut().expect("a pipe");
+        input.write_all(what.as_bytes()).expect("written");
+        assert_eq!(program.line(), "ready");
+    };
+    let settle = |tracker: &mut Tracker| {
+        tracker.pass().expect("a pass");
+        std::thread::sleep(SETTLED);
+        tracker.pass().expect("a pass").bytes
+    };
+    let mut tracker = track(&program);
+    settle(&mut tracker);
+    tell(&mut program, "a");
+    settle(&mut tracker);
+    // Two tracked mappings become one: the kernel ends the tracking of both, and the marks of protected pages stay.
+    tell(&mut program, "b");
+    tell(&mut program, "w");
+    let again = settle(&mut tracker);
+    assert!(again >= 32 << 20, "{again} bytes: it is tracked again");
+    tell(&mut program, "w");
+    check_copy(&program, tracker);
+}
+
 /// Opens a file past the page cache when it is told to.
 const DIRECT: &str = r#"
 #define _GNU_SOURCE

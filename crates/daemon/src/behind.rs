@@ -20,6 +20,7 @@ use rustix::process::Signal;
 
 use crate::daemon::{Daemon, remove_folder};
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::namespace::work_folder;
 use crate::phases::{self, Phases};
 use crate::proc::ProcessId;
 use crate::restore::{How, Source};
@@ -322,7 +323,7 @@ fn give_up(session: &Session, reason: &str, failure: Failure) {
 /// Makes the session's folder as it was before the program ran from the image.
 fn clean(source: &Source, session: &Session) -> Result<()> {
     let what = || format!("cannot clean the folder `{}`", session.dir.display());
-    remove_folder(&session.dir.join("criu"))?;
+    remove_folder(&work_folder(&session.dir))?;
     match fs::remove_file(session.dir.join(EXIT_FILE)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).or_fail(FailureKind::User, what);

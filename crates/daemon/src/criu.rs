@@ -3,7 +3,8 @@
 //! ```text
 //!  dump     daemon ─► [enter: the target's namespaces] ─► criu swrk   (images_dir: the draft's host/; see `criu_dump`)
 //!  restore  daemon ─► init (pid 1 of a new namespace) ─► criu swrk   (images_dir: links to the image)
-//!                                                     └► criu lazy-pages
+//!                                                     ▲
+//!                                  `crate::pages` ────┘ brings memory on demand
 //! ```
 //! The log of CRIU stays in the folder that it worked in; errors carry its first error line.
 

@@ -1,14 +1,15 @@
 //! Modes of the daemon's executable that run as helper processes.
 //!
 //! ```text
-//!  daemon ─spawn─► __outer   (new mount namespace; children in a new PID namespace)
-//!                    └─spawn─► __init  pid 1: mounts /proc, starts CRIU, reaps
-//!                                ├─ criu lazy-pages        (unless eager)
+//!  daemon ─spawn─► __outer   (new mount namespace; children in a new PID namespace): brings pages, unless eager
+//!                    └─spawn─► __init  pid 1: mounts /proc, starts CRIU, reaps, holds what brings the pages
 //!                                ├─ criu swrk 3 ◄── request ── daemon
 //!                                └─ the program            (restored as CRIU's sibling)
 //! ```
 //! `__init` ends with the program's status, and the kernel then ends what is left in the namespace;
 //! `__outer` hands the status on. A new daemon finds it in the file `exit` of the session's folder.
+//! While pages are missing, neither of the two outlives the other, so that the program never finds zeros in place of them
+//! (`crate::pages`).
 //! Until the daemon has noted down where the program is, `__outer` holds a lifeline: when the daemon dies, the
 //! namespace ends, for no later daemon would know of it.
 //! `__enter` starts CRIU inside the namespaces that its starter has set for its children; `__kerndat` has it
@@ -16,16 +17,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use fermata_control::agent::INIT_ARGUMENT;
+use fermata_hostmem::demand::{Server, Turn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal,
 };
@@ -35,6 +37,7 @@ use crate::criu::{self, clean_environment};
 use crate::criu_files::ChangedFile;
 use crate::host;
 use crate::kerndat;
+use crate::pages;
 use crate::sys::{self, Extra};
 
 /// First argument: start CRIU where this process's children live.
@@ -51,17 +54,17 @@ pub const KERNDAT: &str = "__kerndat";
 const SOCKET: i32 = 3;
 /// Descriptor of the session's log in CRIU; those of [`Job::replaced`] follow, then the program's input.
 pub const LOG: i32 = 4;
-/// Descriptor of the pipe to the daemon in `__outer` and `__init`.
+/// Descriptor of the pipe to the daemon in `__outer`.
 const REPORT: i32 = 4;
 /// Descriptor of the lifeline in `__outer`: a byte comes when the program is to live without the daemon, the end
 /// when the daemon has died before.
 const LIFELINE: i32 = 5;
+/// Descriptor in `__init` of its socket to `__outer`, for what brings pages.
+const HOLD: i32 = 4;
 /// Descriptor of the program's input in `__outer` and in `__init`, if [`Job::input`].
 const INPUT: [i32; 2] = [6, 5];
 /// Status when the program could not be restored.
 const NOT_RESTORED: i32 = 125;
-/// How long `criu lazy-pages` may take to listen.
-const LAZY_START: Duration = Duration::from_secs(60);
 
 /// What `__outer` and `__init` are to do; their second argument as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -90,15 +93,15 @@ pub struct Job {
     pub agents: PathBuf,
 }
 
-/// A line on the pipe from `__outer` and `__init` to the daemon.
+/// A line on the pipe from `__outer` to the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     /// Process id of `__init`, as the daemon sees it.
     Init(u32),
-    /// Lazy pages could not be started; nothing was restored.
-    LazyFailed(String),
-    /// All pages are there; `criu lazy-pages` has ended.
-    LazyDone,
+    /// Pages of the program cannot be brought: it is ended.
+    PagesFailed(String),
+    /// All pages are there.
+    PagesThere,
 }
 
 /// Runs the helper mode that `arguments` ask for; none if they ask for none. Returns the exit status.
@@ -132,49 +135,96 @@ fn enter(arguments: &[std::ffi::OsString]) -> io::Result<i32> {
 fn outer(job: &Job, text: &str) -> io::Result<i32> {
     let (socket, report) = (inherited(SOCKET)?, inherited(REPORT)?);
     let lifeline = File::from(inherited(LIFELINE)?);
-    let mut reporter = File::from(report.try_clone()?);
+    let mut reporter = File::from(report);
+    let input = input_at(INPUT[0], job)?;
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // CRIU connects at once.
+    let pages = match job.lazy.then(|| pages::listen(&job.dir, ours)).transpose() {
+        Ok(pages) => pages,
+        Err(reason) => {
+            tell(&mut reporter, &Report::PagesFailed(reason.to_string()));
+            return Ok(NOT_RESTORED);
+        }
+    };
     let mut command = Command::new(std::env::current_exe()?);
     command.args([INIT, text]).arg(&job.agents);
-    let mut fds = vec![socket, report];
-    fds.extend(input_at(INPUT[0], job)?);
+    let mut fds = vec![socket, theirs];
+    fds.extend(input);
     sys::prepare(&mut command, Extra::fds(fds));
     let mut child = command.spawn()?;
     drop(command);
     tell(&mut reporter, &Report::Init(child.id()));
-    drop(reporter);
-    let code = status_code(outlive(lifeline, &mut child)?);
+    let code = status_code(outlive(lifeline, &mut child, pages, &mut reporter, job)?);
     // The folder may be gone already, when the session was removed.
     let _ = fs::write(&job.exit_file, format!("{code}\n"));
     Ok(code)
 }
 
-/// Waits for `init`'s end, and ends it, and the namespace with it, when the lifeline breaks. Without a thread: the
-/// kernel starts none in a process whose children live in another PID namespace.
-fn outlive(mut lifeline: File, init: &mut Child) -> io::Result<ExitStatus> {
+/// Waits for `init`'s end, and brings pages meanwhile; ends it, and the namespace with it, when the lifeline breaks or
+/// pages cannot be brought. Without a thread: the kernel starts none in a process whose children live in another PID
+/// namespace.
+fn outlive(
+    mut lifeline: File,
+    init: &mut Child,
+    mut pages: Option<Server>,
+    reporter: &mut File,
+    job: &Job,
+) -> io::Result<ExitStatus> {
     let process = pidfd_open(Pid::from_child(init), PidfdFlags::empty())?;
-    let broken = loop {
-        let mut set = [
-            PollFd::new(&process, PollFlags::IN),
-            PollFd::new(&lifeline, PollFlags::IN),
-        ];
-        match poll(&mut set, None) {
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-            Ok(_) if !set[0].revents().is_empty() => break false,
-            Ok(_) => break lifeline.read_exact(&mut [0]).is_err(),
+    let mut kept = false;
+    loop {
+        let all = [process.as_fd(), lifeline.as_fd()];
+        let watched = if kept { &all[..1] } else { &all[..] };
+        let turn = match &mut pages {
+            Some(server) => pages::turn(server, watched),
+            None => wait(watched).map_err(|error| error.to_string()),
+        };
+        match turn {
+            Ok(Turn::Worked) => continue,
+            Ok(Turn::Complete) => {
+                pages = None;
+                pages::finished(&job.dir);
+                tell(reporter, &Report::PagesThere);
+                continue;
+            }
+            Ok(Turn::Ready(0)) => break,
+            Ok(Turn::Ready(_)) => {
+                kept = lifeline.read_exact(&mut [0]).is_ok();
+                if kept {
+                    continue;
+                }
+            }
+            Err(reason) => tell(reporter, &Report::PagesFailed(reason)),
         }
-    };
-    if broken {
         // Fails only when it has just ended.
         let _ = pidfd_send_signal(&process, Signal::KILL);
+        break;
     }
+    // Every process of the namespace has ended before it has; only then is the server dropped.
     init.wait()
 }
 
+fn wait(fds: &[BorrowedFd<'_>]) -> io::Result<Turn> {
+    let mut set: Vec<_> = fds
+        .iter()
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
+    match poll(&mut set, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let ready = set.iter().position(|it| !it.revents().is_empty());
+    Ok(ready.map_or(Turn::Worked, Turn::Ready))
+}
+
 fn init(job: &Job) -> io::Result<i32> {
-    let (socket, report) = (inherited(SOCKET)?, inherited(REPORT)?);
+    let (socket, holder) = (inherited(SOCKET)?, inherited(HOLD)?);
     let input = input_at(INPUT[1], job)?;
-    let mut report = File::from(report);
     mount_change(
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
@@ -183,15 +233,8 @@ fn init(job: &Job) -> io::Result<i32> {
     mount("proc", "/proc", "proc", flags, None)?;
     let _ = keep_numbers_apart(job.root);
 
-    let mut lazy = None;
     if job.lazy {
-        match start_lazy(job) {
-            Ok(child) => lazy = Some(child.id()),
-            Err(reason) => {
-                tell(&mut report, &Report::LazyFailed(reason.to_string()));
-                return Ok(NOT_RESTORED);
-            }
-        }
+        pages::hold(holder, NOT_RESTORED)?;
     }
     let log = OpenOptions::new().append(true).open(&job.log)?;
     let mut fds = vec![socket, log.into()];
@@ -200,7 +243,7 @@ fn init(job: &Job) -> io::Result<i32> {
     }
     fds.extend(input);
     let criu = start_criu(job, fds)?;
-    reap(job.root, criu.id(), lazy, report)
+    reap(job.root, criu.id())
 }
 
 /// CRIU must not get the number of a process that it restores.
@@ -215,36 +258,6 @@ fn keep_numbers_apart(root: u32) -> io::Result<()> {
         root + most / 4
     };
     fs::write("/proc/sys/kernel/ns_last_pid", next.to_string())
-}
-
-fn start_lazy(job: &Job) -> io::Result<Child> {
-    let mut command = criu::command(&job.criu);
-    let folder = |flag: &'static str| [flag.into(), job.dir.clone().into_os_string()];
-    command
-        .arg("lazy-pages")
-        .args(folder("--images-dir"))
-        .args(folder("--work-dir"));
-    command.args(["-v4", "--log-file", "lazy-pages.log"]);
-    quiet(&mut command);
-    sys::prepare(&mut command, Extra::default());
-    let mut child = command.spawn()?;
-    let until = Instant::now() + LAZY_START;
-    while !listens(&job.dir) {
-        if let Some(status) = child.try_wait()? {
-            return Err(io::Error::other(format!(
-                "`criu lazy-pages` ended with {status}"
-            )));
-        }
-        if Instant::now() > until {
-            return Err(io::Error::other("`criu lazy-pages` does not listen"));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(child)
-}
-
-fn listens(dir: &Path) -> bool {
-    dir.join("lazy-pages.socket").exists()
 }
 
 /// Opens a file as the program had it.
@@ -274,7 +287,7 @@ fn quiet(command: &mut Command) {
 
 /// Waits for children until the program has ended, or CRIU has without making it. A program may end before CRIU has said
 /// that it is there: CRIU would end with this process.
-fn reap(root: u32, criu: u32, lazy: Option<u32>, mut report: File) -> io::Result<i32> {
+fn reap(root: u32, criu: u32) -> io::Result<i32> {
     let (mut ended, mut criu_ended) = (None, false);
     let number = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
     loop {
@@ -284,9 +297,6 @@ fn reap(root: u32, criu: u32, lazy: Option<u32>, mut report: File) -> io::Result
         let pid = number(pid);
         if pid == root {
             ended = Some(wait_code(status));
-        }
-        if Some(pid) == lazy {
-            tell(&mut report, &Report::LazyDone);
         }
         criu_ended |= pid == criu;
         if let Some(code) = ended.filter(|_| criu_ended) {

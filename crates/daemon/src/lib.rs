@@ -39,6 +39,7 @@ mod log;
 mod monitor;
 pub mod namespace;
 mod nvml;
+mod pages;
 mod persist;
 mod phases;
 mod pool;

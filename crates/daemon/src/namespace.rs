@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use fermata_control::worker::FailureKind;
 use rustix::process::Signal;
@@ -15,13 +15,18 @@ use rustix::process::Signal;
 use crate::criu::{self, Criu, clean_environment};
 use crate::criu_files::ChangedFile;
 use crate::criu_rpc::InheritFd;
-use crate::failure::{OrFail, Result, fail};
+use crate::failure::{Failure, Hint as _, OrFail, Result, fail};
 use crate::init::{Job, LOG, OUTER, Report};
+use crate::pages::Pages;
 use crate::proc::{self, ProcessId};
 use crate::sys::{self, Extra};
 
 /// How long the namespace may take to come up.
 const START_TIME: Duration = Duration::from_secs(60);
+/// How long its last words may take.
+const WORDS_TIME: Duration = Duration::from_millis(200);
+/// The folder in a session's folder in which CRIU works.
+const WORK: &str = "criu";
 
 /// What a host process is restored from.
 #[derive(Debug)]
@@ -86,18 +91,16 @@ impl Namespace {
         let pipe = image.input.map(|(_, pipe)| pipe.try_clone()).transpose();
         let pipe = pipe.or_fail(FailureKind::Host, || "no descriptor is left".into())?;
         let (ours, theirs) = criu::channel()?;
-        let (mut outer, reports, lifeline) = start(criu, &job, theirs, pipe)
+        let pages = Pages::new(image.lazy);
+        let (mut outer, reports, lifeline) = start(criu, &job, theirs, pipe, pages.clone())
             .or_fail(FailureKind::Host, || "cannot make a PID namespace".into())?;
         let mut init = None;
-        match bring_up(&ours, image, &reports, &mut init) {
+        match bring_up(&ours, image, &reports, &pages, &mut init) {
             Ok((init, root)) => Ok(Self {
                 init,
                 root,
                 outer,
-                pages: Pages {
-                    reports,
-                    lazy: image.lazy,
-                },
+                pages,
                 lifeline: Some(lifeline),
             }),
             Err(failure) => {
@@ -142,42 +145,9 @@ impl Namespace {
     }
 }
 
-/// Knows whether pages of a restored program are still missing.
-#[derive(Debug)]
-pub struct Pages {
-    reports: Receiver<Report>,
-    lazy: bool,
-}
-
-impl Pages {
-    /// Waits until no page is missing in the program's memory; false at the deadline.
-    pub fn wait(&mut self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
-        while self.lazy {
-            match self
-                .reports
-                .recv_timeout(until.saturating_duration_since(Instant::now()))
-            {
-                Ok(Report::LazyDone) | Err(RecvTimeoutError::Disconnected) => self.lazy = false,
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => return false,
-            }
-        }
-        true
-    }
-}
-
-/// As [`Pages::wait`], for a program that another daemon has restored: whether the process that brings pages
-/// has ended.
-pub fn pages_are_there(init: ProcessId, limit: Duration) -> bool {
-    let until = Instant::now() + limit;
-    while proc::runs_below(init.pid, "lazy-pages") {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
+/// Where CRIU works for the session whose folder is `session`.
+pub fn work_folder(session: &Path) -> PathBuf {
+    session.join(WORK)
 }
 
 /// CRIU writes logs and sockets beside the image's files: it gets a folder of links.
@@ -195,7 +165,8 @@ fn start(
     job: &Job,
     socket: OwnedFd,
     input: Option<OwnedFd>,
-) -> io::Result<(Child, Receiver<Report>, PipeWriter)> {
+    pages: Pages,
+) -> io::Result<(Child, Receiver<u32>, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
     let (theirs, lifeline) = io::pipe()?;
     let mut command = Command::new(criu.helper());
@@ -225,14 +196,16 @@ fn start(
         .name("restore-reports".into())
         .spawn(move || {
             for line in BufReader::new(reader).lines() {
-                let Ok(line) = line else { return };
-                let Ok(report) = serde_json::from_str(&line) else {
-                    continue;
-                };
-                if sender.send(report).is_err() {
-                    return;
+                let Ok(line) = line else { break };
+                match serde_json::from_str(&line) {
+                    // The receiver may have given up.
+                    Ok(Report::Init(pid)) => drop(sender.send(pid)),
+                    Ok(Report::PagesFailed(reason)) => pages.failed(reason),
+                    Ok(Report::PagesThere) => pages.over(),
+                    Err(_) => {}
                 }
             }
+            pages.over();
         })?;
     Ok((child, reports, lifeline))
 }
@@ -240,23 +213,20 @@ fn start(
 fn bring_up(
     socket: &OwnedFd,
     image: &HostImage<'_>,
-    reports: &Receiver<Report>,
+    reports: &Receiver<u32>,
+    pages: &Pages,
     init: &mut Option<ProcessId>,
 ) -> Result<(ProcessId, ProcessId)> {
     let gone = || fail(FailureKind::Internal, "the restored process ended at once");
-    let pid = loop {
-        match reports.recv_timeout(START_TIME) {
-            Ok(Report::Init(pid)) => break pid,
-            Ok(Report::LazyFailed(reason)) => return Err(lazy_failure(&reason)),
-            Ok(Report::LazyDone) => {}
-            Err(_) => {
-                return Err(fail(
-                    FailureKind::Host,
-                    "a process in a new PID namespace does not start",
-                ));
-            }
-        }
-    };
+    let pid = reports.recv_timeout(START_TIME).map_err(|_| {
+        let none = || {
+            fail(
+                FailureKind::Host,
+                "a process in a new PID namespace does not start",
+            )
+        };
+        pages.failure(WORDS_TIME).map_or_else(none, no_pages)
+    })?;
     let process = ProcessId::of(pid).ok_or_else(gone)?;
     *init = Some(process);
     let mut inherit = Vec::new();
@@ -273,9 +243,9 @@ fn bring_up(
     }
     let restored = Criu::restore(socket, &image.work, image.lazy, image.connected, inherit);
     if restored.is_err()
-        && let Ok(Report::LazyFailed(reason)) = reports.recv_timeout(Duration::from_millis(50))
+        && let Some(reason) = pages.failure(WORDS_TIME)
     {
-        return Err(lazy_failure(&reason));
+        return Err(no_pages(reason));
     }
     // A program may have done all it had to do.
     let root = proc::outer_pid(pid, restored?).and_then(ProcessId::of);
@@ -295,11 +265,11 @@ fn inherited(path: &Path, fd: i32) -> InheritFd {
     }
 }
 
-fn lazy_failure(reason: &str) -> crate::failure::Failure {
-    fail(
-        FailureKind::Host,
-        format!("cannot restore with lazy pages: {reason}"),
-    )
+/// Why a program whose memory was to come on demand has ended.
+pub fn no_pages(reason: String) -> Failure {
+    let message = format!("its memory cannot be brought on demand: {reason}");
+    fail(FailureKind::Host, message)
+        .hint("verify the image with `fermata images verify`, or restore with `--eager`")
 }
 
 /// Ends a process and everything below it.

@@ -140,15 +140,6 @@ pub fn marked(name: &str, value: &str) -> Vec<u32> {
     found
 }
 
-/// Whether a process below `root` was started with this argument.
-pub fn runs_below(root: u32, argument: &str) -> bool {
-    let has = |pid: &u32| {
-        fs::read(format!("/proc/{pid}/cmdline"))
-            .is_ok_and(|line| line.split(|b| *b == 0).any(|it| it == argument.as_bytes()))
-    };
-    tree(root).iter().skip(1).any(has)
-}
-
 /// The process that traces process `pid`: a debugger, or CRIU.
 pub fn tracer(pid: u32) -> Option<u32> {
     let text = text(format!("/proc/{pid}/status")).ok()?;

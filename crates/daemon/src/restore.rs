@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
 use fermata_control::worker::{FailureKind, FromWorker, ImageDigests, LoadCheck, Pace, ToWorker};
@@ -36,7 +36,7 @@ use crate::folders::Made;
 use crate::input;
 use crate::integrity::{self, Late};
 use crate::kept_logs;
-use crate::namespace::{HostImage, Namespace};
+use crate::namespace::{self, HostImage, Namespace};
 use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
 use crate::record::{self, Place, Record};
@@ -461,7 +461,7 @@ impl Source {
         session.lock().input = input.and_then(|(_, end)| input::pipe_of(end));
         let image = HostImage {
             files: &self.image.host(),
-            work: session.dir.join("criu"),
+            work: namespace::work_folder(&session.dir),
             root: self.record.root,
             log: session.log(),
             old_log: Some(self.record.log.clone()),
@@ -542,14 +542,23 @@ impl Source {
     }
 }
 
+/// How long the reason of an end may take to be known.
+const REASON_TIME: Duration = Duration::from_secs(5);
+
 /// Collects the program's status when it ends.
 fn watch(session: &Arc<Session>, namespace: Namespace) -> Result<()> {
     let init = namespace.init;
     let (mut outer, pages) = namespace.split();
-    session.lock().pages = Some(pages);
+    session.lock().pages = Some(pages.clone());
     let watched = session.clone();
     let wait = move || {
         let status = outer.wait().ok().map(crate::init::status_code);
+        if let Some(reason) = pages.failure(REASON_TIME) {
+            let mut inner = watched.lock();
+            if inner.init == Some(init) {
+                inner.failure = Some(namespace::no_pages(reason));
+            }
+        }
         watched.tree_ended(init, status);
     };
     std::thread::Builder::new()

@@ -311,6 +311,16 @@ pub fn die_with_parent() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
+/// Kills every other process of the PID namespace whose process 1 this is, and returns at once.
+pub fn kill_namespace() {
+    // SAFETY: a plain system call. Outside a namespace of its own the caller would kill all that it may; so only process 1.
+    unsafe {
+        if libc::getpid() == 1 {
+            libc::kill(-1, libc::SIGKILL);
+        }
+    }
+}
+
 /// Blocks SIGTERM and SIGINT in this thread and those it starts later, for [`wait_for_end`].
 pub fn block_end_signals() {
     let set = end_signals();

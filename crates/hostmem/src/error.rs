@@ -46,9 +46,24 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// Missing pages of a restored process cannot be brought.
+    #[error("cannot {what} of restored process {pid}")]
+    Pages {
+        /// What was tried.
+        what: &'static str,
+        /// Its number in the image; 0 for all processes.
+        pid: u32,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
 }
 
 impl Error {
+    pub(crate) fn pages(what: &'static str, pid: u32) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Pages { what, pid, source }
+    }
+
     pub(crate) fn kernel(what: &'static str, pid: u32) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Kernel { what, pid, source }
     }

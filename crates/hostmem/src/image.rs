@@ -32,6 +32,8 @@ const MAGIC: u32 = 0x5456_4319;
 const PAGEMAP: u32 = 0x5608_4025;
 const MM: u32 = 0x5749_2820;
 
+/// `MADV_WIPEONFORK` among the advice of a mapping.
+const WIPED: u64 = 1 << libc::MADV_WIPEONFORK;
 /// What of a mapping CRIU brings back on demand.
 const ANONYMOUS_PRIVATE: u32 = (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE) as u32;
 const NOT_ON_DEMAND: u32 = (libc::MAP_LOCKED | libc::MAP_HUGETLB) as u32;
@@ -69,6 +71,9 @@ struct Vma {
     end: u64,
     #[prost(uint32, required, tag = "6")]
     flags: u32,
+    /// Bit N: advice N of `madvise` was given.
+    #[prost(uint64, optional, tag = "9")]
+    advice: Option<u64>,
 }
 
 /// Whose pages, where in their file, and with which flags.
@@ -78,6 +83,50 @@ struct Source {
     /// Added to an address, modulo 2^64, it is the place in the file.
     place: u64,
     flags: u32,
+}
+
+/// Pages of a process that are to be brought on demand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OnDemand {
+    pub range: Range<u64>,
+    /// Where in the file they begin.
+    pub offset: u64,
+    /// Whether a child made by `fork` gets empty ones instead (`MADV_WIPEONFORK`).
+    pub wiped: bool,
+}
+
+/// The file with the pages of the process that CRIU knows as `pid`, and those of them that are to be brought on demand.
+pub(crate) fn on_demand(dir: &Path, pid: u32) -> io::Result<(File, Vec<OnDemand>)> {
+    let mappings = read_mappings(&dir.join(format!("mm-{pid}.img")))?;
+    let (head, entries) = read_map(&dir.join(format!("pagemap-{pid}.img")))?;
+    let file = File::open(dir.join(format!("pages-{}.img", head.pages)))?;
+    let (mut pages, mut offset) = (Vec::new(), 0);
+    for entry in &entries {
+        let range = entry.range();
+        let bytes = range.end - range.start;
+        let flags = entry.flags.unwrap_or(0);
+        if flags & IN_FILE == 0 {
+            return Err(io::Error::other("pages are in no file"));
+        }
+        if flags & ON_DEMAND != 0 {
+            let wiped = |it: &&Vma| it.advice.unwrap_or(0) & WIPED != 0;
+            let mut wiped = mappings.iter().filter(wiped);
+            pages.push(OnDemand {
+                wiped: wiped.any(|it| it.start < range.end && range.start < it.end),
+                range,
+                offset,
+            });
+        }
+        offset += bytes;
+    }
+    Ok((file, pages))
+}
+
+impl Entry {
+    fn range(&self) -> Range<u64> {
+        let count = self.count.unwrap_or(self.former_count.into());
+        self.address..self.address + count * PAGE
+    }
 }
 
 /// The pages of a process, by address.
@@ -141,7 +190,8 @@ impl Layout {
         }
         let mut offset = 0;
         for entry in entries {
-            let bytes = entry.count.unwrap_or(entry.former_count.into()) * PAGE;
+            let range = entry.range();
+            let bytes = range.end - range.start;
             let flags = entry.flags.unwrap_or(0);
             if flags & IN_FILE == 0 {
                 return Err(io::Error::other("pages are in no file"));
@@ -152,7 +202,7 @@ impl Layout {
                 flags,
             };
             if bytes > 0 {
-                all.insert(entry.address..entry.address + bytes, source);
+                all.insert(range, source);
             }
             offset += bytes;
         }
@@ -308,6 +358,7 @@ mod tests {
             start: start * PAGE,
             end: (start + 16) * PAGE,
             flags: flags as u32,
+            advice: None,
         };
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let mappings = vec![

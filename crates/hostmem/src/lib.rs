@@ -9,11 +9,14 @@
 //! the faults by itself, so nothing waits for this process, and when the descriptor is closed, also by the death of its
 //! holder, the protection is gone. `ioctl(PAGEMAP_SCAN)` reads the notes and protects again in one step.
 //!
+//! [`demand`] is the way back: it brings the memory of restored processes while they run.
+//!
 //! Whatever cannot be tracked is left to CRIU, inside the stop: shared and huge mappings, mappings that the kernel refuses,
 //! and mappings made since the last pass. The kernel's own flag of a mapping (`PAGE_IS_WPALLOWED`) says who copies it, so
 //! that each page is copied by exactly one of the two (`fermata-pagefilter` is CRIU's half).
 #![deny(unsafe_code)]
 
+pub mod demand;
 mod error;
 mod filter;
 mod image;

@@ -1,5 +1,5 @@
 //! The system calls that have no safe wrapper: requests to a userfaultfd and to `/proc/PID/pagemap`, memory of other
-//! processes, and `ptrace`. The only unsafe code of the crate.
+//! processes, and `ptrace`. With `demand/sys.rs` the only unsafe code of the crate.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -34,6 +34,7 @@ use crate::criu::Criu;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, Result, fail, from_store};
 use crate::namespace;
+use crate::pages;
 use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::ProcessId;
@@ -274,16 +275,17 @@ pub fn keep_hint(failure: Failure, copy: &Path) -> Failure {
 
 /// CRIU cannot dump a process whose pages still come from an image.
 fn wait_for_pages(session: &Session) -> Result<()> {
-    let (pages, init) = {
-        let mut inner = session.lock();
-        (inner.pages.take(), inner.init)
+    let (known, init) = {
+        let inner = session.lock();
+        (inner.pages.clone(), inner.init)
     };
-    if let Some(mut pages) = pages {
-        if pages.wait(PAGES_TIME) {
-            return Ok(());
-        }
-        session.lock().pages = Some(pages);
-    } else if init.is_none_or(|init| namespace::pages_are_there(init, PAGES_TIME)) {
+    let work = namespace::work_folder(&session.dir);
+    let there = match (known, init) {
+        (Some(known), _) => known.wait(PAGES_TIME),
+        (None, Some(init)) => pages::are_there(&work, init, PAGES_TIME),
+        (None, None) => true,
+    };
+    if there {
         return Ok(());
     }
     let message = format!(

@@ -38,7 +38,7 @@ pub use self::persist::has_printed;
 use crate::agent::Agent;
 use crate::attach::Detached;
 use crate::failure::{Failure, OrFail, Result};
-use crate::namespace::Pages;
+use crate::pages::Pages;
 use crate::proc::{self, ProcessId};
 use crate::worker::{Variables, Worker};
 

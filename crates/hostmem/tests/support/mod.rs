@@ -1,4 +1,6 @@
 //! Programs in C that tests track.
+// Each test uses a part of it.
+#![allow(dead_code)]
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,0 +1,134 @@
+//! The memory of restored programs that comes on demand: `__outer` brings it, `__init` holds what that takes, the daemon
+//! waits for its end. What the bytes do is said in [`fermata_hostmem::demand`].
+//!
+//! ```text
+//!  daemon ◄── Report ── __outer: Server ◄── userfaultfds ── criu restore
+//!                          └─────── copies of them ──► __init: hold
+//! ```
+//! The socket's name is in the session's folder as long as pages are missing, so that the next daemon knows, too.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_hostmem::demand::{self, Server, Turn};
+use parking_lot::{Condvar, Mutex};
+
+use crate::failure::chain;
+use crate::proc::ProcessId;
+use crate::sys;
+
+/// Where CRIU looks, in the folder that it works in.
+const SOCKET: &str = "lazy-pages.socket";
+
+/// Listens for the CRIU that will work in `dir`; `holder` leads to [`hold`]. This process must be able to change its working
+/// folder: the name of a socket must be short.
+pub fn listen(dir: &Path, holder: OwnedFd) -> io::Result<Server> {
+    std::env::set_current_dir(dir)?;
+    let server = Server::listen(dir, Path::new(SOCKET), holder);
+    std::env::set_current_dir("/")?;
+    server
+}
+
+/// [`Server::turn`]; after a failure the program must be ended before the server is dropped.
+pub fn turn(server: &mut Server, others: &[BorrowedFd<'_>]) -> Result<Turn, String> {
+    // A panic must not drop the server while the program runs.
+    match catch_unwind(AssertUnwindSafe(|| server.turn(others))) {
+        Ok(turn) => turn.map_err(|error| chain(&error)),
+        Err(_) => Err("what brings pages has failed".to_owned()),
+    }
+}
+
+/// Says that no page is missing any more in the program that was restored in `dir`.
+pub fn finished(dir: &Path) {
+    // The folder may be gone with the session.
+    let _ = std::fs::remove_file(dir.join(SOCKET));
+}
+
+/// Holds in process 1 what [`turn`] needs, in a thread. When the process at the other end of `socket` dies too early, it
+/// ends the namespace, and this process with `status`.
+pub fn hold(socket: OwnedFd, status: i32) -> io::Result<()> {
+    let end = move || {
+        sys::kill_namespace();
+        std::process::exit(status)
+    };
+    std::thread::Builder::new()
+        .name("hold-pages".into())
+        .spawn(move || demand::hold(socket, end))
+        .map(drop)
+}
+
+/// Whether pages of a program are missing, as the daemon knows it that has restored it.
+#[derive(Debug, Clone)]
+pub struct Pages(Arc<(Mutex<Stand>, Condvar)>);
+
+#[derive(Debug)]
+enum Stand {
+    Missing,
+    Over,
+    Failed(String),
+}
+
+impl Pages {
+    /// Pages of a program that is about to be restored.
+    pub fn new(missing: bool) -> Self {
+        let stand = match missing {
+            true => Stand::Missing,
+            false => Stand::Over,
+        };
+        Self(Arc::new((Mutex::new(stand), Condvar::new())))
+    }
+
+    /// None is missing any more, or the program has ended.
+    pub fn over(&self) {
+        self.set(Stand::Over);
+    }
+
+    /// They cannot be brought.
+    pub fn failed(&self, reason: String) {
+        self.set(Stand::Failed(reason));
+    }
+
+    fn set(&self, stand: Stand) {
+        let mut current = self.0.0.lock();
+        if matches!(*current, Stand::Missing) {
+            *current = stand;
+            self.0.1.notify_all();
+        }
+    }
+
+    /// Waits until no page is missing in the program's memory; false at the deadline.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let mut stand = self.0.0.lock();
+        let missing = |stand: &mut Stand| matches!(stand, Stand::Missing);
+        !self
+            .0
+            .1
+            .wait_while_for(&mut stand, missing, limit)
+            .timed_out()
+    }
+
+    /// Why they could not be brought, if that is known within `limit`.
+    pub fn failure(&self, limit: Duration) -> Option<String> {
+        self.wait(limit);
+        match &*self.0.0.lock() {
+            Stand::Failed(reason) => Some(reason.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// As [`Pages::wait`], for a program that another daemon has restored in `dir`, below `init`.
+pub fn are_there(dir: &Path, init: ProcessId, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    while init.alive() && dir.join(SOCKET).exists() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}

@@ -1,0 +1,27 @@
+//! The second holder of the userfaultfds: without one, the kernel shows zeros in place of pages that are missing when the
+//! server dies.
+
+use std::os::fd::OwnedFd;
+
+use super::server::receive_byte;
+
+/// A descriptor comes with this byte.
+pub(super) const HELD: u8 = b'h';
+/// Nothing is missing any more.
+pub(super) const DONE: u8 = b'd';
+
+/// Holds what [`super::Server`] sends through `socket` until nothing is missing; then lets go of all. If the server dies
+/// before, `end` is called, which must end the processes: their descriptors are held until it returns.
+pub fn hold(socket: OwnedFd, end: impl FnOnce()) {
+    let mut held = Vec::new();
+    loop {
+        match receive_byte(&socket) {
+            Ok(Some((HELD, Some(uffd)))) => held.push(uffd),
+            Ok(Some((DONE, _))) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return end(),
+        }
+    }
+    // The server takes the end of the socket for the answer.
+    drop(held);
+}

@@ -1,0 +1,267 @@
+//! A restored process whose memory is not all there.
+//!
+//! | the kernel says | of one page | of more pages |
+//! | --- | --- | --- |
+//! | `Done` | it is there | so many are there |
+//! | `Present` | it was there | the first was there |
+//! | `NotMapped` | twice: it is not to be had any more | half as many, for a mapping ends between |
+//! | `Changing`, `NoMemory` | later | later |
+//! | `Gone` | the process has ended | the process has ended |
+//!
+//! `NotMapped` counts only the second time: a mapping may have been moved between the kernel's two checks, and then it says
+//! `Changing` until the event has been read.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::missing::{Missing, Run};
+use super::sys::{self, Answer, Message};
+use crate::error::{Error, Result};
+use crate::{PAGE, image};
+
+/// Bytes around a page fault that are brought with it.
+const AROUND: u64 = 64 << 10;
+/// Bytes that are brought at once when nothing is waited for: of restored processes, and of their new children, most of
+/// which end soon.
+const AHEAD: [u64; 2] = [512 << 10, 64 << 10];
+/// Bytes of the buffer that all take.
+pub const BUFFER: usize = AHEAD[0] as usize;
+/// How long the kernel may have no memory.
+const STARVED: Duration = Duration::from_secs(120);
+
+/// What has come of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Something was done, or there was nothing to do.
+    Done,
+    /// It is to be tried again.
+    Later,
+    /// The process has ended.
+    Gone,
+}
+
+/// A process.
+#[derive(Debug)]
+pub struct Process {
+    /// Its number in the image, or that of the process that has made it.
+    pid: u32,
+    uffd: OwnedFd,
+    file: Arc<File>,
+    missing: Missing,
+    /// Pages that threads wait for, and could not get yet.
+    waited: Vec<u64>,
+    /// What was moved away from: the kernel will say that it is unmapped, when something else may be there already.
+    vacated: Vec<Range<u64>>,
+    /// Where the pages are that are brought next.
+    next: u64,
+    forked: bool,
+    starved: Option<Instant>,
+}
+
+impl Process {
+    /// The process that CRIU knows as `pid`, from its files in `dir`.
+    ///
+    /// # Errors
+    /// `Pages`: the image is not as CRIU writes it.
+    pub fn new(dir: &Path, pid: u32, uffd: OwnedFd) -> Result<Self> {
+        let read = image::on_demand(dir, pid);
+        let (file, pages) = read.map_err(Error::pages("read the image", pid))?;
+        Ok(Self {
+            pid,
+            uffd,
+            file: Arc::new(file),
+            missing: Missing::new(&pages),
+            waited: Vec::new(),
+            vacated: Vec::new(),
+            next: 0,
+            forked: false,
+            starved: None,
+        })
+    }
+
+    /// Its descriptor.
+    pub fn uffd(&self) -> &OwnedFd {
+        &self.uffd
+    }
+
+    /// Whether a process has made it that was restored.
+    pub fn is_forked(&self) -> bool {
+        self.forked
+    }
+
+    /// Whether nothing is missing, nor waited for.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.waited.is_empty()
+    }
+
+    /// Whether threads wait for pages that could not be brought yet.
+    pub fn is_waited_for(&self) -> bool {
+        !self.waited.is_empty()
+    }
+
+    /// Takes what the kernel reports; children that the process has made are added to `made`.
+    ///
+    /// # Errors
+    /// `Pages`.
+    pub fn heed(&mut self, buffer: &mut [u8], made: &mut Vec<Self>) -> Result<Outcome> {
+        let events = sys::read(&self.uffd).map_err(Error::pages("be told the events", self.pid))?;
+        for event in events {
+            match event {
+                Message::Fault(address) => self.waited.push(address & !(PAGE - 1)),
+                Message::Fork(uffd) => made.push(self.child(uffd)),
+                Message::Remap { from, to } => {
+                    self.missing.relocate(from.clone(), to);
+                    self.vacated.push(from);
+                }
+                Message::Remove(range) => self.missing.remove(range),
+                Message::Unmap(range) => match self.vacated.iter().position(|it| *it == range) {
+                    Some(at) => drop(self.vacated.swap_remove(at)),
+                    None => self.missing.remove(range),
+                },
+            }
+        }
+        self.answer(buffer)
+    }
+
+    /// Answers page faults.
+    ///
+    /// # Errors
+    /// `Pages`.
+    pub fn answer(&mut self, buffer: &mut [u8]) -> Result<Outcome> {
+        let mut all = Outcome::Done;
+        for page in std::mem::take(&mut self.waited) {
+            match self.bring(page, buffer)? {
+                Outcome::Done => {}
+                Outcome::Later => {
+                    self.waited.push(page);
+                    all = Outcome::Later;
+                }
+                Outcome::Gone => return Ok(Outcome::Gone),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Brings some pages that are not waited for.
+    ///
+    /// # Errors
+    /// `Pages`.
+    pub fn fill(&mut self, buffer: &mut [u8]) -> Result<Outcome> {
+        let most = AHEAD[usize::from(self.forked)];
+        let Some(run) = self.missing.next(self.next, most) else {
+            return Ok(Outcome::Done);
+        };
+        self.next = run.range.end;
+        self.put(run, buffer)
+    }
+
+    fn child(&self, uffd: OwnedFd) -> Self {
+        Self {
+            pid: self.pid,
+            uffd,
+            file: Arc::clone(&self.file),
+            missing: self.missing.of_child(),
+            waited: Vec::new(),
+            vacated: Vec::new(),
+            next: 0,
+            forked: true,
+            starved: None,
+        }
+    }
+
+    /// Brings the page at `page` for a thread that waits for it.
+    fn bring(&mut self, page: u64, buffer: &mut [u8]) -> Result<Outcome> {
+        if !self.missing.contains(page) {
+            return self.zero(page);
+        }
+        while let Some(run) = self.missing.around(page, AROUND) {
+            self.next = run.range.end;
+            match self.put(run, buffer)? {
+                Outcome::Done => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Has the kernel take the pages of `run`, or the first of them: at least one is not missing any more.
+    fn put(&mut self, run: Run, buffer: &mut [u8]) -> Result<Outcome> {
+        let start = run.range.start;
+        let content = &mut buffer[..(run.range.end - start) as usize];
+        let read = self.file.read_exact_at(content, run.offset);
+        read.map_err(Error::pages("read the image's pages", self.pid))?;
+        let mut bytes = content.len() as u64;
+        let mut refused = false;
+        loop {
+            let answer = sys::copy(&self.uffd, start, &content[..bytes as usize]);
+            match self.noted(answer)? {
+                Answer::Done(done) => self.missing.remove(start..start + done),
+                Answer::NotMapped if bytes > PAGE => {
+                    bytes = (bytes / 2).next_multiple_of(PAGE);
+                    continue;
+                }
+                Answer::NotMapped if !refused => {
+                    refused = true;
+                    continue;
+                }
+                Answer::Present | Answer::NotMapped => {
+                    self.missing.remove(start..start + PAGE);
+                    self.wake(start)?;
+                }
+                Answer::Changing | Answer::NoMemory => return Ok(Outcome::Later),
+                Answer::Gone => return Ok(Outcome::Gone),
+            }
+            return Ok(Outcome::Done);
+        }
+    }
+
+    /// Has the kernel make an empty page where none is missing: a page that was discarded, or never written.
+    fn zero(&mut self, page: u64) -> Result<Outcome> {
+        let mut refused = false;
+        loop {
+            let answer = sys::zero(&self.uffd, page);
+            match self.noted(answer)? {
+                Answer::Done(_) => {}
+                Answer::NotMapped if !refused => {
+                    refused = true;
+                    continue;
+                }
+                Answer::Present | Answer::NotMapped => self.wake(page)?,
+                Answer::Changing | Answer::NoMemory => return Ok(Outcome::Later),
+                Answer::Gone => return Ok(Outcome::Gone),
+            }
+            return Ok(Outcome::Done);
+        }
+    }
+
+    /// An answer other than `Changing` says that every event has been read, and is over.
+    fn noted(&mut self, answer: io::Result<Answer>) -> Result<Answer> {
+        let answer = answer.map_err(Error::pages("have the kernel take pages", self.pid))?;
+        match answer {
+            Answer::Changing => {}
+            Answer::NoMemory => {
+                let since = *self.starved.get_or_insert_with(Instant::now);
+                if since.elapsed() > STARVED {
+                    let none = io::Error::from_raw_os_error(libc::ENOMEM);
+                    return Err(Error::pages("have the kernel take pages", self.pid)(none));
+                }
+            }
+            _ => {
+                self.vacated.clear();
+                self.starved = None;
+            }
+        }
+        Ok(answer)
+    }
+
+    fn wake(&self, page: u64) -> Result<()> {
+        let woken = sys::wake(&self.uffd, &(page..page + PAGE));
+        woken.map_err(Error::pages("wake threads", self.pid))
+    }
+}

@@ -1,0 +1,279 @@
+//! Serves the processes of one restored program, in one thread that also watches other descriptors.
+//!
+//! CRIU connects to the socket and sends, for each process, its number in 4 bytes and then one byte with a userfaultfd; a
+//! negative number is a process without memory. [`RESTORED`] in place of a number says that the processes are about to run.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    listen, recv, recvmsg, sendmsg, socket_with,
+};
+
+use super::hold::{DONE, HELD};
+use super::process::{BUFFER, Outcome, Process};
+use crate::error::{Error, Result};
+
+/// `LAZY_PAGES_RESTORE_FINISHED`, which is larger than any process number.
+const RESTORED: i32 = 0x5253_5446;
+/// Between two tries while the program changes its memory, in nanoseconds.
+const SOON: i64 = 200_000;
+
+/// What a turn has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// The caller's descriptor with this index can be read.
+    Ready(usize),
+    /// Something was done.
+    Worked,
+    /// All pages are there, and every process is as if there had been no server.
+    Complete,
+}
+
+/// A server.
+#[derive(Debug)]
+pub struct Server {
+    /// CRIU's files.
+    dir: PathBuf,
+    /// The socket, or the connection, while CRIU restores.
+    criu: Option<Criu>,
+    restored: bool,
+    /// Process 1 of the namespace, which holds each descriptor as well.
+    holder: Option<OwnedFd>,
+    /// Whether it was asked to let go of them.
+    asked: bool,
+    processes: Vec<Process>,
+    /// The process whose turn it is to be filled, and whether it could not be.
+    turn: usize,
+    refused: bool,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Criu {
+    Expected(OwnedFd),
+    Connected(OwnedFd),
+}
+
+/// Who has something to say.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Other(usize),
+    Criu,
+    Holder,
+    Process(usize),
+}
+
+impl Server {
+    /// Listens at `socket`, a path of at most 100 bytes, for a CRIU that restores from `dir`; `holder` leads to [`super::hold`].
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn listen(dir: &Path, path: &Path, holder: OwnedFd) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        listen(&socket, 1)?;
+        Ok(Self {
+            dir: dir.into(),
+            criu: Some(Criu::Expected(socket)),
+            restored: false,
+            holder: Some(holder),
+            asked: false,
+            processes: Vec::new(),
+            turn: 0,
+            refused: false,
+            buffer: vec![0; BUFFER],
+        })
+    }
+
+    /// Does what there is to do, a little at a time, and waits if there is nothing; returns at once when one of `others` can be
+    /// read.
+    ///
+    /// # Errors
+    /// Pages cannot be brought. The caller must end the processes before it drops the server.
+    pub fn turn(&mut self, others: &[BorrowedFd<'_>]) -> Result<Turn> {
+        let ready = self.wait(others);
+        let ready = ready.map_err(Error::pages("wait for events", 0))?;
+        let mut made = Vec::new();
+        let mut gone = Vec::new();
+        for source in ready {
+            match source {
+                Source::Other(index) => return Ok(Turn::Ready(index)),
+                Source::Holder => {
+                    self.holder = None;
+                    if self.asked {
+                        return Ok(Turn::Complete);
+                    }
+                    // It has ended, and the program with it: the caller will know.
+                }
+                Source::Criu => self.hear().map_err(Error::pages("hear CRIU", 0))??,
+                Source::Process(index) => {
+                    let heard = self.processes[index].heed(&mut self.buffer, &mut made)?;
+                    gone.extend(Some(index).filter(|_| heard == Outcome::Gone));
+                }
+            }
+        }
+        for process in &mut self.processes {
+            // What could not be answered before.
+            process.answer(&mut self.buffer)?;
+        }
+        self.remove(gone);
+        self.processes.extend(made);
+        if self.restored {
+            self.ahead()?;
+        }
+        Ok(Turn::Worked)
+    }
+
+    /// Brings pages that are not waited for, or ends the work if there are none.
+    fn ahead(&mut self) -> Result<()> {
+        // A child that has all it needs is on its own; others are held by the holder, too.
+        self.processes
+            .retain(|it| !(it.is_forked() && it.is_complete()));
+        let incomplete = |it: &Process| !it.is_complete();
+        if !self.processes.iter().any(incomplete) {
+            if let (Some(holder), false) = (&self.holder, self.asked) {
+                self.asked = true;
+                // Fails only when it has ended.
+                let _ = rustix::net::send(holder, &[DONE], SendFlags::NOSIGNAL);
+            }
+            return Ok(());
+        }
+        self.turn = (self.turn + 1) % self.processes.len();
+        let filled = self.processes[self.turn].fill(&mut self.buffer)?;
+        self.refused = filled == Outcome::Later;
+        let gone = Some(self.turn).filter(|_| filled == Outcome::Gone);
+        self.remove(gone.into_iter().collect());
+        Ok(())
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self, others: &[BorrowedFd<'_>]) -> io::Result<Vec<Source>> {
+        let mut sources: Vec<Source> = (0..others.len()).map(Source::Other).collect();
+        let mut set: Vec<_> = others
+            .iter()
+            .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+            .collect();
+        let mut add = |source, fd| {
+            sources.push(source);
+            set.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        };
+        if let Some(Criu::Expected(fd) | Criu::Connected(fd)) = &self.criu {
+            add(Source::Criu, fd.as_fd());
+        }
+        if let Some(fd) = &self.holder {
+            add(Source::Holder, fd.as_fd());
+        }
+        for (index, process) in self.processes.iter().enumerate() {
+            add(Source::Process(index), process.uffd().as_fd());
+        }
+        match poll(&mut set, self.patience().as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        let ready = sources
+            .into_iter()
+            .zip(&set)
+            .filter(|(_, it)| !it.revents().is_empty());
+        Ok(ready.map(|(source, _)| source).collect())
+    }
+
+    /// How long to wait for something new.
+    fn patience(&self) -> Option<Timespec> {
+        let wait = |tv_nsec| Some(Timespec { tv_sec: 0, tv_nsec });
+        if self.refused || self.processes.iter().any(Process::is_waited_for) {
+            return wait(SOON);
+        }
+        match self.restored && !self.asked {
+            true => wait(0),
+            false => None,
+        }
+    }
+
+    fn remove(&mut self, mut gone: Vec<usize>) {
+        gone.sort_unstable();
+        for index in gone.into_iter().rev() {
+            self.processes.swap_remove(index);
+        }
+    }
+
+    /// Takes a connection, or one message.
+    fn hear(&mut self) -> io::Result<Result<()>> {
+        let connection = match &self.criu {
+            Some(Criu::Connected(connection)) => connection,
+            Some(Criu::Expected(socket)) => {
+                let connection = accept_with(socket, SocketFlags::CLOEXEC)?;
+                self.criu = Some(Criu::Connected(connection));
+                return Ok(Ok(()));
+            }
+            None => return Ok(Ok(())),
+        };
+        let mut number = [0; 4];
+        let (bytes, _) = recv(connection, &mut number, RecvFlags::WAITALL)?;
+        if bytes != number.len() {
+            // It has ended without having restored anything; what it has begun is ended by the caller.
+            self.criu = None;
+            return Ok(Ok(()));
+        }
+        match i32::from_ne_bytes(number) {
+            RESTORED => {
+                self.restored = true;
+                self.criu = None;
+            }
+            pid if pid > 0 => {
+                let uffd = receive(connection)?;
+                let uffd = uffd.ok_or_else(|| io::Error::other("it sends no descriptor"))?;
+                if let Some(holder) = &self.holder {
+                    send(holder, &uffd)?;
+                }
+                match Process::new(&self.dir, pid as u32, uffd) {
+                    Ok(process) => self.processes.push(process),
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
+            _ => {}
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn send(holder: &OwnedFd, uffd: &OwnedFd) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let rights = [uffd.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&rights));
+    let message = [IoSlice::new(&[HELD])];
+    sendmsg(holder, &message, &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// One byte, and the descriptor that comes with it.
+pub(super) fn receive(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    Ok(receive_byte(socket)?.and_then(|(_, fd)| fd))
+}
+
+/// The next byte, with a descriptor if one comes with it; none at the end.
+pub(super) fn receive_byte(socket: &OwnedFd) -> io::Result<Option<(u8, Option<OwnedFd>)>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut control,
+        flags,
+    )?;
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    Ok((received.bytes == 1).then_some((byte[0], fd)))
+}

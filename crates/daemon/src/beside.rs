@@ -10,13 +10,14 @@ use crate::failure::{OrFail, Result, fail};
 /// A thread, or why there is none.
 pub type Beside<'scope, T> = io::Result<ScopedJoinHandle<'scope, Result<T>>>;
 
-/// Starts a thread. One that cannot be started must not end the others in the middle: see [`joined`].
+/// Starts a thread with a name. One that cannot be started must not end the others in the middle: see [`joined`].
 pub fn beside<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
+    name: &str,
     work: impl FnOnce() -> Result<T> + Send + 'scope,
 ) -> Beside<'scope, T> {
     std::thread::Builder::new()
-        .name("beside".into())
+        .name(name.to_owned())
         .spawn_scoped(scope, work)
 }
 
@@ -57,12 +58,8 @@ pub fn each_at_once<I: Send, T: Send>(
         return items.into_iter().map(work).collect();
     }
     std::thread::scope(|scope| {
-        let start = |item| {
-            // What could not get a thread of its own has not begun, and says so.
-            std::thread::Builder::new()
-                .name(what.to_owned())
-                .spawn_scoped(scope, move || work(item))
-        };
+        // What could not get a thread of its own has not begun, and says so.
+        let start = |item| beside(scope, what, move || work(item));
         let threads: Vec<_> = items.into_iter().map(start).collect();
         threads.into_iter().map(joined).collect()
     })

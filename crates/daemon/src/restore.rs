@@ -96,7 +96,11 @@ pub fn restore(
     let results: Vec<Result<(Arc<Session>, Phases)>> = std::thread::scope(|scope| {
         let threads: Vec<_> = names
             .iter()
-            .map(|name| beside(scope, || source.start(name.as_deref(), how, &report)))
+            .map(|name| {
+                beside(scope, "instance", || {
+                    source.start(name.as_deref(), how, &report)
+                })
+            })
             .collect();
         threads.into_iter().map(joined).collect()
     });
@@ -297,16 +301,16 @@ impl Source {
             })?;
         let folders = Made::again(&self.image.host()).map_err(no_folder)?;
         let (served, settled) = std::thread::scope(|scope| {
-            let host = beside(scope, || {
+            let host = beside(scope, "host", || {
                 phases.time("host", || self.host(session, how.lazy))
             });
-            let sound = beside(scope, || {
+            let sound = beside(scope, "sound", || {
                 phases.time("verify", || self.late.check(&self.image))
             });
             let driver = self.driver.as_ref();
             let workers = driver.map(|driver| {
                 let one = |place| {
-                    beside(scope, move || {
+                    beside(scope, "worker", move || {
                         self.serve(session, driver, place, how, phases, report)
                     })
                 };

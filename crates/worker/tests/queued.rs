@@ -92,6 +92,14 @@ fn queued(worker: &mut Worker) -> u64 {
     }
 }
 
+/// A new worker with what an image holds.
+fn loaded_from(image: &ImageFolder) -> Worker {
+    let mut worker = Worker::start();
+    let loaded = image.load(&mut worker);
+    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+    worker
+}
+
 fn answered(pending: &Pending<'_>) {
     assert!(pending.wait_for(PATIENCE).unwrap(), "it is not answered");
 }
@@ -126,9 +134,7 @@ fn a_queue_goes_on_in_the_same_worker_and_in_the_next() {
         assert_eq!(queued(&mut worker), saved.queued);
         if anew {
             drop(worker);
-            worker = Worker::start();
-            let loaded = image.load(&mut worker);
-            assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+            worker = loaded_from(&image);
             assert_eq!(queued(&mut worker), saved.queued);
         }
         worker.bring_back(&program);
@@ -174,9 +180,7 @@ fn host_functions_due_and_running_at_a_stop_are_waited_for_and_later_ones_asked_
     let image = ImageFolder::new();
     image.save(&mut worker);
     drop(worker);
-    worker = Worker::start();
-    let loaded = image.load(&mut worker);
-    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+    worker = loaded_from(&image);
     worker.bring_back(&program);
     let mut asked: [Vec<u64>; 2] = Default::default();
     for _ in 0..6 {
@@ -288,9 +292,7 @@ fn staged_bytes_of_a_copy_that_waits_come_with_the_program() {
     let image = ImageFolder::new();
     image.save(&mut worker);
     drop(worker);
-    worker = Worker::start();
-    let loaded = image.load(&mut worker);
-    assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
+    worker = loaded_from(&image);
     worker.bring_back(&program);
     answered(&pending);
     drop((pending, staged));

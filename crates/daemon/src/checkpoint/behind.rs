@@ -124,19 +124,13 @@ impl Taking<'_> {
             Ok((way, self.phases.seconds()))
         })?;
         let mut parts = Parts {
-            record: stop.record,
             copy: stop.copy,
-            pages: None,
-            device: Totals::default(),
             parked: stop.parked,
-            mode: mode(way),
-            overtaken: 0,
             waited: stop.waited,
             began,
-            stopped_seconds: 0.0,
             since: Some(stop.since),
-            resumed: false,
             saved: true,
+            ..Parts::new(stop.record, mode(way))
         };
         if then == Then::Run {
             self.phases.time("reattach", || {

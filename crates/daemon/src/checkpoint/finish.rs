@@ -54,6 +54,25 @@ pub(super) struct Parts {
 }
 
 impl Parts {
+    /// Those of a program that stands still, before anything is known of them.
+    pub(super) fn new(record: Record, mode: Mode) -> Self {
+        Self {
+            record,
+            copy: None,
+            pages: None,
+            device: Totals::default(),
+            parked: Vec::new(),
+            mode,
+            overtaken: 0,
+            waited: None,
+            began: 0.0,
+            stopped_seconds: 0.0,
+            since: None,
+            resumed: false,
+            saved: false,
+        }
+    }
+
     /// The stop is over, or will be as soon as this is done.
     pub(super) fn count_stop(&mut self) {
         if let Some(since) = self.since.take() {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fermata_control::user::{Checkpoint, Checkpointed, Mode, Then, Totals};
+use fermata_control::user::{Checkpoint, Checkpointed, Mode, Then};
 use fermata_control::worker::{FailureKind, Way};
 use fermata_store::image::{Draft, sweep_drafts};
 use parking_lot::MutexGuard;
@@ -224,19 +224,11 @@ impl<'a> Taking<'a> {
             let dumped = self.phases.time("host", || self.host(&record, ahead))?;
             dumped.note(&mut record);
             let parts = Parts {
-                record,
                 copy: dumped.copy,
-                pages: None,
-                device: Totals::default(),
-                parked: Vec::new(),
-                mode: Mode::Stop,
-                overtaken: 0,
-                waited: None,
-                began: 0.0,
                 stopped_seconds: dumped.stopped.as_secs_f64(),
-                since: None,
                 resumed: true,
                 saved: true,
+                ..Parts::new(record, Mode::Stop)
             };
             return self.finish(parts, request.then, report);
         }

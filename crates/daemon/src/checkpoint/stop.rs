@@ -61,19 +61,12 @@ impl Taking<'_> {
         self.phases
             .moved("device", device.device_bytes + device.host_bytes);
         Ok(Parts {
-            record: stop.record,
             copy: stop.copy,
-            pages: None,
             device,
             parked: stop.parked,
-            mode,
-            overtaken: 0,
             waited: stop.waited,
-            began: 0.0,
-            stopped_seconds: 0.0,
             since: Some(stop.since),
-            resumed: false,
-            saved: false,
+            ..Parts::new(stop.record, mode)
         })
     }
 

@@ -24,8 +24,8 @@ PROGRAMS = measure.HERE / "frameworks" / "programs.py"
 STEPS = {"resnet": 60, "encoder": 100, "language": 60, "generation": 12, "unet": 100, "graph": 2000, "loader": 300,
          "nccl": 500, "ranks": 200, "compiled": 200, "jax": 500, "cupy": 200, "triton": 1000}
 # Long enough to be stopped in the middle.
-LONG = {"resnet": 400, "encoder": 1200, "language": 400, "unet": 800, "graph": 40000, "loader": 4000, "jax": 20000,
-        "cupy": 5000, "nccl": 20000, "ranks": 1500, "triton": 20000, "generation": 60}
+LONG = {"resnet": 400, "encoder": 1200, "language": 400, "graph": 40000, "loader": 4000, "jax": 20000,
+        "cupy": 5000, "nccl": 20000, "ranks": 1500, "triton": 20000, "generation": 60, "compiled": 2000, "unet": 800}
 
 
 def parse(text):

@@ -11,12 +11,14 @@
 //!   failure is reported by the next answered operation on that context, as CUDA allows.
 
 mod question;
+mod shared;
 mod tensor;
 mod texture;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::question::{DeviceQuestion, LinkInput, LinkJob, Occupancy, SharedOf};
+pub use self::shared::{SHARED, SharedMemory, Sharer};
 pub use self::tensor::{TENSOR_MAP, Tensor, TensorBox};
 pub use self::texture::{Resource, ResourceView, Sampler, Texture};
 use crate::sys::driver as cu;
@@ -489,6 +491,21 @@ pub enum Op<'a> {
     ImageRelease { image: Handle },
     /// Answered with [`ReplyBody::Module`].
     ModuleFunctions { module: Handle },
+
+    // --- memory of other processes of the session -------------------------------------------------
+    /// Lets other processes have an allocation (by its address) or physical memory (by its handle; else 0). Answered with
+    /// [`ReplyBody::Bytes`], a [`SharedMemory`].
+    MemShare {
+        sharer: Sharer,
+        address: Address,
+        memory: Handle,
+    },
+    /// Makes physical memory of what another process shares. Answered with [`ReplyBody::U64`], its device.
+    MemFetch {
+        memory: Handle,
+        #[serde(with = "serde_bytes")]
+        shared: &'a [u8],
+    },
 }
 
 impl Op<'_> {

@@ -53,6 +53,14 @@ impl Devices {
         self.driver_version
     }
 
+    /// The ordinal of a device, if the program may see it.
+    pub fn ordinal(&self, index: u32) -> Result<CUdevice> {
+        let ordinal = self.visible.iter().position(|it| it.index == index);
+        ordinal
+            .map(|it| it as CUdevice)
+            .ok_or(CUDA_ERROR_INVALID_DEVICE)
+    }
+
     /// The device of an ordinal.
     pub fn get(&self, ordinal: CUdevice) -> Result<&Device> {
         let ordinal = usize::try_from(ordinal).map_err(|_| CUDA_ERROR_INVALID_DEVICE)?;

@@ -46,6 +46,7 @@ mod quiet;
 mod recent;
 mod restart;
 mod session;
+mod shared;
 mod signal;
 mod source;
 mod stream;

@@ -21,6 +21,8 @@ pub enum Kind {
     Pool,
     /// Physical memory mapped into a reservation.
     Mapped,
+    /// An allocation of another process.
+    Opened,
     /// A variable of a module.
     Variable,
     /// Memory shared with the worker.

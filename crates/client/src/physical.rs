@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fermata_abi::op::{Address, Handle, Op};
+use fermata_abi::op::{Address, Handle, Op, SharedMemory};
 use fermata_abi::sys::driver as sys;
 use parking_lot::Mutex;
 
@@ -12,6 +12,7 @@ use crate::handles::{self, Table};
 use crate::link;
 use crate::mirror::{Block, Kind};
 use crate::session::Session;
+use crate::shared;
 
 /// Sizes and addresses of physical memory are multiples of this, on every device so far.
 pub const GRANULARITY: u64 = 2 << 20;
@@ -100,6 +101,19 @@ impl PhysicalMemory {
     pub fn share(&self, memory: Handle) -> Result {
         *self.get(memory)?.holders.lock() += 1;
         Ok(())
+    }
+
+    /// Physical memory of another process; imported again it is another handle.
+    pub fn fetch(&self, session: &Session, given: &SharedMemory) -> Result<Handle> {
+        let (memory, index) = shared::fetch("cuMemImportFromShareableHandle", given)?;
+        let made = Physical {
+            size: given.whole,
+            device: session.devices.ordinal(index)?,
+            handle_types: 0,
+            holders: Mutex::new(1),
+        };
+        self.table.insert(memory, Arc::new(made));
+        Ok(memory)
     }
 
     /// One holder of the handle less; the memory itself lives as long as it is mapped.

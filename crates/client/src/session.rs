@@ -25,6 +25,7 @@ use crate::mirror::Mirror;
 use crate::module::Modules;
 use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
+use crate::shared::OpenedMemory;
 use crate::stream::Streams;
 use crate::texture::Textures;
 use crate::{exact, notice, signal, tally, wake};
@@ -55,6 +56,8 @@ pub struct Session {
     pub memory: Mirror,
     /// Physical memory.
     pub physical: PhysicalMemory,
+    /// Memory of other processes.
+    pub opened: OpenedMemory,
     /// Memory pools.
     pub pools: Pools,
     /// Arrays.
@@ -151,6 +154,7 @@ fn start() -> core::result::Result<Session, CUresult> {
         modules: Modules::default(),
         memory: Mirror::default(),
         physical: PhysicalMemory::default(),
+        opened: OpenedMemory::default(),
         pools: Pools::default(),
         arrays: Arrays::default(),
         textures: Textures::default(),
@@ -165,8 +169,6 @@ fn start() -> core::result::Result<Session, CUresult> {
 pub enum NotWelcome {
     /// Another process of the session is being checkpointed.
     Later,
-    /// The session is paused.
-    Paused,
     /// In words, for the notice file.
     Because(String),
 }
@@ -181,18 +183,17 @@ impl From<NotWelcome> for String {
     fn from(refusal: NotWelcome) -> Self {
         match refusal {
             NotWelcome::Later => "a checkpoint of the session is under way".to_owned(),
-            NotWelcome::Paused => "the session is paused".to_owned(),
             NotWelcome::Because(reason) => reason,
         }
     }
 }
 
-/// Connects as soon as no checkpoint of the session is under way, and it is not paused. Between two attempts no connection is open, since CRIU
+/// Connects as soon as no checkpoint of the session is under way. Between two attempts no connection is open, since CRIU
 /// cannot dump one.
 fn in_turn<T>(
     connect: impl Fn() -> core::result::Result<T, NotWelcome>,
 ) -> core::result::Result<T, String> {
-    let mut until = Instant::now() + TURN_TIME;
+    let until = Instant::now() + TURN_TIME;
     loop {
         match connect() {
             Ok(connected) => return Ok(connected),
@@ -201,11 +202,6 @@ fn in_turn<T>(
                 return Err("checkpoints of the session do not end".to_owned());
             }
             Err(NotWelcome::Later) => std::thread::sleep(TURN),
-            // It ends when its user says so.
-            Err(NotWelcome::Paused) => {
-                until = Instant::now() + TURN_TIME;
-                std::thread::sleep(TURN);
-            }
         }
     }
 }
@@ -242,7 +238,6 @@ pub fn attach(
         }
         ToAgent::Reject { reason, .. } => return Err(format!("{REFUSED}: {reason}").into()),
         ToAgent::Later => return Err(NotWelcome::Later),
-        ToAgent::Paused => return Err(NotWelcome::Paused),
         _ => {
             return Err("the daemon did not answer Hello with Welcome"
                 .to_owned()

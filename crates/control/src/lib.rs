@@ -16,7 +16,6 @@ mod credentials;
 mod error;
 mod frame;
 mod paths;
-mod pause;
 pub mod printed;
 pub mod privileges;
 pub mod program;

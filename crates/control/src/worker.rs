@@ -8,6 +8,8 @@
 //!     │ (◄────────────────────────── Warming │
 //!     │ (Keep ────────────────────────────► │  where a registered memory tier is kept; any time)
 //!     │ (◄──────────────────────────── Kept │)
+//!     │ Share ────────────────────────────► │  where the session's other workers are; again before a checkpoint
+//!     │ ◄─────────────────────────── Sharing│
 //!     │ (Load ────────────────────────────► │  restore only: objects and data from an image)
 //!     │ (◄──────────────── Progress* Loaded │)  data may come later: Restoring asks how far it is
 //!     │ Attach + ring, side socket ───────► │  serve the ring
@@ -37,6 +39,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::text::Text;
+
+/// The file in a session's folder that is there once one of its workers could not load: the others wait for it no more.
+pub const LOAD_FAILED: &str = "load-failed";
 
 /// To the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +136,13 @@ pub enum ToWorker {
     Abandon,
     /// What the session holds, for `ps` and `inspect`.
     Describe,
+    /// Find the other workers of the session in this folder, for memory that its processes share. Asked of a session that
+    /// has memory of others, it fails if a restore could not bring that back.
+    Share {
+        /// The session's folder.
+        #[serde(with = "crate::text::path")]
+        folder: PathBuf,
+    },
     /// Free everything and end.
     Exit,
 }
@@ -207,6 +219,8 @@ pub enum FromWorker {
     },
     /// Answer to Restoring.
     Restoring(Restoring),
+    /// Answer to Share.
+    Sharing,
     /// Answer to Describe.
     Description(Totals),
     /// A request failed.
@@ -297,9 +311,6 @@ pub enum Pace {
     Eager,
     /// While it runs, in this order; what an operation needs comes first.
     Behind(Order),
-    /// While it runs, for a program that cannot start again from the image: all memory is made before the load is
-    /// answered, and an operation that may touch more than is known waits for all data.
-    Certain,
 }
 
 /// The order of data that no operation waits for.

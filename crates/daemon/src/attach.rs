@@ -53,6 +53,8 @@ const GONE_TIME: Duration = Duration::from_secs(60);
 const BACK_TIME: Duration = Duration::from_secs(600);
 /// How long a worker may take to be done with what it was asked for before: a file server may be away meanwhile.
 const DONE_TIME: Duration = Duration::from_secs(3600);
+/// How long workers may take to ask each other for what they share.
+const SHARE_TIME: Duration = Duration::from_secs(120);
 /// After this time an agent that has not come is woken again: its first attempt may have failed.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long a program that is told that it is lost may take to come for that.
@@ -184,11 +186,6 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
             return;
         }
     };
-    if session.lock().state == SessionState::Paused {
-        // It uses the GPU when the session does.
-        let _ = arrival.link.send(&ToAgent::Paused, &[]);
-        return;
-    }
     if let Err((link, failure)) = first(daemon, &session, arrival) {
         refuse(&link, status::NO_DEVICE, &failure.message);
     }
@@ -225,7 +222,8 @@ fn first(
     };
     // A later daemon must know whose the worker is.
     session.expect(arrival.process, worker.process);
-    let joined = offer(session, &worker).and_then(|ends| welcome(&arrival.link, false, &ends));
+    let joined = share(session, &worker).and_then(|()| offer(session, &worker));
+    let joined = joined.and_then(|ends| welcome(&arrival.link, false, &ends));
     match joined {
         Ok(()) => {
             // From here on the program is attached, whatever happens.
@@ -243,6 +241,20 @@ fn first(
             session.forget(arrival.process);
             Err((arrival.link, failure))
         }
+    }
+}
+
+/// Tells a worker where it finds those of the session's other processes.
+///
+/// # Errors
+/// Its process has memory of a process that is no more, or has freed it.
+pub fn share(session: &Session, worker: &Worker) -> Result<()> {
+    let share = ToWorker::Share {
+        folder: session.dir.clone(),
+    };
+    match worker.request(&share, &[], SHARE_TIME, &mut |_, _| {})? {
+        FromWorker::Sharing => Ok(()),
+        other => Err(unexpected(&other)),
     }
 }
 

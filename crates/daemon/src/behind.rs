@@ -73,16 +73,11 @@ fn misuse(misses: &[Miss], otherwise: String) -> String {
 }
 
 /// Notes that data of `session` is coming, if it is, so many seconds after its restore began. From here on a failure
-/// leads to a rollback; in a session that was `resumed` it cannot.
+/// leads to a rollback.
 ///
 /// # Errors
 /// The worker does not answer.
-pub(crate) fn begin(
-    session: &Session,
-    worker: &Arc<Worker>,
-    seconds: f64,
-    resumed: bool,
-) -> Result<()> {
+pub(crate) fn begin(session: &Session, worker: &Arc<Worker>, seconds: f64) -> Result<()> {
     let restoring = ask(worker)?;
     let start = seconds - restoring.seconds;
     if restoring.total > 0 {
@@ -96,7 +91,6 @@ pub(crate) fn begin(
             other => {
                 *other = Some(Behind {
                     stand: ArrivalStand::Coming,
-                    resumed,
                     parts: vec![part],
                 });
             }
@@ -146,13 +140,13 @@ fn used(source: &Source) {
     }
 }
 
-/// Returns when everything is there or the session is over; fails with the reason for a rollback, where there is a way back.
-pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
+/// Returns when everything is there or the session is over; fails with the reason for a rollback.
+fn watch(session: &Session) -> std::result::Result<(), String> {
     let begun = Instant::now();
     loop {
         let workers: Vec<_> = {
             let inner = session.lock();
-            let behind = inner.behind.as_ref().filter(|_| inner.is_coming());
+            let behind = inner.behind.as_ref().filter(|_| inner.rolls_back());
             let Some(behind) = behind else { return Ok(()) };
             behind.parts.iter().map(|it| it.worker.clone()).collect()
         };
@@ -350,7 +344,7 @@ fn clean(source: &Source, session: &Session) -> Result<()> {
 /// `Locked` when it takes too long.
 pub(crate) fn settle(session: &Session) -> Result<()> {
     let until = Instant::now() + SETTLE_TIME;
-    while session.lock().is_coming() {
+    while session.lock().rolls_back() {
         if Instant::now() > until {
             let message = format!(
                 "the device data of session `{}` is still coming from its image",

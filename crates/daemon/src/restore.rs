@@ -11,6 +11,7 @@
 //! memory of a program that comes back parked while it is restored (see `integrity`). A restore that fails leaves
 //! nothing.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -18,12 +19,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
-use fermata_control::worker::{FailureKind, FromWorker, ImageDigests, LoadCheck, Pace, ToWorker};
+use fermata_control::worker::{
+    FailureKind, FromWorker, ImageDigests, LOAD_FAILED, LoadCheck, Pace, ToWorker,
+};
 use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
-use crate::attach::{Detached, Ends, offer, reattach};
+use crate::attach::{Detached, Ends, offer, reattach, share};
 use crate::behind;
 use crate::beside::{all_at_once, beside, joined};
 use crate::checkpoint::{Report, keep_hint};
@@ -362,7 +365,7 @@ impl Source {
             phases.time("reattach", || {
                 let seconds = phases.seconds();
                 for worker in &workers {
-                    behind::begin(session, worker, seconds, false)?;
+                    behind::begin(session, worker, seconds)?;
                 }
                 let attach = |(detached, (worker, ends)): (Detached, (Arc<Worker>, Ends))| {
                     reattach(&self.daemon, session, &worker, detached, Some(ends))
@@ -517,6 +520,7 @@ impl Source {
         let worker = phases.time("device.worker", || {
             pool.take_for(driver, &session.variables, kernels_first)
         })?;
+        share(session, &worker).inspect_err(|_| worker.end())?;
         let load = ToWorker::Load {
             store: self.store.clone(),
             image: place.folder(self.image.dir()),
@@ -534,13 +538,11 @@ impl Source {
                 phases.parts("device", begun, &steps);
                 Ok(worker)
             }
-            Ok(other) => {
+            other => {
+                // The others may wait for what this one's process shares. If they are not told, they wait longer.
+                let _ = fs::write(session.dir.join(LOAD_FAILED), "");
                 worker.end();
-                Err(unexpected(&other))
-            }
-            Err(failure) => {
-                worker.end();
-                Err(failure)
+                other.and_then(|it| Err(unexpected(&it)))
             }
         }
     }

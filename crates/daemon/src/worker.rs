@@ -411,6 +411,7 @@ fn name(message: &ToWorker) -> &'static str {
         ToWorker::Look => "Look",
         ToWorker::Abandon => "Abandon",
         ToWorker::Describe => "Describe",
+        ToWorker::Share { .. } => "Share",
         ToWorker::Exit => "Exit",
     }
 }

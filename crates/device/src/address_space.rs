@@ -297,6 +297,12 @@ impl AddressSpace {
             .containing(address)
     }
 
+    /// The physical memory behind an allocation: its first address, its bytes, and its handle.
+    pub fn backing(&self, address: u64) -> Option<(u64, u64, PhysicalHandle)> {
+        let (at, backing) = self.backing.range(..=address).next_back()?;
+        (address - at < backing.len).then_some((*at, backing.len, backing.memory))
+    }
+
     /// Lets `peer` reach (`on`) or not reach the memory of `device`, present and future.
     ///
     /// # Errors

@@ -207,6 +207,9 @@ functions! {
         cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks: *mut c_int, function: CUfunction, block: c_int, shared: usize, flags: c_uint);
         cuMemAddressReserve(address: *mut CUdeviceptr, size: usize, align: usize, fixed: CUdeviceptr, flags: u64);
         cuMemCreate(memory: *mut CUmemGenericAllocationHandle, size: usize, properties: *const CUmemAllocationProp, flags: u64);
+        cuMemExportToShareableHandle(shareable: *mut c_void, memory: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType, flags: u64);
+        cuMemImportFromShareableHandle(memory: *mut CUmemGenericAllocationHandle, shareable: *mut c_void, kind: CUmemAllocationHandleType);
+        cuMemGetAllocationPropertiesFromHandle(properties: *mut CUmemAllocationProp, memory: CUmemGenericAllocationHandle);
         cuMemSetAccess(address: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize);
         cuMemGetAllocationGranularity(granularity: *mut usize, properties: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
         cuMemHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint);

@@ -1,5 +1,8 @@
 //! Physical memory and where it is mapped.
 
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
 use fermata_abi::sys::driver as cu;
 
 use crate::driver::Result;
@@ -84,6 +87,61 @@ impl Driver {
     /// What the driver says.
     pub fn release_memory(&self, memory: PhysicalHandle) -> Result<()> {
         self.f.cuMemRelease(memory.0)
+    }
+
+    /// A descriptor of physical memory, which other processes can import. It keeps the memory.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn export_memory(&self, memory: PhysicalHandle) -> Result<OwnedFd> {
+        let mut number: c_int = -1;
+        let kind = cu::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // SAFETY: the driver writes a descriptor, an `int`, to the live local.
+        unsafe {
+            let out = (&raw mut number).cast();
+            self.f
+                .cuMemExportToShareableHandle(out, memory.0, kind, 0)?;
+            // SAFETY: the descriptor is new, and the caller's.
+            Ok(OwnedFd::from_raw_fd(number))
+        }
+    }
+
+    /// Physical memory of another process, and the index of its device.
+    ///
+    /// # Errors
+    /// The descriptor is of no memory, or what the driver says.
+    pub fn import_memory(&self, descriptor: BorrowedFd<'_>) -> Result<(PhysicalHandle, u32)> {
+        let kind = cu::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let number = std::ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
+        let mut memory = 0;
+        let mut properties = cu::CUmemAllocationProp::default();
+        // SAFETY: the pointer to the handle is to a live local; the descriptor stands where another one would be.
+        unsafe {
+            self.f
+                .cuMemImportFromShareableHandle(&mut memory, number, kind)?
+        };
+        // SAFETY: the pointer is to a live local.
+        let known = unsafe {
+            self.f
+                .cuMemGetAllocationPropertiesFromHandle(&mut properties, memory)
+        };
+        let device = known.and_then(|()| {
+            let id = properties.location.id;
+            let mut all = 0..self.device_count();
+            let index = all.find(|index| self.device(*index).is_ok_and(|it| it == id));
+            index.ok_or_else(|| crate::DriverError {
+                call: "cuMemGetAllocationPropertiesFromHandle",
+                code: cu::CUDA_ERROR_INVALID_DEVICE,
+                name: "the memory is on a device that is not visible here".into(),
+            })
+        });
+        match device {
+            Ok(device) => Ok((PhysicalHandle(memory), device)),
+            Err(error) => {
+                self.release_memory(PhysicalHandle(memory))?;
+                Err(error)
+            }
+        }
     }
 
     /// Maps physical memory at reserved addresses, with no access yet.

@@ -7,6 +7,8 @@ use fermata_state::StateError;
 use fermata_state::records::RecordError;
 use fermata_store::StoreError;
 
+use crate::share::ShareError;
+
 /// Kinds of failure, as a user distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -117,6 +119,15 @@ pub enum EngineError {
         /// How often it was copied.
         tries: u32,
     },
+    /// Memory of another process of the session cannot be had, or none be offered.
+    #[error("cannot {operation}: {source}")]
+    Shared {
+        /// What was tried, object included.
+        operation: String,
+        /// Why not.
+        #[source]
+        source: ShareError,
+    },
     /// Something took too long or a thread of ours died.
     #[error("{0}")]
     Internal(String),
@@ -142,6 +153,7 @@ impl EngineError {
             | Self::Memory { .. }
             | Self::Module { .. }
             | Self::HostRegion { .. }
+            | Self::Shared { .. }
             | Self::Changed { .. } => ErrorKind::Host,
             Self::Store(error) => store_kind(error),
             Self::Record {

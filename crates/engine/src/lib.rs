@@ -24,6 +24,7 @@ mod live;
 mod pipeline;
 pub mod protocol;
 pub mod restore;
+mod share;
 mod sink;
 mod site;
 mod steps;
@@ -37,6 +38,7 @@ pub use gate::{Gate, Passage};
 pub use live::{
     HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved, SpareStaging,
 };
+pub use share::{ShareError, Sharing};
 pub use site::{Site, Summary};
 pub use steps::Step;
 pub use tier::{Tier, TierState, TierStatus};

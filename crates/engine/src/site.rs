@@ -42,7 +42,7 @@ impl Summary {
     pub fn of(session: &Session) -> Self {
         let allocated = session.allocations.iter();
         let allocated = allocated.map(|(_, it)| (it.device, it.size));
-        let physical = session.memories.iter();
+        let physical = session.own_memories();
         let physical = physical.map(|(_, it)| (it.device, it.size));
         let mut memory = Vec::new();
         for (device, bytes) in allocated.chain(physical) {

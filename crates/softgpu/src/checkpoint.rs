@@ -77,6 +77,32 @@ pub fn state() -> cu::CUprocessState {
     }
 }
 
+/// Whether no call is in progress, and everything submitted has ended.
+fn is_drained(driver: &Driver) -> bool {
+    let points = driver
+        .contexts
+        .all()
+        .into_iter()
+        .flat_map(|context| context.streams.lock().ends());
+    ACTIVE.load(Ordering::SeqCst) == 0 && points.into_iter().all(|point| point.reached())
+}
+
+/// Does `work` while no call is in progress and nothing runs. Called without a [`Call`].
+pub fn quiet<T>(driver: &Driver, work: impl FnOnce() -> T) -> T {
+    let mut state = STATE.lock();
+    while !matches!(*state, State::Running) {
+        CHANGED.wait(&mut state);
+    }
+    SHUT.store(true, Ordering::SeqCst);
+    while !is_drained(driver) {
+        std::thread::sleep(POLL);
+    }
+    let done = work();
+    SHUT.store(false, Ordering::SeqCst);
+    CHANGED.notify_all();
+    done
+}
+
 /// Lets calls in progress and submitted work end, and no new calls begin.
 ///
 /// # Errors
@@ -89,15 +115,7 @@ pub fn lock(driver: &Driver, timeout: Option<Duration>) -> Result {
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     SHUT.store(true, Ordering::SeqCst);
-    let drained = || {
-        let points = driver
-            .contexts
-            .all()
-            .into_iter()
-            .flat_map(|context| context.streams.lock().ends());
-        ACTIVE.load(Ordering::SeqCst) == 0 && points.into_iter().all(|point| point.reached())
-    };
-    while !drained() {
+    while !is_drained(driver) {
         if late() {
             SHUT.store(false, Ordering::SeqCst);
             CHANGED.notify_all();
@@ -118,7 +136,7 @@ pub fn checkpoint(driver: &Driver) -> Result {
     if !matches!(*state, State::Locked) {
         return Err(illegal_state());
     }
-    if driver.memory.has_managed() {
+    if driver.memory.has_managed() || driver.memory.is_shared() {
         return Err(NOT_SUPPORTED);
     }
     *state = State::Checkpointed(driver.memory.evict()?);

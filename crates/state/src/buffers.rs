@@ -2,7 +2,7 @@
 
 use fermata_abi::op::{Address, Handle};
 
-use crate::Session;
+use crate::{Memory, Session};
 
 /// Whose content a buffer is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +48,7 @@ impl std::fmt::Display for BufferOwner {
 }
 
 impl Session {
-    /// All buffers, by number.
+    /// All buffers, by number. The content of physical memory of other processes is theirs.
     pub fn buffers(&self) -> Vec<Buffer> {
         let mut buffers = Vec::new();
         let mut add = |number, owner, bytes| {
@@ -61,7 +61,7 @@ impl Session {
         for (address, it) in self.allocations.iter() {
             add(it.buffer, BufferOwner::Allocation(address), it.size);
         }
-        for (handle, it) in self.memories.iter() {
+        for (handle, it) in self.own_memories() {
             add(it.buffer, BufferOwner::Memory(handle), it.size);
         }
         for (address, it) in self.host_regions.iter() {
@@ -84,6 +84,12 @@ impl Session {
         }
         buffers.sort_by_key(|buffer| buffer.number);
         buffers
+    }
+
+    /// Physical memory that is not another process's.
+    pub fn own_memories(&self) -> impl Iterator<Item = (Handle, &Memory)> {
+        let own = |(handle, _): &(Handle, &Memory)| !self.is_fetched(*handle);
+        self.memories.iter().filter(own)
     }
 
     /// The number given last to content: another one means that memory has been added since.

@@ -20,6 +20,7 @@ mod objects;
 mod order;
 pub mod records;
 mod session;
+mod sharing;
 mod table;
 mod tensors;
 mod validate;
@@ -37,5 +38,6 @@ pub use objects::{
 };
 pub use order::{KEPT_BYTES, KEPT_MODULES, Loaded, Retired};
 pub use session::{Deferred, Queued, Removed, Session};
+pub use sharing::{Fetched, Shared, Sharing};
 pub use table::{Kind, Table};
 pub use tensors::{KNOWN_TENSORS, TensorMaps};

@@ -7,11 +7,12 @@
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
-//! | 56 | | body: the [`Session`], then a list of [`StoredImage`], in postcard |
+//! | 56 | | body: the [`Session`], then a list of [`StoredImage`], then the shared memory ([`Sharing`]), in postcard |
 //!
 //! | version | its body ends before |
 //! | --- | --- |
-//! | 7 | |
+//! | 8 | |
+//! | 7 | the shared memory |
 //! | 6 | the images that libraries hold, what is known of images, and the stored images |
 //! | 5 | the queue |
 //! | 4 | the textures |
@@ -30,12 +31,12 @@ use std::collections::BTreeSet;
 
 use crate::image::IMAGE_NUMBERS;
 use crate::{
-    IMAGE_BUFFERS, ImageBytes, ImageId, LONGEST_IMAGE, STORED_FROM, Session, StateError,
+    IMAGE_BUFFERS, ImageBytes, ImageId, LONGEST_IMAGE, STORED_FROM, Session, Sharing, StateError,
     StoredImage,
 };
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -141,6 +142,7 @@ pub fn encode(session: &Session) -> Result<Encoded, RecordError> {
     let list: Vec<&StoredImage> = stored.iter().map(|(it, _)| it).collect();
     let body = postcard::to_stdvec(session).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&list, body).map_err(RecordError::Encode)?;
+    let body = postcard::to_extend(&session.sharing, body).map_err(RecordError::Encode)?;
     let images = stored.iter();
     let images = images.map(|(it, image)| (it.buffer, (*image).clone()));
     Ok(Encoded {
@@ -185,23 +187,27 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
         return Err(RecordError::Damaged("its header contradicts itself"));
     }
     let mut body = Cow::Borrowed(body);
-    // Everything that came later is an empty list, or nothing, and takes one byte.
+    // Everything that came later is an empty list, or nothing, and takes one byte; nothing shared takes three.
     let missing = match version {
-        1 => 9,
-        2 => 8,
-        3 => 6,
-        4 => 5,
-        5 => 4,
-        6 => 3,
+        1 => 12,
+        2 => 11,
+        3 => 9,
+        4 => 8,
+        5 => 7,
+        6 => 6,
+        7 => 3,
         _ => 0,
     };
     if missing > 0 {
         body.to_mut().extend(std::iter::repeat_n(0, missing));
     }
-    let (session, rest): (Session, _) =
+    let (mut session, rest): (Session, _) =
         postcard::take_from_bytes(&body).map_err(RecordError::Decode)?;
     let (stored, rest): (Vec<StoredImage>, _) =
         postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
+    let (sharing, rest): (Sharing, _) =
+        postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
+    session.sharing = sharing;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }

@@ -8,8 +8,8 @@ use serde_bytes::ByteBuf;
 
 use crate::{
     Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageBytes,
-    ImageFacts, ImageId, KeptModule, Mapping, Memory, Module, Reservation, StateError, Stream,
-    Table, TensorMaps, TextureKey, Variable,
+    ImageFacts, ImageId, KeptModule, Mapping, Memory, Module, Reservation, Sharing, StateError,
+    Stream, Table, TensorMaps, TextureKey, Variable,
 };
 
 /// See the crate's documentation.
@@ -65,6 +65,9 @@ pub struct Session {
     pub(crate) held: BTreeMap<Handle, ImageId>,
     /// What is known of images.
     pub(crate) facts: BTreeMap<ImageId, ImageFacts>,
+    /// Memory shared with other processes; in the file it comes last.
+    #[serde(skip)]
+    pub sharing: Sharing,
 }
 
 /// An operation that waits for its turn.
@@ -311,6 +314,9 @@ impl Session {
         let kept = kept.collect();
         removed.kept = self.give_up(kept);
         removed.allocations = self.allocations.take_where(|it| it.context == handle);
+        for (_, gone) in &removed.allocations {
+            self.sharing.shared.remove(&gone.buffer);
+        }
         removed.streams = handles(self.streams.take_where(|it| it.context == handle));
         removed.events = handles(self.events.take_where(|it| it.context == handle));
         removed.executables = handles(self.executables.take_where(|it| it.context == handle));
@@ -357,13 +363,33 @@ impl Session {
             .mappings
             .iter()
             .any(|(_, mapping)| mapping.memory == handle);
-        released && !mapped && self.memories.remove(handle).is_ok()
+        let gone = released && !mapped;
+        if gone && let Ok(memory) = self.memories.remove(handle) {
+            self.sharing.shared.remove(&memory.buffer);
+            self.sharing.fetched.remove(&handle);
+        }
+        gone
     }
 
     /// The allocation that contains `address`: its start and the allocation.
     pub fn allocation_at(&self, address: Address) -> Option<(Address, &Allocation)> {
         let (start, allocation) = self.allocations.at_or_below(address)?;
         (address - start < allocation.size.max(1)).then_some((start, allocation))
+    }
+
+    /// Removes an allocation; others can fetch it no more.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_allocation(&mut self, address: Address) -> Result<Allocation, StateError> {
+        let gone = self.allocations.remove(address)?;
+        self.sharing.shared.remove(&gone.buffer);
+        Ok(gone)
+    }
+
+    /// Whether physical memory is another process's.
+    pub fn is_fetched(&self, memory: Handle) -> bool {
+        self.sharing.fetched.contains_key(&memory)
     }
 
     /// Number of streams, events, modules and executable graphs.

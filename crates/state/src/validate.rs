@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fermata_abi::op::{DEVICE_BASE, DEVICE_END, FIRST_HANDLE, Handle, Op};
 
-use crate::{ImageId, Session, StateError};
+use crate::{ImageId, Session, Shared, StateError};
 
 fn rule(
     kept: bool,
@@ -64,6 +64,7 @@ impl Session {
             rule(known, "queued operation", place, "it is none")?;
         }
         self.check_memory()?;
+        self.check_sharing()?;
         self.check_numbers()
     }
 
@@ -218,6 +219,27 @@ impl Session {
                 .iter()
                 .map(|(address, it)| (address, it.size)),
         )
+    }
+
+    fn check_sharing(&self) -> Result<(), StateError> {
+        const KIND: &str = "shared memory";
+        let sharing = &self.sharing;
+        let named = sharing.shared.is_empty() || sharing.own.is_some();
+        rule(named, KIND, 0, "its process has no name")?;
+        for (buffer, shared) in &sharing.shared {
+            let number = match shared {
+                Shared::Allocation(address) => self.allocations.get(*address)?.buffer,
+                Shared::Memory(handle) => self.memories.get(*handle)?.buffer,
+            };
+            let reason = "its number is another's";
+            rule(number == *buffer, KIND, *buffer, reason)?;
+        }
+        for handle in sharing.fetched.keys() {
+            let memory = self.memories.get(*handle)?;
+            let again = sharing.shared.contains_key(&memory.buffer);
+            rule(!again, KIND, *handle, "it is another process's")?;
+        }
+        Ok(())
     }
 
     fn check_numbers(&self) -> Result<(), StateError> {

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind, Op, Resource, Texture};
 use fermata_state::records::{self, RecordError};
 use fermata_state::{
-    Allocation, Context, Deferred, Device, Event, Function, HostRegion, IMAGE_BUFFERS, ImageBytes,
-    ImageFacts, ImageId, Mapping, Memory, Queued, Reservation, STORED_FROM, Session, Stream,
-    TextureKey,
+    Allocation, Context, Deferred, Device, Event, Fetched, Function, HostRegion, IMAGE_BUFFERS,
+    ImageBytes, ImageFacts, ImageId, Mapping, Memory, Queued, Reservation, STORED_FROM, Session,
+    Shared, Sharing, Stream, TextureKey,
 };
 use proptest::prelude::*;
 
@@ -312,7 +312,7 @@ proptest! {
 fn states_of_older_versions_have_none_of_what_came_later() {
     let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
     let bytes = encode(&session).unwrap();
-    for (version, missing) in [(1, 9), (2, 8), (3, 6), (4, 5), (5, 4), (6, 3)] {
+    for (version, missing) in [(1, 12), (2, 11), (3, 9), (4, 8), (5, 7), (6, 6), (7, 3)] {
         let (body, end) = bytes.split_at(bytes.len() - missing);
         assert!(end.iter().all(|byte| *byte == 0), "empty lists");
         let mut older = body.to_vec();
@@ -487,4 +487,44 @@ fn an_image_goes_with_the_last_that_refers_to_it() {
     assert_eq!(session.retire_module(0x900, false).unwrap().kept, None);
     assert!(session.image(&id).is_none() && session.facts(&id).is_none());
     assert_eq!(session.images().count(), 1);
+}
+
+#[test]
+fn content_of_fetched_memory_is_its_owners_and_what_is_shared_goes_with_its_memory() {
+    let mut session = Session::new(vec![device()]);
+    for handle in [0x100, 0x110] {
+        let memory = Memory {
+            device: 0,
+            size: 4096,
+            flags: 0,
+            released: false,
+            buffer: session.number_buffer(),
+        };
+        session.memories.insert(handle, memory).unwrap();
+    }
+    let from = Fetched {
+        sharer: [2; 16],
+        buffer: 9,
+    };
+    session.sharing = Sharing {
+        own: Some([1; 16]),
+        shared: [(1, Shared::Memory(0x100))].into(),
+        fetched: [(0x110, from)].into(),
+    };
+    session.validate().unwrap();
+    let numbers: Vec<u64> = session.buffers().iter().map(|it| it.number).collect();
+    assert_eq!(numbers, [1]);
+    assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
+    let mut wrong = session.clone();
+    wrong.sharing.shared.insert(2, Shared::Memory(0x110));
+    assert!(wrong.validate().is_err(), "it is another process's");
+    wrong.sharing.shared = [(2, Shared::Memory(0x100))].into();
+    assert!(wrong.validate().is_err(), "the number is another's");
+    wrong.sharing.shared = [(1, Shared::Memory(0x100))].into();
+    wrong.sharing.own = None;
+    assert!(wrong.validate().is_err(), "the process has no name");
+    session.release_memory(0x100).unwrap();
+    session.release_memory(0x110).unwrap();
+    assert!(session.sharing.shared.is_empty() && session.sharing.fetched.is_empty());
+    session.validate().unwrap();
 }

@@ -136,6 +136,8 @@ impl Touches {
             | Op::MemMap { .. }
             | Op::MemUnmap { .. }
             | Op::MemSetAccess { .. }
+            | Op::MemShare { .. }
+            | Op::MemFetch { .. }
             | Op::HostMap { .. }
             | Op::ArrayCreate { .. }
             | Op::TextureCreate { .. }

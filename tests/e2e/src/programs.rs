@@ -70,6 +70,11 @@ pub const PROGRAMS: &[Program] = &[
     ),
     plain("print", &["--steps", "40000"], &["--steps", "20000"]),
     plain("forks", &["--steps", "1000"], &["--steps", "4000"]),
+    quick(
+        "shared",
+        &["--size", "300000", "--steps", "150"],
+        &["--steps", "4000"],
+    ),
     quick("family", &["--steps", "3000"], &["--steps", "4000"]),
     plain("hidden", &["--steps", "1500"], &["--steps", "20000"]),
     plain("chain", &["--steps", "1200"], &["--steps", "6000"]),

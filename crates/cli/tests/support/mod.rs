@@ -137,7 +137,6 @@ impl Place {
             note: None,
             phases: Vec::new(),
             arrival: None,
-            paused: None,
             failure: None,
             ready: false,
             killed: false,

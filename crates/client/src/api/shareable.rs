@@ -1,29 +1,57 @@
-//! Physical memory by descriptor, within the process: a descriptor names the memory, it does not hold it.
+//! Memory by handles that other processes of the session understand ([`crate::shared`]).
 //!
 //! ```text
-//!   export ─► memory file with the session's number and the handle ─► (the program passes the descriptor on) ─► import
+//!   cuIpcGetMemHandle ─► 64 bytes ─────────► (the program passes them on) ─► cuIpcOpenMemHandle
+//!   export ─► memory file with the 64 bytes ─► (it passes the descriptor on) ─► import
 //! ```
-//! What imports it in another process finds another session's number and is refused.
+//! Handle and file name the memory; they hold nothing of it.
 
-use core::ffi::{c_int, c_ulonglong, c_void};
+use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
 
+use fermata_abi::op::{SHARED, SharedMemory};
 use fermata_abi::sys::driver as sys;
 use rustix::fs::MemfdFlags;
 
 use crate::entry::{Result, driver_api, put};
+use crate::mirror::Kind;
 use crate::session::session;
-
-const MAGIC: &[u8; 8] = b"FERMSHAR";
-
-/// The number of this session, which is in the image with the rest of the process.
-static NUMBER: OnceLock<[u8; 16]> = OnceLock::new();
+use crate::shared;
 
 driver_api! {
+    fn cuIpcGetMemHandle(handle: *mut sys::CUipcMemHandle, address: sys::CUdeviceptr) {
+        let session = session()?;
+        let block = session.memory.find(address).filter(|block| block.kind == Kind::Device);
+        let block = block.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        if handle.is_null() {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let reserved = shared::share(block.start, 0)?.map(|byte| byte as core::ffi::c_char);
+        put(handle, sys::CUipcMemHandle { reserved })
+    }
+
+    fn cuIpcOpenMemHandle_v2(
+        address: *mut sys::CUdeviceptr,
+        handle: sys::CUipcMemHandle,
+        flags: c_uint,
+    ) {
+        let session = session()?;
+        if address.is_null() || flags & !sys::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let given = SharedMemory::decode(&handle.reserved.map(|byte| byte as u8));
+        let given = given.filter(|it| it.memory == 0).ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        put(address, session.opened.open(session, given)?)
+    }
+
+    fn cuIpcCloseMemHandle(address: sys::CUdeviceptr) {
+        let session = session()?;
+        session.opened.close(session, address)
+    }
+
     fn cuMemExportToShareableHandle(
         shareable: *mut c_void,
         handle: sys::CUmemGenericAllocationHandle,
@@ -50,36 +78,25 @@ driver_api! {
         if kind != sys::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
         }
-        let memory = import(shareable.addr() as c_int)?;
-        session.physical.share(memory)?;
+        let given = import(shareable.addr() as c_int)?;
+        let memory = match shared::is_own(&given) {
+            true => session.physical.share(given.memory).map(|()| given.memory)?,
+            false => session.physical.fetch(session, &given)?,
+        };
         put(handle, memory)
     }
 }
 
-fn number() -> Result<&'static [u8; 16]> {
-    if let Some(number) = NUMBER.get() {
-        return Ok(number);
-    }
-    let mut fresh = [0u8; 16];
-    // SAFETY: the buffer has as many bytes.
-    let got = unsafe { libc::getrandom(fresh.as_mut_ptr().cast(), fresh.len(), 0) };
-    if got != fresh.len() as isize {
-        return Err(sys::CUDA_ERROR_OPERATING_SYSTEM);
-    }
-    Ok(NUMBER.get_or_init(|| fresh))
-}
-
 fn export(handle: u64) -> Result<File> {
+    let bytes = shared::share(0, handle)?;
     let failed = |_| sys::CUDA_ERROR_OPERATING_SYSTEM;
     let file = rustix::fs::memfd_create("fermata-memory", MemfdFlags::CLOEXEC);
     let mut file = File::from(file.map_err(|_| sys::CUDA_ERROR_OPERATING_SYSTEM)?);
-    file.write_all(MAGIC).map_err(failed)?;
-    file.write_all(number()?).map_err(failed)?;
-    file.write_all(&handle.to_le_bytes()).map_err(failed)?;
+    file.write_all(&bytes).map_err(failed)?;
     Ok(file)
 }
 
-fn import(descriptor: c_int) -> Result<u64> {
+fn import(descriptor: c_int) -> Result<SharedMemory> {
     if descriptor < 0 {
         return Err(sys::CUDA_ERROR_INVALID_VALUE);
     }
@@ -87,14 +104,9 @@ fn import(descriptor: c_int) -> Result<u64> {
     let given = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let own = given.try_clone_to_owned();
     let file = File::from(own.map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?);
-    let mut bytes = [0; 32];
+    let mut bytes = [0; SHARED];
     file.read_exact_at(&mut bytes, 0)
         .map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
-    let ours = bytes[..8] == *MAGIC && bytes[8..24] == *number()?;
-    let handle = bytes[24..].try_into().map_or(0, u64::from_le_bytes);
-    match ours {
-        true => Ok(handle),
-        // Of another process, or no memory at all.
-        false => Err(sys::CUDA_ERROR_INVALID_VALUE),
-    }
+    let given = SharedMemory::decode(&bytes).filter(|it| it.memory != 0);
+    given.ok_or(sys::CUDA_ERROR_INVALID_VALUE)
 }

@@ -517,22 +517,9 @@ pub unsafe extern "C" fn cuImportExternalSemaphore(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcCloseMemHandle(_dptr: sys::CUdeviceptr) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcGetEventHandle(
     _pHandle: *mut sys::CUipcEventHandle,
     _event: sys::CUevent,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcGetMemHandle(
-    _pHandle: *mut sys::CUipcMemHandle,
-    _dptr: sys::CUdeviceptr,
 ) -> sys::CUresult {
     sys::CUDA_ERROR_NOT_SUPPORTED
 }
@@ -547,15 +534,6 @@ pub unsafe extern "C" fn cuIpcOpenEventHandle(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcOpenMemHandle(
-    _pdptr: *mut sys::CUdeviceptr,
-    _handle: sys::CUipcMemHandle,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    sys::CUDA_ERROR_NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
     _pdptr: *mut sys::CUdeviceptr,
     _handle: sys::CUipcMemHandle,
     _Flags: core::ffi::c_uint,

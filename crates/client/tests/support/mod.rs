@@ -511,6 +511,20 @@ impl Serving {
             }
             Op::TextureDestroy { .. } => device.released += 1,
             Op::MemRelease { .. } => device.released += 1,
+            Op::MemShare { sharer, memory, .. } => {
+                let shared = SharedMemory {
+                    sharer: *sharer,
+                    buffer: 1,
+                    whole: 2 << 20,
+                    offset: 0,
+                    size: 2 << 20,
+                    memory: *memory,
+                };
+                bytes.extend_from_slice(&shared.encode());
+                return (0, ReplyBody::Bytes(bytes));
+            }
+            // This session has no other process.
+            Op::MemFetch { .. } => return (1, ReplyBody::None),
             Op::Occupancy { question, .. } => {
                 device.questions.push(format!("{question:?}"));
                 return (0, answer(question));

@@ -7,7 +7,6 @@
 //! ```
 //! Every process of the session that uses CUDA is stopped, detached and saved at the same time, each by its own worker;
 //! CRIU dumps all of them at once. That is `stop`; `behind` says what the other protocols do before, instead of and after Save.
-//! `paused` takes an image of a session that has no workers.
 //! Whatever fails, the program goes on as before, and there is no image. Only if it is the program that cannot go on,
 //! there is one: it is what is left of it.
 
@@ -15,7 +14,6 @@ mod behind;
 mod finish;
 mod host;
 mod image;
-mod paused;
 mod settle;
 mod stop;
 mod sum;
@@ -31,10 +29,10 @@ use fermata_store::image::{Draft, sweep_drafts};
 use parking_lot::MutexGuard;
 
 use self::finish::Parts;
-pub(crate) use self::finish::{bring_back, finished};
-pub(crate) use self::image::devices_of;
 use self::image::{check_space, target};
-pub(crate) use self::stop::{Halt, Parked};
+use self::stop::workers_of;
+use crate::attach;
+use crate::beside::all_at_once;
 use crate::criu::Criu;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, Result, fail, from_store};
@@ -44,12 +42,13 @@ use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::ProcessId;
 use crate::session::Session;
+use crate::worker::Worker;
 
 /// Receives phase, bytes done and bytes in all.
 pub type Report<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 
 /// How often an image is tried of a session whose processes come and go.
-pub(crate) const ATTEMPTS: u32 = 10;
+const ATTEMPTS: u32 = 10;
 /// How long the worker of a program that makes its first CUDA call may take.
 const ATTACH_TIME: Duration = Duration::from_secs(60);
 /// How long pages of an earlier lazy restore may take to arrive.
@@ -67,9 +66,7 @@ pub fn checkpoint(
     let session = daemon.session_or_pid(&request.session)?;
     crate::behind::settle(&session)?;
     let _busy = Turn::take(&session)?;
-    if session.lock().paused().is_none() {
-        check_running(&session)?;
-    }
+    check_running(&session)?;
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
     let mut taken = attempt(daemon, &session, request, true, report);
     for _ in 1..ATTEMPTS {
@@ -123,25 +120,22 @@ fn attempt(
     })
 }
 
-/// The right to work on a session, held while it is checkpointed or paused.
-pub(crate) struct Turn<'s> {
+/// The right to work on a session, held while it is checkpointed.
+struct Turn<'s> {
     session: &'s Session,
     _busy: MutexGuard<'s, ()>,
 }
 
 impl<'s> Turn<'s> {
     /// A checkpoint under way is told at once; a session that is still starting is waited for.
-    ///
-    /// # Errors
-    /// `Locked`.
-    pub(crate) fn take(session: &'s Session) -> Result<Self> {
+    fn take(session: &'s Session) -> Result<Self> {
         let end = Instant::now() + ATTACH_TIME;
         let busy = loop {
             if let Some(busy) = session.busy.try_lock_for(Duration::from_millis(20)) {
                 break busy;
             }
             let what = match session.checkpointing.load(Ordering::Acquire) {
-                true => "is being checkpointed, paused or resumed",
+                true => "is being checkpointed",
                 false if Instant::now() >= end => "is still starting",
                 false => continue,
             };
@@ -181,13 +175,6 @@ struct Taking<'a> {
 }
 
 impl<'a> Taking<'a> {
-    fn halt(&self) -> Halt<'_> {
-        Halt {
-            session: self.session,
-            phases: &self.phases,
-        }
-    }
-
     /// Everything that can be found out and made while the program runs.
     fn prepare(
         daemon: &'a Arc<Daemon>,
@@ -232,10 +219,6 @@ impl<'a> Taking<'a> {
     }
 
     fn take(mut self, request: &Checkpoint, report: &mut Report<'_>) -> Result<Checkpointed> {
-        let paused = self.session.lock().paused().cloned();
-        if let Some(entry) = paused {
-            return self.paused(entry, request.then, report);
-        }
         let copy = self.copy_memory(report);
         // Those of this moment: others may have ended meanwhile.
         let served = self.session.lock().served();
@@ -253,6 +236,8 @@ impl<'a> Taking<'a> {
             };
             return self.finish(parts, request.then, report);
         }
+        let check = |worker: Arc<Worker>| attach::share(self.session, &worker);
+        all_at_once(workers_of(&served), "share", check)?;
         for _ in 1..served.len() {
             let folder = self.draft.add_part().map_err(|e| from_store(&e))?;
             self.folders.push(folder);

@@ -14,8 +14,9 @@ use fermata_control::user::{WAITING, Waited};
 use fermata_control::worker::{FailureKind, FromWorker, Hold, Holding, Step, StreamWork, ToWorker};
 use parking_lot::Mutex;
 
-use super::Report;
-use super::stop::{Halt, workers_of};
+use super::host::Ahead;
+use super::stop::workers_of;
+use super::{Report, Taking};
 use crate::agent::Stopped;
 use crate::beside::each_at_once;
 use crate::failure::{Hint, Result, fail};
@@ -32,7 +33,7 @@ const TURNS: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(
 const SAYING: Duration = Duration::from_secs(2);
 
 /// A device that has nothing to do and gets nothing.
-pub(crate) struct Settled {
+pub(super) struct Settled {
     /// When it got something for the last time.
     pub since: Instant,
     /// What it was waited for, if that took long.
@@ -73,7 +74,7 @@ fn in_words(work: &StreamWork) -> String {
     }
 }
 
-impl Halt<'_> {
+impl Taking<'_> {
     /// Holds all streams and waits until the device is idle.
     ///
     /// # Errors
@@ -82,10 +83,10 @@ impl Halt<'_> {
     pub(super) fn settle(
         &self,
         worker: &Worker,
-        meanwhile: &(dyn Fn() + Sync),
+        ahead: &Mutex<&mut Ahead>,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Settled> {
-        self.wait_for_device(worker, meanwhile, report)
+        self.wait_for_device(worker, ahead, report)
             .inspect_err(|_| {
                 let _ = ask(worker, Hold::Off);
             })
@@ -101,7 +102,7 @@ impl Halt<'_> {
     fn wait_for_device(
         &self,
         worker: &Worker,
-        meanwhile: &(dyn Fn() + Sync),
+        ahead: &Mutex<&mut Ahead>,
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Settled> {
         let begun = Instant::now();
@@ -152,7 +153,9 @@ impl Halt<'_> {
                     report.lock()(&phase, so_far.as_secs(), LONGEST.as_secs());
                 }
                 // The program runs, and writes its memory.
-                meanwhile();
+                if let Some(mut ahead) = ahead.try_lock() {
+                    ahead.again();
+                }
                 std::thread::sleep(TURNS[1]);
             }
         }

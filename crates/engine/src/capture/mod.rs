@@ -212,6 +212,7 @@ fn begin_with(
     moments::pass("stopped");
     settle(&mut site.live)?;
     variables::discover(site)?;
+    site.live.check_shared(&site.session)?;
     let exposed = site.live.expose(&site.session)?;
     let begun = (|| {
         let plan = pieces(&site.session, &exposed.addresses)?;
@@ -345,9 +346,11 @@ fn known_all(
             digest,
         };
         let variable = small && of_variables.contains(&piece.buffer);
+        // Other processes write it, and no gate of this worker sees them.
+        let shared = site.session.sharing.shared.contains_key(&piece.buffer);
         // What no device can hash could not be validated by content later.
         let unknown = by_content && digest == Digest::Unknown;
-        let at_once = variable || unknown || prepared.sink.has(&order);
+        let at_once = variable || shared || unknown || prepared.sink.has(&order);
         if at_once {
             now.push(order);
         }

@@ -19,7 +19,7 @@ impl Live {
     /// Finds or makes an address for every physical memory of the session.
     pub(crate) fn expose(&mut self, session: &Session) -> Result<Exposed, EngineError> {
         let mut exposed = Exposed::default();
-        for (handle, memory) in session.memories.iter() {
+        for (handle, memory) in session.own_memories() {
             let whole = session.mappings.iter().find(|(_, it)| {
                 let reachable = it
                     .access

@@ -6,6 +6,7 @@ mod graphs;
 mod handles;
 mod moved;
 mod reach;
+mod sharing;
 mod spare;
 
 use std::collections::{BTreeMap, HashMap};
@@ -33,6 +34,7 @@ use crate::capture::SetAside;
 use crate::digest::SharedHasher;
 use crate::examine::Examined;
 use crate::instrumented::Instrumented;
+use crate::share::Sharing;
 use crate::variables::Discovered;
 use crate::{CHUNK, HOST_BUFFER, STAGING_BUFFERS, Tier};
 
@@ -96,6 +98,8 @@ pub struct Live {
     pub arrays: HandleMap<Handle, (ArrayHandle, Handle)>,
     /// Physical memory made by the program.
     pub memories: HandleMap<Handle, PhysicalHandle>,
+    /// Memory shared with other processes.
+    pub sharing: Sharing,
     /// Shared host memory.
     pub hosts: BTreeMap<Address, HostMapping>,
     /// Runs host callbacks of graphs.
@@ -163,6 +167,7 @@ impl Live {
             last_revision: 0,
             arrays: HandleMap::default(),
             memories: HandleMap::default(),
+            sharing: Sharing::default(),
             hosts: BTreeMap::new(),
             host_caller,
             host_calls: HostCalls::default(),

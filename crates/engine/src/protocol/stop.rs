@@ -64,6 +64,7 @@ pub fn capture(
     moments::pass("stopped");
     settle(&mut site.live)?;
     variables::discover(site)?;
+    site.live.check_shared(&site.session)?;
     let records = Records::encode(image, &site.session)?;
     let exposed = site.live.expose(&site.session)?;
     let taken = pieces(&site.session, &exposed.addresses)

@@ -1,7 +1,7 @@
 //! Which memory can come late: blocks of pages that are mapped as one, with the pieces that fill them.
 //!
 //! ```text
-//!  allocations ─► blocks (a large allocation, or a slab of small ones) ─┬─► touched by a graph's copies: now
+//!  allocations ─► blocks (a large allocation, or a slab of small ones) ─┬─► touched by a graph's copies, or shared: now
 //!                                                                       └─► late
 //!  variables, arrays, host regions, memory the program maps itself ─────────► now
 //! ```
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fermata_device::layout::{LARGE, PAGE};
 use fermata_graph::{Graph, NodeKind};
-use fermata_state::Session;
+use fermata_state::{Session, Shared};
 use fermata_store::ChunkId;
 
 use crate::EngineError;
@@ -37,11 +37,16 @@ pub(super) fn address_of(piece: &Piece) -> u64 {
 }
 
 /// Addresses that executable graphs name in other nodes than kernels, and those of textures of linear memory: a driver
-/// makes neither of memory that is not there.
+/// makes neither of memory that is not there. And those of shared allocations: other processes use them without asking.
 pub(super) fn touched(session: &Session) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     for (_, executable) in session.executables.iter() {
         collect(&executable.graph, &mut found);
+    }
+    for shared in session.sharing.shared.values() {
+        if let Shared::Allocation(address) = shared {
+            found.insert(*address);
+        }
     }
     let of_textures = session.textures.values();
     found.extend(of_textures.filter_map(|it| Some(it.resource.memory()?.0)));

@@ -93,8 +93,7 @@ fn bytes_on(session: &Session, device: u32) -> u64 {
         .filter(|(_, it)| it.device == device)
         .map(|(_, it)| it.size);
     let physical = session
-        .memories
-        .iter()
+        .own_memories()
         .filter(|(_, it)| it.device == device)
         .map(|(_, it)| it.size);
     allocated.chain(physical).fold(0, u64::saturating_add)

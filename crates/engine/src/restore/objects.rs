@@ -1,6 +1,7 @@
 //! Making a session's objects again: each kind after those it refers to.
 
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ArrayShape, HostMapping, ModuleHandle, StreamHandle};
@@ -222,13 +223,34 @@ fn mapped_memory(session: &Session, live: &mut Live) -> Result<(), EngineError> 
             .reserve_at(address, reservation.size)
             .map_err(EngineError::memory(operation))?;
     }
-    for (handle, memory) in session.memories.iter() {
+    for (handle, memory) in session.own_memories() {
         let operation = format!("make physical memory {handle:#x} of {} bytes", memory.size);
         let made = live
             .driver
             .create_memory(memory.device, memory.size)
             .map_err(EngineError::driver(operation))?;
         live.memories.insert(handle, made);
+    }
+    // First what others wait for.
+    live.share_all(session)?;
+    for (handle, from) in &session.sharing.fetched {
+        let known = session.memories.get(*handle)?;
+        let operation = format!("fetch shared memory {handle:#x}");
+        let descriptor = live.sharing.await_and_fetch(from);
+        let descriptor = descriptor.map_err(|source| EngineError::Shared {
+            operation: operation.clone(),
+            source,
+        })?;
+        let fetched = live.driver.import_memory(descriptor.as_fd());
+        let (memory, device) = fetched.map_err(EngineError::driver(&*operation))?;
+        live.memories.insert(*handle, memory);
+        if device != known.device {
+            let why = format!(
+                "it shares memory on device {}, which is on device {device} now",
+                known.device
+            );
+            return Err(EngineError::Unsuitable(why));
+        }
     }
     for (address, mapping) in session.mappings.iter() {
         let operation = format!("map physical memory at {address:#x}");

@@ -47,7 +47,9 @@ pub(crate) use {api, export};
 
 /// Runs the body of an exported function.
 fn guard(name: &str, body: impl FnOnce() -> Result) -> cu::CUresult {
-    let _call = (!name.starts_with("cuCheckpoint")).then(Call::begin);
+    // These wait until no other is in progress.
+    let alone = name.starts_with("cuCheckpoint") || name == "cuIpcGetMemHandle";
+    let _call = (!alone).then(Call::begin);
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => cu::CUDA_SUCCESS,
         Ok(Err(error)) => error.0,
@@ -83,6 +85,7 @@ pub mod graph_exec;
 pub mod graph_nodes;
 mod graph_params;
 pub mod init;
+pub mod ipc;
 pub mod launch;
 pub mod library;
 pub mod link;

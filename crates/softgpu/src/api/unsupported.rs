@@ -505,24 +505,11 @@ pub unsafe extern "C" fn cuImportExternalSemaphore(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcCloseMemHandle(_dptr: sys::CUdeviceptr) -> sys::CUresult {
-    crate::log::refuse_call("cuIpcCloseMemHandle")
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcGetEventHandle(
     _pHandle: *mut sys::CUipcEventHandle,
     _event: sys::CUevent,
 ) -> sys::CUresult {
     crate::log::refuse_call("cuIpcGetEventHandle")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcGetMemHandle(
-    _pHandle: *mut sys::CUipcMemHandle,
-    _dptr: sys::CUdeviceptr,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuIpcGetMemHandle")
 }
 
 #[unsafe(no_mangle)]
@@ -540,15 +527,6 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle(
     _Flags: core::ffi::c_uint,
 ) -> sys::CUresult {
     crate::log::refuse_call("cuIpcOpenMemHandle")
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
-    _pdptr: *mut sys::CUdeviceptr,
-    _handle: sys::CUipcMemHandle,
-    _Flags: core::ffi::c_uint,
-) -> sys::CUresult {
-    crate::log::refuse_call("cuIpcOpenMemHandle_v2")
 }
 
 #[unsafe(no_mangle)]

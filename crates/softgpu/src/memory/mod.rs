@@ -16,11 +16,13 @@ mod access;
 mod evict;
 mod map;
 mod physical;
+mod share;
 mod space;
 pub mod sys;
 mod vmm;
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,6 +74,8 @@ struct Inner {
     blocks: HashMap<i32, FreeRanges>,
     /// What each mapping of device memory counts against its device.
     charges: HashMap<u64, Charge>,
+    /// Files of the mappings that other processes may have.
+    shared: BTreeMap<u64, OwnedFd>,
 }
 
 impl Default for Memory {
@@ -82,6 +86,7 @@ impl Default for Memory {
             reserved: BTreeMap::new(),
             blocks: HashMap::new(),
             charges: HashMap::new(),
+            shared: BTreeMap::new(),
         };
         Self {
             inner: RwLock::new(inner),
@@ -379,6 +384,7 @@ impl Inner {
 
     fn unmap(&mut self, base: u64, len: u64) {
         self.charges.remove(&base);
+        self.shared.remove(&base);
         // Addresses that could not be unmapped must not be handed out again.
         if sys::unmap(base, len).is_ok() {
             self.space.give(base, len);

@@ -32,7 +32,7 @@ pub struct Physical {
 }
 
 /// Prefix of the names of files of device memory; the device's ordinal and location type follow.
-const NAME: &str = "softgpu-memory-";
+pub(super) const NAME: &str = "softgpu-memory-";
 
 impl Physical {
     /// New zeroed memory.

@@ -304,6 +304,7 @@ impl Worker {
                 }
                 Ok(FromWorker::Abandoned)
             }
+            ToWorker::Share { folder } => self.share(folder),
             ToWorker::Describe => self.describe(),
             ToWorker::Exit => Err(failure(FailureKind::Internal, "Exit is handled before", "")),
         }

@@ -1,18 +1,40 @@
 //! Saving a session: whole, while its program is stopped, or as the first moment of an image behind the program; and
 //! when a session cannot be saved.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use fermata_control::worker::{Failure, FailureKind, FromWorker, Totals};
-use fermata_engine::{EngineError, Summary, protocol};
+use fermata_control::worker::{Failure, FailureKind, FromWorker, LOAD_FAILED, Totals};
+use fermata_engine::{EngineError, Site, Summary, protocol};
 use fermata_store::Store;
 
-use super::capturing::Account;
+use super::capturing::{Account, on_server};
 use super::loading::steps;
 use super::{Reporter, Worker, totals};
 use crate::failure::{failure, from_engine};
 
 impl Worker {
+    /// Where other workers of the session are; a session that has memory of theirs must be able to find it again.
+    pub(super) fn share(&mut self, folder: PathBuf) -> Result<FromWorker, Failure> {
+        self.look_after_program();
+        let share = move |site: &mut Site| {
+            site.live.sharing.set_folder(&folder, LOAD_FAILED);
+            site.live.check_shared(&site.session)
+        };
+        let shared = match (&mut self.site, &self.serving) {
+            (Some(site), _) => share(site),
+            (None, Some(serving)) => on_server(serving, move |server| share(&mut server.site))?,
+            (None, None) => return self.describe(),
+        };
+        shared.map_err(|error| {
+            let mut failure = from_engine(&error);
+            failure.hint =
+                "let the process close it (`cuIpcCloseMemHandle`), or keep its owner running"
+                    .to_owned();
+            failure
+        })?;
+        Ok(FromWorker::Sharing)
+    }
+
     /// Takes the session as it is, for an image behind the program.
     pub(super) fn begin(&mut self, image: &Path) -> Result<FromWorker, Failure> {
         self.sound()?;

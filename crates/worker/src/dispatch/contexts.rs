@@ -90,6 +90,7 @@ impl Server {
         let device = self.site.session.contexts.get(context)?.device;
         self.part_from_peers(context);
         let removed = self.site.session.remove_context(context)?;
+        self.keep_offers();
         let released = self.release_contents(context, removed);
         let live = &mut self.site.live;
         let gone = match live.contexts.remove(&context) {

@@ -75,13 +75,15 @@ impl Server {
     }
 
     pub(super) fn mem_free(&mut self, address: Address, ticket: Option<Ticket>) -> Step {
-        let context = self.site.session.allocations.remove(address)?.context;
+        let context = self.site.session.remove_allocation(address)?.context;
+        self.keep_offers();
         // Work of any context may use the memory.
         self.after_all(None, Some(context), true, Then::Free(address), ticket)
     }
 
     pub(super) fn mem_free_async(&mut self, address: Address, stream: StreamRef) -> Step {
-        self.site.session.allocations.remove(address)?;
+        self.site.session.remove_allocation(address)?;
+        self.keep_offers();
         self.after(
             &[stream],
             Some(stream.context),
@@ -178,6 +180,7 @@ impl Server {
 
     pub(super) fn mem_release(&mut self, memory: Handle) -> Step {
         if self.site.session.release_memory(memory)? {
+            self.keep_offers();
             self.drop_physical(memory)?;
         }
         DONE
@@ -264,6 +267,7 @@ impl Server {
             self.site.live.driver.unmap(start, size)?;
             let memory = self.site.session.remove_mapping(start)?.memory;
             if !self.site.session.memories.contains(memory) {
+                self.keep_offers();
                 self.drop_physical(memory)?;
             }
         }

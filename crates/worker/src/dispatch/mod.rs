@@ -12,6 +12,7 @@ mod launch;
 mod memory;
 mod modules;
 mod occupancy;
+mod sharing;
 mod streams;
 mod tensors;
 mod textures;
@@ -125,6 +126,13 @@ impl Server {
                 access,
                 devices,
             } => self.mem_set_access(*address, *size, *access, devices),
+
+            Op::MemShare {
+                sharer,
+                address,
+                memory,
+            } => self.mem_share(sharer, *address, *memory, ticket),
+            Op::MemFetch { memory, shared } => self.mem_fetch(*memory, shared),
 
             Op::HostMap {
                 address,

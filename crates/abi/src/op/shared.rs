@@ -1,0 +1,96 @@
+//! The handle of memory that a program passes to another process of its session: of `cuIpcGetMemHandle`, and what is in the
+//! file of an exported descriptor. It names the memory and holds nothing of it, so it is valid after a restore.
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | magic `FERMSHAR` |
+//! | 8 | 16 | the process that shares it: random bytes, drawn once |
+//! | 24 | 8 | number of its content, never used twice in that process |
+//! | 32 | 8 | bytes of the physical memory it lies in |
+//! | 40 | 8 | where in there it begins |
+//! | 48 | 8 | bytes |
+//! | 56 | 8 | the process's own handle of the physical memory; 0 for an allocation |
+//!
+//! All numbers are little-endian. Any process may have written it: what it says is checked by who uses it.
+
+use super::Handle;
+
+/// Bytes of a handle.
+pub const SHARED: usize = 64;
+const MAGIC: &[u8; 8] = b"FERMSHAR";
+
+/// A process that shares memory.
+pub type Sharer = [u8; 16];
+
+/// What a handle says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// The process that shares it.
+    pub sharer: Sharer,
+    /// Number of its content.
+    pub buffer: u64,
+    /// Bytes of the physical memory it lies in.
+    pub whole: u64,
+    /// Where in there it begins.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The process's own handle of the physical memory; 0 for an allocation.
+    pub memory: Handle,
+}
+
+impl SharedMemory {
+    /// As bytes.
+    pub fn encode(&self) -> [u8; SHARED] {
+        let mut bytes = [0; SHARED];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..24].copy_from_slice(&self.sharer);
+        let numbers = [self.buffer, self.whole, self.offset, self.size, self.memory];
+        for (place, number) in bytes[24..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// From bytes; none if they are no handle, or contradict themselves.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; SHARED] = bytes.try_into().ok()?;
+        let number = |at: usize| bytes[at..].first_chunk().map(|it| u64::from_le_bytes(*it));
+        let shared = Self {
+            sharer: *bytes[8..].first_chunk()?,
+            buffer: number(24)?,
+            whole: number(32)?,
+            offset: number(40)?,
+            size: number(48)?,
+            memory: number(56)?,
+        };
+        let end = shared.offset.checked_add(shared.size)?;
+        (bytes[..8] == *MAGIC && shared.size > 0 && end <= shared.whole).then_some(shared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_says_what_was_put_into_it_and_others_are_refused() {
+        let shared = SharedMemory {
+            sharer: *b"0123456789abcdef",
+            buffer: 7,
+            whole: 2 << 20,
+            offset: 512,
+            size: 1024,
+            memory: 0x100,
+        };
+        let bytes = shared.encode();
+        assert_eq!(SharedMemory::decode(&bytes), Some(shared));
+        assert_eq!(SharedMemory::decode(&bytes[1..]), None);
+        assert_eq!(SharedMemory::decode(&[0; SHARED]), None);
+        let beyond = SharedMemory {
+            offset: u64::MAX,
+            ..shared
+        };
+        assert_eq!(SharedMemory::decode(&beyond.encode()), None);
+    }
+}

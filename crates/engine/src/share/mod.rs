@@ -1,0 +1,315 @@
+//! Memory that the processes of a session share, from worker to worker.
+//!
+//! ```text
+//!  worker of the process that shares                    worker of the process that fetches
+//!   offer: descriptor of the physical memory ─┐
+//!   socket FOLDER/s-SHARER  ◄─────────────────┼────────── number of the content
+//!   thread `share`          ──────────────────┴─────────► descriptor ─► import
+//! ```
+//! The folder is the session's, and its alone: what another session shares is not found. Peers are of one user. In a restore
+//! the worker that shares offers what it shares before it fetches anything, and the others wait for its socket; all load at
+//! the same time.
+
+mod service;
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_abi::op::Sharer;
+use fermata_state::{Fetched, Sharing as Records};
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use self::service::Service;
+
+/// How long another worker may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// How long another worker may take in a restore until it shares.
+const RESTORE_TIME: Duration = Duration::from_secs(120);
+/// Between two looks for its socket.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Asks for a descriptor.
+const FETCH: u8 = 1;
+/// Asks only whether it is shared.
+const LOOK_UP: u8 = 2;
+/// It is shared; the descriptor comes along if it was asked for.
+const YES: u8 = 1;
+/// It is not.
+const NO: u8 = 0;
+
+/// Why memory of another process cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ShareError {
+    /// The worker does not know its session.
+    #[error("the worker has no folder for what its session shares")]
+    NoFolder,
+    /// There is no such process in the session.
+    #[error(
+        "it is memory of a process outside this session: start both by one `fermata run`, of which they are children"
+    )]
+    Outside,
+    /// The process that has shared it has ended.
+    #[error("the process that has shared it has ended")]
+    Ended,
+    /// It is shared no more.
+    #[error("the process that has shared it has freed it")]
+    Freed,
+    /// The other worker cannot be asked.
+    #[error("cannot ask the worker of the process that has shared it")]
+    Ask(#[source] io::Error),
+    /// Nothing can be offered.
+    #[error("cannot offer memory to other processes of the session")]
+    Offer(#[source] io::Error),
+}
+
+type Result<T> = std::result::Result<T, ShareError>;
+
+/// Descriptors by the number of their content.
+type Offers = Arc<Mutex<BTreeMap<u64, OwnedFd>>>;
+
+/// What this worker's process shares, and the way to what others do.
+#[derive(Debug, Default)]
+pub struct Sharing {
+    folder: Option<PathBuf>,
+    /// The file that is there when a restore has failed elsewhere.
+    failed: Option<PathBuf>,
+    offers: Offers,
+    service: Option<Service>,
+}
+
+impl Sharing {
+    /// The session's workers find each other in `folder`, which is the session's alone. In a restore they wait for each other
+    /// only as long as there is no file `failed` in there.
+    pub fn set_folder(&mut self, folder: &Path, failed: &str) {
+        self.failed = Some(folder.join(failed));
+        self.folder = Some(folder.to_owned());
+    }
+
+    fn folder(&self) -> Result<&Path> {
+        self.folder.as_deref().ok_or(ShareError::NoFolder)
+    }
+
+    /// Whether content is offered already.
+    pub fn offers(&self, buffer: u64) -> bool {
+        self.offers.lock().contains_key(&buffer)
+    }
+
+    /// Lets other workers of the session have what `all` describes, by the number of its content. The process is `sharer`.
+    ///
+    /// # Errors
+    /// There is no folder, or no socket or thread can be made.
+    pub fn offer(&mut self, sharer: &Sharer, all: Vec<(u64, OwnedFd)>) -> Result<()> {
+        let folder = self.folder()?;
+        self.offers.lock().extend(all);
+        if self.service.is_none() {
+            let offers = Arc::clone(&self.offers);
+            let service = Service::start(folder, &name(sharer), offers);
+            self.service = Some(service.map_err(ShareError::Offer)?);
+        }
+        Ok(())
+    }
+
+    /// Offers nothing any more that `records` do not name.
+    pub fn keep(&self, records: &Records) {
+        let mut offers = self.offers.lock();
+        if offers.len() != records.shared.len() {
+            offers.retain(|buffer, _| records.shared.contains_key(buffer));
+        }
+    }
+
+    /// A descriptor of another process's memory.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn fetch(&self, from: &Fetched) -> Result<OwnedFd> {
+        self.ask(from, FETCH)?.ok_or(ShareError::Freed)
+    }
+
+    /// As [`Sharing::fetch`], in a restore: the other worker may not be as far yet.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn await_and_fetch(&self, from: &Fetched) -> Result<OwnedFd> {
+        let until = Instant::now() + RESTORE_TIME;
+        let waits = || {
+            let failed = self.failed.as_ref().is_some_and(|it| it.exists());
+            Instant::now() < until && !failed
+        };
+        loop {
+            match self.fetch(from) {
+                Err(ShareError::Outside | ShareError::Ended) if waits() => {
+                    std::thread::sleep(LOOK);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Whether a restore will find what is fetched: its owner is there and shares it.
+    ///
+    /// # Errors
+    /// Why it would not.
+    pub fn check(&self, records: &Records) -> Result<()> {
+        for from in records.fetched.values() {
+            self.ask(from, LOOK_UP)?;
+        }
+        Ok(())
+    }
+
+    fn ask(&self, from: &Fetched, question: u8) -> Result<Option<OwnedFd>> {
+        let folder = self.folder()?;
+        let mut stream = connect(folder, &name(&from.sharer))?;
+        let ask = |stream: &mut UnixStream| {
+            stream.set_read_timeout(Some(ANSWER_TIME))?;
+            stream.set_write_timeout(Some(ANSWER_TIME))?;
+            stream.write_all(&[question])?;
+            stream.write_all(&from.buffer.to_le_bytes())?;
+            receive(stream)
+        };
+        match ask(&mut stream).map_err(ShareError::Ask)? {
+            (YES, descriptor) => Ok(descriptor),
+            _ => Err(ShareError::Freed),
+        }
+    }
+}
+
+/// The name of a process's socket.
+fn name(sharer: &Sharer) -> String {
+    let digits = sharer.iter().map(|byte| format!("{byte:02x}"));
+    format!("s-{}", digits.collect::<String>())
+}
+
+/// A path by which `name` in `folder` can be a socket's however long the folder's is; it holds as long as the descriptor.
+fn short(folder: &Path, name: &str) -> io::Result<(OwnedFd, PathBuf)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    let path = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
+    Ok((folder, path.into()))
+}
+
+fn connect(folder: &Path, name: &str) -> Result<UnixStream> {
+    let (_folder, path) = short(folder, name).map_err(ShareError::Ask)?;
+    UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => ShareError::Outside,
+        io::ErrorKind::ConnectionRefused => ShareError::Ended,
+        _ => ShareError::Ask(error),
+    })
+}
+
+/// An answer, and the descriptor that comes with it.
+fn receive(stream: &mut UnixStream) -> io::Result<(u8, Option<OwnedFd>)> {
+    let mut answer = [NO];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(
+        stream.as_fd(),
+        &mut [IoSliceMut::new(&mut answer)],
+        &mut control,
+        flags,
+    )?;
+    if got.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    let descriptor = descriptors.next().and_then(|mut rights| rights.next());
+    Ok((answer[0], descriptor))
+}
+
+/// What another worker asks for: the question and the number of the content.
+fn question(stream: &mut UnixStream) -> io::Result<(u8, u64)> {
+    let mut bytes = [0; 9];
+    stream.read_exact(&mut bytes)?;
+    let number = bytes[1..].try_into().map_or(0, u64::from_le_bytes);
+    Ok((bytes[0], number))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    const OWN: Sharer = [7; 16];
+    const FAILED: &str = "failed";
+
+    fn from(sharer: Sharer, buffer: u64) -> Fetched {
+        Fetched { sharer, buffer }
+    }
+
+    #[test]
+    fn what_is_offered_is_found_in_its_session_and_nowhere_else() {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (mut owner, mut other, mut stranger) =
+            (Sharing::default(), Sharing::default(), Sharing::default());
+        assert!(matches!(
+            owner.fetch(&from(OWN, 1)),
+            Err(ShareError::NoFolder)
+        ));
+        owner.set_folder(here.path(), FAILED);
+        other.set_folder(here.path(), FAILED);
+        stranger.set_folder(there.path(), FAILED);
+        let file = here.path().join("data");
+        std::fs::write(&file, "data").unwrap();
+        let descriptor = OwnedFd::from(File::open(&file).unwrap());
+        owner.offer(&OWN, vec![(1, descriptor)]).unwrap();
+        let mut text = String::new();
+        let got = other.fetch(&from(OWN, 1)).unwrap();
+        File::from(got).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "data");
+        assert!(matches!(other.fetch(&from(OWN, 2)), Err(ShareError::Freed)));
+        assert!(matches!(
+            other.fetch(&from([8; 16], 1)),
+            Err(ShareError::Outside)
+        ));
+        assert!(matches!(
+            stranger.fetch(&from(OWN, 1)),
+            Err(ShareError::Outside)
+        ));
+        // What is freed is checked for before an image is made that nobody could restore.
+        let records = Records {
+            fetched: [(0x100, from(OWN, 1))].into(),
+            ..Records::default()
+        };
+        other.check(&records).unwrap();
+        owner.keep(&Records::default());
+        assert!(matches!(other.check(&records), Err(ShareError::Freed)));
+        drop(owner);
+        assert!(matches!(
+            other.check(&records),
+            Err(ShareError::Ended | ShareError::Outside)
+        ));
+    }
+
+    #[test]
+    fn in_a_restore_a_worker_waits_for_the_one_that_shares() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().to_owned();
+        let late = std::thread::spawn(move || {
+            let mut other = Sharing::default();
+            other.set_folder(&path, FAILED);
+            other.await_and_fetch(&from(OWN, 1)).map(drop)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let mut owner = Sharing::default();
+        owner.set_folder(here.path(), FAILED);
+        let descriptor = OwnedFd::from(File::open("/dev/null").unwrap());
+        owner.offer(&OWN, vec![(1, descriptor)]).unwrap();
+        late.join().unwrap().unwrap();
+        // Another one will not come.
+        std::fs::write(here.path().join(FAILED), "").unwrap();
+        let lost = owner.await_and_fetch(&from([8; 16], 1));
+        assert!(matches!(lost, Err(ShareError::Outside)));
+    }
+}

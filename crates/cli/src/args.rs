@@ -49,6 +49,10 @@ pub enum Verb {
     Checkpoint(verb::checkpoint::Args),
     /// Start sessions from an image.
     Restore(verb::restore::Args),
+    /// Give a session's GPU memory back; its program stands still until it is resumed.
+    Pause(verb::pause::Args),
+    /// Let a paused session go on.
+    Resume(verb::resume::Args),
     /// Keep a program alive: take images of it, and restart it from the newest when it dies.
     Protect(verb::protect::Args),
     /// List, examine, compare and remove images.
@@ -90,6 +94,8 @@ impl Verb {
             Self::Wait(args) => verb::wait::call(args, printer),
             Self::Checkpoint(args) => verb::checkpoint::call(args, printer),
             Self::Restore(args) => verb::restore::call(args, printer),
+            Self::Pause(args) => verb::pause::call(args, printer),
+            Self::Resume(args) => verb::resume::call(args, printer),
             Self::Protect(args) => verb::protect::call(args, printer),
             Self::Images(args) => verb::images::call(args, printer),
             Self::Report(args) => verb::report::call(&args, printer),

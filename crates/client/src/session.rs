@@ -169,6 +169,8 @@ fn start() -> core::result::Result<Session, CUresult> {
 pub enum NotWelcome {
     /// Another process of the session is being checkpointed.
     Later,
+    /// The session is paused.
+    Paused,
     /// In words, for the notice file.
     Because(String),
 }
@@ -183,17 +185,18 @@ impl From<NotWelcome> for String {
     fn from(refusal: NotWelcome) -> Self {
         match refusal {
             NotWelcome::Later => "a checkpoint of the session is under way".to_owned(),
+            NotWelcome::Paused => "the session is paused".to_owned(),
             NotWelcome::Because(reason) => reason,
         }
     }
 }
 
-/// Connects as soon as no checkpoint of the session is under way. Between two attempts no connection is open, since CRIU
+/// Connects as soon as no checkpoint of the session is under way, and it is not paused. Between two attempts no connection is open, since CRIU
 /// cannot dump one.
 fn in_turn<T>(
     connect: impl Fn() -> core::result::Result<T, NotWelcome>,
 ) -> core::result::Result<T, String> {
-    let until = Instant::now() + TURN_TIME;
+    let mut until = Instant::now() + TURN_TIME;
     loop {
         match connect() {
             Ok(connected) => return Ok(connected),
@@ -202,6 +205,11 @@ fn in_turn<T>(
                 return Err("checkpoints of the session do not end".to_owned());
             }
             Err(NotWelcome::Later) => std::thread::sleep(TURN),
+            // It ends when its user says so.
+            Err(NotWelcome::Paused) => {
+                until = Instant::now() + TURN_TIME;
+                std::thread::sleep(TURN);
+            }
         }
     }
 }
@@ -238,6 +246,7 @@ pub fn attach(
         }
         ToAgent::Reject { reason, .. } => return Err(format!("{REFUSED}: {reason}").into()),
         ToAgent::Later => return Err(NotWelcome::Later),
+        ToAgent::Paused => return Err(NotWelcome::Paused),
         _ => {
             return Err("the daemon did not answer Hello with Welcome"
                 .to_owned()

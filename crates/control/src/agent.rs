@@ -88,6 +88,8 @@ pub enum ToAgent {
     /// A checkpoint of the session is under way, in which no process may hold this connection: close it, and say Hello
     /// again in some milliseconds.
     Later,
+    /// As [`Self::Later`], because the session is paused, for as long as its user wants.
+    Paused,
     /// Park every thread, drain, synchronise.
     Quiesce {
         /// Give up after this many milliseconds.

@@ -16,6 +16,7 @@ mod credentials;
 mod error;
 mod frame;
 mod paths;
+mod pause;
 pub mod printed;
 pub mod privileges;
 pub mod program;

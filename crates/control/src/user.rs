@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::pause::{Pause, PausedData, Resume};
 pub use crate::text::Text;
 pub use crate::worker::{
     Device, Failure, FailureKind, LoadCheck, Miss, Order, Stall, Timeline, Totals, Validate,
@@ -84,6 +85,10 @@ pub enum Verb {
     /// Start sessions from an image [`FromDaemon::Restored`]. The reading end of a pipe sent along becomes the standard
     /// input of the one session, if that was an open pipe at the checkpoint.
     Restore(Restore),
+    /// Give back the GPU memory of a session, whose program stands still from then on [`FromDaemon::Paused`].
+    Pause(Pause),
+    /// Let a paused session go on [`FromDaemon::Resumed`].
+    Resume(Resume),
     /// Keep an image of a disk in memory [`FromDaemon::Warmed`].
     Warm {
         /// As [`Checkpoint::output`].
@@ -250,6 +255,10 @@ pub enum FromDaemon {
     Checkpointed(Checkpointed),
     /// Sessions were started from an image.
     Restored(Restored),
+    /// A session is paused.
+    Paused(Paused),
+    /// A paused session goes on.
+    Resumed(Resumed),
     /// An image is kept in memory.
     Warmed(Warmed),
     /// Checks.
@@ -281,6 +290,8 @@ pub enum SessionState {
     Running,
     /// A checkpoint holds it.
     Stopped,
+    /// It has given its GPU memory back, and stands still until it is resumed.
+    Paused,
     /// It is coming back from an image.
     Restoring,
     /// Its GPU side is gone: every CUDA call of the program fails.
@@ -331,6 +342,9 @@ pub struct Session {
     /// How its data has come, if it came while the program ran.
     #[serde(default)]
     pub arrival: Option<Arrival>,
+    /// Where its GPU data is while it is paused, and until all of that has come back.
+    #[serde(default)]
+    pub paused: Option<PausedData>,
     /// Why it could not be brought back, once it has ended for that.
     #[serde(default)]
     pub failure: Option<Failure>,
@@ -413,6 +427,9 @@ pub struct Checkpointed {
     pub mode: Mode,
     /// Whether the program goes on.
     pub running: bool,
+    /// Whether it was paused, and is.
+    #[serde(default)]
+    pub paused: bool,
     /// Device part.
     pub device: Totals,
     /// Bytes of the host part.
@@ -458,6 +475,37 @@ pub struct Restored {
     /// Whether the program reads from the pipe that was sent along.
     #[serde(default)]
     pub reads: bool,
+}
+
+/// A session that was paused.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Paused {
+    /// Its name.
+    pub session: String,
+    /// Where its data is.
+    pub data: PausedData,
+    /// Seconds in all; from then on its GPU memory is free.
+    pub seconds: f64,
+    /// Steps.
+    pub phases: Vec<Phase>,
+    /// What the device had to end before the program could be stopped, if that took long.
+    #[serde(default)]
+    pub waited: Option<Waited>,
+}
+
+/// A session that was resumed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// Its name.
+    pub session: String,
+    /// Bytes of device memory that were made again.
+    pub device_bytes: u64,
+    /// Whether data still comes while the program runs.
+    pub coming: bool,
+    /// Seconds until the program went on.
+    pub seconds: f64,
+    /// Steps.
+    pub phases: Vec<Phase>,
 }
 
 /// How much of an image is in the cache.

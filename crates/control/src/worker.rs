@@ -311,6 +311,9 @@ pub enum Pace {
     Eager,
     /// While it runs, in this order; what an operation needs comes first.
     Behind(Order),
+    /// While it runs, for a program that cannot start again from the image: all memory is made before the load is
+    /// answered, and an operation that may touch more than is known waits for all data.
+    Certain,
 }
 
 /// The order of data that no operation waits for.

@@ -186,6 +186,11 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
             return;
         }
     };
+    if session.lock().state == SessionState::Paused {
+        // It uses the GPU when the session does.
+        let _ = arrival.link.send(&ToAgent::Paused, &[]);
+        return;
+    }
     if let Err((link, failure)) = first(daemon, &session, arrival) {
         refuse(&link, status::NO_DEVICE, &failure.message);
     }

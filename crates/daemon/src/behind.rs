@@ -73,11 +73,16 @@ fn misuse(misses: &[Miss], otherwise: String) -> String {
 }
 
 /// Notes that data of `session` is coming, if it is, so many seconds after its restore began. From here on a failure
-/// leads to a rollback.
+/// leads to a rollback; in a session that was `resumed` it cannot.
 ///
 /// # Errors
 /// The worker does not answer.
-pub(crate) fn begin(session: &Session, worker: &Arc<Worker>, seconds: f64) -> Result<()> {
+pub(crate) fn begin(
+    session: &Session,
+    worker: &Arc<Worker>,
+    seconds: f64,
+    resumed: bool,
+) -> Result<()> {
     let restoring = ask(worker)?;
     let start = seconds - restoring.seconds;
     if restoring.total > 0 {
@@ -91,6 +96,7 @@ pub(crate) fn begin(session: &Session, worker: &Arc<Worker>, seconds: f64) -> Re
             other => {
                 *other = Some(Behind {
                     stand: ArrivalStand::Coming,
+                    resumed,
                     parts: vec![part],
                 });
             }
@@ -140,13 +146,13 @@ fn used(source: &Source) {
     }
 }
 
-/// Returns when everything is there or the session is over; fails with the reason for a rollback.
-fn watch(session: &Session) -> std::result::Result<(), String> {
+/// Returns when everything is there or the session is over; fails with the reason for a rollback, where there is a way back.
+pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
     let begun = Instant::now();
     loop {
         let workers: Vec<_> = {
             let inner = session.lock();
-            let behind = inner.behind.as_ref().filter(|_| inner.rolls_back());
+            let behind = inner.behind.as_ref().filter(|_| inner.is_coming());
             let Some(behind) = behind else { return Ok(()) };
             behind.parts.iter().map(|it| it.worker.clone()).collect()
         };
@@ -344,7 +350,7 @@ fn clean(source: &Source, session: &Session) -> Result<()> {
 /// `Locked` when it takes too long.
 pub(crate) fn settle(session: &Session) -> Result<()> {
     let until = Instant::now() + SETTLE_TIME;
-    while session.lock().rolls_back() {
+    while session.lock().is_coming() {
         if Instant::now() > until {
             let message = format!(
                 "the device data of session `{}` is still coming from its image",

@@ -337,6 +337,8 @@ impl Daemon {
                 let _ = session.signal(rustix::process::Signal::KILL.as_raw());
             }
             (SessionState::Orphaned, _) => returning::join(self, session),
+            // What the daemon that died had yet to end, or had begun to load.
+            (SessionState::Paused, _) => session.end_workers(),
             _ => {}
         }
     }
@@ -510,6 +512,12 @@ pub fn check_running(session: &Session) -> Result<()> {
             Err(fail(FailureKind::NotCheckpointable, message).hint(
                 "try again in a few seconds; a program of an older release has to be started again",
             ))
+        }
+        SessionState::Paused => {
+            let message = format!("session `{name}` is paused");
+            Err(fail(FailureKind::User, message).hint(format!(
+                "`fermata resume {name}` lets it go on; then try again"
+            )))
         }
         SessionState::Stopped | SessionState::Restoring => {
             let message = format!("session `{name}` is being checkpointed or restored");

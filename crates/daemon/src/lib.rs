@@ -1,7 +1,7 @@
 //! Sessions, worker pool, CRIU, supervision.
 //!
 //! ```text
-//!  user's tool ── requests ──► server ──► daemon: sessions by name ──► run, checkpoint, restore
+//!  user's tool ── requests ──► server ──► daemon: sessions by name ──► run, checkpoint, restore, pause
 //!  program ───── attach ─────►   │                     │
 //!                                │                     ├─ worker, pool: processes with the GPU
 //!                                │                     └─ criu, namespace, init: the host process
@@ -40,6 +40,7 @@ mod monitor;
 pub mod namespace;
 mod nvml;
 mod pages;
+mod pause;
 mod persist;
 mod phases;
 mod pool;

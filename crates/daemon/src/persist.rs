@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use fermata_control::user::{Device, DeviceChoice, SessionState, Text};
 use serde::{Deserialize, Serialize};
 
+use crate::pause::Entry;
 use crate::proc::ProcessId;
 use crate::session::MemberMeta;
 
@@ -54,6 +55,9 @@ pub struct SessionMeta {
     /// The image it came from.
     #[serde(default, with = "fermata_control::text::some_path")]
     pub image: Option<PathBuf>,
+    /// What a pause has put aside, or is about to.
+    #[serde(default)]
+    pub entry: Option<Entry>,
     /// Why its program is being started again from that image, if it is.
     #[serde(default)]
     pub again: Option<String>,

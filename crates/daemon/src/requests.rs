@@ -15,6 +15,7 @@ use crate::daemon::Daemon;
 use crate::doctor;
 use crate::failure::{Hint, Result, fail, next_step};
 use crate::input;
+use crate::pause::{pause, resume};
 use crate::restore::{resolve, restore};
 use crate::run::run;
 use crate::session::Session;
@@ -113,6 +114,8 @@ fn answer(
             let pipe = fds.into_iter().find(|fd| input::pipe_of(fd).is_some());
             restore(daemon, &request, pipe, &mut progress).map(FromDaemon::Restored)
         }
+        Verb::Pause(request) => pause(daemon, &request, &mut progress).map(FromDaemon::Paused),
+        Verb::Resume(request) => resume(daemon, &request, &mut progress).map(FromDaemon::Resumed),
         Verb::Warm { image } => warm(daemon, &image, &mut |done, total| {
             progress("cache", done, total);
         }),

@@ -365,7 +365,7 @@ impl Source {
             phases.time("reattach", || {
                 let seconds = phases.seconds();
                 for worker in &workers {
-                    behind::begin(session, worker, seconds)?;
+                    behind::begin(session, worker, seconds, false)?;
                 }
                 let attach = |(detached, (worker, ends)): (Detached, (Arc<Worker>, Ends))| {
                     reattach(&self.daemon, session, &worker, detached, Some(ends))

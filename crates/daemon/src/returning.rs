@@ -21,6 +21,7 @@ use crate::agent::Arrival;
 use crate::attach::{self, Detached};
 use crate::behind;
 use crate::daemon::Daemon;
+use crate::pause;
 use crate::proc::{self, ProcessId};
 use crate::restore::Source;
 use crate::session::{Part, Session};
@@ -116,6 +117,7 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     let until = Instant::now() + RETURN_TIME;
     let mut missing: Vec<ProcessId> = session.lock().members.iter().map(|it| it.process).collect();
     let mut lost = false;
+    let mut vain = Vec::new();
     while !missing.is_empty() {
         if !session.live() {
             return;
@@ -132,9 +134,19 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
                     worker.iter().for_each(|it| it.end());
                 }
                 Stand::Missing => still.push(process),
+                // It has given up what it was loading.
+                Stand::Here(worker, Half::Parked(detached)) if has_part(session, detached) => {
+                    worker.end();
+                    busy.get_or_insert_with(|| session.busy.lock());
+                    revive(daemon, session, detached, &mut vain);
+                }
                 Stand::Here(worker, halves) => {
                     busy.get_or_insert_with(|| session.busy.lock());
                     lost |= !take(daemon, session, &worker, halves);
+                }
+                Stand::Lost(Some(detached)) if has_part(session, detached) => {
+                    busy.get_or_insert_with(|| session.busy.lock());
+                    revive(daemon, session, detached, &mut vain);
                 }
                 Stand::Lost(detached) => {
                     lost = true;
@@ -158,8 +170,37 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
         }
     }
     busy.get_or_insert_with(|| session.busy.lock());
+    if !vain.is_empty() {
+        if pause::park_again(session) {
+            return;
+        }
+        lost = true;
+        for detached in vain {
+            give_up(daemon, session, Some(detached));
+        }
+    }
     if !lost {
         running(daemon, session);
+    }
+}
+
+/// Whether a process waits whose data is in what a pause has put aside.
+fn has_part(session: &Session, detached: Detached) -> bool {
+    let entry = session.lock().entry.clone();
+    entry.is_some_and(|it| it.has(detached.process)) && pause::waits(detached)
+}
+
+/// Goes on with a resumption: the worker of this process has ended with the daemon that had begun it.
+fn revive(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    detached: Detached,
+    vain: &mut Vec<Detached>,
+) {
+    if let Err(failure) = pause::revive(daemon, session, detached) {
+        daemon.log.line(&failure.message);
+        session.lock().member_or_new(detached.process).detached = Some(detached);
+        vain.push(detached);
     }
 }
 
@@ -276,12 +317,25 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     daemon
         .log
         .line(&format!("session `{}` has come back", session.name));
-    let Some(image) = &session.image else { return };
+    let (workers, resumed) = {
+        let inner = session.lock();
+        let resumed = inner.entry.as_ref().map(|it| it.complete);
+        (inner.workers(), resumed)
+    };
     // Its data may still be coming.
-    let workers = session.lock().workers();
-    let begun = workers
-        .iter()
-        .try_for_each(|worker| behind::begin(session, worker, 0.0));
+    let begin = |resumed| {
+        let mut workers = workers.iter();
+        workers.try_for_each(|worker| behind::begin(session, worker, 0.0, resumed))
+    };
+    if let Some(resumed) = resumed {
+        // What cannot be asked is lost soon, which is told then.
+        if resumed && let Err(failure) = begin(true) {
+            daemon.log.line(&failure.message);
+        }
+        return pause::watch(daemon, session);
+    }
+    let Some(image) = &session.image else { return };
+    let begun = begin(false);
     let followed = begun.and_then(|()| {
         {
             let mut inner = session.lock();

@@ -79,7 +79,7 @@ impl Store {
         Ok(packs.into_iter().filter_map(whole).collect())
     }
 
-    /// All packs, the ready ones first.
+    /// All packs, the ready ones first, with those of paused sessions that have their stores in this one.
     ///
     /// # Errors
     /// `Io`. A pack that goes meanwhile is left out.
@@ -98,6 +98,7 @@ impl Store {
                 files.extend(pack_file(id, index::pack_path(&folder, id), ready));
             }
         }
+        files.extend(self.paused_packs());
         Ok(files)
     }
 }

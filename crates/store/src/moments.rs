@@ -23,6 +23,10 @@
 //! | `manifest` | daemon | it has its manifest, and not its name |
 //! | `named` | daemon | it has its name, and is not in the store's list |
 //! | `objects` | worker | a restored session's objects are there, nothing of its data is |
+//! | `pause-checked` | daemon | what a pause has put aside is whole, and not noted down as that |
+//! | `pause-noted` | daemon | it is, the workers have not been ended |
+//! | `resume-loaded` | daemon | the workers of a paused session have loaded, which has not been noted down |
+//! | `resume-noted` | daemon | it is, no process has been woken |
 //! | `restored` | daemon | CRIU has restored the program, which is parked and noted down |
 
 use std::path::{Path, PathBuf};

@@ -78,7 +78,7 @@ impl Store {
     }
 
     pub(crate) fn ready_dir(&self) -> PathBuf {
-        self.dir().join("ready")
+        self.around().unwrap_or(self.dir()).join("ready")
     }
 }
 

@@ -7,6 +7,8 @@
 //!        index/        ID.idx    what ID.pack holds; a pack without one does not count
 //!        images/       one line each: where an image is that refers to chunks here
 //!        tmp/          what is being written
+//!        ready/        packs made ready (`ready`)
+//!        paused/       stores of paused sessions (`paused`)
 //! ```
 
 use std::path::{Path, PathBuf};

@@ -192,10 +192,10 @@ fn summary(done: &Checkpointed) -> String {
         units::bytes(done.device.device_bytes),
         units::bytes(done.device.written_bytes),
         units::bytes(done.host_bytes),
-        if done.running {
-            "goes on"
-        } else {
-            "has been ended"
+        match (done.running, done.paused) {
+            (true, _) => "goes on",
+            (false, true) => "stays paused",
+            (false, false) => "has been ended",
         },
     )
 }

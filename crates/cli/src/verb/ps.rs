@@ -1,6 +1,8 @@
 //! `fermata ps`: list sessions.
 
-use fermata_control::user::{Arrival, ArrivalStand, FromDaemon, Session, SessionState, Verb};
+use fermata_control::user::{
+    Arrival, ArrivalStand, FromDaemon, PausedData, Session, SessionState, Verb,
+};
 use fermata_report::table::Table;
 use fermata_report::units;
 use fermata_store::image::unix_now;
@@ -51,10 +53,22 @@ fn running(arrival: Option<&Arrival>) -> String {
     }
 }
 
+fn paused(data: Option<&PausedData>) -> String {
+    let Some(data) = data else {
+        return "paused".to_owned();
+    };
+    let place = match data.in_memory {
+        true => "in memory",
+        false => "on disk",
+    };
+    format!("paused, {} {place}", units::bytes(data.device_bytes))
+}
+
 fn cells(s: &Session) -> [String; 6] {
     let state = match (s.state, s.exit_status) {
         (SessionState::Exited, Some(status)) => format!("exited {status}"),
         (SessionState::Running, None) => running(s.arrival.as_ref()),
+        (SessionState::Paused, None) => paused(s.paused.as_ref()),
         (state, _) => format!("{state:?}").to_lowercase(),
     };
     let device = match (s.soft, s.devices.as_slice()) {

@@ -137,6 +137,7 @@ impl Place {
             note: None,
             phases: Vec::new(),
             arrival: None,
+            paused: None,
             failure: None,
             ready: false,
             killed: false,

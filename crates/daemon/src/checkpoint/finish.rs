@@ -17,6 +17,7 @@ use crate::beside::all_at_once;
 use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail, from_store};
 use crate::host::{HostCopy, HostPages};
+use crate::pause::Entry;
 use crate::record::Record;
 use crate::session::Session;
 use crate::worker::{Worker, unexpected};
@@ -35,6 +36,8 @@ pub(super) struct Parts {
     pub(super) pages: Option<HostPages>,
     pub(super) device: Totals,
     pub(super) parked: Vec<Parked>,
+    /// What the session is paused in, if it is: its device part was copied out of that, and it is not brought back.
+    pub(super) paused: Option<Entry>,
     /// How it was done.
     pub(super) mode: Mode,
     /// Buffers that an unforeseen write has reached before their copy.
@@ -62,6 +65,7 @@ impl Parts {
             pages: None,
             device: Totals::default(),
             parked: Vec::new(),
+            paused: None,
             mode,
             overtaken: 0,
             waited: None,
@@ -87,26 +91,11 @@ impl Parts {
         }
     }
 
-    /// Waits until the worker has written what it has read.
+    /// Waits until the workers have written what they have read.
     fn finish(&mut self, report: &mut Report<'_>) -> Result<()> {
-        if self.saved {
-            return Ok(());
+        if !self.saved {
+            self.device = finished(&self.parked, report)?;
         }
-        let report = Mutex::new(report);
-        let done = Progress::of(self.parked.len());
-        let finish = |(at, it): (usize, &Parked)| {
-            let mut progress = |now, total| done.report("finish", at, (now, total), &report);
-            let finish = ToWorker::Finish;
-            match it
-                .worker
-                .request(&finish, &[], FINISH_TIME, &mut progress)?
-            {
-                FromWorker::Saved(totals) => Ok(totals),
-                other => Err(unexpected(&other)),
-            }
-        };
-        let parked = self.parked.iter().enumerate().collect();
-        self.device = sum(all_at_once(parked, "finish", finish)?);
         Ok(())
     }
 }
@@ -196,7 +185,8 @@ impl Taking<'_> {
             session: session.name.clone(),
             image,
             mode: parts.mode,
-            running: then == Then::Run,
+            running: then == Then::Run && parts.paused.is_none(),
+            paused: then == Then::Run && parts.paused.is_some(),
             device: parts.device,
             host_bytes,
             stopped_seconds: parts.stopped_seconds,
@@ -214,9 +204,31 @@ impl Taking<'_> {
     }
 }
 
+/// Waits until the workers of these processes have written what they have read, and says what that is in all.
+///
+/// # Errors
+/// The first of their failures.
+pub(crate) fn finished(parked: &[Parked], report: &mut Report<'_>) -> Result<Totals> {
+    let report = Mutex::new(report);
+    let done = Progress::of(parked.len());
+    let finish = |(at, it): (usize, &Parked)| {
+        let mut progress = |now, total| done.report("finish", at, (now, total), &report);
+        let finish = ToWorker::Finish;
+        match it
+            .worker
+            .request(&finish, &[], FINISH_TIME, &mut progress)?
+        {
+            FromWorker::Saved(totals) => Ok(totals),
+            other => Err(unexpected(&other)),
+        }
+    };
+    let parked = parked.iter().enumerate().collect();
+    Ok(sum(all_at_once(parked, "finish", finish)?))
+}
+
 /// Brings the detached processes of a program back, all of them. Those whose worker cannot serve any more are told, so
 /// that they do not stand still for ever.
-pub(super) fn bring_back(
+pub(crate) fn bring_back(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
     parked: &[Parked],

@@ -18,7 +18,7 @@ use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::session::Session;
-use crate::worker::{STEP_TIME, unexpected};
+use crate::worker::{STEP_TIME, Worker, unexpected};
 
 /// Folder and name of the image.
 pub(super) fn target(
@@ -89,7 +89,11 @@ fn newest_host_bytes(daemon: &Daemon, session: &Session) -> Option<u64> {
 /// Bytes that the image can take, if nothing of it is in the store yet.
 fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
     let host = preflight::resident_bytes(root.pid) + MARGIN;
-    let workers = session.lock().workers();
+    let (workers, paused) = {
+        let inner = session.lock();
+        (inner.workers(), inner.paused().map(|it| it.data.clone()))
+    };
+    let host = host + paused.map_or(0, |it| it.device_bytes + it.host_bytes);
     workers.into_iter().try_fold(host, |bytes, worker| {
         match worker.request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {}) {
             Ok(FromWorker::Description(totals)) => {
@@ -113,24 +117,10 @@ pub(super) fn describe(
 ) -> Result<Manifest> {
     let uname = rustix::system::uname();
     let device = &parts.device;
-    let workers = parts.parked.iter().map(|it| &it.worker);
-    let mut devices: Vec<DeviceRecord> = Vec::new();
-    for worker in workers {
-        let found = worker.devices.iter().map(|d| DeviceRecord {
-            name: d.name.clone(),
-            uuid: d.uuid.clone(),
-            memory: d.memory,
-            compute_capability: d.compute_capability,
-            driver_version: worker.driver_version,
-            soft: worker.driver.soft,
-        });
-        // Two processes may use the same, or each its own.
-        for device in found {
-            if !devices.contains(&device) {
-                devices.push(device);
-            }
-        }
-    }
+    let devices = match &parts.paused {
+        Some(entry) => entry.devices.clone(),
+        None => devices_of(parts.parked.iter().map(|it| &*it.worker)),
+    };
     let mut manifest = Manifest {
         fermata_version: env!("CARGO_PKG_VERSION").into(),
         session: session.name.clone(),
@@ -183,6 +173,28 @@ pub(super) fn describe(
     };
     parts.record.store(&mut manifest)?;
     Ok(manifest)
+}
+
+/// The devices that these workers have found.
+pub(crate) fn devices_of<'w>(workers: impl Iterator<Item = &'w Worker>) -> Vec<DeviceRecord> {
+    let mut devices: Vec<DeviceRecord> = Vec::new();
+    for worker in workers {
+        let found = worker.devices.iter().map(|d| DeviceRecord {
+            name: d.name.clone(),
+            uuid: d.uuid.clone(),
+            memory: d.memory,
+            compute_capability: d.compute_capability,
+            driver_version: worker.driver_version,
+            soft: worker.driver.soft,
+        });
+        // Two processes may use the same, or each its own.
+        for device in found {
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
+        }
+    }
+    devices
 }
 
 fn timeline(line: &Timeline) -> TimelineRecord {

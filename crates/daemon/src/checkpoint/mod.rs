@@ -7,6 +7,7 @@
 //! ```
 //! Every process of the session that uses CUDA is stopped, detached and saved at the same time, each by its own worker;
 //! CRIU dumps all of them at once. That is `stop`; `behind` says what the other protocols do before, instead of and after Save.
+//! `paused` takes an image of a session that has no workers.
 //! Whatever fails, the program goes on as before, and there is no image. Only if it is the program that cannot go on,
 //! there is one: it is what is left of it.
 
@@ -14,6 +15,7 @@ mod behind;
 mod finish;
 mod host;
 mod image;
+mod paused;
 mod settle;
 mod stop;
 mod sum;
@@ -29,8 +31,11 @@ use fermata_store::image::{Draft, sweep_drafts};
 use parking_lot::MutexGuard;
 
 use self::finish::Parts;
+pub(crate) use self::finish::{bring_back, finished};
+pub(crate) use self::image::devices_of;
 use self::image::{check_space, target};
 use self::stop::workers_of;
+pub(crate) use self::stop::{Halt, Parked};
 use crate::attach;
 use crate::beside::all_at_once;
 use crate::criu::Criu;
@@ -48,7 +53,7 @@ use crate::worker::Worker;
 pub type Report<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
 
 /// How often an image is tried of a session whose processes come and go.
-const ATTEMPTS: u32 = 10;
+pub(crate) const ATTEMPTS: u32 = 10;
 /// How long the worker of a program that makes its first CUDA call may take.
 const ATTACH_TIME: Duration = Duration::from_secs(60);
 /// How long pages of an earlier lazy restore may take to arrive.
@@ -66,7 +71,9 @@ pub fn checkpoint(
     let session = daemon.session_or_pid(&request.session)?;
     crate::behind::settle(&session)?;
     let _busy = Turn::take(&session)?;
-    check_running(&session)?;
+    if session.lock().paused().is_none() {
+        check_running(&session)?;
+    }
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
     let mut taken = attempt(daemon, &session, request, true, report);
     for _ in 1..ATTEMPTS {
@@ -120,22 +127,25 @@ fn attempt(
     })
 }
 
-/// The right to work on a session, held while it is checkpointed.
-struct Turn<'s> {
+/// The right to work on a session, held while it is checkpointed or paused.
+pub(crate) struct Turn<'s> {
     session: &'s Session,
     _busy: MutexGuard<'s, ()>,
 }
 
 impl<'s> Turn<'s> {
     /// A checkpoint under way is told at once; a session that is still starting is waited for.
-    fn take(session: &'s Session) -> Result<Self> {
+    ///
+    /// # Errors
+    /// `Locked`.
+    pub(crate) fn take(session: &'s Session) -> Result<Self> {
         let end = Instant::now() + ATTACH_TIME;
         let busy = loop {
             if let Some(busy) = session.busy.try_lock_for(Duration::from_millis(20)) {
                 break busy;
             }
             let what = match session.checkpointing.load(Ordering::Acquire) {
-                true => "is being checkpointed",
+                true => "is being checkpointed, paused or resumed",
                 false if Instant::now() >= end => "is still starting",
                 false => continue,
             };
@@ -175,6 +185,13 @@ struct Taking<'a> {
 }
 
 impl<'a> Taking<'a> {
+    fn halt(&self) -> Halt<'_> {
+        Halt {
+            session: self.session,
+            phases: &self.phases,
+        }
+    }
+
     /// Everything that can be found out and made while the program runs.
     fn prepare(
         daemon: &'a Arc<Daemon>,
@@ -219,6 +236,10 @@ impl<'a> Taking<'a> {
     }
 
     fn take(mut self, request: &Checkpoint, report: &mut Report<'_>) -> Result<Checkpointed> {
+        let paused = self.session.lock().paused().cloned();
+        if let Some(entry) = paused {
+            return self.paused(entry, request.then, report);
+        }
         let copy = self.copy_memory(report);
         // Those of this moment: others may have ended meanwhile.
         let served = self.session.lock().served();

@@ -14,9 +14,8 @@ use fermata_control::user::{WAITING, Waited};
 use fermata_control::worker::{FailureKind, FromWorker, Hold, Holding, Step, StreamWork, ToWorker};
 use parking_lot::Mutex;
 
-use super::host::Ahead;
-use super::stop::workers_of;
-use super::{Report, Taking};
+use super::Report;
+use super::stop::{Halt, workers_of};
 use crate::agent::Stopped;
 use crate::beside::each_at_once;
 use crate::failure::{Hint, Result, fail};
@@ -33,7 +32,7 @@ const TURNS: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(
 const SAYING: Duration = Duration::from_secs(2);
 
 /// A device that has nothing to do and gets nothing.
-pub(super) struct Settled {
+pub(crate) struct Settled {
     /// When it got something for the last time.
     pub since: Instant,
     /// What it was waited for, if that took long.
@@ -74,7 +73,7 @@ fn in_words(work: &StreamWork) -> String {
     }
 }
 
-impl Taking<'_> {
+impl Halt<'_> {
     /// Holds all streams and waits until the device is idle.
     ///
     /// # Errors
@@ -83,10 +82,10 @@ impl Taking<'_> {
     pub(super) fn settle(
         &self,
         worker: &Worker,
-        ahead: &Mutex<&mut Ahead>,
+        meanwhile: &(dyn Fn() + Sync),
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Settled> {
-        self.wait_for_device(worker, ahead, report)
+        self.wait_for_device(worker, meanwhile, report)
             .inspect_err(|_| {
                 let _ = ask(worker, Hold::Off);
             })
@@ -102,7 +101,7 @@ impl Taking<'_> {
     fn wait_for_device(
         &self,
         worker: &Worker,
-        ahead: &Mutex<&mut Ahead>,
+        meanwhile: &(dyn Fn() + Sync),
         report: &Mutex<&mut Report<'_>>,
     ) -> Result<Settled> {
         let begun = Instant::now();
@@ -153,9 +152,7 @@ impl Taking<'_> {
                     report.lock()(&phase, so_far.as_secs(), LONGEST.as_secs());
                 }
                 // The program runs, and writes its memory.
-                if let Some(mut ahead) = ahead.try_lock() {
-                    ahead.again();
-                }
+                meanwhile();
                 std::thread::sleep(TURNS[1]);
             }
         }

@@ -1,5 +1,8 @@
 //! The stop: all processes that use CUDA are parked and let go of, then CRIU and the workers do their parts.
+//!
+//! [`Halt`] is what every stop has in common, whether an image is taken in it or the session is paused by it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,19 +21,29 @@ use crate::attach::Detached;
 use crate::beside::{all_at_once, each_at_once};
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::host::HostCopy;
+use crate::phases::Phases;
 use crate::record::Record;
-use crate::session::Served;
+use crate::session::{Served, Session};
 use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
 
 /// How long the threads of a program may take to stop.
 const QUIESCE_TIME: Duration = Duration::from_secs(30);
 
 /// A process that stands still, and its worker.
-pub(super) struct Parked {
+pub(crate) struct Parked {
     /// The worker.
-    pub(super) worker: Arc<Worker>,
+    pub(crate) worker: Arc<Worker>,
     /// Where the process waits.
-    pub(super) detached: Detached,
+    pub(crate) detached: Detached,
+}
+
+/// A session whose processes are being parked.
+#[derive(Clone, Copy)]
+pub(crate) struct Halt<'a> {
+    /// The session.
+    pub(crate) session: &'a Arc<Session>,
+    /// What takes how long.
+    pub(crate) phases: &'a Phases,
 }
 
 /// A program that stands still.
@@ -56,7 +69,8 @@ impl Taking<'_> {
         mode: Mode,
         report: &mut Report<'_>,
     ) -> Result<Parts> {
-        let device = |report: &Mutex<&mut Report<'_>>| self.device(served, report);
+        let save = (self.daemon.paths.store(), &*self.folders);
+        let device = |report: &Mutex<&mut Report<'_>>| self.halt().save(served, save, report);
         let (stop, device) = self.stop(served, copy, report, device)?;
         self.phases
             .moved("device", device.device_bytes + device.host_bytes);
@@ -82,41 +96,21 @@ impl Taking<'_> {
     ) -> Result<(Stop, T)> {
         let mut ahead = self.ahead(copy, report)?;
         report("quiesce", 0, 0);
-        let settled = self.quiesce(served, &mut ahead, report)?;
-        let mut record = self.record(served);
-        let detached = |it: &Served| Detached {
-            process: it.agent.process,
-            wake_block: it.agent.wake_block,
+        let settled = {
+            let ahead = Mutex::new(&mut ahead);
+            let meanwhile = || {
+                if let Some(mut ahead) = ahead.try_lock() {
+                    ahead.again();
+                }
+            };
+            self.halt().quiesce(served, &meanwhile, report)?
         };
-        let parked: Vec<Parked> = served
-            .iter()
-            .map(|it| Parked {
-                worker: it.worker.clone(),
-                detached: detached(it),
-            })
-            .collect();
-        // Once they are detached, a later daemon can reach them only if it knows where.
-        let places: Vec<Detached> = parked.iter().map(|it| it.detached).collect();
-        if let Err(error) = self.session.park(&places) {
-            let what = || format!("cannot note down session `{}`", self.session.name);
-            for member in &mut self.session.lock().members {
-                member.detached = None;
-            }
-            let resumed = resume(served);
-            self.let_on(served);
-            self.session.set_state(SessionState::Running);
-            resumed?;
-            return Err(error).or_fail(FailureKind::User, what);
-        }
-        moments::pass("parked");
-        let agents = || served.iter().map(|it| it.agent.clone()).collect();
+        let mut record = self.record(served);
+        let parked = self.halt().park(served)?;
         let taken = self
-            .phases
-            .time("detach", || {
-                all_at_once(agents(), "detach", |it: Arc<Agent>| it.detach())
-            })
-            .inspect(|_| moments::pass("detached"))
-            .and_then(|_| self.both(&record, ahead, served, report, device));
+            .halt()
+            .let_go(served)
+            .and_then(|()| self.both(&record, ahead, report, device));
         match taken {
             Ok((taken, dumped)) => {
                 dumped.note(&mut record);
@@ -136,18 +130,57 @@ impl Taking<'_> {
         }
     }
 
+    fn both<T>(
+        &self,
+        record: &Record,
+        ahead: Ahead,
+        report: &mut Report<'_>,
+        device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
+    ) -> Result<(T, Dumped)> {
+        let report = Mutex::new(report);
+        // Whichever of the two runs takes it.
+        let ahead = Mutex::new(Some(ahead));
+        let host = || {
+            let ahead = ahead.lock().take();
+            let none = || fail(FailureKind::Internal, "CRIU was asked twice");
+            let ahead = ahead.ok_or_else(none)?;
+            self.phases.time("host", || self.host(record, ahead))
+        };
+        let (device, host) = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("host".into());
+            let beside = thread.spawn_scoped(scope, host);
+            let device = self.phases.time("device", || device(&report));
+            let host = match beside {
+                Ok(thread) => thread.join().unwrap_or_else(|_| {
+                    let message = "the thread that runs CRIU has failed";
+                    Err(fail(FailureKind::Internal, message))
+                }),
+                // Without a thread one after the other: a panic here would leave the program parked.
+                Err(_) => host(),
+            };
+            (device, host)
+        });
+        let dumped = host?;
+        Ok((device?, dumped))
+    }
+}
+
+impl Halt<'_> {
     /// Waits until the devices have nothing to do, and parks all threads of all processes that use CUDA. If one cannot be
-    /// stopped, all go on.
-    fn quiesce(
+    /// stopped, all go on. `meanwhile` is called again and again while the program still runs.
+    ///
+    /// # Errors
+    /// Why it cannot be stopped now.
+    pub(crate) fn quiesce(
         &self,
         served: &[Served],
-        ahead: &mut Ahead,
+        meanwhile: &(dyn Fn() + Sync),
         report: &mut Report<'_>,
     ) -> Result<Settled> {
         let asked = Instant::now();
-        let (ahead, report) = (Mutex::new(ahead), Mutex::new(report));
+        let report = Mutex::new(report);
         let (settled, settling, stopped) = self.phases.time("quiesce", || {
-            let settle = |worker: Arc<Worker>| self.settle(&worker, &ahead, &report);
+            let settle = |worker: Arc<Worker>| self.settle(&worker, meanwhile, &report);
             let settled = all_at_once(workers_of(served), "settle", settle);
             let settled = settled.inspect_err(|_| self.let_on(served))?;
             let begun = Instant::now();
@@ -184,14 +217,46 @@ impl Taking<'_> {
         }
     }
 
-    fn both<T>(
-        &self,
-        record: &Record,
-        ahead: Ahead,
-        served: &[Served],
-        report: &mut Report<'_>,
-        device: impl FnOnce(&Mutex<&mut Report<'_>>) -> Result<T>,
-    ) -> Result<(T, Dumped)> {
+    /// Notes down where the processes wait, which are stopped: once they are detached, a later daemon can reach them only
+    /// if it knows that.
+    ///
+    /// # Errors
+    /// It cannot be noted down; they go on.
+    pub(crate) fn park(&self, served: &[Served]) -> Result<Vec<Parked>> {
+        let parked = |it: &Served| Parked {
+            worker: it.worker.clone(),
+            detached: Detached {
+                process: it.agent.process,
+                wake_block: it.agent.wake_block,
+            },
+        };
+        let parked: Vec<Parked> = served.iter().map(parked).collect();
+        let places: Vec<Detached> = parked.iter().map(|it| it.detached).collect();
+        if let Err(error) = self.session.park(&places) {
+            let what = || format!("cannot note down session `{}`", self.session.name);
+            for member in &mut self.session.lock().members {
+                member.detached = None;
+            }
+            let resumed = resume(served);
+            self.let_on(served);
+            self.session.set_state(SessionState::Running);
+            resumed?;
+            return Err(error).or_fail(FailureKind::User, what);
+        }
+        moments::pass("parked");
+        Ok(parked)
+    }
+
+    /// Has parked processes let go of everything shared, and then their workers.
+    ///
+    /// # Errors
+    /// One of them does not; they are to be brought back.
+    pub(crate) fn let_go(&self, served: &[Served]) -> Result<()> {
+        let agents = served.iter().map(|it| it.agent.clone()).collect();
+        self.phases.time("detach", || {
+            all_at_once(agents, "detach", |it: Arc<Agent>| it.detach())
+        })?;
+        moments::pass("detached");
         self.phases.time("release", || {
             let release = |worker: Arc<Worker>| match worker.request(
                 &ToWorker::Detach,
@@ -202,43 +267,26 @@ impl Taking<'_> {
                 FromWorker::Detached => Ok(()),
                 other => Err(unexpected(&other)),
             };
-            all_at_once(workers_of(served), "release", release)
-        })?;
-        let report = Mutex::new(report);
-        // Whichever of the two runs takes it.
-        let ahead = Mutex::new(Some(ahead));
-        let host = || {
-            let ahead = ahead.lock().take();
-            let none = || fail(FailureKind::Internal, "CRIU was asked twice");
-            let ahead = ahead.ok_or_else(none)?;
-            self.phases.time("host", || self.host(record, ahead))
-        };
-        let (device, host) = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("host".into());
-            let beside = thread.spawn_scoped(scope, host);
-            let device = self.phases.time("device", || device(&report));
-            let host = match beside {
-                Ok(thread) => thread.join().unwrap_or_else(|_| {
-                    let message = "the thread that runs CRIU has failed";
-                    Err(fail(FailureKind::Internal, message))
-                }),
-                // Without a thread one after the other: a panic here would leave the program parked.
-                Err(_) => host(),
-            };
-            (device, host)
-        });
-        let dumped = host?;
-        Ok((device?, dumped))
+            all_at_once(workers_of(served), "release", release).map(drop)
+        })
     }
 
-    /// Has every worker read its part.
-    fn device(&self, served: &[Served], report: &Mutex<&mut Report<'_>>) -> Result<Totals> {
+    /// Has every worker read its part, whose chunks go to `store` and whose other files to its folder.
+    ///
+    /// # Errors
+    /// The first of their failures.
+    pub(crate) fn save(
+        &self,
+        served: &[Served],
+        (store, folders): (PathBuf, &[PathBuf]),
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<Totals> {
         let asked = Instant::now();
         let done = Progress::of(served.len());
         let save = |(at, worker): (usize, Arc<Worker>)| {
             let save = ToWorker::Save {
-                store: self.daemon.paths.store(),
-                image: self.folders[at].clone(),
+                store: store.clone(),
+                image: folders[at].clone(),
             };
             let mut progress = |now, total| done.report("device", at, (now, total), report);
             match worker.request(&save, &[], STALL_TIME, &mut progress)? {

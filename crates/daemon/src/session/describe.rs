@@ -19,6 +19,7 @@ impl Session {
         let inner = self.lock();
         let workers: Vec<_> = inner.members.iter().filter_map(described).collect();
         let loading = inner.loading.first().map(|it| it.pid);
+        let paused = inner.entry.as_ref().filter(|it| it.complete);
         user::Session {
             name: self.name.clone(),
             state: inner.state,
@@ -36,6 +37,7 @@ impl Session {
             note: self.note(&inner),
             phases: inner.phases.clone(),
             arrival: inner.behind.as_ref().map(Behind::arrival),
+            paused: paused.map(|it| it.data.clone()),
             failure: inner.failure.clone(),
             ready: inner.ready,
             killed: inner.killed,

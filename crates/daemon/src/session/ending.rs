@@ -1,7 +1,8 @@
 //! How a session ends: signals to its program, the end of its agent or its processes, and the wait for it.
 //!
 //! What a rollback brings back has not ended: an end that comes while data is still coming counts only once it is
-//! known that no rollback follows. No process of a session is to outlive it, but a worker that still finishes an image.
+//! known that no rollback follows. No process of a session is to outlive it, but a worker that still finishes an image; nor
+//! is what a pause has put aside.
 
 use std::fs;
 use std::sync::Arc;
@@ -43,8 +44,8 @@ impl Session {
         let at = inner.members.iter().position(|it| it.process == process);
         let worker = at.and_then(|at| inner.members.remove(at).worker);
         // Nobody needs the data that is still coming for it.
-        let rolls_back = inner.rolls_back();
-        if let (true, Some(worker), Some(behind)) = (rolls_back, &worker, &mut inner.behind) {
+        let is_coming = inner.is_coming();
+        if let (true, Some(worker), Some(behind)) = (is_coming, &worker, &mut inner.behind) {
             behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
             if behind.parts.is_empty() {
                 inner.behind = None;
@@ -119,13 +120,35 @@ impl Session {
             }
         }
         self.kill_marked(&token);
+        let entry = self.lock().entry.clone();
+        // What cannot be removed is noted down still, for the next daemon.
+        let kept = entry.filter(|entry| entry.remove().is_err());
         let mut inner = self.lock();
+        inner.entry = kept;
         inner.state = SessionState::Exited;
         inner.exit_status = status.or(inner.exit_status);
         inner.root = None;
         drop(inner);
         self.save();
         self.changed.notify_all();
+    }
+
+    /// Ends workers of another daemon that a paused session has no use for.
+    pub fn end_workers(&self) {
+        let workers: Vec<ProcessId> = {
+            let mut inner = self.lock();
+            let members = inner.members.iter_mut();
+            let seen: Vec<_> = members
+                .filter_map(|it| {
+                    let seen = it.living_worker();
+                    it.part();
+                    seen
+                })
+                .collect();
+            seen.into_iter().chain(inner.loading.drain(..)).collect()
+        };
+        workers.iter().for_each(|it| it.signal(Signal::KILL));
+        self.save();
     }
 
     /// A worker without a process, which is to be ended; none if it still has an image to finish.
@@ -255,7 +278,7 @@ impl Inner {
     /// Whether data is coming, and `is` holds for a worker that brings it.
     fn any_coming(&self, is: impl Fn(&Worker) -> bool) -> bool {
         let behind = self.behind.as_ref();
-        let coming = behind.filter(|it| it.stand == ArrivalStand::Coming);
+        let coming = behind.filter(|it| it.stand == ArrivalStand::Coming && !it.resumed);
         coming.is_some_and(|it| it.parts.iter().any(|part| is(&part.worker)))
     }
 }

@@ -102,6 +102,11 @@ impl Member {
         self.worker_seen = Some(worker);
     }
 
+    /// It has neither agent nor worker any more: its process is parked, and its data elsewhere.
+    pub fn part(&mut self) {
+        (self.agent, self.worker, self.worker_seen) = (None, None, None);
+    }
+
     fn served(&self) -> Option<Served> {
         Some(Served {
             agent: self.agent.clone()?,
@@ -142,6 +147,8 @@ impl Inner {
 pub struct Behind {
     /// How it stands as a whole.
     pub stand: ArrivalStand,
+    /// Whether the program was resumed: it cannot start again from an image.
+    pub resumed: bool,
     /// What each worker brings.
     pub parts: Vec<Part>,
 }

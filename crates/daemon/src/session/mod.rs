@@ -1,10 +1,10 @@
 //! A session: one program under Fermata, its processes that use CUDA, and its folder.
 //!
 //! ```text
-//!            run                       checkpoint
-//!   (new) ───────► Running ─────────────────────────► Stopped
-//!     │              ▲ │  ▲                              │
-//!     │ restore      │ │  └──────────── reattached ──────┘
+//!            run                       checkpoint             pause
+//!   (new) ───────► Running ─────────────────────────► Stopped ───────► Paused
+//!     │              ▲ │  ▲                              │  ▲   resume    │
+//!     │ restore      │ │  └──────────── reattached ──────┘  └────────────┘
 //!     └─► Restoring ─┘ │
 //!                      ├─ worker gone ─► Lost ──┐
 //!                      └──── program ends ──────┴─► Exited
@@ -38,7 +38,9 @@ pub use self::persist::has_printed;
 use crate::agent::Agent;
 use crate::attach::Detached;
 use crate::failure::{Failure, OrFail, Result};
+use crate::log::Log;
 use crate::pages::Pages;
+use crate::pause::Entry;
 use crate::proc::{self, ProcessId};
 use crate::worker::{Variables, Worker};
 
@@ -96,6 +98,8 @@ pub struct Inner {
     pub phases: Vec<user::Phase>,
     /// Data that comes, or has come, while the program runs.
     pub behind: Option<Behind>,
+    /// Where its GPU data is, or goes, from before a pause until all of it is back.
+    pub entry: Option<Entry>,
     /// Why the program is being started again from its image, and process 1 of the namespace that ends for it.
     pub again: Option<String>,
     pub former: Option<ProcessId>,
@@ -234,6 +238,29 @@ impl Session {
         self.changed.notify_all();
     }
 
+    /// Its state has changed, and is noted down.
+    pub fn announce(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Removes what a pause has put aside, if there is something; what cannot be removed is told in `log`.
+    pub fn drop_entry(&self, log: &Log) {
+        let Some(entry) = self.lock().entry.clone() else {
+            return;
+        };
+        if let Err(failure) = entry.remove() {
+            log.line(&failure.message);
+        }
+        {
+            let mut inner = self.lock();
+            if inner.entry.as_ref() != Some(&entry) {
+                return;
+            }
+            inner.entry = None;
+        }
+        self.save();
+    }
+
     /// The processes are parked, and will have no connection. Notes down how they can be reached.
     ///
     /// # Errors
@@ -297,7 +324,8 @@ impl Session {
             // Whoever looks after the restore brings the program back.
             return;
         }
-        if inner.state != SessionState::Exited {
+        // The data of a paused session is not with its workers.
+        if !matches!(inner.state, SessionState::Exited | SessionState::Paused) {
             inner.state = SessionState::Lost;
             inner.note = Some(reason.to_owned());
         }
@@ -345,11 +373,32 @@ impl Inner {
         init.into_iter().chain(workers).chain(loading).collect()
     }
 
-    /// Whether a failure now is answered by a rollback.
-    pub fn rolls_back(&self) -> bool {
+    /// Whether data of it is still to come while its program runs.
+    pub fn is_coming(&self) -> bool {
         let open = [ArrivalStand::Coming, ArrivalStand::RollingBack];
         let behind = self.behind.as_ref();
         !self.ending && behind.is_some_and(|it| open.contains(&it.stand))
+    }
+
+    /// Whether a failure now is answered by a rollback.
+    pub fn rolls_back(&self) -> bool {
+        self.is_coming() && self.behind.as_ref().is_some_and(|it| !it.resumed)
+    }
+
+    /// What its data is in, if it is paused.
+    pub fn paused(&self) -> Option<&Entry> {
+        let entry = self.entry.as_ref().filter(|it| it.complete);
+        entry.filter(|_| self.state == SessionState::Paused)
+    }
+
+    /// Whether its program has ended, or is about to have.
+    pub fn has_ended(&self) -> bool {
+        self.ending || self.state == SessionState::Exited
+    }
+
+    /// Whether it runs on softgpu; none until it has used CUDA.
+    pub fn soft(&self) -> Option<bool> {
+        self.soft
     }
 
     fn new(token: String) -> Self {
@@ -364,6 +413,7 @@ impl Inner {
             input: None,
             phases: Vec::new(),
             behind: None,
+            entry: None,
             again: None,
             former: None,
             failure: None,
@@ -381,7 +431,7 @@ impl Inner {
 }
 
 /// 32 random bytes as text.
-fn token() -> io::Result<String> {
+pub fn token() -> io::Result<String> {
     let mut bytes = [0u8; 32];
     let mut filled = 0;
     while filled < bytes.len() {

@@ -29,6 +29,7 @@ impl Session {
             _ if inner.again.is_some() => SessionState::Restoring,
             (None, _) => SessionState::Exited,
             (Some(_), state @ (SessionState::Restoring | SessionState::Lost)) => state,
+            (Some(_), SessionState::Paused) => SessionState::Paused,
             // A program that has not used CUDA yet needs nothing of the daemon that started it.
             (Some(_), _) if members.is_empty() => SessionState::Running,
             (Some(_), _) => SessionState::Orphaned,
@@ -40,6 +41,7 @@ impl Session {
         inner.devices = meta.devices;
         inner.input = meta.input;
         inner.members = members;
+        inner.entry = meta.entry;
         inner.loading = meta.loading.into_iter().filter(ProcessId::alive).collect();
         inner.note = match (alive, meta.state) {
             (Some(_), _) if inner.state == SessionState::Orphaned => {
@@ -99,6 +101,7 @@ impl Session {
             soft: inner.soft,
             devices: inner.devices.clone(),
             image: self.image.clone(),
+            entry: inner.entry.clone(),
             again: inner.again.clone(),
             input: inner.input,
             note: inner.note.clone(),

@@ -150,6 +150,30 @@ impl Background {
         }
     }
 
+    /// Waits until all memory is made.
+    ///
+    /// # Errors
+    /// It cannot be, or data that was on its way already cannot be brought.
+    pub(super) fn made(&self) -> Result<(), EngineError> {
+        self.schedule.await_all_made();
+        match self.schedule.stand() {
+            Stand::Coming | Stand::Complete => Ok(()),
+            stand => Err(self.failure(stand)),
+        }
+    }
+
+    /// Why the data does not come; nobody else is told of it.
+    fn failure(&self, stand: Stand) -> EngineError {
+        match stand {
+            Stand::Failed(error) => {
+                self.schedule.forget();
+                Arc::try_unwrap(error)
+                    .unwrap_or_else(|error| EngineError::Internal(error.to_string()))
+            }
+            other => EngineError::Internal(format!("the data has not come: {other:?}")),
+        }
+    }
+
     /// Waits until everything is there, and notes what took how long.
     ///
     /// # Errors
@@ -169,15 +193,7 @@ impl Background {
         self.times.tell(steps, self.begun, self.total, time);
         match stand {
             Stand::Complete => Ok(()),
-            Stand::Failed(error) => {
-                // Nobody else is told of it.
-                self.schedule.forget();
-                Err(Arc::try_unwrap(error)
-                    .unwrap_or_else(|error| EngineError::Internal(error.to_string())))
-            }
-            other => Err(EngineError::Internal(format!(
-                "the data has not come: {other:?}"
-            ))),
+            other => Err(self.failure(other)),
         }
     }
 

@@ -3,13 +3,15 @@
 //! ```text
 //!  operation ─┬─ touches blocks ────────────────────────► these are fetched first, then it passes
 //!             ├─ kernel that strays, or has strayed before ► everything, then it passes
+//!             ├─ kernel not known in full, if it must be ──► everything, then it passes
 //!             ├─ graph made, peers, context destroyed ────► everything, then it passes
 //!             ├─ memory made or asked for ────────────────► once the image has what it needs
 //!             └─ memory freed ────────────────────────────► dropped if nothing of it is there, else fetched
 //! ```
 //! What a kernel touches without anybody having foreseen it is not mapped: the device faults, and the
 //! session is rolled back (PhoenixOS, section 6; gCROP, section 3.3). Where launches are checked, kernels are launched so
-//! that they tell which it was, until everything is there.
+//! that they tell which it was, until everything is there. A program that cannot be rolled back has more of its kernels wait
+//! (`Pace::Certain`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -49,6 +51,8 @@ pub(super) struct Late {
     blocks: Arc<Blocks>,
     predictor: Predictor,
     lessons: Arc<Lessons>,
+    /// A kernel whose access set may miss a buffer waits for everything.
+    certain: bool,
     checks: Arc<Checks>,
     /// Functions of which the predictor knows what earlier restores have seen.
     taught: HashSet<Handle>,
@@ -70,7 +74,7 @@ impl Late {
     pub fn new(
         schedule: Arc<Schedule>,
         blocks: Arc<Blocks>,
-        lessons: Arc<Lessons>,
+        (lessons, certain): (Arc<Lessons>, bool),
         checks: Arc<Checks>,
         arrived: Arc<Arrived>,
         times: Arc<Times>,
@@ -80,6 +84,7 @@ impl Late {
             blocks,
             predictor: Predictor::default(),
             lessons,
+            certain,
             checks,
             taught: HashSet::new(),
             allowed: (u64::MAX, Vec::new()),
@@ -168,7 +173,7 @@ impl Late {
             Needs::Nothing if self.checks.are_on() => Needs::Checked(Vec::new()),
             needs => needs,
         };
-        let mut wary = false;
+        let mut wary = self.certain && !set.complete;
         for function in functions {
             let Ok(record) = site.session.functions.get(*function) else {
                 continue;

@@ -57,6 +57,9 @@ pub enum Pace {
     Eager,
     /// Data comes while the program runs, as far as that is possible, in this order.
     Behind(Order),
+    /// The same, by address, for a program that cannot be rolled back: all memory is made when the load ends, and an
+    /// operation that may touch more than is known waits for all data.
+    Certain,
 }
 
 /// A session that can run.
@@ -125,6 +128,9 @@ pub fn load(
             (pace, checks),
         )?),
     };
+    if let (Pace::Certain, Some((background, _))) = (pace, &behind) {
+        background.made()?;
+    }
     let mut learner: Option<Box<dyn Gate>> = None;
     let mut sources = vec![taken];
     if pace == Pace::Eager {
@@ -189,7 +195,7 @@ fn begin(
     let profile = Profile::load(image);
     let pieces: Vec<usize> = blocks.all().iter().map(|it| it.stored.len()).collect();
     let order = match pace {
-        Pace::Eager => Order::Default,
+        Pace::Eager | Pace::Certain => Order::Default,
         Pace::Behind(order) => order,
     };
     let order = order.of(&blocks, &profile);
@@ -240,6 +246,7 @@ fn begin(
         times: Arc::clone(&times),
     };
     let background = loader.start()?;
-    let late = Late::new(schedule, blocks, lessons, checks, arrived, times);
+    let certain = pace == Pace::Certain;
+    let late = Late::new(schedule, blocks, (lessons, certain), checks, arrived, times);
     Ok((background, late))
 }

@@ -184,6 +184,7 @@ pub(super) fn steps(steps: &[fermata_engine::Step]) -> Vec<control::Step> {
 fn engine_pace(pace: Pace) -> restore::Pace {
     match pace {
         Pace::Eager => restore::Pace::Eager,
+        Pace::Certain => restore::Pace::Certain,
         Pace::Behind(order) => restore::Pace::Behind(match order {
             control::Order::Profile => Order::Profile,
             control::Order::Default => Order::Default,

@@ -153,7 +153,9 @@ impl Guard {
                         return Ok(Seen::Due);
                     }
                 }
-                SessionState::Stopped | SessionState::Restoring => self.orphaned = None,
+                SessionState::Stopped | SessionState::Paused | SessionState::Restoring => {
+                    self.orphaned = None;
+                }
             }
             std::thread::sleep(TURN);
         }

@@ -1,0 +1,59 @@
+//! `fermata resume`: let a paused session go on.
+
+use fermata_control::user::{self, FromDaemon, Resumed, Verb};
+use fermata_report::units;
+
+use crate::daemon::{Daemon, unexpected};
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::progress::Progress;
+
+/// Let a paused session go on.
+///
+/// Its GPU memory is made again before the program runs; the data comes while it runs, what it needs first. If that
+/// cannot be, for want of GPU memory for instance, the session stays paused, and nothing of it is lost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fermata resume heat
+  fermata resume --eager heat                 all data is there before the program runs")]
+pub struct Args {
+    /// A session's name, or a process id inside a session.
+    #[arg(value_name = "NAME|PID")]
+    session: String,
+    /// Bring all data back before the program runs.
+    #[arg(long)]
+    eager: bool,
+}
+
+/// Does it.
+pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
+    let daemon = Daemon::reach(printer)?;
+    let verb = Verb::Resume(user::Resume {
+        session: args.session,
+        eager: args.eager,
+    });
+    let done = match daemon.ask(verb, &Progress::new(printer))? {
+        FromDaemon::Resumed(done) => done,
+        other => return Err(unexpected(&other)),
+    };
+    if printer.is_json() {
+        printer.document(&done)?;
+    } else {
+        printer.note(&summary(&done));
+    }
+    Ok(0)
+}
+
+fn summary(done: &Resumed) -> String {
+    let coming = match done.coming {
+        true => "; its data comes while it runs",
+        false => "",
+    };
+    format!(
+        "session `{}` goes on after {}, with {} of device memory{coming}",
+        done.session,
+        units::seconds(done.seconds),
+        units::bytes(done.device_bytes),
+    )
+}

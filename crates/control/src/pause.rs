@@ -1,0 +1,43 @@
+//! What pausing a session is asked with, and where its data is then: part of the conversation with users' tools (`user`).
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::Text;
+
+/// A session to pause.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// A session's name, or a process id inside a session.
+    pub session: String,
+    /// The folder in which its data is kept, an absolute path; none for host memory.
+    #[serde(default)]
+    pub to: Option<Text>,
+}
+
+/// A session to resume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    /// As [`Pause::session`].
+    pub session: String,
+    /// Bring all data back before the program goes on.
+    #[serde(default)]
+    pub eager: bool,
+}
+
+/// The GPU data of a paused session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PausedData {
+    /// The folder that holds it.
+    #[serde(with = "crate::text::path")]
+    pub folder: PathBuf,
+    /// Whether that is in host memory.
+    pub in_memory: bool,
+    /// Bytes of device memory, which were given back.
+    pub device_bytes: u64,
+    /// Bytes of memory that program and worker share: pinned and managed memory.
+    pub host_bytes: u64,
+    /// Seconds since 1970 when the session was paused.
+    pub since: u64,
+}

@@ -1,0 +1,116 @@
+//! An image of a paused session: CRIU dumps its processes, which stand still, and its data is copied out of its entry.
+//!
+//! ```text
+//!  CRIU: dump ─► parts and chunks: entry ─► draft, store ─► commit       the session stays paused
+//! ```
+//! The entry is read only: whatever fails, the session is paused as before.
+
+use std::path::PathBuf;
+
+use fermata_control::user::{Checkpointed, Mode, Then, Totals};
+use fermata_store::{PartDigests, Store};
+use parking_lot::Mutex;
+
+use super::finish::Parts;
+use super::{Report, Taking};
+use crate::failure::{Result, from_store};
+use crate::pause::{Entry, EntryPart};
+use crate::proc;
+use crate::record::{AgentRecord, Record};
+
+impl Taking<'_> {
+    /// Takes the image.
+    pub(super) fn paused(
+        mut self,
+        entry: Entry,
+        then: Then,
+        report: &mut Report<'_>,
+    ) -> Result<Checkpointed> {
+        // A process that has ended meanwhile is in no image.
+        let living = entry.all().filter(|(part, _)| part.process.alive());
+        let living: Vec<_> = living.map(|(part, from)| (part.clone(), from)).collect();
+        for _ in 1..living.len() {
+            let folder = self.draft.add_part().map_err(|e| from_store(&e))?;
+            self.folders.push(folder);
+        }
+        let mut record = self.record_of(&living);
+        let ahead = self.ahead(None, report)?;
+        let dumped = self.phases.time("host", || self.host(&record, ahead))?;
+        dumped.note(&mut record);
+        let device = self
+            .phases
+            .time("device", || self.copy(&entry, living, report))?;
+        self.phases
+            .moved("device", device.device_bytes + device.host_bytes);
+        // How long the program has stood still before is no matter of the image.
+        let parts = Parts {
+            copy: dumped.copy,
+            device,
+            paused: Some(entry),
+            resumed: true,
+            saved: true,
+            ..Parts::new(record, Mode::Stop)
+        };
+        self.finish(parts, then, report)
+    }
+
+    /// What a restore must know: its processes are parked, and have no agent that could tell.
+    fn record_of(&self, parts: &[(EntryPart, PathBuf)]) -> Record {
+        let record = self.record(&[]);
+        let (places, soft): (Vec<_>, _) = {
+            let inner = self.session.lock();
+            let places = inner.members.iter().filter_map(|it| it.detached);
+            (places.collect(), inner.soft())
+        };
+        let agent = |(part, _): &(EntryPart, PathBuf)| {
+            let mut places = places.iter();
+            let place = places.find(|it| it.process == part.process);
+            let pid = part.process.pid;
+            AgentRecord {
+                pid: proc::inner_pid(pid).unwrap_or(pid),
+                wake_block: place.map_or(0, |it| it.wake_block),
+                kernels_first: part.kernels_first,
+            }
+        };
+        let mut agents = parts.iter().map(agent);
+        let first = agents.next();
+        Record {
+            agent: first,
+            others: agents.collect(),
+            soft,
+            kernels_first: first.is_some_and(|it| it.kernels_first),
+            ..record
+        }
+    }
+
+    /// Copies its parts, and their chunks into the store of images.
+    fn copy(
+        &self,
+        entry: &Entry,
+        parts: Vec<(EntryPart, PathBuf)>,
+        report: &mut Report<'_>,
+    ) -> Result<Totals> {
+        let from = Store::open(&entry.data.folder, false).map_err(|e| from_store(&e))?;
+        let to = self.daemon.store()?;
+        let parts: Vec<_> = parts
+            .into_iter()
+            .zip(&self.folders)
+            .map(|((part, from), to)| {
+                let digests = PartDigests {
+                    state: part.state,
+                    chunks: part.chunks,
+                };
+                (from, to.clone(), digests)
+            })
+            .collect();
+        let report = Mutex::new(report);
+        let progress = |done, total| report.lock()("device", done, total);
+        let copied = to
+            .copy_parts(&from, &parts, &progress)
+            .map_err(|e| from_store(&e))?;
+        Ok(Totals {
+            written_bytes: copied.new_bytes,
+            ..entry.totals.clone()
+        })
+    }
+}

@@ -1,0 +1,272 @@
+//! Pausing a session: its GPU memory is given back, its processes stay, parked.
+//!
+//! ```text
+//!            pause                                            resume
+//!  Running ─► quiesce, detach ─► Save, Finish ─► checked ─► Paused ─► Load ─► reattach ─► Running
+//!                 └─────────────────┴──── a failure: the processes go on with their workers
+//! ```
+//! A pause is the stop of a checkpoint without CRIU. The workers end only when everything that they held is in the session's
+//! [`Entry`], checked and noted down; until then whatever fails, the program goes on as before. `resume` is the way back.
+
+mod entry;
+mod resume;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fermata_control::user::{self, SessionState};
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_store::moments;
+use parking_lot::Mutex;
+
+pub use self::entry::{Entry, EntryPart};
+pub use self::resume::{park_again, resume, revive, waits, watch};
+use crate::behind;
+use crate::beside::each_at_once;
+use crate::checkpoint::{ATTEMPTS, Halt, Parked, Report, Turn, bring_back, devices_of, finished};
+use crate::daemon::{Daemon, check_running};
+use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::phases::Phases;
+use crate::session::{Served, Session};
+use crate::worker::{STEP_TIME, Worker, unexpected};
+
+/// How long the data of an earlier pause may take to be removed.
+const REMOVAL_TIME: Duration = Duration::from_secs(60);
+
+/// Pauses a session as `request` says.
+///
+/// # Errors
+/// The reason; the program goes on, and nothing is left.
+pub fn pause(
+    daemon: &Arc<Daemon>,
+    request: &user::Pause,
+    report: &mut Report<'_>,
+) -> Result<user::Paused> {
+    let session = daemon.session_or_pid(&request.session)?;
+    refuse_paused(&session)?;
+    behind::settle(&session)?;
+    let _turn = Turn::take(&session)?;
+    refuse_paused(&session)?;
+    check_running(&session)?;
+    await_removal(&session)?;
+    let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
+    let mut attempts = 1;
+    let paused = loop {
+        let (before, arrivals) = (session.processes(), arrivals(&session));
+        let failure = match attempt(daemon, &session, request, report) {
+            Ok(paused) => break paused,
+            Err(failure) => failure,
+        };
+        let left = session.processes();
+        let fewer = before.agents.iter().any(|it| !left.agents.contains(it));
+        let fewer = fewer || failure.kind == FailureKind::NotFound;
+        let others = fewer || arrivals != self::arrivals(&session);
+        if !others || attempts == ATTEMPTS || check_running(&session).is_err() {
+            return Err(failure);
+        }
+        attempts += 1;
+    };
+    daemon.log.line(&format!(
+        "`{}` is paused, its data is in `{}`",
+        session.name,
+        paused.data.folder.display()
+    ));
+    Ok(paused)
+}
+
+fn arrivals(session: &Session) -> u64 {
+    session.arrivals.load(Ordering::Relaxed)
+}
+
+fn refuse_paused(session: &Session) -> Result<()> {
+    if session.lock().state != SessionState::Paused {
+        return Ok(());
+    }
+    let message = format!("session `{}` is paused already", session.name);
+    Err(fail(FailureKind::User, message)
+        .hint(format!("`fermata resume {}` lets it go on", session.name)))
+}
+
+/// Waits until nothing is left of an earlier pause.
+fn await_removal(session: &Session) -> Result<()> {
+    let until = Instant::now() + REMOVAL_TIME;
+    while session.lock().entry.is_some() {
+        if Instant::now() > until {
+            let message = format!(
+                "the data of the last pause of session `{}` is still being removed",
+                session.name
+            );
+            return Err(fail(FailureKind::Locked, message).hint("try again later"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn attempt(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    request: &user::Pause,
+    report: &mut Report<'_>,
+) -> Result<user::Paused> {
+    let served = session.lock().served();
+    if served.is_empty() {
+        let message = format!(
+            "session `{}` does not use a GPU: it has no GPU memory to give back",
+            session.name
+        );
+        return Err(fail(FailureKind::User, message)
+            .hint("pause it once it has; `kill -STOP` stops a program without"));
+    }
+    let entry = Entry::plan(daemon, session, request.to.as_ref())?;
+    entry.check_room(daemon, session, bytes_of(&served)?)?;
+    // Whatever becomes of this daemon, the next one knows of the folder.
+    session.lock().entry = Some(entry.clone());
+    let taken = session
+        .note_down()
+        .or_fail(FailureKind::User, || {
+            format!("cannot note down session `{}`", session.name)
+        })
+        .and_then(|()| take(daemon, session, &served, entry, report));
+    if taken.is_err() {
+        session.drop_entry(&daemon.log);
+    }
+    taken
+}
+
+/// Bytes that the workers hold.
+fn bytes_of(served: &[Served]) -> Result<u64> {
+    served.iter().try_fold(0, |bytes, it| {
+        let described = it
+            .worker
+            .request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {})?;
+        match described {
+            FromWorker::Description(totals) => Ok(bytes + totals.device_bytes + totals.host_bytes),
+            other => Err(unexpected(&other)),
+        }
+    })
+}
+
+fn take(
+    daemon: &Arc<Daemon>,
+    session: &Arc<Session>,
+    served: &[Served],
+    entry: Entry,
+    report: &mut Report<'_>,
+) -> Result<user::Paused> {
+    let folders = entry.make(served.len())?;
+    let phases = Phases::start();
+    let halt = Halt {
+        session,
+        phases: &phases,
+    };
+    report("quiesce", 0, 0);
+    let settled = halt.quiesce(served, &|| {}, report)?;
+    let parked = halt.park(served)?;
+    let store = entry.data.folder.clone();
+    let kept = halt.let_go(served).and_then(|()| {
+        {
+            let report = Mutex::new(&mut *report);
+            phases.time("device", || halt.save(served, (store, &folders), &report))?;
+        }
+        let totals = phases.time("finish", || finished(&parked, report))?;
+        phases.moved("device", totals.device_bytes + totals.host_bytes);
+        let processes: Vec<_> = parked
+            .iter()
+            .map(|it| (it.detached.process, it.worker.kernels_first))
+            .collect();
+        let devices = devices_of(parked.iter().map(|it| &*it.worker));
+        let entry = phases.time("check", || entry.complete(&processes, (totals, devices)))?;
+        moments::pass("pause-checked");
+        keep(session, &parked, &entry)?;
+        Ok(entry)
+    });
+    let entry = match kept {
+        Ok(entry) => entry,
+        Err(failure) => {
+            // The first failure is the one to report; what this one means is in `ps`.
+            let _ = bring_back(daemon, session, &parked);
+            return Err(failure);
+        }
+    };
+    moments::pass("pause-noted");
+    phases.time("give back", || {
+        let end = |it: Parked| {
+            it.worker.end();
+            Ok(())
+        };
+        drop(each_at_once(parked, "end", end));
+    });
+    Ok(user::Paused {
+        session: session.name.clone(),
+        data: entry.data,
+        seconds: phases.seconds(),
+        phases: phases.list(),
+        waited: settled.waited,
+    })
+}
+
+/// From here on the session's data is in its entry, and its workers are nobody's.
+fn keep(session: &Session, parked: &[Parked], entry: &Entry) -> Result<()> {
+    {
+        let mut inner = session.lock();
+        if inner.has_ended() {
+            let message = format!("session `{}` has ended", session.name);
+            return Err(fail(FailureKind::NotFound, message));
+        }
+        for it in parked {
+            if let Some(member) = inner.member(it.detached.process) {
+                member.part();
+            }
+        }
+        (inner.entry, inner.note) = (Some(entry.clone()), None);
+        inner.state = SessionState::Paused;
+    }
+    let Err(error) = session.note_down() else {
+        session.announce();
+        return Ok(());
+    };
+    let mut inner = session.lock();
+    for it in parked {
+        if let Some(member) = inner.member(it.detached.process) {
+            member.sees(it.worker.process);
+            member.worker = Some(Arc::clone(&it.worker));
+        }
+    }
+    if let Some(entry) = &mut inner.entry {
+        entry.complete = false;
+    }
+    if !inner.has_ended() {
+        inner.state = SessionState::Stopped;
+    }
+    drop(inner);
+    Err(error).or_fail(FailureKind::User, || {
+        format!("cannot note down session `{}`", session.name)
+    })
+}
+
+/// What a failure to resume says to a user.
+fn stays_paused(session: &Session, failure: Failure) -> Failure {
+    let message = format!(
+        "session `{}` stays paused: {}",
+        session.name, failure.message
+    );
+    let hint = match failure.message.contains("out of memory")
+        || failure.message.contains("OUT_OF_MEMORY")
+    {
+        true => "free memory of the device (`nvidia-smi` shows who has it), or pause another session; then try again"
+            .to_owned(),
+        false => failure.hint,
+    };
+    fail(failure.kind, message).hint(hint)
+}
+
+/// Ends workers that no process is served by.
+fn end_all<'w>(workers: impl Iterator<Item = &'w Arc<Worker>>) {
+    let end = |it: &Arc<Worker>| {
+        it.end();
+        Ok(())
+    };
+    drop(each_at_once(workers.collect(), "end", end));
+}

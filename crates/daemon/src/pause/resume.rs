@@ -1,0 +1,385 @@
+//! The way back from a pause: workers load what the session's entry holds, and its processes go on with them.
+//!
+//! ```text
+//!  Paused ─► every worker loads, or none ─► noted: Stopped ─► processes woken ─► Running ─► data is there: entry removed
+//!     ▲              │ a failure                    │ a failure, all processes parked still
+//!     └──────────────┴──────────────────────────────┘
+//! ```
+//! There is no way back to an image once a process runs. So all memory is made before that, and what may touch more than is
+//! known waits for all data (`Pace::Certain`). A daemon that dies in between leaves a session whose processes are parked,
+//! with a worker or without one: the next daemon gives those without one another, from the entry (`returning`).
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_control::user::{self, DeviceChoice, SessionState};
+use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
+use fermata_store::moments;
+use parking_lot::Mutex;
+
+use super::{Entry, end_all, stays_paused};
+use crate::attach::{Detached, Ends, offer, reattach, reject};
+use crate::behind;
+use crate::beside::each_at_once;
+use crate::checkpoint::{Report, Turn};
+use crate::daemon::{Daemon, check_running};
+use crate::driver::Driver;
+use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::phases::Phases;
+use crate::session::Session;
+use crate::wake;
+use crate::worker::{STALL_TIME, Worker, unexpected};
+
+/// How long a process whose return has failed may take to wait for the next summons.
+const PARKED_TIME: Duration = Duration::from_secs(10);
+
+/// A session on its way back.
+struct Return<'a> {
+    daemon: &'a Arc<Daemon>,
+    session: &'a Arc<Session>,
+    entry: Entry,
+    pace: Pace,
+    phases: Phases,
+}
+
+/// A worker that serves before its process is there.
+type Ready = (Detached, Arc<Worker>, Ends);
+
+/// Lets a paused session go on as `request` says.
+///
+/// # Errors
+/// The reason. If the session was paused it still is, and its data is as it was, unless some of its processes run already.
+pub fn resume(
+    daemon: &Arc<Daemon>,
+    request: &user::Resume,
+    report: &mut Report<'_>,
+) -> Result<user::Resumed> {
+    let session = daemon.session_or_pid(&request.session)?;
+    let _turn = Turn::take(&session)?;
+    let entry = paused(&session)?;
+    let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
+    let pace = match request.eager {
+        true => Pace::Eager,
+        false => Pace::Certain,
+    };
+    let device_bytes = entry.data.device_bytes;
+    let back = Return {
+        daemon,
+        session: &session,
+        entry,
+        pace,
+        phases: Phases::start(),
+    };
+    back.all(report)?;
+    let coming = session.lock().is_coming();
+    let (seconds, phases) = (back.phases.seconds(), back.phases.list());
+    watch(daemon, &session);
+    daemon.log.line(&format!("`{}` is resumed", session.name));
+    Ok(user::Resumed {
+        session: session.name.clone(),
+        device_bytes,
+        coming,
+        seconds,
+        phases,
+    })
+}
+
+/// What the session's data is in.
+fn paused(session: &Session) -> Result<Entry> {
+    if let Some(entry) = session.lock().paused() {
+        return Ok(entry.clone());
+    }
+    check_running(session)?;
+    let message = format!("session `{}` is not paused", session.name);
+    Err(fail(FailureKind::User, message).hint("`fermata ps` shows how sessions stand"))
+}
+
+/// Gives a parked process another worker, whose own has died with the daemon that resumed it.
+///
+/// # Errors
+/// Why not; the process is parked still, or has ended.
+pub fn revive(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Detached) -> Result<()> {
+    let entry = session.lock().entry.clone().filter(|it| it.complete);
+    let none = || fail(FailureKind::Internal, "its data is in no entry");
+    let back = Return {
+        daemon,
+        session,
+        entry: entry.ok_or_else(none)?,
+        pace: Pace::Certain,
+        phases: Phases::start(),
+    };
+    let driver = back.driver()?;
+    let mut silent = |_: &str, _, _| {};
+    let report: &mut Report<'_> = &mut silent;
+    back.one(&driver, detached, &Mutex::new(report))
+}
+
+/// A session none of whose processes could be brought back is paused as before; false if there is nothing to go back to.
+pub fn park_again(session: &Session) -> bool {
+    {
+        let mut inner = session.lock();
+        let complete = inner.entry.as_ref().is_some_and(|it| it.complete);
+        let parked = inner.members.iter().all(|it| it.detached.is_some());
+        if !complete || !parked || inner.has_ended() {
+            return false;
+        }
+        for member in &mut inner.members {
+            member.part();
+        }
+        (inner.state, inner.behind, inner.note) = (SessionState::Paused, None, None);
+        inner.loading.clear();
+    }
+    session.save();
+    session.announce();
+    true
+}
+
+/// Looks after a resumed session until all of its data is there; then its entry is removed, and the next spare worker made.
+pub fn watch(daemon: &Arc<Daemon>, session: &Arc<Session>) {
+    let work = {
+        let (daemon, session) = (Arc::clone(daemon), Arc::clone(session));
+        move || {
+            if let Err(reason) = behind::watch(&session) {
+                lose(&daemon, &session, &reason);
+            }
+            session.drop_entry(&daemon.log);
+            let driver = session.lock().workers().first().map(|it| it.driver.clone());
+            if let Some(driver) = driver {
+                daemon.pool.refill(driver, session.variables.clone());
+            }
+            if let Some(tier) = &daemon.tier {
+                tier.refill();
+            }
+        }
+    };
+    let named = std::thread::Builder::new().name("resume-watch".into());
+    if named.spawn(work.clone()).is_err() {
+        work();
+    }
+}
+
+/// The data of a program that runs cannot be brought: its calls fail from now on.
+fn lose(daemon: &Daemon, session: &Session, reason: &str) {
+    let workers = {
+        let mut inner = session.lock();
+        inner.behind = None;
+        inner.workers()
+    };
+    let text = format!("its data could not be brought back after the pause: {reason}");
+    daemon.log.line(&format!("`{}`: {text}", session.name));
+    session.worker_lost(&text);
+    // Operations that wait for data would wait for ever.
+    end_all(workers.iter());
+}
+
+impl Return<'_> {
+    /// Brings all processes back, or none.
+    fn all(&self, report: &mut Report<'_>) -> Result<()> {
+        let waiting = self.waiting();
+        report("resume", 0, 0);
+        let report = Mutex::new(report);
+        let driver = self
+            .driver()
+            .map_err(|failure| stays_paused(self.session, failure))?;
+        let loaded = self.phases.time("device", || {
+            each_at_once(waiting, "resume", |it| self.ready(&driver, it, &report))
+        });
+        let (ready, failed): (Vec<_>, Vec<_>) = loaded.into_iter().partition(Result::is_ok);
+        let ready: Vec<Ready> = ready.into_iter().flatten().collect();
+        if let Some(Err(failure)) = failed.into_iter().next() {
+            return Err(self.back_to_pause(&ready, failure));
+        }
+        moments::pass("resume-loaded");
+        if let Err(failure) = self.note(&ready) {
+            return Err(self.back_to_pause(&ready, failure));
+        }
+        moments::pass("resume-noted");
+        let places: Vec<Detached> = ready.iter().map(|it| it.0).collect();
+        let come = self.phases.time("reattach", || {
+            each_at_once(ready, "attach", |it| self.attach(it))
+        });
+        let failed = places.into_iter().zip(come);
+        let failed: Vec<(Detached, Failure)> = failed
+            .filter_map(|(place, come)| Some((place, come.err()?)))
+            .filter(|(place, _)| place.process.alive())
+            .collect();
+        if !failed.is_empty() {
+            self.recover(failed, &driver, &report)?;
+        }
+        self.session.set_state(SessionState::Running);
+        Ok(())
+    }
+
+    /// Processes that wait; those that have ended meanwhile are forgotten.
+    fn waiting(&self) -> Vec<Detached> {
+        let mut inner = self.session.lock();
+        inner.members.retain(|it| it.process.alive());
+        let waiting = inner.members.iter().filter_map(|it| it.detached);
+        waiting.collect()
+    }
+
+    /// The driver that the session had.
+    fn driver(&self) -> Result<Driver> {
+        let choice = match self.session.lock().soft() {
+            Some(true) => DeviceChoice::Soft,
+            Some(false) => DeviceChoice::Gpu,
+            None => self.session.device,
+        };
+        Driver::find(choice, &self.daemon.paths.home)
+    }
+
+    /// A worker that has loaded the part of a process, and serves.
+    fn ready(
+        &self,
+        driver: &Driver,
+        detached: Detached,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<Ready> {
+        let worker = self.load(driver, detached, report)?;
+        let ends = offer(self.session, &worker).inspect_err(|_| worker.end())?;
+        Ok((detached, worker, ends))
+    }
+
+    fn load(
+        &self,
+        driver: &Driver,
+        detached: Detached,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<Arc<Worker>> {
+        let pid = detached.process.pid;
+        let lacking = || {
+            let message = format!("there is no data of process {pid}");
+            fail(FailureKind::Damaged, message)
+        };
+        let image = self.session.image.as_deref();
+        let part = self.entry.part(detached.process, image);
+        let (part, folder) = part.ok_or_else(lacking)?;
+        let pool = &self.daemon.pool;
+        let worker = pool.take_for(driver, &self.session.variables, part.kernels_first)?;
+        // The next daemon ends it, if this one does not come to it.
+        self.session.loads(worker.process);
+        let load = ToWorker::Load {
+            store: self.entry.data.folder.clone(),
+            image: folder,
+            digests: part.digests(),
+            pace: self.pace,
+            check: LoadCheck::Off,
+        };
+        let begun = Instant::now();
+        let mut progress = |done, total| report.lock()("device", done, total);
+        let ring = worker.ring();
+        let ring: Vec<_> = ring.iter().map(|ring| ring.as_fd()).collect();
+        let answer = worker.request(&load, &ring, STALL_TIME, &mut progress);
+        let loaded = answer.and_then(|answer| match answer {
+            FromWorker::Loaded { steps, .. } => Ok(steps),
+            other => Err(unexpected(&other)),
+        });
+        let steps = loaded.inspect_err(|_| worker.end())?;
+        self.phases.parts("device", begun, &steps);
+        Ok(worker)
+    }
+
+    /// Notes down whose these workers are: from here on a daemon that finds the session lets it go on.
+    fn note(&self, ready: &[Ready]) -> Result<()> {
+        let seconds = self.phases.seconds();
+        for (_, worker, _) in ready {
+            behind::begin(self.session, worker, seconds, true)?;
+        }
+        {
+            let mut inner = self.session.lock();
+            if inner.has_ended() {
+                let message = format!("session `{}` has ended", self.session.name);
+                return Err(fail(FailureKind::NotFound, message));
+            }
+            for (detached, worker, _) in ready {
+                inner.member_or_new(detached.process).sees(worker.process);
+            }
+            inner.loading.clear();
+            inner.state = SessionState::Stopped;
+        }
+        self.session.announce();
+        self.session.note_down().or_fail(FailureKind::User, || {
+            format!("cannot note down session `{}`", self.session.name)
+        })
+    }
+
+    fn attach(&self, (detached, worker, ends): Ready) -> Result<()> {
+        reattach(self.daemon, self.session, &worker, detached, Some(ends))
+            .inspect_err(|_| worker.end())
+    }
+
+    /// One process alone.
+    fn one(
+        &self,
+        driver: &Driver,
+        detached: Detached,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<()> {
+        let ready = self.ready(driver, detached, report)?;
+        let noted = self.note(std::slice::from_ref(&ready));
+        noted.inspect_err(|_| ready.1.end())?;
+        self.attach(ready)
+    }
+
+    /// None of the processes goes on.
+    fn back_to_pause(&self, ready: &[Ready], failure: Failure) -> Failure {
+        end_all(ready.iter().map(|it| &it.1));
+        match park_again(self.session) {
+            true => stays_paused(self.session, failure),
+            false => failure,
+        }
+    }
+
+    /// Some processes have not come back: if none has, the session is paused as before. Else each of them is tried once
+    /// more, and told if that is in vain: those that run cannot wait for it.
+    fn recover(
+        &self,
+        failed: Vec<(Detached, Failure)>,
+        driver: &Driver,
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<()> {
+        let mut waiting = Vec::new();
+        for (detached, failure) in failed {
+            if !waits(detached) {
+                reject(self.daemon, self.session, detached, &failure.message);
+                return Err(failure);
+            }
+            let mut inner = self.session.lock();
+            let member = inner.member_or_new(detached.process);
+            member.part();
+            member.detached = Some(detached);
+            waiting.push((detached, failure));
+        }
+        if park_again(self.session)
+            && let Some((_, failure)) = waiting.first()
+        {
+            return Err(stays_paused(self.session, failure.clone()));
+        }
+        for (detached, first) in waiting {
+            let log = &self.daemon.log;
+            log.line(&format!(
+                "`{}`: process {} is tried once more: {}",
+                self.session.name, detached.process.pid, first.message
+            ));
+            if let Err(failure) = self.one(driver, detached, report) {
+                reject(self.daemon, self.session, detached, &failure.message);
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a process waits for a summons, or does so soon.
+pub fn waits(detached: Detached) -> bool {
+    let until = Instant::now() + PARKED_TIME;
+    let waits = || wake::waits(detached.process.pid, detached.wake_block) == Some(true);
+    while !waits() {
+        if Instant::now() > until || !detached.process.alive() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}

@@ -1,0 +1,71 @@
+"""How long a session takes to give its GPU memory back and to go on, and whether its data is what it was.
+
+    bench/pause.py REPORT.json [--gib N] [--rounds N] [--plain]
+
+`hold` fills N GiB of a GPU with known bytes. It is paused into registered host memory (`--plain`: into /dev/shm, which is
+not registered), the device's free memory is held against that before the program came, and it is resumed; at the end the
+program checks every byte. The link's own time, one copy of as many bytes between registered host memory and the device, is
+what `bench/link.py` measures. Needs host memory for twice the data.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import time
+
+from measure import TREE, Daemon, call, document, facts, wait_for
+
+
+def free_mib():
+    """Free memory of the first GPU, in MiB."""
+    told = call("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
+    return int(told.splitlines()[0])
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("report", type=pathlib.Path)
+    arguments.add_argument("--gib", type=int, default=16)
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--plain", action="store_true")
+    arguments.add_argument("--work", type=pathlib.Path, default=pathlib.Path("/dev/shm/fermata-pause"))
+    arguments = arguments.parse_args()
+    work, gib = arguments.work / str(os.getpid()), arguments.gib
+    tier = {} if arguments.plain else {"FERMATA_MEMORY_TIER": f"{gib + 1}G", "FERMATA_MEMORY_TIER_LIMIT": f"{gib + 8}G"}
+    daemon = Daemon(work, work / "images", **tier)
+    go = work / "go"
+    before = free_mib()
+    daemon.fermata("run", "--device", "gpu", "--detach", "--name", "hold", "--", str(TREE / "bench" / "hold"),
+                   "--gib", str(gib), "--until", str(go))
+    wait_for(lambda: "ready" in daemon.told("logs", "hold"), "the program's `ready`")
+    # The memory tier is made ready, and registered, in the background.
+    time.sleep(0 if arguments.plain else 2 + gib / 4)
+    report = {**facts(), "gib": gib, "registered": not arguments.plain, "free_before_mib": before, "rounds": []}
+    for _ in range(arguments.rounds):
+        running = free_mib()
+        begun = time.time()
+        paused = document(daemon.fermata("pause", "hold", "--json"))
+        pause_s = time.time() - begun
+        free = free_mib()
+        begun = time.time()
+        resumed = document(daemon.fermata("resume", "hold", "--eager", "--json"))
+        resume_s = time.time() - begun
+        report["rounds"].append({
+            "pause_s": pause_s, "resume_s": resume_s, "free_running_mib": running, "free_paused_mib": free,
+            "paused": paused, "resumed": resumed,
+        })
+        print(f"paused in {pause_s:.2f} s ({running} to {free} MiB free), resumed in {resume_s:.2f} s", flush=True)
+        # What is left of the pause is removed behind the program.
+        time.sleep(2)
+    go.touch()
+    wait_for(lambda: "digest" in daemon.told("logs", "hold"), "the program's digest")
+    last = daemon.told("logs", "hold").strip().splitlines()[-1]
+    report["program"], report["whole"] = last, last.endswith("bad 0")
+    print(last)
+    daemon.end()
+    arguments.report.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -433,6 +433,38 @@ fn memory_beside_a_mapping_that_came_back_is_copied_exactly() {
     check_copy(&program, tracker);
 }
 
+/// Writes to all of its memory faster than it can be copied.
+const RUSH: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#define BYTES (96L << 20)
+static char memory[BYTES];
+static void *rush(void *from) {
+    for (char k = 1;; k++) memset(from, k, BYTES / 2);
+}
+int main(void) {
+    pthread_t thread;
+    memset(memory, 1, BYTES);
+    pthread_create(&thread, 0, rush, memory);
+    puts("ready");
+    fflush(stdout);
+    rush(memory + BYTES / 2);
+}
+"#;
+
+#[test]
+fn a_program_that_writes_faster_than_it_is_copied_is_copied_as_it_stands() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = Program::start(dir.path(), RUSH, &[]);
+    let mut tracker = track(&program);
+    for _ in 0..3 {
+        tracker.pass().expect("a pass");
+    }
+    check_copy(&program, tracker);
+}
+
 /// Opens a file past the page cache when it is told to.
 const DIRECT: &str = r#"
 #define _GNU_SOURCE

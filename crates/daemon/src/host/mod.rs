@@ -37,6 +37,8 @@ const SHRINKS: u64 = 9;
 /// The copy of a session's host memory.
 pub(crate) struct HostCopy {
     processes: Vec<Tracked>,
+    /// Whether the program writes faster than it is copied.
+    hopeless: bool,
     /// Whether the last step has failed.
     failed: bool,
 }
@@ -91,6 +93,7 @@ impl HostCopy {
         }
         (!processes.is_empty()).then_some(Self {
             processes,
+            hopeless: false,
             failed: false,
         })
     }
@@ -101,14 +104,19 @@ impl HostCopy {
         self.converge(report)
     }
 
-    /// Copies what was written, until little is left to copy or passes find no less; the bytes copied.
+    /// Copies what was written, until little is left to copy or passes find no less; the bytes copied. Once passes have found no
+    /// less, they would not later: then nothing is done.
     pub fn converge(&mut self, report: &mut dyn FnMut(u64)) -> u64 {
         let (mut copied, mut former) = (0, u64::MAX);
+        if self.hopeless {
+            return copied;
+        }
         for _ in 0..MOST_PASSES {
             let bytes = self.pass();
             copied += bytes;
             report(copied);
-            if bytes <= LITTLE || bytes / SHRINKS > former / 10 {
+            self.hopeless = bytes > LITTLE && bytes / SHRINKS > former / 10;
+            if bytes <= LITTLE || self.hopeless {
                 break;
             }
             former = bytes;

@@ -10,6 +10,7 @@
 //! `Attached` before the agent listens. The program is welcomed first: whenever this daemon dies, either both have
 //! an end of the ring or the worker is still asked for nothing. A worker that attaches to nobody gives its session up.
 
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use fermata_control::PROTOCOL;
 use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_control::user::SessionState;
-use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_control::worker::{FailureKind, FromWorker, LOAD_FAILED, ToWorker};
 use fermata_store::moments;
 use fermata_wire::Side;
 use serde::{Deserialize, Serialize};
@@ -261,6 +262,18 @@ pub fn share(session: &Session, worker: &Worker) -> Result<()> {
         FromWorker::Sharing => Ok(()),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Workers that are loading wait no more for what processes of others share: one of these could not load.
+pub fn give_up_waiting(session: &Session) {
+    // If they are not told they wait longer.
+    let _ = fs::write(session.dir.join(LOAD_FAILED), "");
+}
+
+/// Workers that will load may wait for each other.
+pub fn let_wait(session: &Session) {
+    // It is there only after a failure.
+    let _ = fs::remove_file(session.dir.join(LOAD_FAILED));
 }
 
 /// A detached program that must be brought back.

@@ -11,7 +11,6 @@
 //! memory of a program that comes back parked while it is restored (see `integrity`). A restore that fails leaves
 //! nothing.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,14 +18,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
-use fermata_control::worker::{
-    FailureKind, FromWorker, ImageDigests, LOAD_FAILED, LoadCheck, Pace, ToWorker,
-};
+use fermata_control::worker::{FailureKind, FromWorker, ImageDigests, LoadCheck, Pace, ToWorker};
 use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
-use crate::attach::{Detached, Ends, offer, reattach, share};
+use crate::attach::{Detached, Ends, give_up_waiting, offer, reattach, share};
 use crate::behind;
 use crate::beside::{all_at_once, beside, joined};
 use crate::checkpoint::{Report, keep_hint};
@@ -539,8 +536,7 @@ impl Source {
                 Ok(worker)
             }
             other => {
-                // The others may wait for what this one's process shares. If they are not told, they wait longer.
-                let _ = fs::write(session.dir.join(LOAD_FAILED), "");
+                give_up_waiting(session);
                 worker.end();
                 other.and_then(|it| Err(unexpected(&it)))
             }

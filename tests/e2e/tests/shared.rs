@@ -96,6 +96,25 @@ fn shared_memory_is_as_it_was_at_one_moment_in_an_image_of_recopy() -> Result<()
     comes_back_whole(Mode::Recopy)
 }
 
+#[test]
+fn a_session_that_was_paused_shares_its_memory_again() -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    let program = scene.tree().program("shared")?;
+    fermata.run_with(&scene.hold(HELD)?, "one", Device::Soft, &program, OPTIONS)?;
+    scene.wait_steps("one", HELD as usize)?;
+    // Twice: sockets of workers that have ended lie in the way of the next.
+    for _ in 0..2 {
+        fermata.call(&["pause", "one"])?.success("fermata pause")?;
+        fermata
+            .call(&["resume", "one"])?
+            .success("fermata resume")?;
+    }
+    scene.let_go()?;
+    check_result(&scene, "one")?;
+    scene.close()
+}
+
 /// What processes that share memory in Python begin with: the driver, a context, and a file to wait for.
 const COMMON: &str = "
 import ctypes, os, subprocess, sys, time

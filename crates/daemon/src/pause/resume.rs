@@ -19,7 +19,7 @@ use fermata_store::moments;
 use parking_lot::Mutex;
 
 use super::{Entry, end_all, stays_paused};
-use crate::attach::{Detached, Ends, offer, reattach, reject};
+use crate::attach::{Detached, Ends, give_up_waiting, let_wait, offer, reattach, reject, share};
 use crate::behind;
 use crate::beside::each_at_once;
 use crate::checkpoint::{Report, Turn};
@@ -182,6 +182,7 @@ impl Return<'_> {
         let driver = self
             .driver()
             .map_err(|failure| stays_paused(self.session, failure))?;
+        let_wait(self.session);
         let loaded = self.phases.time("device", || {
             each_at_once(waiting, "resume", |it| self.ready(&driver, it, &report))
         });
@@ -259,6 +260,7 @@ impl Return<'_> {
         let worker = pool.take_for(driver, &self.session.variables, part.kernels_first)?;
         // The next daemon ends it, if this one does not come to it.
         self.session.loads(worker.process);
+        share(self.session, &worker).inspect_err(|_| worker.end())?;
         let load = ToWorker::Load {
             store: self.entry.data.folder.clone(),
             image: folder,
@@ -275,7 +277,10 @@ impl Return<'_> {
             FromWorker::Loaded { steps, .. } => Ok(steps),
             other => Err(unexpected(&other)),
         });
-        let steps = loaded.inspect_err(|_| worker.end())?;
+        let steps = loaded.inspect_err(|_| {
+            give_up_waiting(self.session);
+            worker.end();
+        })?;
         self.phases.parts("device", begun, &steps);
         Ok(worker)
     }

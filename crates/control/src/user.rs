@@ -237,6 +237,9 @@ pub struct Restore {
     pub check: LoadCheck,
     /// Go on although regular files of the program have changed since.
     pub ignore_changed_files: bool,
+    /// Go on although the multiprocessors of a device lie elsewhere than the program was told.
+    #[serde(default)]
+    pub ignore_places: bool,
     /// Take an image and a store that others own, or can write to.
     #[serde(default)]
     pub trust_owner: bool,

@@ -107,6 +107,9 @@ pub enum ToWorker {
         /// What names kernels that use data before it is there.
         #[serde(default)]
         check: LoadCheck,
+        /// Go on where the multiprocessors of a device lie elsewhere than the program was told.
+        #[serde(default)]
+        ignore_places: bool,
     },
     /// How far the data is that comes while the program runs.
     Restoring,

@@ -162,6 +162,7 @@ pub(crate) struct Source {
     /// What has not been checked yet when the processes are made.
     late: Late,
     check: LoadCheck,
+    ignore_places: bool,
 }
 
 impl Source {
@@ -220,6 +221,7 @@ impl Source {
             places,
             late,
             check: request.check,
+            ignore_places: request.ignore_places,
         })
     }
 
@@ -241,6 +243,7 @@ impl Source {
             order: Default::default(),
             check: LoadCheck::Off,
             ignore_changed_files: true,
+            ignore_places: true,
             // What the session came from was trusted then.
             trust_owner: true,
         };
@@ -524,6 +527,7 @@ impl Source {
             digests: self.digests(place),
             pace,
             check: self.check,
+            ignore_places: self.ignore_places,
         };
         let mut progress = |done, total| report.lock()("device", done, total);
         let begun = Instant::now();

@@ -114,7 +114,7 @@ impl Driver {
         Ok(u32::try_from(count).unwrap_or(1))
     }
 
-    fn attribute(&self, device: cu::CUdevice, id: u32) -> Result<i32> {
+    pub(crate) fn attribute(&self, device: cu::CUdevice, id: u32) -> Result<i32> {
         let mut value = 0;
         // SAFETY: the pointer refers to a live local.
         unsafe { self.f.cuDeviceGetAttribute(&mut value, id, device)? };

@@ -18,12 +18,12 @@ type Get = unsafe extern "C" fn(*mut *mut u8, *mut *mut u8) -> cu::CUresult;
 type GiveBack = unsafe extern "C" fn(*mut u8, *mut u8) -> cu::CUresult;
 
 impl Driver {
-    /// For each pair of multiprocessors of the current context's device the cluster of processors it is in,
-    /// and its index in there.
+    /// For each pair of multiprocessors of device `index`, which must be the current context's, the cluster of
+    /// processors it is in, and its index in there.
     ///
     /// # Errors
     /// `CUDA_ERROR_NOT_SUPPORTED` if the driver has no such table.
-    pub fn places(&self, multiprocessors: u32) -> Result<(Vec<u8>, Vec<u8>)> {
+    pub fn places(&self, index: u32) -> Result<(Vec<u8>, Vec<u8>)> {
         let unsupported = || DriverError {
             call: "cuGetExportTable",
             code: cu::CUDA_ERROR_NOT_SUPPORTED,
@@ -58,7 +58,11 @@ impl Driver {
         if code != cu::CUDA_SUCCESS || clusters.is_null() || indices.is_null() {
             return Err(unsupported());
         }
-        let pairs = multiprocessors as usize / 2;
+        let count = self.attribute(
+            self.device(index)?,
+            cu::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        );
+        let pairs = count.unwrap_or(0).max(0).unsigned_abs() as usize / 2;
         // SAFETY: the driver has made both, with a byte for each pair of multiprocessors.
         let copies = unsafe {
             (

@@ -96,6 +96,9 @@ pub enum EngineError {
     /// The driver has put a device variable elsewhere, and somebody knows where it was.
     #[error("{0}")]
     Moved(String),
+    /// The multiprocessors of a device lie elsewhere than the program was told.
+    #[error("{0}")]
+    Places(String),
     /// Host memory for the session cannot be made.
     #[error("cannot map host region {address:#x} of {size} bytes: {source}")]
     HostRegion {
@@ -161,7 +164,8 @@ impl EngineError {
                 ..
             }
             | Self::Unsuitable(_)
-            | Self::Moved(_) => ErrorKind::Host,
+            | Self::Moved(_)
+            | Self::Places(_) => ErrorKind::Host,
             Self::Record { .. } | Self::Damaged(_) => ErrorKind::Damaged,
             Self::File { source, .. } => match source.kind() {
                 std::io::ErrorKind::NotFound => ErrorKind::NotFound,

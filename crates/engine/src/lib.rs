@@ -22,6 +22,7 @@ mod gate;
 pub mod instrumented;
 mod live;
 mod pipeline;
+mod places;
 pub mod protocol;
 pub mod restore;
 mod share;

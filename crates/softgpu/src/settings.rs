@@ -16,6 +16,7 @@
 //! | `FAIL_COPY` | the n-th copy fails like an uncorrectable memory error; 0: none | 0 |
 //! | `FLIP_COPIES` | the first n copies of 64 KiB or more to the host arrive with a wrong bit; 0: none | 0 |
 //! | `LOSE_DEVICE` | the device is lost when its n-th kernel is launched; 0: never | 0 |
+//! | `PLACES` | how many pairs of multiprocessors each cluster of processors has, as `3,5`: a device of 16 multiprocessors has 8. Libraries are told where each lies | they are told nothing |
 //! | `QUIET` | 1: what the software GPU refuses is not told on standard error | 0 |
 //! | `HOLD` | folder whose files hold up work, see `hold` | none |
 //!
@@ -23,6 +24,7 @@
 
 use std::path::PathBuf;
 
+use crate::device::MULTIPROCESSORS;
 use crate::error::{INVALID_VALUE, Result};
 
 /// How this software GPU behaves.
@@ -56,6 +58,8 @@ pub struct Settings {
     pub flip_copies: u64,
     /// Number of the launch at which the device is lost, from 1; 0 is none.
     pub lose_device: u64,
+    /// Pairs of multiprocessors in each cluster of processors, if it is told.
+    pub places: Option<Vec<u8>>,
     /// Folder whose files hold up work.
     pub hold: Option<PathBuf>,
 }
@@ -77,6 +81,7 @@ impl Default for Settings {
             fail_copy: 0,
             flip_copies: 0,
             lose_device: 0,
+            places: None,
             hold: None,
         }
     }
@@ -122,6 +127,10 @@ impl Settings {
             .ok()
             .filter(|n| *n <= 1024)
             .ok_or(INVALID_VALUE)?;
+        settings.places = match get("PLACES") {
+            Some(text) => Some(parse_places(&text).ok_or(INVALID_VALUE)?),
+            None => None,
+        };
         settings.hold = get("HOLD").map(PathBuf::from);
         if let Some(name) = get("NAME") {
             settings.name = name;
@@ -133,6 +142,14 @@ impl Settings {
         }
         Ok(settings)
     }
+}
+
+/// Numbers, separated by commas, that are the pairs of multiprocessors together.
+fn parse_places(text: &str) -> Option<Vec<u8>> {
+    let clusters = text.split(',').map(|it| it.trim().parse().ok());
+    let clusters: Vec<u8> = clusters.collect::<Option<_>>()?;
+    let pairs: u32 = clusters.iter().map(|it| u32::from(*it)).sum();
+    (pairs == MULTIPROCESSORS / 2).then_some(clusters)
 }
 
 /// A whole number, optionally followed by K, M, G or T.
@@ -173,6 +190,10 @@ mod tests {
         };
         assert_eq!(with("MEMORY", "lots"), Err(INVALID_VALUE));
         assert_eq!(with("COMPUTE_CAPABILITY", "9"), Err(INVALID_VALUE));
+        for wrong in ["3", "3,6", "3,,5", "300,8"] {
+            assert_eq!(with("PLACES", wrong), Err(INVALID_VALUE), "{wrong}");
+        }
+        assert_eq!(with("PLACES", "3,5").unwrap().places, Some(vec![3, 5]));
         assert_eq!(with("DEVICES", "2").unwrap().devices, 2);
         assert_eq!(
             with("COMPUTE_CAPABILITY", "8.6")

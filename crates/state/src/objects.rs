@@ -22,6 +22,15 @@ pub struct Device {
     pub compute_capability: u32,
 }
 
+/// Where the multiprocessors of a device lie on its chip. Chips of one model differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    /// For each pair of multiprocessors the cluster of processors it is in.
+    pub clusters: Vec<u8>,
+    /// Its index in there, for as many pairs.
+    pub indices: Vec<u8>,
+}
+
 /// A context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Context {

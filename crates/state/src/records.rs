@@ -7,11 +7,12 @@
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
-//! | 56 | | body: the [`Session`], then a list of [`StoredImage`], then the shared memory ([`Sharing`]), in postcard |
+//! | 56 | | body: the [`Session`], a list of [`StoredImage`], the shared memory ([`Sharing`]) and [`Session::places`], in postcard |
 //!
 //! | version | its body ends before |
 //! | --- | --- |
-//! | 8 | |
+//! | 9 | |
+//! | 8 | where multiprocessors lie |
 //! | 7 | the shared memory |
 //! | 6 | the images that libraries hold, what is known of images, and the stored images |
 //! | 5 | the queue |
@@ -36,7 +37,7 @@ use crate::{
 };
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -143,6 +144,7 @@ pub fn encode(session: &Session) -> Result<Encoded, RecordError> {
     let body = postcard::to_stdvec(session).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&list, body).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&session.sharing, body).map_err(RecordError::Encode)?;
+    let body = postcard::to_extend(&session.places, body).map_err(RecordError::Encode)?;
     let images = stored.iter();
     let images = images.map(|(it, image)| (it.buffer, (*image).clone()));
     Ok(Encoded {
@@ -189,13 +191,14 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     let mut body = Cow::Borrowed(body);
     // Everything that came later is an empty list, or nothing, and takes one byte; nothing shared takes three.
     let missing = match version {
-        1 => 12,
-        2 => 11,
-        3 => 9,
-        4 => 8,
-        5 => 7,
-        6 => 6,
-        7 => 3,
+        1 => 13,
+        2 => 12,
+        3 => 10,
+        4 => 9,
+        5 => 8,
+        6 => 7,
+        7 => 4,
+        8 => 1,
         _ => 0,
     };
     if missing > 0 {
@@ -208,6 +211,8 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     let (sharing, rest): (Sharing, _) =
         postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
     session.sharing = sharing;
+    let (places, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
+    session.places = places;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }

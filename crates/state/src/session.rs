@@ -8,8 +8,8 @@ use serde_bytes::ByteBuf;
 
 use crate::{
     Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageBytes,
-    ImageFacts, ImageId, KeptModule, Mapping, Memory, Module, Reservation, Sharing, StateError,
-    Stream, Table, TensorMaps, TextureKey, Variable,
+    ImageFacts, ImageId, KeptModule, Mapping, Memory, Module, Places, Reservation, Sharing,
+    StateError, Stream, Table, TensorMaps, TextureKey, Variable,
 };
 
 /// See the crate's documentation.
@@ -65,9 +65,13 @@ pub struct Session {
     pub(crate) held: BTreeMap<Handle, ImageId>,
     /// What is known of images.
     pub(crate) facts: BTreeMap<ImageId, ImageFacts>,
-    /// Memory shared with other processes; in the file it comes last.
+    /// Memory shared with other processes; in the file it comes behind the session.
     #[serde(skip)]
     pub sharing: Sharing,
+    /// Where the multiprocessors of devices lie, by index, as the program was told. In the records it has a place of its
+    /// own, see [`crate::records`].
+    #[serde(skip)]
+    pub places: BTreeMap<u32, Places>,
 }
 
 /// An operation that waits for its turn.

@@ -63,6 +63,12 @@ impl Session {
             let known = postcard::from_bytes::<Op<'_>>(&queued.operation).is_ok();
             rule(known, "queued operation", place, "it is none")?;
         }
+        for (device, places) in &self.places {
+            let known = (*device as usize) < self.devices.len();
+            let whole = places.clusters.len() == places.indices.len();
+            let reason = "the places of its multiprocessors are not";
+            rule(known && whole, "device", u64::from(*device), reason)?;
+        }
         self.check_memory()?;
         self.check_sharing()?;
         self.check_numbers()

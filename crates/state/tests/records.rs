@@ -8,8 +8,8 @@ use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind, Op, Resource, Texture};
 use fermata_state::records::{self, RecordError};
 use fermata_state::{
     Allocation, Context, Deferred, Device, Event, Fetched, Function, HostRegion, IMAGE_BUFFERS,
-    ImageBytes, ImageFacts, ImageId, Mapping, Memory, Queued, Reservation, STORED_FROM, Session,
-    Shared, Sharing, Stream, TextureKey,
+    ImageBytes, ImageFacts, ImageId, Mapping, Memory, Places, Queued, Reservation, STORED_FROM,
+    Session, Shared, Sharing, Stream, TextureKey,
 };
 use proptest::prelude::*;
 
@@ -312,7 +312,16 @@ proptest! {
 fn states_of_older_versions_have_none_of_what_came_later() {
     let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
     let bytes = encode(&session).unwrap();
-    for (version, missing) in [(1, 12), (2, 11), (3, 9), (4, 8), (5, 7), (6, 6), (7, 3)] {
+    for (version, missing) in [
+        (1, 13),
+        (2, 12),
+        (3, 10),
+        (4, 9),
+        (5, 8),
+        (6, 7),
+        (7, 4),
+        (8, 1),
+    ] {
         let (body, end) = bytes.split_at(bytes.len() - missing);
         assert!(end.iter().all(|byte| *byte == 0), "empty lists");
         let mut older = body.to_vec();
@@ -367,13 +376,32 @@ fn textures_are_read_back_and_go_with_their_context() {
 }
 
 #[test]
+fn places_of_multiprocessors_are_read_back_and_are_whole() {
+    let mut session = run(vec![Step::Context(0)]);
+    let places = Places {
+        clusters: vec![0, 0, 1],
+        indices: vec![0, 1, 0],
+    };
+    session.places.insert(1, places.clone());
+    assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
+    session.places.insert(2, places);
+    assert!(session.validate().is_err(), "there are two devices");
+    session.places.remove(&2);
+    session.places.get_mut(&1).unwrap().indices.pop();
+    assert!(matches!(
+        decode(&encode(&session).unwrap()),
+        Err(RecordError::Inconsistent(_))
+    ));
+}
+
+#[test]
 fn a_cut_or_newer_file_is_refused() {
     let bytes = encode(&run(vec![Step::Context(0), Step::Stream(0)])).unwrap();
     for len in 0..bytes.len() {
         assert!(decode(&bytes[..len]).is_err());
     }
     let mut newer = bytes.clone();
-    newer[8] = 9;
+    newer[8] = 10;
     let sum = *blake3::Hasher::new()
         .update(&newer[..24])
         .update(&newer[56..])
@@ -384,7 +412,7 @@ fn a_cut_or_newer_file_is_refused() {
         decode(&newer)
             .unwrap_err()
             .to_string()
-            .contains("version 9")
+            .contains("version 10")
     );
 }
 

@@ -20,6 +20,11 @@ pub(crate) fn from_engine(error: &EngineError) -> Failure {
             "a driver places variables by what was loaded before: restore with the driver and the kind of GPU of the \
              checkpoint; a program that unloads modules is better checkpointed before it does",
         ),
+        _ if matches!(error, EngineError::Places(_)) => (
+            FailureKind::Host,
+            "restore on the GPU of the checkpoint; with `--ignore-places` the program goes on with what it was told, and may \
+             compute slower or otherwise",
+        ),
         ErrorKind::User => (
             FailureKind::User,
             "free some space, or choose another folder with -o",

@@ -101,6 +101,7 @@ impl Image {
             image: image.into(),
             pace,
             check,
+            ignore_places: false,
         });
         assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
         assert_eq!(standing(&mut worker).stand, Stand::Coming);
@@ -117,6 +118,7 @@ impl Image {
             image: image.into(),
             pace: Pace::Eager,
             check: LoadCheck::Ptx,
+            ignore_places: false,
         });
         assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
         worker

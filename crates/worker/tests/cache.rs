@@ -106,6 +106,7 @@ impl Scene {
             image: self.path("image").into(),
             pace,
             check: LoadCheck::default(),
+            ignore_places: false,
         });
         let FromWorker::Loaded { steps, .. } = loaded else {
             panic!("{loaded:?}")

@@ -211,6 +211,7 @@ fn checkpoint() {
         image: image.into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
+        ignore_places: false,
     });
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let seconds = start.elapsed().as_secs_f64();

@@ -577,6 +577,7 @@ fn a_stored_address_of_a_variable_is_right_or_refused() {
         image: image.into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
+        ignore_places: false,
     }) {
         FromWorker::Loaded { .. } => {
             assert_eq!(worker.attach().read(device, 8), total.to_le_bytes())

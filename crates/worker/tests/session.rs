@@ -79,6 +79,7 @@ fn saved_data_and_objects_come_back_at_their_addresses() {
         image: image.into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
+        ignore_places: false,
     });
     let FromWorker::Loaded { totals: again, .. } = &loaded else {
         panic!("{loaded:?}")

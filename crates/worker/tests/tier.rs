@@ -36,6 +36,7 @@ fn load(worker: &mut Worker, place: &Place, image: &str) {
         image: image.to_owned().into(),
         pace: Pace::Eager,
         check: LoadCheck::Off,
+        ignore_places: false,
     };
     let loaded = worker.ask(request);
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
@@ -140,6 +141,7 @@ fn what_the_device_finds_damaged_is_never_the_programs() {
             image: image.clone().into(),
             pace,
             check: LoadCheck::Off,
+            ignore_places: false,
         });
         match (pace, answer) {
             (Pace::Eager, FromWorker::Failed(failure)) => assert!(damaged(&failure), "{failure:?}"),
@@ -387,6 +389,7 @@ fn nothing_is_held_of_what_is_gone(collected: bool) {
         image: image.clone().into(),
         pace: Pace::Behind(Order::Default),
         check: LoadCheck::Off,
+        ignore_places: false,
     });
     assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
     let until = Instant::now() + PATIENCE;

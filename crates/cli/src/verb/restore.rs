@@ -52,6 +52,10 @@ pub struct Args {
     /// Go on although files that the program had open have changed since.
     #[arg(long)]
     ignore_changed_files: bool,
+    /// Go on although the multiprocessors of a GPU lie elsewhere on its chip than on that of the checkpoint, and a library of
+    /// the program has asked where. It is told the same as before, and may compute slower or otherwise on this GPU.
+    #[arg(long)]
+    ignore_places: bool,
     /// Take the image although it, or its store, belongs to another user, or others can write to it. The program does
     /// what the image says, with your rights: only for images whose origin you know.
     #[arg(long)]
@@ -111,6 +115,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
             Validate::Ptx => LoadCheck::Ptx,
         },
         ignore_changed_files: args.ignore_changed_files,
+        ignore_places: args.ignore_places,
         trust_owner: args.trust_owner,
     });
     let signals = attend::catch()?;

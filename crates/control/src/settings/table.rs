@@ -303,6 +303,13 @@ pub const SETTINGS: &[Setting] = &[
         "no limit",
     ),
     setting(
+        "FERMATA_SOFTGPU_PLACES",
+        Worker,
+        Any,
+        "how many pairs of multiprocessors each cluster of processors of the software GPU has, 8 together: `3,5`",
+        "not told",
+    ),
+    setting(
         "FERMATA_SOFTGPU_FAIL_ALLOC",
         Worker,
         Number,

@@ -267,6 +267,8 @@ impl Return<'_> {
             digests: part.digests(),
             pace: self.pace,
             check: LoadCheck::Off,
+            // Its GPUs are those that it had when it was paused. If they are not those of its image, a restore has accepted them.
+            ignore_places: true,
         };
         let begun = Instant::now();
         let mut progress = |done, total| report.lock()("device", done, total);

@@ -109,6 +109,8 @@ pub struct Live {
     pub device_hashes: bool,
     /// Device variables that are not where the program knows them.
     pub moved: Moved,
+    /// Whether a restore goes on where multiprocessors lie elsewhere than the program was told.
+    pub other_places: bool,
     /// Staging buffers, if they have been made.
     pub staging: Option<PinnedPool>,
     /// Bytes of host memory that may hold what waits for the store, beside the staging buffers.
@@ -180,6 +182,7 @@ impl Live {
             instrumented: None,
             overtaken: 0,
             moved: Moved::default(),
+            other_places: false,
             staging: None,
             host_buffer: HOST_BUFFER,
             write_rate: 0,

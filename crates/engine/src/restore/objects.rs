@@ -11,7 +11,7 @@ use fermata_state::{ImageId, Loaded, Session};
 use super::blocks::{self, Block, Blocks};
 use super::textures;
 use crate::live::{LiveContext, LiveFunction, LiveStream};
-use crate::{EngineError, Live, Site};
+use crate::{EngineError, Live, Site, places};
 
 /// Makes everything but content. Blocks that may come late are left without memory, and named in `late`.
 pub(super) fn rebuild(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
@@ -23,6 +23,7 @@ pub(super) fn rebuild(site: &mut Site, late: &mut Blocks) -> Result<(), EngineEr
 fn rebuild_all(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
     let Site { session, live } = site;
     contexts(session, live)?;
+    places::check(session, live)?;
     // Modules come before any other memory, so that the driver has the same choice of addresses as before.
     modules(session, live)?;
     functions(session, live)?;

@@ -99,8 +99,15 @@ impl Driver for SoftGpu {
     }
 
     fn places(&self) -> Result<Places> {
-        // Multiprocessors of a device that is none have no places.
-        Err(cu::CUDA_ERROR_NOT_SUPPORTED)
+        let context = context::current().map_err(code)?;
+        // Multiprocessors of a device that is none have places only if the settings say so.
+        let sizes = context.device.settings.places.as_ref();
+        let sizes = sizes.ok_or(cu::CUDA_ERROR_NOT_SUPPORTED)?;
+        let pairs = (0..)
+            .zip(sizes)
+            .flat_map(|(cluster, size)| (0..*size).map(move |it| (cluster, it)));
+        let (clusters, indices) = pairs.unzip();
+        Ok(Places { clusters, indices })
     }
 
     fn code(&self) -> Option<&CodeCache> {

@@ -266,7 +266,11 @@ impl Worker {
                 digests,
                 pace,
                 check,
+                ignore_places,
             } => {
+                if let Some(site) = &mut self.site {
+                    site.live.other_places = ignore_places;
+                }
                 let image = ImageFiles {
                     folder: &image,
                     state: &digests.state,

@@ -6,7 +6,7 @@ use fermata_abi::op::{Handle, ReplyBody};
 use fermata_abi::sys::driver as cu;
 use fermata_device::DriverError;
 use fermata_engine::LiveContext;
-use fermata_state::{Context, Removed};
+use fermata_state::{Context, Places, Removed};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
@@ -224,15 +224,7 @@ impl Server {
 
     /// Where the multiprocessors of a context's device lie.
     pub(super) fn places(&mut self, context: Handle) -> Step {
-        let live = &mut self.site.live;
-        let device = live.enter(context)?.device as usize;
-        let count = cu::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as usize;
-        let known = self
-            .devices
-            .get(device)
-            .and_then(|it| it.attributes.get(count));
-        let count = known.copied().unwrap_or(0).max(0).unsigned_abs();
-        let (clusters, indices) = live.driver.places(count)?;
+        let Places { clusters, indices } = self.site.tell_places(context)?;
         Ok(Reaction::Answer(ReplyBody::Places(clusters, indices)))
     }
 

@@ -404,6 +404,7 @@ impl ImageFolder {
             digests: digests(&self.path("image")),
             pace: Pace::Eager,
             check: LoadCheck::Off,
+            ignore_places: false,
         })
     }
 }

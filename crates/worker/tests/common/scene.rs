@@ -215,6 +215,7 @@ impl Scene {
             image: image.into(),
             pace,
             check: LoadCheck::Off,
+            ignore_places: false,
         });
         assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
         let program = worker.attach();

@@ -282,6 +282,7 @@ impl Guard {
             order: Order::default(),
             check: LoadCheck::default(),
             ignore_changed_files: false,
+            ignore_places: false,
             trust_owner: false,
         });
         let until = Instant::now() + LOCK_TIME;

@@ -24,6 +24,9 @@ pub struct Resume {
     /// Bring all data back before the program goes on.
     #[serde(default)]
     pub eager: bool,
+    /// Let a kernel run when what its text shows it to touch is there, instead of all data.
+    #[serde(default)]
+    pub on_demand: bool,
 }
 
 /// The GPU data of a paused session.

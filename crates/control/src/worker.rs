@@ -315,8 +315,10 @@ pub enum Pace {
     /// While it runs, in this order; what an operation needs comes first.
     Behind(Order),
     /// While it runs, for a program that cannot start again from the image: all memory is made before the load is
-    /// answered, and an operation that may touch more than is known waits for all data.
+    /// answered, and kernels wait for all data.
     Certain,
+    /// As [`Self::Certain`], but a kernel whose text shows all that it may touch waits for that only.
+    Foreseen,
 }
 
 /// The order of data that no operation waits for.

@@ -139,6 +139,38 @@ fn a_kernel_that_follows_pointers_waits_for_all_data() -> Result<()> {
     at_moments("ptrtable", &["--steps", "4000"], 2)
 }
 
+/// Runs `program`, whose data takes a while to come, pauses it where it stands still, and lets it go on so.
+fn held(program: &str, program_options: &[&str], options: &[&str]) -> Result<()> {
+    let scene = Scene::new()?;
+    let straight = scene.straight(program, program_options)?;
+    let path = scene.tree().program(program)?;
+    let link = ("FERMATA_SOFTGPU_HOST_LINK", "32M".to_owned());
+    let variables = [&[link], &scene.hold(50)?[..]].concat();
+    let fermata = scene.fermata();
+    fermata.run_with(&variables, program, Device::Soft, &path, program_options)?;
+    scene.wait_steps(program, 5)?;
+    let paused = pause(&scene, program, &[])?;
+    scene.let_go()?;
+    let resumed = resume(&scene, program, options)?;
+    ensure!(resumed["coming"] == true, "its data is there: {resumed}");
+    check_result(&scene, program, &straight, &[folder(&paused)?])?;
+    scene.close()
+}
+
+#[test]
+fn a_kernel_that_leaves_its_buffers_comes_to_no_harm() -> Result<()> {
+    held("overrun", &["--size", "1000000", "--steps", "200"], &[])
+}
+
+#[test]
+fn a_kernel_that_names_what_it_touches_runs_on_demand() -> Result<()> {
+    held(
+        "jacobi",
+        &["--size", "1024", "--steps", "200"],
+        &["--on-demand"],
+    )
+}
+
 #[test]
 fn all_processes_of_a_session_are_paused_and_come_back() -> Result<()> {
     let options = ["--steps", "60"];

@@ -10,13 +10,15 @@ use crate::progress::Progress;
 
 /// Let a paused session go on.
 ///
-/// Its GPU memory is made again before the program runs; the data comes while it runs, what it needs first. If that
-/// cannot be, for want of GPU memory for instance, the session stays paused, and nothing of it is lost.
+/// Its GPU memory is made again before the program runs; the data comes while it runs, what it copies first, and its
+/// kernels wait until all of it is there. If that cannot be, for want of GPU memory for instance, the session stays
+/// paused, and nothing of it is lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fermata resume heat
-  fermata resume --eager heat                 all data is there before the program runs")]
+  fermata resume --eager heat                 all data is there before the program runs
+  fermata resume --on-demand heat             kernels run as soon as what they name is there")]
 pub struct Args {
     /// A session's name, or a process id inside a session.
     #[arg(value_name = "NAME|PID")]
@@ -24,6 +26,10 @@ pub struct Args {
     /// Bring all data back before the program runs.
     #[arg(long)]
     eager: bool,
+    /// Let a kernel run as soon as the buffers are there that its text shows it to touch. If it touches others before they
+    /// are there, all further CUDA calls of the program fail: not for programs whose kernels leave their buffers.
+    #[arg(long, conflicts_with = "eager")]
+    on_demand: bool,
 }
 
 /// Does it.
@@ -32,6 +38,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let verb = Verb::Resume(user::Resume {
         session: args.session,
         eager: args.eager,
+        on_demand: args.on_demand,
     });
     let done = match daemon.ask(verb, &Progress::new(printer))? {
         FromDaemon::Resumed(done) => done,

@@ -5,8 +5,8 @@
 //!     ▲              │ a failure                    │ a failure, all processes parked still
 //!     └──────────────┴──────────────────────────────┘
 //! ```
-//! There is no way back to an image once a process runs. So all memory is made before that, and what may touch more than is
-//! known waits for all data (`Pace::Certain`). A daemon that dies in between leaves a session whose processes are parked,
+//! There is no way back to an image once a process runs. So all memory is made before that, and kernels wait for all data
+//! (`Pace::Certain`), unless the user wants otherwise. A daemon that dies in between leaves a session whose processes are parked,
 //! with a worker or without one: the next daemon gives those without one another, from the entry (`returning`).
 
 use std::os::fd::AsFd;
@@ -59,9 +59,10 @@ pub fn resume(
     let _turn = Turn::take(&session)?;
     let entry = paused(&session)?;
     let _quiet = daemon.cache.as_ref().map(|cache| cache.busy());
-    let pace = match request.eager {
-        true => Pace::Eager,
-        false => Pace::Certain,
+    let pace = match (request.eager, request.on_demand) {
+        (true, _) => Pace::Eager,
+        (false, true) => Pace::Foreseen,
+        (false, false) => Pace::Certain,
     };
     let device_bytes = entry.data.device_bytes;
     let back = Return {

@@ -3,15 +3,15 @@
 //! ```text
 //!  operation ─┬─ touches blocks ────────────────────────► these are fetched first, then it passes
 //!             ├─ kernel that strays, or has strayed before ► everything, then it passes
-//!             ├─ kernel not known in full, if it must be ──► everything, then it passes
+//!             ├─ kernel, if nobody can roll back ──────────► everything, then it passes
 //!             ├─ graph made, peers, context destroyed ────► everything, then it passes
 //!             ├─ memory made or asked for ────────────────► once the image has what it needs
 //!             └─ memory freed ────────────────────────────► dropped if nothing of it is there, else fetched
 //! ```
 //! What a kernel touches without anybody having foreseen it is not mapped: the device faults, and the
 //! session is rolled back (PhoenixOS, section 6; gCROP, section 3.3). Where launches are checked, kernels are launched so
-//! that they tell which it was, until everything is there. A program that cannot be rolled back has more of its kernels wait
-//! (`Pace::Certain`).
+//! that they tell which it was, until everything is there. Kernels of a program that cannot be rolled back wait for
+//! everything (`Pace::Certain`), at least if their access set is open (`Pace::Foreseen`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
 use fermata_device::DriverError;
 
+use super::Pace;
 use super::arrived::Arrived;
 use super::background::Times;
 use super::blocks::Blocks;
@@ -51,8 +52,8 @@ pub(super) struct Late {
     blocks: Arc<Blocks>,
     predictor: Predictor,
     lessons: Arc<Lessons>,
-    /// A kernel whose access set may miss a buffer waits for everything.
-    certain: bool,
+    /// Which kernels wait for everything, whatever they are foreseen to touch.
+    pace: Pace,
     checks: Arc<Checks>,
     /// Functions of which the predictor knows what earlier restores have seen.
     taught: HashSet<Handle>,
@@ -74,7 +75,7 @@ impl Late {
     pub fn new(
         schedule: Arc<Schedule>,
         blocks: Arc<Blocks>,
-        (lessons, certain): (Arc<Lessons>, bool),
+        (lessons, pace): (Arc<Lessons>, Pace),
         checks: Arc<Checks>,
         arrived: Arc<Arrived>,
         times: Arc<Times>,
@@ -84,7 +85,7 @@ impl Late {
             blocks,
             predictor: Predictor::default(),
             lessons,
-            certain,
+            pace,
             checks,
             taught: HashSet::new(),
             allowed: (u64::MAX, Vec::new()),
@@ -173,7 +174,11 @@ impl Late {
             Needs::Nothing if self.checks.are_on() => Needs::Checked(Vec::new()),
             needs => needs,
         };
-        let mut wary = self.certain && !set.complete;
+        let mut wary = match self.pace {
+            Pace::Certain => true,
+            Pace::Foreseen => !set.complete,
+            Pace::Eager | Pace::Behind(_) => false,
+        };
         for function in functions {
             let Ok(record) = site.session.functions.get(*function) else {
                 continue;

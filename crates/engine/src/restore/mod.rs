@@ -57,9 +57,11 @@ pub enum Pace {
     Eager,
     /// Data comes while the program runs, as far as that is possible, in this order.
     Behind(Order),
-    /// The same, by address, for a program that cannot be rolled back: all memory is made when the load ends, and an
-    /// operation that may touch more than is known waits for all data.
+    /// The same, by address, for a program that cannot be rolled back: all memory is made when the load ends, and
+    /// kernels wait for all data.
     Certain,
+    /// As [`Self::Certain`], but a kernel whose access set is complete waits for that only.
+    Foreseen,
 }
 
 /// A session that can run.
@@ -128,7 +130,7 @@ pub fn load(
             (pace, checks),
         )?),
     };
-    if let (Pace::Certain, Some((background, _))) = (pace, &behind) {
+    if let (Pace::Certain | Pace::Foreseen, Some((background, _))) = (pace, &behind) {
         background.made()?;
     }
     let mut learner: Option<Box<dyn Gate>> = None;
@@ -195,7 +197,7 @@ fn begin(
     let profile = Profile::load(image);
     let pieces: Vec<usize> = blocks.all().iter().map(|it| it.stored.len()).collect();
     let order = match pace {
-        Pace::Eager | Pace::Certain => Order::Default,
+        Pace::Eager | Pace::Certain | Pace::Foreseen => Order::Default,
         Pace::Behind(order) => order,
     };
     let order = order.of(&blocks, &profile);
@@ -246,7 +248,6 @@ fn begin(
         times: Arc::clone(&times),
     };
     let background = loader.start()?;
-    let certain = pace == Pace::Certain;
-    let late = Late::new(schedule, blocks, (lessons, certain), checks, arrived, times);
+    let late = Late::new(schedule, blocks, (lessons, pace), checks, arrived, times);
     Ok((background, late))
 }

@@ -185,6 +185,7 @@ fn engine_pace(pace: Pace) -> restore::Pace {
     match pace {
         Pace::Eager => restore::Pace::Eager,
         Pace::Certain => restore::Pace::Certain,
+        Pace::Foreseen => restore::Pace::Foreseen,
         Pace::Behind(order) => restore::Pace::Behind(match order {
             control::Order::Profile => Order::Profile,
             control::Order::Default => Order::Default,

@@ -22,8 +22,9 @@ use parking_lot::Mutex;
 
 pub use self::entry::{Entry, EntryPart};
 pub use self::resume::{park_again, resume, revive, waits, watch};
+use crate::attach::share;
 use crate::behind;
-use crate::beside::each_at_once;
+use crate::beside::{all_at_once, each_at_once};
 use crate::checkpoint::{ATTEMPTS, Halt, Parked, Report, Turn, bring_back, devices_of, finished};
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
@@ -119,6 +120,8 @@ fn attempt(
         return Err(fail(FailureKind::User, message)
             .hint("pause it once it has; `kill -STOP` stops a program without"));
     }
+    let shared = |it: Served| share(session, &it.worker);
+    all_at_once(served.clone(), "share", shared)?;
     let entry = Entry::plan(daemon, session, request.to.as_ref())?;
     entry.check_room(daemon, session, bytes_of(&served)?)?;
     // Whatever becomes of this daemon, the next one knows of the folder.

@@ -18,6 +18,7 @@ FERMATA = TREE / "bin" / "fermata"
 # The environment of runs in which kernels check themselves: a GPU's driver then compiles every program's PTX, which can be
 # instrumented. Without it, kernels of which a program carries machine code for the GPU run as that and are not checked.
 CHECKABLE = {"CUDA_FORCE_PTX_JIT": "1"}
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 def call(*words, env=None, limit=240):
@@ -86,6 +87,14 @@ class Daemon:
         """Its entry in `fermata ps --json`."""
         sessions = document(self.fermata("ps", "--json"))["sessions"]
         return next(it for it in sessions if it["name"] == name)
+
+    def tier(self):
+        """Bytes ready and registered in a waiting worker."""
+        found = re.search(r"memory tier: ([\d.]+) (\w+) ready of ([\d.]+) (\w+)", self.told("doctor"))
+        if not found:
+            return 0, 0
+        ready, unit, registered, other = found.groups()
+        return float(ready) * UNITS[unit], float(registered) * UNITS[other]
 
     def end(self, *names):
         """Kills these sessions and the daemon, and removes the images."""

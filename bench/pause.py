@@ -39,10 +39,11 @@ def main():
     daemon.fermata("run", "--device", "gpu", "--detach", "--name", "hold", "--", str(TREE / "bench" / "hold"),
                    "--gib", str(gib), "--until", str(go))
     wait_for(lambda: "ready" in daemon.told("logs", "hold"), "the program's `ready`")
-    # The memory tier is made ready, and registered, in the background.
-    time.sleep(0 if arguments.plain else 2 + gib / 4)
     report = {**facts(), "gib": gib, "registered": not arguments.plain, "free_before_mib": before, "rounds": []}
     for _ in range(arguments.rounds):
+        if not arguments.plain:
+            # It is made ready in the background, and again after data has left it.
+            wait_for(lambda: daemon.tier()[0] >= gib << 30, "the memory tier")
         running = free_mib()
         begun = time.time()
         paused = document(daemon.fermata("pause", "hold", "--json"))

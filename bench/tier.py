@@ -21,8 +21,6 @@ import time
 
 from measure import TREE, Daemon, Footprint, call, document, facts, wait_for
 
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
 
 def brief(told):
     """What is measured, without the names and places of this machine."""
@@ -32,14 +30,6 @@ def brief(told):
 
 class Holder(Daemon):
     """A daemon with a program that holds memory, to be checkpointed and restored."""
-
-    def tier(self):
-        """Bytes ready and registered in a waiting worker."""
-        found = re.search(r"memory tier: ([\d.]+) (\w+) ready of ([\d.]+) (\w+)", self.told("doctor"))
-        if not found:
-            return 0, 0
-        ready, unit, registered, other = found.groups()
-        return float(ready) * UNITS[unit], float(registered) * UNITS[other]
 
     def hold(self, gib):
         self.go = self.work / "go"

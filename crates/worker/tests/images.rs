@@ -14,6 +14,7 @@ use common::{
 use fermata_abi::op::{Blob, ImageRef, Op};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::FromWorker;
+use fermata_state::records::VERSION;
 use fermata_store::image::{ChunkTable, ChunkTableWriter};
 use fermata_wire::FromProgram;
 
@@ -384,7 +385,7 @@ fn an_image_of_the_format_before_is_restored_and_its_next_checkpoint_shares_modu
     drop(worker);
     let path = store.path("image/state");
     let new = std::fs::read(&path).unwrap();
-    assert_eq!(new[8], 7);
+    assert_eq!(u32::from(new[8]), VERSION);
     std::fs::write(&path, as_version_6(&new, &short, &long)).unwrap();
 
     let mut worker = Worker::start();
@@ -398,20 +399,22 @@ fn an_image_of_the_format_before_is_restored_and_its_next_checkpoint_shares_modu
 
     // And one of a release to come is not.
     let mut newer = std::fs::read(&path).unwrap();
-    newer[8] = 8;
+    newer[8] += 1;
     std::fs::write(&path, with_sum(newer)).unwrap();
     let refused = store.load(&mut Worker::start());
     let FromWorker::Failed(failure) = refused else {
         panic!("{refused:?}")
     };
-    assert!(failure.message.contains("version 8"), "{failure:?}");
+    let named = format!("version {}", VERSION + 1);
+    assert!(failure.message.contains(&named), "{failure:?}");
 }
 
-/// A `state` file of version 7, as it was written in version 6, with the image `now` where the session had `was`.
+/// A `state` file of the present version, as it was written in version 6, with the image `now` where the session had `was`.
 fn as_version_6(state: &[u8], was: &[u8], now: &[u8]) -> Vec<u8> {
     let read = postcard::take_from_bytes::<fermata_state::Session>(&state[56..]);
     let (mut session, rest) = read.unwrap();
-    assert_eq!(rest, [0], "no stored images");
+    let later = "no stored images, nothing shared, no places";
+    assert!(rest.iter().all(|it| *it == 0), "{later}: {rest:?}");
     session.forget_facts();
     let mut body = postcard::to_stdvec(&session).unwrap();
     let later = body.split_off(body.len() - 2);

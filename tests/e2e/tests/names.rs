@@ -111,6 +111,16 @@ fn images_of_programs_with_a_gpu_may_lie_in_folders_that_are_not_utf_8() -> Resu
     // The daemon is started with the folder.
     call(&words(&["ps"]))?.success("fermata ps")?;
     scene.start_held("heat")?;
+    // The image's own name is in documents, so it must be text.
+    let mut refused = words(&["checkpoint", "heat", "-o"]);
+    let odd = other.join(OsStr::from_bytes(b"im\xfe"));
+    refused.push(odd.as_os_str());
+    let refused = call(&refused)?;
+    ensure!(
+        refused.status == 1 && refused.stderr.contains("its name is not UTF-8"),
+        "{}",
+        refused.stderr
+    );
     let elsewhere = other.join("one");
     let mut taken = words(&["checkpoint", "heat", "--mode", "stop", "-o"]);
     taken.push(elsewhere.as_os_str());

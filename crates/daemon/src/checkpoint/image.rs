@@ -32,21 +32,22 @@ pub(super) fn target(
         return Ok((images, name));
     };
     let path = output.to_path();
-    let bad = || {
-        fail(
-            FailureKind::User,
-            format!("`{}` cannot be an image's path", path.display()),
-        )
+    let bad = |why: &str| {
+        let message = format!("`{}` cannot be an image's path: {why}", path.display());
+        fail(FailureKind::User, message)
     };
     let name = path
         .file_name()
-        .and_then(|n| n.to_str())
-        .ok_or_else(bad)?
-        .to_owned();
+        .ok_or_else(|| bad("it ends without a name"))?;
+    let name = name.to_str().ok_or_else(|| {
+        bad("its name is not UTF-8")
+            .hint("choose another name; the folder that it lies in may have any")
+    })?;
+    let name = name.to_owned();
     match path.parent() {
         Some(folder) if folder.is_absolute() => Ok((folder.to_owned(), name)),
         Some(folder) if folder.as_os_str().is_empty() => Ok((daemon.paths.images.clone(), name)),
-        _ => Err(bad().hint("the daemon needs an absolute path")),
+        _ => Err(bad("it is not absolute").hint("the daemon needs an absolute path")),
     }
 }
 

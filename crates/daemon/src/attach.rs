@@ -29,11 +29,12 @@ use crate::agent::{Agent, Arrival, Link};
 use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::failure::{Failure, OrFail, Result, fail, from_control};
+use crate::phases::Phases;
 use crate::proc::ProcessId;
 use crate::returning;
 use crate::session::Session;
 use crate::wake;
-use crate::worker::{Worker, unexpected};
+use crate::worker::{STALL_TIME, Worker, unexpected};
 
 /// `CUresult`s for programs that cannot be served.
 mod status {
@@ -264,8 +265,36 @@ pub fn share(session: &Session, worker: &Worker) -> Result<()> {
     }
 }
 
+/// Has a worker load what `load` says, with the others of its session; what took how long goes to `phases`.
+///
+/// # Errors
+/// Why it cannot; it has ended then, and the others wait no more for what its process shares.
+pub fn load(
+    session: &Session,
+    worker: &Worker,
+    load: &ToWorker,
+    phases: &Phases,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    share(session, worker).inspect_err(|_| worker.end())?;
+    let begun = Instant::now();
+    let ring = worker.ring();
+    let ring: Vec<_> = ring.iter().map(|ring| ring.as_fd()).collect();
+    match worker.request(load, &ring, STALL_TIME, progress) {
+        Ok(FromWorker::Loaded { steps, .. }) => {
+            phases.parts("device", begun, &steps);
+            Ok(())
+        }
+        other => {
+            give_up_waiting(session);
+            worker.end();
+            other.and_then(|it| Err(unexpected(&it)))
+        }
+    }
+}
+
 /// Workers that are loading wait no more for what processes of others share: one of these could not load.
-pub fn give_up_waiting(session: &Session) {
+fn give_up_waiting(session: &Session) {
     // If they are not told they wait longer.
     let _ = fs::write(session.dir.join(LOAD_FAILED), "");
 }

@@ -453,11 +453,19 @@ const LAST_WRITES: Duration = Duration::from_secs(30);
 /// # Errors
 /// The system refuses.
 pub fn remove_folder(dir: &Path) -> Result<()> {
-    let until = Instant::now() + LAST_WRITES;
     output::displace(dir);
+    // A helper of the session that ends has just written its last lines.
+    remove_all(dir, LAST_WRITES)
+}
+
+/// Removes a folder that somebody may still be writing to, for so long at most; that it is not there is fine.
+///
+/// # Errors
+/// The system refuses.
+pub fn remove_all(dir: &Path, patience: Duration) -> Result<()> {
+    let until = Instant::now() + patience;
     loop {
         match fs::remove_dir_all(dir) {
-            // A helper of the session that ends has just written its last lines.
             Err(e)
                 if e.kind() == std::io::ErrorKind::DirectoryNotEmpty && Instant::now() < until =>
             {

@@ -12,18 +12,18 @@
 //! nothing.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
-use fermata_control::worker::{FailureKind, FromWorker, ImageDigests, LoadCheck, Pace, ToWorker};
+use fermata_control::worker::{FailureKind, ImageDigests, LoadCheck, Pace, ToWorker};
 use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
-use crate::attach::{Detached, Ends, give_up_waiting, offer, reattach, share};
+use crate::attach::{Detached, Ends, load, offer, reattach};
 use crate::behind;
 use crate::beside::{all_at_once, beside, joined};
 use crate::checkpoint::{Report, keep_hint};
@@ -42,7 +42,7 @@ use crate::proc::{self, ProcessId};
 use crate::record::{self, Place, Record};
 use crate::session::{EXIT_FILE, Plan, Session, output};
 use crate::sys;
-use crate::worker::{STALL_TIME, Worker, unexpected, variables_of};
+use crate::worker::{Worker, variables_of};
 
 /// The most sessions one request may start.
 const MOST_COPIES: u32 = 256;
@@ -520,8 +520,7 @@ impl Source {
         let worker = phases.time("device.worker", || {
             pool.take_for(driver, &session.variables, kernels_first)
         })?;
-        share(session, &worker).inspect_err(|_| worker.end())?;
-        let load = ToWorker::Load {
+        let request = ToWorker::Load {
             store: self.store.clone(),
             image: place.folder(self.image.dir()),
             digests: self.digests(place),
@@ -530,21 +529,8 @@ impl Source {
             ignore_places: self.ignore_places,
         };
         let mut progress = |done, total| report.lock()("device", done, total);
-        let begun = Instant::now();
-        let ring = worker.ring();
-        let ring: Vec<_> = ring.iter().map(|ring| ring.as_fd()).collect();
-        let answer = worker.request(&load, &ring, STALL_TIME, &mut progress);
-        match answer {
-            Ok(FromWorker::Loaded { steps, .. }) => {
-                phases.parts("device", begun, &steps);
-                Ok(worker)
-            }
-            other => {
-                give_up_waiting(session);
-                worker.end();
-                other.and_then(|it| Err(unexpected(&it)))
-            }
-        }
+        load(session, &worker, &request, phases, &mut progress)?;
+        Ok(worker)
     }
 }
 

@@ -308,6 +308,17 @@ impl Worker {
         )
     }
 
+    /// Bytes that it holds for its process, on devices and in host memory.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn held_bytes(&self) -> Result<u64> {
+        match self.request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {})? {
+            FromWorker::Description(totals) => Ok(totals.device_bytes + totals.host_bytes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Ends it: asked first, killed when it does not. Returns when it is gone.
     pub fn end(&self) {
         self.fate.lock().ending = true;

@@ -5,10 +5,13 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fermata_daemon::criu::Criu;
 use fermata_daemon::namespace::{HostImage, Namespace};
+
+use self::support::{criu, wait_for};
+
+mod support;
 
 const PROGRAM: &str = r#"
 #include <stdio.h>
@@ -29,29 +32,6 @@ int main(void) {
     return block.state == 7 ? 7 : 0;
 }
 "#;
-
-/// Until a test gives up: what it waits for comes, however busy the machine is.
-const LIMIT: Duration = Duration::from_secs(120);
-
-fn criu() -> Criu {
-    let helper = Path::new(env!("CARGO_BIN_EXE_fermatad"));
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let packed = repository.join(".deps/criu/criu");
-    let root = rustix::process::geteuid().is_root();
-    assert!(
-        packed.is_file() && root,
-        "needs root and `tools/setup.sh criu`"
-    );
-    Criu::at(packed, helper)
-}
-
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let until = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < until, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 fn compile(dir: &Path) -> PathBuf {
     let (source, program) = (dir.join("p.c"), dir.join("p"));

@@ -3,11 +3,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use fermata_daemon::criu::Criu;
 use fermata_daemon::namespace::{HostImage, Namespace};
 use rustix::process::{Pid, Signal, kill_process};
+
+use self::support::{LIMIT, wait_for};
+
+mod support;
 
 /// 128 MiB of numbers, and one page that it makes read-only when it is told to.
 const PROGRAM: &str = r#"
@@ -31,18 +34,8 @@ int main(void) {
 }
 "#;
 
-/// Until a test gives up: what it waits for comes, however busy the machine is.
-const LIMIT: Duration = Duration::from_secs(120);
 /// Restores until one is caught before its memory is there.
 const TRIES: u32 = 50;
-
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    let until = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < until, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// An image of the program, and the folder that it works in.
 struct Scene {
@@ -54,16 +47,8 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let helper = Path::new(env!("CARGO_BIN_EXE_fermatad"));
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let packed = repository.join(".deps/criu/criu");
-        let root = rustix::process::geteuid().is_root();
-        assert!(
-            packed.is_file() && root,
-            "needs root and `tools/setup.sh criu`"
-        );
         let dir = tempfile::tempdir().expect("a folder");
-        let criu = Criu::at(packed, helper);
+        let criu = support::criu();
         let mut child = start(dir.path());
         let log = dir.path().join("log");
         wait_for("its first line", || {

@@ -171,8 +171,8 @@ fn a_kernel_that_names_what_it_touches_runs_on_demand() -> Result<()> {
     )
 }
 
-#[test]
-fn all_processes_of_a_session_are_paused_and_come_back() -> Result<()> {
+/// A session of three processes that use CUDA, held at a step, and what it prints alone.
+fn family_held() -> Result<(Scene, Output)> {
     let options = ["--steps", "60"];
     let scene = Scene::new()?;
     let straight = scene.straight("family", &options)?;
@@ -182,6 +182,12 @@ fn all_processes_of_a_session_are_paused_and_come_back() -> Result<()> {
         .fermata()
         .run_with(&held, "family", Device::Soft, &program, &options)?;
     scene.wait_steps("family", 20)?;
+    Ok((scene, straight))
+}
+
+#[test]
+fn all_processes_of_a_session_are_paused_and_come_back() -> Result<()> {
+    let (scene, straight) = family_held()?;
     let before = workers(&scene, "family")?;
     ensure!(before.len() == 3, "{before:?}");
     let paused = pause(&scene, "family", &[])?;
@@ -195,15 +201,7 @@ fn all_processes_of_a_session_are_paused_and_come_back() -> Result<()> {
 
 #[test]
 fn an_image_of_a_paused_session_holds_all_of_it() -> Result<()> {
-    let options = ["--steps", "60"];
-    let scene = Scene::new()?;
-    let straight = scene.straight("family", &options)?;
-    let program = scene.tree().program("family")?;
-    let held = scene.hold(20)?;
-    scene
-        .fermata()
-        .run_with(&held, "family", Device::Soft, &program, &options)?;
-    scene.wait_steps("family", 20)?;
+    let (scene, straight) = family_held()?;
     let paused = pause(&scene, "family", &[])?;
     scene.fermata().checkpoint("family", "image", Mode::Auto)?;
     let verified = scene.fermata().call(&["images", "verify", "image"])?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fermata_control::user::Text;
-use fermata_control::worker::{FailureKind, FromWorker, Miss, Timeline, ToWorker};
+use fermata_control::worker::{FailureKind, Miss, Timeline};
 use fermata_store::image::{
     DeviceRecord, HostRecord, Image, Manifest, MissRecord, Program, SessionTotals, StallRecord,
     TimelineRecord, ValidationRecord, next_name,
@@ -18,7 +18,7 @@ use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::session::Session;
-use crate::worker::{STEP_TIME, Worker, unexpected};
+use crate::worker::Worker;
 
 /// Folder and name of the image.
 pub(super) fn target(
@@ -96,11 +96,8 @@ fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
     };
     let host = host + paused.map_or(0, |it| it.device_bytes + it.host_bytes);
     workers.into_iter().try_fold(host, |bytes, worker| {
-        match worker.request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {}) {
-            Ok(FromWorker::Description(totals)) => {
-                Ok(bytes + totals.device_bytes + totals.host_bytes)
-            }
-            Ok(other) => Err(unexpected(&other)),
+        match worker.held_bytes() {
+            Ok(held) => Ok(bytes + held),
             // Its program has ended, and will not be in the image.
             Err(failure) if failure.kind == FailureKind::NotFound => Ok(bytes),
             Err(failure) => Err(failure),

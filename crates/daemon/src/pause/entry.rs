@@ -8,10 +8,9 @@
 //! there, so that a daemon that finds the session knows what to do with it, whenever the last one has died.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::user::{PausedData, Text};
 use fermata_control::worker::{FailureKind, ImageDigests, Totals};
@@ -19,7 +18,7 @@ use fermata_store::image::{DeviceRecord, PROFILE, part_name, unix_now};
 use fermata_store::{Left, Store, is_memory, paused_part};
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, remove_all};
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
 use crate::proc::ProcessId;
 use crate::session::{Session, token};
@@ -213,23 +212,7 @@ impl Entry {
     /// # Errors
     /// What cannot be removed.
     pub fn remove(&self) -> Result<()> {
-        let folder = &self.data.folder;
-        let until = Instant::now() + REMOVE_TIME;
-        loop {
-            match fs::remove_dir_all(folder) {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-                Err(error)
-                    if error.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() < until =>
-                {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                other => {
-                    return other.or_fail(FailureKind::User, || {
-                        format!("cannot remove `{}`", folder.display())
-                    });
-                }
-            }
-        }
+        remove_all(&self.data.folder, REMOVE_TIME)
     }
 }
 

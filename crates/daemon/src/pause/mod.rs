@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{self, SessionState};
-use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_control::worker::FailureKind;
 use fermata_store::moments;
 use parking_lot::Mutex;
 
@@ -30,7 +30,7 @@ use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::phases::Phases;
 use crate::session::{Served, Session};
-use crate::worker::{STEP_TIME, Worker, unexpected};
+use crate::worker::Worker;
 
 /// How long the data of an earlier pause may take to be removed.
 const REMOVAL_TIME: Duration = Duration::from_secs(60);
@@ -140,15 +140,9 @@ fn attempt(
 
 /// Bytes that the workers hold.
 fn bytes_of(served: &[Served]) -> Result<u64> {
-    served.iter().try_fold(0, |bytes, it| {
-        let described = it
-            .worker
-            .request(&ToWorker::Describe, &[], STEP_TIME, &mut |_, _| {})?;
-        match described {
-            FromWorker::Description(totals) => Ok(bytes + totals.device_bytes + totals.host_bytes),
-            other => Err(unexpected(&other)),
-        }
-    })
+    served
+        .iter()
+        .try_fold(0, |bytes, it| Ok(bytes + it.worker.held_bytes()?))
 }
 
 fn take(

@@ -9,17 +9,16 @@
 //! (`Pace::Certain`), unless the user wants otherwise. A daemon that dies in between leaves a session whose processes are parked,
 //! with a worker or without one: the next daemon gives those without one another, from the entry (`returning`).
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{self, DeviceChoice, SessionState};
-use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
+use fermata_control::worker::{FailureKind, LoadCheck, Pace, ToWorker};
 use fermata_store::moments;
 use parking_lot::Mutex;
 
 use super::{Entry, end_all, stays_paused};
-use crate::attach::{Detached, Ends, give_up_waiting, let_wait, offer, reattach, reject, share};
+use crate::attach::{Detached, Ends, let_wait, load, offer, reattach, reject};
 use crate::behind;
 use crate::beside::each_at_once;
 use crate::checkpoint::{Report, Turn};
@@ -29,7 +28,7 @@ use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::phases::Phases;
 use crate::session::Session;
 use crate::wake;
-use crate::worker::{STALL_TIME, Worker, unexpected};
+use crate::worker::Worker;
 
 /// How long a process whose return has failed may take to wait for the next summons.
 const PARKED_TIME: Duration = Duration::from_secs(10);
@@ -261,8 +260,7 @@ impl Return<'_> {
         let worker = pool.take_for(driver, &self.session.variables, part.kernels_first)?;
         // The next daemon ends it, if this one does not come to it.
         self.session.loads(worker.process);
-        share(self.session, &worker).inspect_err(|_| worker.end())?;
-        let load = ToWorker::Load {
+        let request = ToWorker::Load {
             store: self.entry.data.folder.clone(),
             image: folder,
             digests: part.digests(),
@@ -271,20 +269,8 @@ impl Return<'_> {
             // Its GPUs are those that it had when it was paused. If they are not those of its image, a restore has accepted them.
             ignore_places: true,
         };
-        let begun = Instant::now();
         let mut progress = |done, total| report.lock()("device", done, total);
-        let ring = worker.ring();
-        let ring: Vec<_> = ring.iter().map(|ring| ring.as_fd()).collect();
-        let answer = worker.request(&load, &ring, STALL_TIME, &mut progress);
-        let loaded = answer.and_then(|answer| match answer {
-            FromWorker::Loaded { steps, .. } => Ok(steps),
-            other => Err(unexpected(&other)),
-        });
-        let steps = loaded.inspect_err(|_| {
-            give_up_waiting(self.session);
-            worker.end();
-        })?;
-        self.phases.parts("device", begun, &steps);
+        load(self.session, &worker, &request, &self.phases, &mut progress)?;
         Ok(worker)
     }
 

@@ -2,7 +2,8 @@
 // each other by events, with graph launches, host functions and memory that is
 // freed in stream order among them, and waits only at the end. A checkpoint finds
 // most of it in the queue. --size is the number of rounds of a thread in a launch;
-// --wait names a file that the device waits for, in a host function, before all else;
+// --wait names a file that the device waits for, in a host function, before all else,
+// --wait-again another one, which it waits for before the step in the middle;
 // --calls adds so many host functions to each step, on both streams in turn;
 // --together is the number of steps that are issued before the program waits for them.
 #include "common.h"
@@ -79,11 +80,14 @@ int main(int argc, char **argv) {
     CHECK(cudaGraphInstantiate(&exec, graph, 0));
     CHECK(cudaGraphDestroy(graph));
 
-    const char *file = option_text(argc, argv, "--wait");
-    if (file) {
+    auto both_wait_for = [&](const char *file) {
         CHECK(cudaLaunchHostFunc(left, wait_for, (void *)file));
         CHECK(cudaEventRecord(there, left));
         CHECK(cudaStreamWaitEvent(right, there, 0));
+    };
+    const char *file = option_text(argc, argv, "--wait"), *again = option_text(argc, argv, "--wait-again");
+    if (file) {
+        both_wait_for(file);
     }
     Told told = {0, 1}, of_streams[2] = {{0, 2}, {0, 3}};
     long more = option(argc, argv, "--calls", 0), together = option(argc, argv, "--together", o.steps);
@@ -91,6 +95,9 @@ int main(int argc, char **argv) {
     long issued[2] = {0, 0};
     for (long k = 1; k <= o.steps; k++) {
         unsigned salt = (unsigned)k;
+        if (again && k == o.steps / 2) {
+            both_wait_for(again);
+        }
         for (int n = 0; n < LAUNCHES; n++) {
             turn<<<N / 64, 64, 0, n % 2 ? right : left>>>(n % 2 ? b : a, o.size, salt + n);
         }

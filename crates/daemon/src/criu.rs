@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use fermata_control::{privileges, settings};
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::criu_rpc::{
     Answer, CGROUPS_IGNORE, InheritFd, NETWORK_LOCK_SKIP, Options, Request, kind,
@@ -29,6 +31,7 @@ use crate::criu_rpc::{
 use crate::failure::{Hint, OrFail, Result, fail};
 use crate::kerndat::Kerndat;
 use crate::preflight::free_bytes;
+use crate::proc;
 use crate::sys::{self, Extra};
 
 /// Where an installation has the library for CRIU.
@@ -44,7 +47,9 @@ const LEAST_RATE: u64 = 4 << 20;
 const VERSION_TIME: Duration = Duration::from_secs(60);
 /// How often CRIU's target is looked at while CRIU works.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long CRIU may take to notice that its target has ended.
+/// How long a CRIU that has answered may take to end.
+pub(crate) const END_TIME: Duration = Duration::from_secs(2);
+/// How long an answer may take when CRIU has ended, or its target, which CRIU has to notice.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Seconds CRIU may take to freeze the tree.
 const FREEZE_SECONDS: u32 = 30;
@@ -154,9 +159,9 @@ impl Criu {
                 ..Request::default()
             },
             Some(VERSION_TIME),
-            &|| true,
+            &|| proc::runs(&child),
         );
-        end(&mut child);
+        end(&mut child, END_TIME);
         let answer = answer.or_fail(FailureKind::Host, || "cannot start CRIU".into())?;
         let version = answer
             .version
@@ -209,7 +214,7 @@ impl Criu {
     }
 
     /// Starts CRIU behind `theirs`, in `foreign` namespaces if there are some; `filtered`: it passes over memory that is
-    /// tracked.
+    /// tracked. It leads a process group, so that [`end`] finds the children that it leaves.
     pub(crate) fn start(
         &self,
         foreign: Option<Vec<OwnedFd>>,
@@ -228,7 +233,8 @@ impl Criu {
             .args(["swrk", "3"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null());
+            .stderr(Stdio::null())
+            .process_group(0);
         clean_environment(&mut command);
         if let Some(filter) = self.filter.as_ref().filter(|_| filtered) {
             command.env("LD_PRELOAD", filter);
@@ -330,7 +336,8 @@ pub(crate) fn send(socket: &OwnedFd, request: &Request) -> io::Result<()> {
 }
 
 /// Waits for what CRIU says next while `hope` says that there may be something. CRIU waits for ever for the leader of a
-/// process that is killed while it traces it, because it has to take its other threads first.
+/// process that is killed while it traces it, because it has to take its other threads first; and a CRIU that is killed may
+/// leave children with its end of the socket.
 pub(crate) fn receive(
     socket: &OwnedFd,
     limit: Option<Duration>,
@@ -422,17 +429,12 @@ fn condense(log: &str) -> Option<String> {
     Some(message.trim().to_owned()).filter(|m| !m.is_empty())
 }
 
-/// Waits for a helper that has answered, and kills it when it does not end.
-pub(crate) fn end(child: &mut Child) {
-    let until = Instant::now() + Duration::from_secs(2);
-    while Instant::now() < until {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    // Both fail only when it has ended meanwhile.
-    let _ = child.kill();
+/// Waits for a CRIU that is about to end and leads a process group, kills it when it does not end within `limit`, and then
+/// its children: CRIU has some sleep while it asks the kernel what it can do, and they outlive a CRIU that is killed.
+pub(crate) fn end(child: &mut Child, limit: Duration) {
+    proc::ends_within(child, limit);
+    // It is not reaped yet, so that nobody else's group can have its number. It fails only when the whole group has ended.
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     let _ = child.wait();
 }
 

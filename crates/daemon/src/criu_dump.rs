@@ -159,7 +159,8 @@ impl Dumping {
 
     fn receive(&self, limit: Option<Duration>) -> io::Result<Answer> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        criu::receive(socket, limit, &|| self.target.alive())
+        let runs = || self.child.as_ref().is_some_and(proc::runs);
+        criu::receive(socket, limit, &|| self.target.alive() && runs())
     }
 
     fn answer(&self, go_on: bool) -> Result<()> {
@@ -193,7 +194,7 @@ impl Drop for Dumping {
         let Some(mut child) = self.child.take() else {
             return;
         };
-        let wait = move || criu::end(&mut child);
+        let wait = move || criu::end(&mut child, criu::END_TIME);
         // The program may be waiting for whoever drops this. Without a thread CRIU is reaped with the daemon.
         let _ = std::thread::Builder::new().name("reap".into()).spawn(wait);
     }

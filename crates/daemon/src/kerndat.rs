@@ -18,17 +18,20 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
-use crate::criu::clean_environment;
+use crate::criu::{self, clean_environment};
 use crate::sys::{self, Extra};
 
 /// Where CRIU looks; fixed when it is built.
 const CACHE: &str = "/run/criu.kdat";
 /// The descriptor with the answers in a CRIU of ours; above those that it is given otherwise.
 pub const DESCRIPTOR: i32 = 99;
+/// How long CRIU may take to ask.
+const PROBE_TIME: Duration = Duration::from_secs(60);
 /// The answers are about 1 KiB; more is something else.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -95,7 +98,7 @@ pub fn helper(command: &[std::ffi::OsString]) -> io::Result<i32> {
     mount("tmpfs", "/run", "tmpfs", flags, None)?;
     let (program, rest) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     // Any question makes it ask everything; this one is about what every kernel in use has.
-    Command::new(program)
+    let mut criu = Command::new(program)
         .args(rest)
         .args(["check", "--feature", "pidfd_store"])
         .stdout(Stdio::null())
@@ -103,7 +106,8 @@ pub fn helper(command: &[std::ffi::OsString]) -> io::Result<i32> {
         // loses its last parent outside, here the command that has started the daemon, is sent SIGHUP if
         // anybody in it is stopped.
         .process_group(0)
-        .status()?;
+        .spawn()?;
+    criu::end(&mut criu, PROBE_TIME);
     let mut answers = Vec::new();
     File::open(CACHE)?
         .take(MOST_BYTES)

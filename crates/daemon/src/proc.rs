@@ -5,8 +5,11 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 /// A process, told from later ones with the same number by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -49,6 +52,30 @@ impl ProcessId {
         {
             // Fails only when it has just ended.
             let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+/// Whether a child still runs.
+pub fn runs(child: &Child) -> bool {
+    ProcessId::of(child.id()).is_some_and(|it| it.alive())
+}
+
+/// Waits until a child has ended, at most `limit`; it stays to be reaped. Where no descriptor is left to wait on, the
+/// whole `limit` passes.
+pub fn ends_within(child: &Child, limit: Duration) {
+    let until = Instant::now() + limit;
+    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let wait = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut ends = process.as_ref().map(|it| PollFd::new(it, PollFlags::IN));
+        let found = poll(ends.as_mut_slice(), Some(&wait));
+        if found != Err(rustix::io::Errno::INTR) {
+            return;
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use fermata_daemon::criu::Criu;
 use fermata_daemon::namespace::{HostImage, Namespace};
 
 use self::support::{criu, wait_for};
@@ -249,4 +250,30 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
         fermata_daemon::proc::all().iter().find(|pid| mentions(pid)),
         None
     );
+}
+
+/// A CRIU that is killed while it asks the kernel what it can do, for which it lets a child sleep.
+const KILLED: &str = "#!/bin/sh
+sleep 1000 &
+echo $! >$0.child
+kill -9 $$
+";
+
+#[test]
+fn a_criu_that_is_killed_leaves_no_child_behind() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = dir.path().join("killed");
+    fs::write(&program, KILLED).expect("written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
+    let helper = Path::new(env!("CARGO_BIN_EXE_fermatad"));
+    let criu = Criu::at(program.clone(), helper);
+    criu.version().expect_err("it is killed");
+    let child = fs::read_to_string(program.with_extension("child")).expect("its child");
+    let state = || fs::read_to_string(format!("/proc/{}/stat", child.trim()));
+    // Whoever reaps it may take its time.
+    wait_for("the end of CRIU's child", || {
+        state().map_or(true, |it| it.contains(") Z "))
+    });
 }

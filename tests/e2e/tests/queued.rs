@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
 use fermata_e2e::moment::Moment;
 use fermata_e2e::output::Output;
@@ -18,10 +18,11 @@ const STEPS: u64 = 24;
 const OPERATIONS: u64 = 12;
 const OPTIONS: [&str; 4] = ["--size", "10000", "--steps", "24"];
 
-/// A program whose device stands still in its first host function, with everything queued behind that.
+/// A program whose device stands still in its first host function, with everything queued behind that, and once more before
+/// the step in the middle.
 struct Queued {
     scene: Scene,
-    gate: PathBuf,
+    gates: [PathBuf; 2],
     straight: Output,
 }
 
@@ -29,15 +30,18 @@ impl Queued {
     fn new() -> Result<Self> {
         let scene = Scene::new()?;
         let straight = scene.straight("queued", &OPTIONS)?;
-        let gate = scene.sandbox().work().join("gate");
+        let gates = ["first", "second"].map(|name| scene.sandbox().work().join(name));
         let queued = Self {
             scene,
-            gate,
+            gates,
             straight,
         };
         let program = queued.scene.tree().program("queued")?;
-        let gate = queued.gate.to_str().context("a path")?;
-        let options = [&OPTIONS[..], &["--wait", gate]].concat();
+        let [first, second] = &queued.gates;
+        let (first, second) = (first.to_str(), second.to_str());
+        let (first, second) = first.zip(second).context("paths that are text")?;
+        let gates = ["--wait", first, "--wait-again", second];
+        let options = [&OPTIONS[..], &gates].concat();
         let fermata = queued.scene.fermata();
         fermata.run("queued", Device::Soft, &program, &options)?;
         // Every step is issued; not one has begun.
@@ -45,12 +49,25 @@ impl Queued {
         Ok(queued)
     }
 
+    /// Lets the device go on to the step in the middle.
     fn open(&self) -> Result<()> {
-        Ok(fs::write(&self.gate, "")?)
+        Ok(fs::write(&self.gates[0], "")?)
+    }
+
+    /// Lets the device go on to its end.
+    fn open_all(&self) -> Result<()> {
+        self.open()?;
+        Ok(fs::write(&self.gates[1], "")?)
     }
 
     /// Begins a checkpoint, and returns once that says what it waits for.
     fn waiting(&self, image: &str, mode: Mode) -> Result<(Child, String)> {
+        let (child, said) = self.begun(image, mode)?;
+        Ok((child, said.context("it has waited for nothing")?))
+    }
+
+    /// Begins a checkpoint, and returns once that says what it waits for, or has ended without waiting.
+    fn begun(&self, image: &str, mode: Mode) -> Result<(Child, Option<String>)> {
         let mut command = Command::new(self.scene.tree().fermata());
         let path = self.scene.fermata().image(image);
         command.args([
@@ -68,15 +85,13 @@ impl Queued {
         self.scene.sandbox().enter(&mut command);
         let mut child = command.spawn()?;
         let errors = child.stderr.take().context("its standard error")?;
-        let mut said = String::new();
         for line in BufReader::new(errors).lines() {
             let line = line?;
             if line.contains("the checkpoint waits") {
-                return Ok((child, line));
+                return Ok((child, Some(line)));
             }
-            said = line;
         }
-        Err(anyhow!("it has waited for nothing: {said}"))
+        Ok((child, None))
     }
 
     /// Waits for the end of session `name`, which must be the program's own.
@@ -104,8 +119,17 @@ fn whole_queue_is_in_the_image(mode: Mode) -> Result<()> {
     );
     let waited = done["waited"]["what"].as_str().unwrap_or("");
     ensure!(waited.contains("a host function"), "waited for `{waited}`");
-    // Once more, wherever the queue is by now.
-    fermata.checkpoint("queued", "second", mode)?;
+    // Once more, wherever in the first half of the queue the device is by now.
+    let (child, _) = queued.begun("second", mode)?;
+    queued.open_all()?;
+    let again = child.wait_with_output()?;
+    ensure!(again.status.success(), "the second has failed: {again:?}");
+    let again: Value = serde_json::from_slice(&again.stdout)?;
+    let left = again["device"]["queued"].as_u64().unwrap_or(0);
+    ensure!(
+        (STEPS * OPERATIONS / 3..=operations).contains(&left),
+        "{left} operations are left of {operations}"
+    );
     queued.ends("queued")?;
     for image in ["first", "second"] {
         fermata.restore(image, image, Device::Soft)?;
@@ -183,6 +207,7 @@ fn a_worker_killed_with_a_queue_leaves_the_image_with_its_own() -> Result<()> {
         status == 1,
         "a program without a worker ended with {status}"
     );
+    queued.open_all()?;
     fermata.restore("first", "again", Device::Soft)?;
     queued.ends("again")?;
     queued.scene.close()
@@ -195,7 +220,7 @@ fn a_checkpoint_that_is_given_up_leaves_the_queue() -> Result<()> {
     // A checkpoint whose command ends goes on in the daemon, so it is the daemon that ends here.
     queued.scene.kill_daemon()?;
     child.wait()?;
-    queued.open()?;
+    queued.open_all()?;
     queued.scene.wait_back("queued")?;
     queued.ends("queued")?;
     queued.scene.close()

@@ -12,6 +12,7 @@ use fermata_device::{ContextHandle, Driver, DriverError, PinnedBuffer, StreamHan
 use fermata_store::ChunkId;
 use parking_lot::Mutex;
 
+use crate::hashers::SharedHasher;
 use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Piece, Source};
 use crate::{EngineError, Live};
@@ -35,9 +36,6 @@ const FIRST_PART: u64 = if cfg!(debug_assertions) {
     512 << 20
 };
 const PART_GROWTH: u64 = 16;
-
-/// Hash kernels of a device, with the context they are loaded into. They may be used by several threads.
-pub(crate) type SharedHasher = (ContextHandle, Arc<Mutex<Hasher>>);
 
 impl Live {
     /// Loads the hash kernels into a context of `device`, which becomes current. Meant for workers that wait

@@ -1,6 +1,6 @@
 //! A bounded queue between one thread that talks to the device and several that hash, read and write.
 //!
-//! The first failure anywhere ends everything: whoever notices stops at its next step.
+//! The first failure in any thread ends the pipeline: every thread stops at its next step.
 
 use std::collections::VecDeque;
 use std::thread::Scope;

@@ -7,100 +7,15 @@
 
 use std::sync::atomic::Ordering;
 
-use fermata_abi::op::{Address, Handle, Op, ReplyBody, STREAM_LEGACY, StreamRef, ends_context};
+use fermata_abi::op::{Handle, Op, ReplyBody, STREAM_LEGACY, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
-use fermata_device::{DriverError, EventHandle, PinnedBuffer};
-use fermata_wire::Ticket;
+use fermata_device::{DriverError, EventHandle};
 
-use crate::beside::Load;
 use crate::errors::OpError;
 use crate::printing;
 use crate::scratch::DONE_AT;
-use crate::serve::Server;
-
-/// The end of a stream's work up to a count.
-///
-/// While nothing more is issued to the stream, the stream itself is asked; before something is, an event
-/// is recorded, which costs as much as a launch does.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark {
-    pub stream: StreamRef,
-    pub count: u64,
-    pub event: Option<EventHandle>,
-}
-
-/// What is done when the wait is over.
-pub(crate) enum Then {
-    /// Nothing more.
-    Answer,
-    /// Nothing: the rest of a destroyed stream's work.
-    Orphan {
-        /// Whether it was a stream which the default stream does not wait for.
-        apart: bool,
-    },
-    /// Everything is idle: the consistent point.
-    Drained,
-    /// What the device was given before all streams were held, for this time, is done.
-    Settled(u64),
-    /// The bytes are answered; if `told`, the device sets the word at [`DONE_AT`] when they are there.
-    Bytes {
-        /// Holds them.
-        buffer: PinnedBuffer,
-        /// How many.
-        len: usize,
-        /// See above.
-        told: bool,
-    },
-    /// Nothing more; the buffer has been read by now.
-    Hold(PinnedBuffer),
-    /// Device memory is freed.
-    Free(Address),
-    /// Device memory is allocated, once what is being freed is free.
-    Allocate {
-        /// The context.
-        context: Handle,
-        /// Bytes.
-        size: u64,
-    },
-    /// Shared host memory is given up.
-    HostUnmap(Address),
-    /// A module is recorded, once the driver has it.
-    ModuleLoad(Load),
-    /// A module is unloaded.
-    ModuleUnload(Handle),
-    /// A context is destroyed.
-    ContextDestroy(Handle),
-    /// An array is destroyed.
-    ArrayDestroy(Handle),
-}
-
-/// Destroyed streams whose remaining work is waited for, too.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Orphans {
-    /// None.
-    Ignored,
-    /// Those that the default stream of this context waits for.
-    Joined(Handle),
-    /// All.
-    All,
-}
-
-/// An answer that waits.
-pub(crate) struct Waiting {
-    pub ticket: Option<Ticket>,
-    pub context: Option<Handle>,
-    pub orphans: Orphans,
-    /// Whether the answer reports errors of earlier work.
-    pub reports: bool,
-    pub marks: Vec<Mark>,
-    /// An event of the program's that must have completed too, with its context.
-    pub event: Option<(EventHandle, Handle)>,
-    pub then: Then,
-    /// What has ended its context meanwhile.
-    pub failed: Option<DriverError>,
-    /// How often it was looked at without asking the driver.
-    pub looks: u32,
-}
+use crate::server::Server;
+use crate::waiting::{Mark, Orphans, Then, Waiting};
 
 /// Where the device tells of its end, the driver is asked only now and then, for failures.
 const BETWEEN_QUERIES: u32 = 64;

@@ -9,7 +9,7 @@ use fermata_engine::Passage;
 use fermata_wire::{Consumer, Event};
 
 use crate::errors::OpError;
-use crate::serve::{Ended, Requests, Server};
+use crate::server::{Ended, Requests, Server};
 
 /// Gates have deadlines of their own; one that holds an operation longer than this, while nothing comes, is broken.
 const PATIENCE: Duration = Duration::from_secs(300);

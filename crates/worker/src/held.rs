@@ -11,10 +11,10 @@
 use fermata_abi::op::Handle;
 use fermata_control::worker::{Holding, StreamWork};
 
-use crate::completions::{Orphans, Then, Waiting};
 use crate::parked::Hold;
 use crate::queues::{Busy, What};
-use crate::serve::Server;
+use crate::server::Server;
+use crate::waiting::{Orphans, Then, Waiting};
 
 impl Server {
     /// Holds streams as asked; how the device stands.

@@ -8,7 +8,6 @@
 //! One worker serves one program, and never a second one after a fault. As a `monitor` the same executable serves none,
 //! and tells of the machine's GPUs.
 
-mod beside;
 mod callbacks;
 mod completions;
 pub mod conversation;
@@ -18,17 +17,22 @@ mod failure;
 pub mod files;
 mod gated;
 mod held;
-mod keeper;
-mod kept;
 pub mod layout;
+mod load;
 mod lot;
+mod module_load;
 pub mod monitor;
 mod next_daemon;
 pub mod output;
 mod parked;
+mod preparation;
 mod printing;
 mod queues;
 mod scratch;
 mod serve;
+mod server;
+mod threads;
 mod touches;
 mod trace;
+mod unloaded_modules;
+mod waiting;

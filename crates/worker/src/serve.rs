@@ -4,176 +4,26 @@
 //! again when the wait is likely to end, so that a launch with a synchronisation costs little and a long kernel
 //! costs no core.
 
-use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::{Address, DeviceInfo, Handle, Op, Reply, ReplyBody, ToProgram};
-use fermata_device::EventHandle;
-use fermata_engine::{Gate, Site};
-use fermata_wire::{
-    Advice, Consumer, Event, Presence, Replier, Rhythm, Side, Tally, Ticket, WireError,
-};
-use parking_lot::Mutex;
+use fermata_abi::op::{Handle, Op, Reply, ReplyBody, ToProgram};
+use fermata_wire::{Advice, Consumer, Event, Ticket, WireError};
 
-use crate::callbacks::Callbacks;
-use crate::completions::Waiting;
 use crate::dispatch::Reaction;
-use crate::errors::{Faults, OpError, context_of, reports, stream_changed};
-use crate::lot::Lot;
-use crate::parked::{self, Hold};
-use crate::printing;
-use crate::queues::{Queues, Work};
-use crate::scratch::{EventPool, Scratch, Staging};
-use crate::trace::Recorder;
+use crate::errors::{OpError, context_of, reports, stream_changed};
+use crate::parked::Hold;
+use crate::queues::Work;
+use crate::server::{Ended, Held, Requests, Server};
 
 /// How long the loop sleeps when nothing is due; it is woken for messages and requests.
 const IDLE: Duration = Duration::from_millis(500);
 /// Messages taken before answers are looked at again.
 const BATCH: usize = 64;
 
-/// Requests of the conversation to a running server.
-#[derive(Default)]
-pub(crate) struct Requests {
-    pub stop: AtomicBool,
-    pub errands: Mutex<Vec<Errand>>,
-}
-
-/// Something to be done between two operations, by the thread that serves.
-pub(crate) type Errand = Box<dyn FnOnce(&mut Server) + Send>;
-
-/// Why serving ended.
-pub(crate) enum Ended {
-    /// As asked.
-    Detached,
-    /// The program has let go of the ring, as it does for a checkpoint.
-    ProgramLeft,
-    /// The program has ended.
-    ProgramGone,
-    /// As the first two, but operations were still waiting for their turn: what there is now is not what the
-    /// program has asked for.
-    Unfinished,
-    /// What the program sent is no conversation.
-    Broken(WireError),
-}
-
-/// What serving begins with and leaves behind.
-pub(crate) struct Held {
-    pub site: Site,
-    pub faults: Faults,
-    /// Once registered it stays so, for the next attachment.
-    pub staging: Staging,
-    /// Likewise.
-    pub scratch: Scratch,
-}
-
-/// The state of serving one program.
-pub(crate) struct Server {
-    pub site: Site,
-    pub replier: Replier,
-    pub side: Arc<Side>,
-    pub presence: Presence,
-    pub staging: Staging,
-    pub scratch: Scratch,
-    pub events: EventPool,
-    /// Events that are gone for the program and still waited for.
-    pub retired: Vec<EventHandle>,
-    pub waiting: Vec<Waiting>,
-    /// Marks among them that have no event.
-    pub light: usize,
-    pub queues: Queues,
-    /// What waits for room in a stream's queue.
-    pub lot: Lot<parked::Parked>,
-    /// Streams that get nothing for now.
-    pub hold: Hold,
-    /// Of the operation at hand, for its stream.
-    pub work: Work,
-    /// How often all streams were held, and for which of these times the device has come to its end.
-    pub holds: u64,
-    pub settled: u64,
-    /// Whether the program has said that it is there.
-    come: bool,
-    pub faults: Faults,
-    pub callbacks: Arc<Callbacks>,
-    pub devices: Vec<DeviceInfo>,
-    /// Descriptors that came ahead of their operation, or were to come.
-    pub arrived: HashMap<Address, (Option<OwnedFd>, u64)>,
-    /// Likewise of files with images.
-    pub files: HashMap<Handle, Option<OwnedFd>>,
-    /// Contexts with a module that prints, or of which that is not known yet.
-    pub printing: HashSet<Handle>,
-    /// Watches operations while a checkpoint or a restore is under way.
-    pub gate: Option<Box<dyn Gate>>,
-    /// Allocations that the program has freed and the gate holds.
-    pub limbo: Vec<Address>,
-    /// Whether the session will be rolled back: the program gets no answer any more.
-    pub condemned: bool,
-    /// Whether the program was seen to be dead while an operation waited at the gate: no other may pass it.
-    pub gone: bool,
-    /// Notes what operations touch, in a session that is traced.
-    pub recorder: Option<Box<Recorder>>,
-    /// Counts operations, where the environment asks for it.
-    pub tally: Option<Tally>,
-    many_cores: bool,
-    /// Of waits for the device.
-    rhythm: Rhythm,
-}
-
 impl Server {
-    /// A server for `consumer`'s program.
-    pub fn new(
-        held: Held,
-        consumer: &Consumer,
-        side: Arc<Side>,
-        callbacks: Arc<Callbacks>,
-        devices: Vec<DeviceInfo>,
-        gate: Option<Box<dyn Gate>>,
-    ) -> Self {
-        let Held {
-            site,
-            faults,
-            staging,
-            scratch,
-        } = held;
-        let printing = printing::contexts(&site);
-        Self {
-            site,
-            replier: consumer.replier(),
-            side,
-            presence: consumer.presence(),
-            staging,
-            scratch,
-            events: EventPool::default(),
-            retired: Vec::new(),
-            waiting: Vec::new(),
-            light: 0,
-            queues: Queues::default(),
-            lot: Lot::default(),
-            hold: Hold::Off,
-            work: Work::default(),
-            holds: 0,
-            settled: 0,
-            come: false,
-            faults,
-            callbacks,
-            devices,
-            arrived: HashMap::new(),
-            files: HashMap::new(),
-            printing,
-            gate,
-            limbo: Vec::new(),
-            condemned: false,
-            gone: false,
-            recorder: Recorder::of_session(),
-            tally: Tally::of_environment("worker"),
-            many_cores: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4),
-            rhythm: Rhythm::default(),
-        }
-    }
-
     /// Serves until asked to stop or the program is gone; the answer is the session as it is then.
     pub fn run(mut self, mut consumer: Consumer, requests: &Requests) -> (Held, Ended) {
         self.site.live.forget_current();

@@ -42,7 +42,7 @@ pub(super) struct Plan {
     /// Whether words and symbols are all there is.
     pub complete: bool,
     /// Whether the text says that the kernel follows pointers which it finds in memory.
-    pub strays: bool,
+    pub follows_pointers: bool,
 }
 
 /// Offset and size of each parameter.
@@ -82,7 +82,7 @@ impl Plan {
             words: flat(words),
             symbols: symbols.collect(),
             complete: exact && found,
-            strays: summary.reads.loaded || summary.writes.loaded,
+            follows_pointers: summary.reads.loaded || summary.writes.loaded,
         }
     }
 

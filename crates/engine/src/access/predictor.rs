@@ -61,11 +61,13 @@ impl Predictor {
 
     /// Whether the kernel's text says that it follows pointers which it finds in memory, so that no
     /// prediction can name all it touches.
-    pub fn strays(&mut self, function: Handle, site: &Site) -> bool {
+    pub fn follows_pointers(&mut self, function: Handle, site: &Site) -> bool {
         let Site { session, live } = site;
         let world = World { session, live };
         self.plan(function, &world);
-        self.plans.get(&function).is_some_and(|plan| plan.strays)
+        self.plans
+            .get(&function)
+            .is_some_and(|plan| plan.follows_pointers)
     }
 
     /// Analyses all kernels and graphs of a session, so that no prediction has to.

@@ -1,10 +1,9 @@
-//! Kernels that check themselves while a capture watches: each launch goes out instrumented, with what is
-//! foreseen to be written as all that may be (PhoenixOS, section 4.1).
+//! Instrumented launches during a capture: a kernel may write its access set and nothing else (PhoenixOS, section 4.1).
 //!
 //! ```text
 //!  before ─ set ─► launch ─ instrumented kernel, ranges of the set ─► device
 //!                                       │ first store outside
-//!  look, now and then and at the end ◄──┘ kernel and address: counted, and foreseen from then on
+//!  look, now and then and at the end ◄──┘ kernel and address: counted, and in the access set from then on
 //! ```
 //! An executable graph is launched with instrumented kernels, and has its own back when the capture is over.
 
@@ -34,7 +33,11 @@ pub(super) struct Checker {
 impl Checker {
     /// Takes the session's instrumented kernels.
     pub fn new(site: &mut Site) -> Self {
-        let mut instrumented = site.live.instrumented.take().unwrap_or_else(none);
+        let mut instrumented = site
+            .live
+            .lasting
+            .take::<Instrumented>()
+            .unwrap_or_else(none);
         // What a launch has reported after the end of an earlier capture is of no interest.
         let _ = instrumented.violations(&mut site.live);
         Self {
@@ -160,7 +163,7 @@ impl Checker {
     /// instrumented kernels is under way.
     pub fn close(mut self, site: &mut Site) {
         self.instrumented.put_back_all(site);
-        site.live.instrumented = Some(self.instrumented);
+        site.live.lasting.put(self.instrumented);
     }
 }
 
@@ -171,9 +174,13 @@ fn none() -> Box<Instrumented> {
 /// Instruments the kernels of a session while its program runs. The answer is why they cannot vouch for all of it;
 /// empty if they can.
 pub(super) fn prepare(site: &mut Site) -> String {
-    let mut instrumented = site.live.instrumented.take().unwrap_or_else(none);
+    let mut instrumented = site
+        .live
+        .lasting
+        .take::<Instrumented>()
+        .unwrap_or_else(none);
     let prepared = instrumented.prepare(site);
-    site.live.instrumented = Some(instrumented);
+    site.live.lasting.put(instrumented);
     match prepared {
         Err(error) => format!("instrumented kernels cannot be made: {error}"),
         Ok(prepared) => prepared.without.first().map_or_else(String::new, |first| {

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use fermata_device::Driver;
 
-use super::Purpose;
 use super::map::{Slot, State, device_of};
 use super::shared::{Inner, Shared};
+use super::way::Purpose;
 use crate::EngineError;
-use crate::digest::{self, Digest, SharedHasher, Zeros};
+use crate::digest::{self, Digest, Zeros};
+use crate::hashers::SharedHasher;
 use crate::protocol::{Piece, Source};
 use crate::sink::{Order, Sink};
 

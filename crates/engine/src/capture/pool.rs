@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, PhysicalHandle};
-use parking_lot::Mutex;
 
 use super::map::Slot;
 use crate::EngineError;
+use crate::live::SetAside;
 
 /// Device memory that is left to the program when the pool takes what is free.
 const MARGIN: u64 = 256 << 20;
@@ -75,52 +75,9 @@ pub(crate) struct Place {
     pub bytes: u64,
 }
 
-/// Bytes set aside by device, and addresses of pools that are gone; shared with the threads that make and
-/// remove pools, which takes longer than the program should wait.
-#[derive(Debug, Clone, Default)]
-pub struct SetAside {
-    inner: Arc<Mutex<Ledger>>,
-}
-
-#[derive(Debug, Default)]
-struct Ledger {
-    by_device: BTreeMap<u32, u64>,
-    loose: Vec<u64>,
-}
-
 impl Drop for Place {
     fn drop(&mut self) {
-        self.set_aside.inner.lock().loose.push(self.base);
-    }
-}
-
-impl SetAside {
-    /// Bytes of a device that will be free again.
-    pub fn bytes(&self, device: u32) -> u64 {
-        let ledger = self.inner.lock();
-        ledger.by_device.get(&device).copied().unwrap_or(0)
-    }
-
-    /// Whether nothing is set aside.
-    pub fn is_empty(&self) -> bool {
-        self.inner.lock().by_device.is_empty()
-    }
-
-    fn add(&self, device: u32, bytes: u64) {
-        *self.inner.lock().by_device.entry(device).or_default() += bytes;
-    }
-
-    fn remove(&self, device: u32, bytes: u64) {
-        let mut ledger = self.inner.lock();
-        if let Some(left) = ledger.by_device.get_mut(&device) {
-            *left = left.saturating_sub(bytes);
-        }
-        ledger.by_device.retain(|_, left| *left > 0);
-    }
-
-    /// Addresses of pools that are gone, to be given back.
-    pub(crate) fn loose(&self) -> Vec<u64> {
-        std::mem::take(&mut self.inner.lock().loose)
+        self.set_aside.add_loose(self.base);
     }
 }
 

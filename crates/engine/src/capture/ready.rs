@@ -13,11 +13,13 @@ use fermata_device::{ContextHandle, PinnedPool};
 use fermata_store::{Store, moments};
 use parking_lot::Mutex;
 
+use super::checker;
 use super::map::{ChunkMap, Slot, device_of};
 use super::pool::{DevicePool, PAGE, Place, room, slot_bytes};
 use super::vouch::{Validate, Vouched};
-use super::{Way, checker, is_device};
-use crate::digest::SharedHasher;
+use super::way::Way;
+use crate::access::Predictor;
+use crate::hashers::SharedHasher;
 use crate::live::Reach;
 use crate::protocol::pieces;
 use crate::sink::Sink;
@@ -80,13 +82,13 @@ pub fn sketch(site: &mut Site, mut wish: Wish) -> Result<Sketch, EngineError> {
     let plan = pieces(&site.session, &exposed.addresses);
     site.live.conceal(exposed)?;
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
-    for piece in plan?.iter().filter(|piece| is_device(piece)) {
+    for piece in plan?.iter().filter(|piece| piece.is_on_device()) {
         *bytes.entry(device_of(piece)).or_default() += slot_bytes(piece.len as u64);
     }
-    let mut predictor = site.live.predictor.take().unwrap_or_default();
+    let mut predictor = site.live.lasting.take::<Predictor>().unwrap_or_default();
     predictor.forget(&site.session);
     predictor.prepare(site);
-    site.live.predictor = Some(predictor);
+    site.live.lasting.put(predictor);
     let without = match wish.validate.by_instrumenting() {
         true => checker::prepare(site),
         false => String::new(),

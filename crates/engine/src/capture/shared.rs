@@ -1,4 +1,4 @@
-//! What the thread that serves the program and the thread that copies have in common.
+//! The state that the thread that serves the program and the thread that copies share during a capture.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,9 +11,10 @@ use fermata_device::{ContextHandle, Driver, EventHandle, StreamHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::map::{ChunkMap, Mark};
+use super::outcome::Stall;
 use super::pool::DevicePool;
 use super::vouch::Vouched;
-use super::{Purpose, Stall};
+use super::way::Purpose;
 use crate::EngineError;
 
 /// A point in a stream of ours, after copies aside.

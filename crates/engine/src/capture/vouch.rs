@@ -1,17 +1,13 @@
-//! What vouches for an image that is copied while the program runs, and what was found.
-
-use std::collections::BTreeSet;
+//! How an image that is copied while the program runs is validated, and which mis-speculations were found.
 
 use fermata_abi::op::{Address, Handle};
-use fermata_state::{BufferOwner, Session};
 
-use super::{Ahead, Way};
-use crate::Site;
+use super::way::Way;
 
 /// Violations that are named; the rest are counted.
 const NAMED: usize = 16;
 
-/// What finds writes that nobody has foreseen (PhoenixOS, section 4.1, for kernels that check themselves).
+/// What finds mis-speculations (PhoenixOS, section 4.1, for instrumented kernels).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Validate {
     /// Digests taken in the stop against those of what was copied.
@@ -37,7 +33,7 @@ impl Validate {
     }
 
     /// What it comes to with a way, and why it is another then: what is copied while the program stands still
-    /// needs nobody to vouch for it, and what was copied ahead is always compared.
+    /// needs no validation, and what was copied ahead is always compared.
     pub(super) fn with(self, way: Way, without: &str) -> (Self, String) {
         match (self, way) {
             (Self::Content, _) | (Self::Both, Way::Cow | Way::Recopy) => (self, String::new()),
@@ -59,7 +55,7 @@ impl Validate {
     }
 }
 
-/// A store that nobody had foreseen.
+/// A mis-speculation: a store outside the access set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Miss {
     /// The kernel's name.
@@ -83,7 +79,7 @@ pub struct Vouched {
     pub checked: u64,
     /// Launches of kernels and graphs that could not, although instrumented kernels were wanted.
     pub unchecked: u64,
-    /// Launches that have stored where nobody had foreseen it, as far as they can be told apart.
+    /// Launches that have mis-speculated, as far as they can be told apart.
     pub violations: u64,
     /// The first of them.
     pub misses: Vec<Miss>,
@@ -109,49 +105,6 @@ impl Vouched {
         }
         self
     }
-}
-
-impl Ahead {
-    /// Learns from a capture that was overtaken, in the stop that takes the rest: the kernels that may have
-    /// written what nobody had foreseen are known to do so from now on.
-    pub(crate) fn teach(&self, site: &mut Site) {
-        if !self.overtaken {
-            return;
-        }
-        site.live.overtaken += 1;
-        let mut predictor = site.live.predictor.take().unwrap_or_default();
-        for address in addresses(&site.session, &self.unexplained) {
-            for function in &self.suspects {
-                predictor.remember(*function, address);
-            }
-        }
-        site.live.predictor = Some(predictor);
-    }
-}
-
-/// Where the program reaches these buffers.
-fn addresses(session: &Session, numbers: &BTreeSet<u64>) -> Vec<Address> {
-    let mut found = Vec::new();
-    for buffer in session.buffers() {
-        if !numbers.contains(&buffer.number) {
-            continue;
-        }
-        match buffer.owner {
-            BufferOwner::Allocation(address) => found.push(address),
-            BufferOwner::Memory(memory) => {
-                let mappings = session.mappings.iter();
-                let mapped = mappings.filter(|(_, mapping)| mapping.memory == memory);
-                found.extend(mapped.map(|(address, _)| address));
-            }
-            BufferOwner::Variable { module, name } => {
-                let module = session.modules.get(module);
-                let variable = module.ok().and_then(|it| it.variables.get(&name));
-                found.extend(variable.map(|it| it.address));
-            }
-            BufferOwner::Host(_) | BufferOwner::Array(_) => {}
-        }
-    }
-    found
 }
 
 /// Kernels that have run meanwhile: those of which more was possible than could be foreseen, if there are

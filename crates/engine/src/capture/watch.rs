@@ -7,10 +7,10 @@
 //!                                    ├─ pieces being copied to the host ─► ask again
 //!                                    └─ no room aside ─► these pieces next; ask again
 //! ```
-//! (PhoenixOS, section 4.2.) Copies aside go into a stream of our own on the piece's device, which waits for
-//! nobody: in the operation's stream they would come after whatever that stream waits for, and another stream
-//! that writes the same piece would wait for it too, which the program has never asked for. For an image of
-//! the end, writes are noted instead and nothing waits.
+//! (PhoenixOS, section 4.2.) Isolated copies go into a stream of our own on the piece's device, which waits for no
+//! other stream. In the operation's stream they would come after all that this stream waits for, and another stream
+//! that writes the same piece would wait for it too, which the program has never asked for. For an image of the
+//! end (`Purpose::End`), writes are noted instead, and no operation waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use fermata_abi::op::{Address, DEVICE_BASE, DEVICE_END, Handle, Launch, Op, Plac
 use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, DriverError, EventHandle, StreamHandle};
 
-use super::Purpose;
 use super::checker::Checker;
 use super::map::{ChunkMap, Slot, State, address_of, device_of};
 use super::pool::DevicePool;
 use super::shared::{MarkEvent, Shared};
+use super::way::Purpose;
 use crate::access::{AccessSet, Predictor, kernels_of};
 use crate::live::Exposed;
 use crate::{EngineError, Gate, Passage, Site};
@@ -495,7 +495,7 @@ impl Gate for Watch {
         site.live.forget_current();
         // Nothing is copied to them any more; they go behind.
         drop(pools);
-        site.live.predictor = Some(std::mem::take(&mut self.predictor));
+        site.live.lasting.put(std::mem::take(&mut self.predictor));
         if let Some(exposed) = self.exposed.take() {
             // Addresses that stay mapped go with the process.
             let _ = site.live.conceal(exposed);

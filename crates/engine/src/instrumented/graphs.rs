@@ -18,57 +18,13 @@ use std::sync::Arc;
 
 use fermata_abi::op::{Handle, StreamRef, ends_context};
 use fermata_abi::sys::driver as cu;
-use fermata_device::{DriverError, FunctionHandle, StreamHandle};
+use fermata_device::{DriverError, StreamHandle};
 use fermata_graph::{Graph, KernelNode};
 
+use super::graph_state::{InstrumentedGraph, WithTable, threads};
 use super::{Instrumented, tables_in};
 use crate::Site;
 use crate::access::Range;
-use crate::live::Instead;
-
-/// What an executable graph has been given.
-pub(super) struct Dressed {
-    /// [`crate::Live::graph_revision`] at that time.
-    revision: u64,
-    /// Context of the streams that it is launched in.
-    context: Handle,
-    /// The stream of all launches that use its tables; `None` if there were several.
-    stream: Option<StreamRef>,
-    allowed: Vec<Range>,
-    /// By kernel.
-    tables: BTreeMap<Handle, Wear>,
-    /// Why not all of its kernels check themselves; empty if they do.
-    without: String,
-    /// Whether any of its kernels may be instrumented.
-    worn: bool,
-}
-
-/// An instrumented kernel with its table.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Wear {
-    function: FunctionHandle,
-    table_at: usize,
-    max_threads: u64,
-    table: u64,
-}
-
-impl Wear {
-    /// What a kernel node becomes; `None` if its block is too large for the instrumented kernel.
-    fn of(self, node: &KernelNode) -> Option<Instead> {
-        if threads(node) > self.max_threads {
-            return None;
-        }
-        let mut params = node.params.clone();
-        params.resize(self.table_at, 0);
-        params.extend_from_slice(&self.table.to_le_bytes());
-        let function = self.function;
-        Some(Instead { function, params })
-    }
-}
-
-fn threads(node: &KernelNode) -> u64 {
-    node.block.iter().map(|n| u64::from(*n)).product()
-}
 
 impl Instrumented {
     /// Launches an executable graph with instrumented kernels in its kernels' place, with `allowed` as the ranges that
@@ -83,15 +39,15 @@ impl Instrumented {
         stream: StreamRef,
         allowed: &[Range],
     ) -> Result<String, DriverError> {
-        let mut without = self.dress(site, exec, stream, allowed);
+        let mut without = self.instrument(site, exec, stream, allowed);
         let mut launched = launch(site, exec, stream);
-        let worn = self.graphs.get(&exec).is_some_and(|it| it.worn);
+        let instrumented = self.graphs.get(&exec).is_some_and(|it| it.instrumented);
         if let Err(error) = &launched
-            && worn
+            && instrumented
         {
             // Nothing orders a launch after this one that has failed, so its tables are not for any other.
             let over = ends_context(error.code);
-            self.strip(site, exec);
+            self.restore_kernels(site, exec);
             if let Some(graph) = self.graphs.get_mut(&exec) {
                 graph.stream = None;
                 graph.without = "its instrumented kernels cannot be launched".to_owned();
@@ -106,19 +62,21 @@ impl Instrumented {
 
     /// Gives an executable graph its own kernels back, for launches from now on.
     pub fn put_back(&mut self, site: &mut Site, exec: Handle) {
-        self.strip(site, exec);
-        if self.graphs.get(&exec).is_some_and(|it| !it.worn) {
+        self.restore_kernels(site, exec);
+        if self.graphs.get(&exec).is_some_and(|it| !it.instrumented) {
             self.graphs.remove(&exec);
         }
     }
 
-    fn strip(&mut self, site: &mut Site, exec: Handle) {
-        let Some(graph) = self.graphs.get_mut(&exec).filter(|it| it.worn) else {
+    fn restore_kernels(&mut self, site: &mut Site, exec: Handle) {
+        let Some(graph) = self.graphs.get_mut(&exec).filter(|it| it.instrumented) else {
             return;
         };
         let Site { session, live } = site;
-        graph.worn = match session.executables.get(exec) {
-            Ok(executable) => live.dress(exec, &executable.graph, &|_| None).is_err(),
+        graph.instrumented = match session.executables.get(exec) {
+            Ok(executable) => live
+                .replace_kernels(exec, &executable.graph, &|_| None)
+                .is_err(),
             // The program has destroyed it.
             Err(_) => false,
         };
@@ -137,7 +95,7 @@ impl Instrumented {
     }
 
     /// Makes sure that the graph's kernels are instrumented with these ranges; why not all of them are.
-    fn dress(
+    fn instrument(
         &mut self,
         site: &mut Site,
         exec: Handle,
@@ -147,7 +105,7 @@ impl Instrumented {
         let revision = site.live.graph_revision(exec);
         if let Some(known) = self.graphs.get_mut(&exec)
             && (known.revision, known.context) == (revision, stream.context)
-            && (!known.worn || known.allowed == allowed)
+            && (!known.instrumented || known.allowed == allowed)
         {
             if known.stream != Some(stream) {
                 known.stream = None;
@@ -156,17 +114,19 @@ impl Instrumented {
         }
         let before = self.graphs.remove(&exec);
         let in_order = before.as_ref().is_some_and(|it| it.stream == Some(stream));
-        let mut graph = Dressed {
+        let mut graph = InstrumentedGraph {
             revision,
             context: stream.context,
             stream: Some(stream),
             allowed: allowed.to_vec(),
             tables: BTreeMap::new(),
             without: String::new(),
-            worn: before.as_ref().is_some_and(|it| it.worn),
+            instrumented: before.as_ref().is_some_and(|it| it.instrumented),
         };
         let done = self.tables_of(site, exec, stream, allowed, in_order, &mut graph);
-        let same = |it: &Dressed| it.worn && it.revision == revision && it.tables == graph.tables;
+        let same = |it: &InstrumentedGraph| {
+            it.instrumented && it.revision == revision && it.tables == graph.tables
+        };
         let done = done.and_then(|()| {
             if before.as_ref().is_some_and(same) {
                 return Ok(());
@@ -175,14 +135,14 @@ impl Instrumented {
                 return Ok(());
             };
             let tables = &graph.tables;
-            graph.worn |= !tables.is_empty();
+            graph.instrumented |= !tables.is_empty();
             let dress = |node: &KernelNode| tables.get(&node.function)?.of(node);
-            site.live.dress(exec, &executable.graph, &dress)
+            site.live.replace_kernels(exec, &executable.graph, &dress)
         });
         if let Err(error) = done {
             graph.without = format!("it does not take instrumented kernels: {error}");
             self.graphs.insert(exec, graph);
-            self.strip(site, exec);
+            self.restore_kernels(site, exec);
         } else {
             self.graphs.insert(exec, graph);
         }
@@ -198,7 +158,7 @@ impl Instrumented {
         stream: StreamRef,
         allowed: &[Range],
         in_order: bool,
-        into: &mut Dressed,
+        into: &mut InstrumentedGraph,
     ) -> Result<(), DriverError> {
         let Ok(executable) = site.session.executables.get(exec) else {
             into.note("it is not known");
@@ -228,7 +188,7 @@ impl Instrumented {
             if let Ok(record) = site.session.functions.get(function) {
                 instrumented.follow(&record.attributes, &site.live)?;
             }
-            let mut wear = Wear {
+            let mut with_table = WithTable {
                 function: instrumented.function,
                 table_at: instrumented.table_at,
                 max_threads: instrumented.max_threads,
@@ -246,8 +206,8 @@ impl Instrumented {
             if !alone {
                 into.stream = None;
             }
-            wear.table = table;
-            into.tables.insert(function, wear);
+            with_table.table = table;
+            into.tables.insert(function, with_table);
         }
         Ok(())
     }
@@ -264,20 +224,6 @@ impl Instrumented {
         let (all, live) = (&mut self.tables, &mut site.live);
         let tables = tables_in(all, live, stream.context, self.depth)?;
         tables.table_of_graph(&driver, place, (stream, on), allowed, in_order)
-    }
-}
-
-impl Dressed {
-    /// Whether any of its kernels may be instrumented.
-    pub fn is_worn(&self) -> bool {
-        self.worn
-    }
-
-    /// The first reason is told.
-    fn note(&mut self, why: &str) {
-        if self.without.is_empty() {
-            self.without = why.to_owned();
-        }
     }
 }
 

@@ -1,17 +1,15 @@
 //! Making and loading the instrumented kernels of one module.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as cu;
 use fermata_device::{DriverError, FunctionHandle, ModuleHandle};
 use fermata_ptx::ast::Module;
 use fermata_ptx::passes::{bind, guard};
-use fermata_state::ImageId;
 
+use super::texts::Texts;
 use super::{Instrumented, InstrumentedKernel, InstrumentedModule, NotInstrumented};
-use crate::text::text_of;
 use crate::{Live, Site};
 
 /// Kernels of a module by name; a program may have asked for one more than once.
@@ -21,34 +19,6 @@ fn each(names: &Names) -> impl Iterator<Item = (&str, Handle)> {
     names
         .iter()
         .flat_map(|(name, handles)| handles.iter().map(move |handle| (name.as_str(), *handle)))
-}
-
-/// Texts that have been read while instrumented kernels are made, by image and architecture; or why there is none.
-#[derive(Default)]
-pub(super) struct Texts(HashMap<(ImageId, Option<u32>), Result<Arc<Module>, String>>);
-
-impl Texts {
-    fn get(
-        &mut self,
-        image: Option<&[u8]>,
-        id: ImageId,
-        version: Option<u32>,
-    ) -> Result<Arc<Module>, String> {
-        let read = || read(image.unwrap_or_default(), version).map(Arc::new);
-        self.0.entry((id, version)).or_insert_with(read).clone()
-    }
-}
-
-fn read(image: &[u8], version: Option<u32>) -> Result<Module, String> {
-    let (text, certain) = text_of(image, version).ok_or("its module has machine code only")?;
-    if !certain {
-        return Err(format!(
-            "its module has text for architecture {} and runs code for {}",
-            text.sm.unwrap_or_default(),
-            version.unwrap_or_default()
-        ));
-    }
-    fermata_ptx::parse(&text.source).map_err(|error| format!("its text cannot be read: {error}"))
 }
 
 /// The architecture whose text the driver has compiled, or from which its machine code was made.

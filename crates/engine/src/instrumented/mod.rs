@@ -11,9 +11,11 @@
 //! content validation has to do. Loading an instrumented kernel may fail, launching one too: the original runs then.
 //! Executable graphs are given instrumented kernels for a time (graphs).
 
+mod graph_state;
 mod graphs;
 mod make;
 mod tables;
+mod texts;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -27,8 +29,9 @@ pub use fermata_ptx::passes::Guard;
 use crate::access::Range;
 use crate::{HandleMap, Live, Site};
 
-use graphs::Dressed;
+use graph_state::InstrumentedGraph;
 use tables::{Report, Tables};
+use texts::Texts;
 
 /// What instrumented kernels have found: accesses of a kernel outside the ranges it was launched with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +59,7 @@ pub struct NotInstrumented {
 
 /// What [`Instrumented::prepare`] did.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Prepared {
+pub struct Instrumentation {
     /// Kernels that are instrumented now.
     pub instrumented: usize,
     /// Those that have none.
@@ -94,7 +97,7 @@ pub struct Instrumented {
     modules: Vec<InstrumentedModule>,
     tables: HashMap<Handle, Tables>,
     /// Executable graphs whose kernels are instrumented kernels, or cannot be.
-    graphs: HandleMap<Handle, Dressed>,
+    graphs: HandleMap<Handle, InstrumentedGraph>,
     /// The parameter block of the launch at hand.
     params: Vec<u8>,
 }
@@ -125,7 +128,7 @@ impl Instrumented {
     ///
     /// # Errors
     /// A context cannot be entered. A kernel that cannot be instrumented is no error.
-    pub fn prepare(&mut self, site: &mut Site) -> Result<Prepared, DriverError> {
+    pub fn prepare(&mut self, site: &mut Site) -> Result<Instrumentation, DriverError> {
         let start = std::time::Instant::now();
         self.forget(site);
         let mut by_module: BTreeMap<Handle, Vec<Handle>> = BTreeMap::new();
@@ -134,13 +137,13 @@ impl Instrumented {
                 by_module.entry(record.module).or_default().push(function);
             }
         }
-        let mut texts = make::Texts::default();
+        let mut texts = Texts::default();
         for (module, functions) in by_module {
             self.make(site, module, &functions, &mut texts)?;
         }
         let mut without: Vec<NotInstrumented> = self.without.values().cloned().collect();
         without.sort_by_key(|it| it.function);
-        Ok(Prepared {
+        Ok(Instrumentation {
             instrumented: self.instrumented.len(),
             without,
             seconds: start.elapsed().as_secs_f64(),
@@ -261,7 +264,7 @@ impl Instrumented {
 
     /// Whether an executable graph still has instrumented kernels.
     pub fn are_in_use(&self) -> bool {
-        self.graphs.values().any(Dressed::is_worn)
+        self.graphs.values().any(InstrumentedGraph::is_instrumented)
     }
 
     /// Lets go of instrumented kernels whose module or context is gone. To be called while no launch of theirs is under

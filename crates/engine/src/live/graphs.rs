@@ -2,19 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
     BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, FunctionHandle,
-    GraphHandle, Grid, HostFn, KernelLaunch, NodeSpec,
+    GraphHandle, Grid, KernelLaunch, NodeSpec,
 };
 use fermata_graph::{CopyEnd, EdgeData, Graph, KernelNode, MemOp, MemOpKind, NodeKind, Place};
-use parking_lot::Mutex;
 
 use super::attributes::of_node;
-use crate::{HandleMap, HostCaller, Live};
+use crate::Live;
 
 /// What takes the place of a kernel node's function and parameter block.
 pub(crate) struct Instead {
@@ -23,32 +21,15 @@ pub(crate) struct Instead {
 }
 
 /// Says which kernel nodes get something else; the others stay as the program has made them.
-pub(crate) type Dress<'a> = &'a dyn Fn(&KernelNode) -> Option<Instead>;
+pub(crate) type Replacements<'a> = &'a dyn Fn(&KernelNode) -> Option<Instead>;
 
-const PLAIN: Dress<'static> = &|_: &KernelNode| None;
+const PLAIN: Replacements<'static> = &|_: &KernelNode| None;
 
 fn refuse(code: cu::CUresult, why: impl Into<Cow<'static, str>>) -> DriverError {
     DriverError {
         call: "cuGraphInstantiate",
         code,
         name: why.into(),
-    }
-}
-
-/// What host nodes call, by the callback's id. It lives as long as the process, for a graph may run at any time until
-/// then; so there is one for each callback, however often graphs with it are made or updated.
-#[derive(Default)]
-pub(crate) struct HostCalls(Mutex<HandleMap<u64, &'static HostFn>>);
-
-impl HostCalls {
-    fn of(&self, caller: &HostCaller, id: u64) -> &'static HostFn {
-        let mut calls = self.0.lock();
-        let make = || -> &'static HostFn {
-            let caller = Arc::clone(caller);
-            let call: HostFn = Box::new(move || caller(id));
-            Box::leak(Box::new(call))
-        };
-        calls.entry(id).or_insert_with(make)
     }
 }
 
@@ -100,7 +81,7 @@ impl Live {
     /// # Errors
     /// As [`Live::instantiate`]; `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE` if the shapes differ.
     pub fn update(&mut self, exec: Handle, graph: &Graph) -> Result<(), DriverError> {
-        let updated = self.dress(exec, graph, PLAIN);
+        let updated = self.replace_kernels(exec, graph, PLAIN);
         self.revise(exec);
         updated
     }
@@ -117,16 +98,16 @@ impl Live {
         self.revisions.insert(exec, self.last_revision);
     }
 
-    /// Gives an executable graph the parameters of `graph`, with other kernels where `dress` says so, for launches
+    /// Gives an executable graph the parameters of `graph`, with other kernels where `replacements` says so, for launches
     /// from now on: those that are under way keep theirs (CUDA programming guide, updating instantiated graphs).
     ///
     /// # Errors
     /// As [`Live::update`]; the graph may have been changed in part then.
-    pub(crate) fn dress(
+    pub(crate) fn replace_kernels(
         &mut self,
         exec: Handle,
         graph: &Graph,
-        dress: Dress<'_>,
+        replacements: Replacements<'_>,
     ) -> Result<(), DriverError> {
         let (handle, context) = *self.executables.get(&exec).ok_or_else(|| {
             refuse(
@@ -135,7 +116,7 @@ impl Live {
             )
         })?;
         let entered = self.enter(context)?.handle;
-        let built = self.build(entered, graph, dress, 0)?;
+        let built = self.build(entered, graph, replacements, 0)?;
         let updated = self.driver.update_exec(handle, built);
         self.driver.destroy_graph(built)?;
         updated
@@ -172,7 +153,7 @@ impl Live {
         &self,
         context: ContextHandle,
         graph: &Graph,
-        dress: Dress<'_>,
+        replacements: Replacements<'_>,
         depth: u32,
     ) -> Result<GraphHandle, DriverError> {
         if depth > 16 {
@@ -196,7 +177,8 @@ impl Live {
                         .filter_map(|(from, data)| Some((*nodes.get(from)?, *data)))
                         .partition(|(_, data)| *data == EdgeData::default());
                     let after: Vec<_> = plain.iter().map(|(from, _)| *from).collect();
-                    let added = self.add(built, &after, &node.kind, context, dress, depth)?;
+                    let added =
+                        self.add(built, &after, &node.kind, context, replacements, depth)?;
                     for (from, data) in special {
                         let data = [data.from_port, data.to_port, data.kind];
                         let edge = (from, added);
@@ -224,7 +206,7 @@ impl Live {
         after: &[fermata_device::NodeHandle],
         kind: &NodeKind,
         context: ContextHandle,
-        dress: Dress<'_>,
+        replacements: Replacements<'_>,
         depth: u32,
     ) -> Result<fermata_device::NodeHandle, DriverError> {
         let context_of = |handle: Handle| match handle {
@@ -263,7 +245,7 @@ impl Live {
                     block: node.block,
                     shared: node.shared_bytes,
                 };
-                let instead = dress(node);
+                let instead = replacements(node);
                 let (function, params) = match &instead {
                     Some(other) => (other.function, &other.params),
                     None => (function.handle, &node.params),
@@ -312,7 +294,7 @@ impl Live {
                     .add_node(graph, after, &NodeSpec::Host(call), context)
             }
             NodeKind::ChildGraph(child) => {
-                let child = self.build(context, child, dress, depth + 1)?;
+                let child = self.build(context, child, replacements, depth + 1)?;
                 let added = self
                     .driver
                     .add_node(graph, after, &NodeSpec::Child(child), context);

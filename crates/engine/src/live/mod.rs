@@ -4,12 +4,15 @@ mod attributes;
 mod exposed;
 mod graphs;
 mod handles;
+mod host_calls;
+mod lasting;
 mod moved;
 mod reach;
+mod set_aside;
 mod sharing;
 mod spare;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -22,24 +25,20 @@ use fermata_device::{
 };
 
 pub(crate) use exposed::Exposed;
-use graphs::HostCalls;
 pub(crate) use graphs::Instead;
 pub use handles::HandleMap;
+pub use host_calls::HostCaller;
+use host_calls::HostCalls;
+use lasting::Lasting;
 pub use moved::Moved;
 pub(crate) use reach::Reach;
+pub use set_aside::SetAside;
 pub use spare::SpareStaging;
 
-use crate::access::Predictor;
-use crate::capture::SetAside;
-use crate::digest::SharedHasher;
-use crate::examine::Examined;
-use crate::instrumented::Instrumented;
+use crate::hashers::SharedHasher;
+use crate::module_images::Examinations;
 use crate::share::Sharing;
-use crate::variables::Discovered;
 use crate::{CHUNK, HOST_BUFFER, STAGING_BUFFERS, Tier};
-
-/// Runs a host callback of the program by its id, and returns when it has run. Called on threads of the driver.
-pub type HostCaller = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// A context.
 #[derive(Debug, Clone, Copy)]
@@ -127,14 +126,12 @@ pub struct Live {
     pub(crate) hashers: HashMap<u32, SharedHasher>,
     /// What a capture has set aside: free memory from the program's point of view.
     pub set_aside: SetAside,
-    /// What is in the session's images.
-    pub(crate) examined: Examined,
-    /// Which modules' variables are recorded.
-    pub(crate) discovered: Discovered,
-    /// What is known of kernels' accesses, kept from one checkpoint to the next.
-    pub(crate) predictor: Option<Box<Predictor>>,
-    /// Kernels that check their stores, kept from one checkpoint to the next.
-    pub(crate) instrumented: Option<Box<Instrumented>>,
+    /// The examination of the session's module images.
+    pub(crate) examined: Examinations,
+    /// Modules whose variables are all recorded; they never change, and handles are never given twice.
+    pub(crate) discovered: HashSet<Handle>,
+    /// What captures keep from one checkpoint to the next.
+    pub(crate) lasting: Lasting,
     /// Captures that unforeseen writes have overtaken.
     pub(crate) overtaken: u32,
     current: Option<ContextHandle>,
@@ -176,10 +173,9 @@ impl Live {
             device_hashes: false,
             hashers: HashMap::new(),
             set_aside: SetAside::default(),
-            examined: Examined::default(),
-            discovered: Discovered::default(),
-            predictor: None,
-            instrumented: None,
+            examined: Examinations::default(),
+            discovered: HashSet::new(),
+            lasting: Lasting::default(),
             overtaken: 0,
             moved: Moved::default(),
             other_places: false,

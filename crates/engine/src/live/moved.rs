@@ -1,9 +1,8 @@
 //! Where device variables lay that the driver has put elsewhere at a restore.
 //!
-//! Code refers to its variables by name and needs no help. Whoever has such an address as a number would be wrong
-//! from now on: where the program has asked for it, and where memory holds it, as the objects of a class with
-//! virtual functions do, the restore is refused. Nothing is translated: a number that looks like an address may
-//! be none ([decision 017](../../../../docs/decisions/017-variables-stay-where-they-were.md)).
+//! Code refers to its variables by name and needs no help. But a program may hold such an address as a number: it has asked
+//! for it, or its memory contains it, as objects of a class with virtual functions do. Then the restore is refused.
+//! Addresses in memory are never rewritten: a number that looks like an address may be none ([decision 017](../../../../docs/decisions/017-variables-stay-where-they-were.md)).
 
 use std::collections::BTreeMap;
 

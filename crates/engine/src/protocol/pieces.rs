@@ -33,6 +33,11 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
+    /// Whether it is plain device memory.
+    pub(crate) fn is_on_device(&self) -> bool {
+        matches!(self.source, Source::Device { .. })
+    }
+
     /// Its device address.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use super::{Piece, Source, pieces};
 use crate::capture::Ahead;
 use crate::digest::{self, Digest};
 use crate::files::Records;
-use crate::sink::{Behind, Kept, Order, Sink};
+use crate::sink::{Behind, Order, Saved, Sink};
 use crate::steps::{Step, Steps};
 use crate::{EngineError, Live, Progress, Site, Summary, files, variables};
 
@@ -108,7 +108,7 @@ impl Captured {
 pub(crate) fn publish(
     image: &Path,
     records: &Records,
-    kept: &Kept,
+    kept: &Saved,
     session: Summary,
     start: Instant,
 ) -> Result<Summary, EngineError> {

@@ -9,21 +9,13 @@
 //! ```
 //! Nothing is made before everything has been checked that can be.
 
-mod arrived;
-mod background;
 mod blocks;
-mod check;
-mod checks;
-mod content;
-mod late;
-mod learn;
-mod lessons;
-mod loader;
-mod objects;
-mod order;
-mod profile;
-mod schedule;
-mod textures;
+mod gate;
+mod learning;
+mod loading;
+mod pace;
+mod rebuild;
+mod times;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,35 +26,24 @@ use parking_lot::Mutex;
 
 use crate::steps::{Step, Steps};
 use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
-use arrived::Arrived;
-use background::Times;
 use blocks::Blocks;
-use checks::Checks;
-use late::Late;
-use lessons::Lessons;
-use loader::Loader;
-use schedule::{Flow, Schedule};
+use gate::on_demand::OnDemand;
+use learning::checked_launches::CheckedLaunches;
+use learning::recorder::Recorder;
+use loading::content;
+use loading::loader::{self, Loader};
+use loading::schedule::{Limits, Schedule};
+use loading::verifier::Verifier;
+use rebuild::{objects, preconditions};
+use times::Times;
 
 pub use crate::files::ImageFiles;
-pub use background::{Background, Standing};
-pub use checks::Caught;
-pub use order::Order;
-pub use profile::Profile;
-pub use schedule::Stand;
-
-/// How an image is loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    /// All data is there when the load ends.
-    Eager,
-    /// Data comes while the program runs, as far as that is possible, in this order.
-    Behind(Order),
-    /// The same, by address, for a program that cannot be rolled back: all memory is made when the load ends, and
-    /// kernels wait for all data.
-    Certain,
-    /// As [`Self::Certain`], but a kernel whose access set is complete waits for that only.
-    Foreseen,
-}
+pub use learning::checked_launches::Caught;
+pub use learning::profile::Profile;
+pub use loading::background::{Background, Standing};
+pub use loading::prefetch_order::PrefetchOrder;
+pub use loading::schedule::Stand;
+pub use pace::Pace;
 
 /// A session that can run.
 pub struct Loaded {
@@ -101,8 +82,8 @@ pub fn load(
         table,
         image_chunks,
     } = files::load(image, &reader)?;
-    check::table(&session, &table)?;
-    check::host(&session, &live.driver)?;
+    preconditions::table(&session, &table)?;
+    preconditions::host(&session, &live.driver)?;
     steps.add("records", start, 0);
     let from = Instant::now();
     let mut site = Site { session, live };
@@ -190,30 +171,30 @@ fn begin(
     image: &Path,
     blocks: Blocks,
     (pace, checks): (Pace, bool),
-) -> Result<(Background, Late), EngineError> {
+) -> Result<(Background, OnDemand), EngineError> {
     let live = &mut site.live;
     live.forget_current();
     live.adopt_staging();
     let profile = Profile::load(image);
     let pieces: Vec<usize> = blocks.all().iter().map(|it| it.stored.len()).collect();
     let order = match pace {
-        Pace::Eager | Pace::Certain | Pace::Foreseen => Order::Default,
+        Pace::Eager | Pace::Certain | Pace::Foreseen => PrefetchOrder::Default,
         Pace::Behind(order) => order,
     };
     let order = order.of(&blocks, &profile);
     let reader = reader(live, store)?;
     let mut stored = blocks.all().iter().flat_map(|it| &it.stored);
     let in_tier = live.tier.is_some() && stored.any(|(_, id)| reader.is_near(id));
-    let flow = Flow::of(pace != Pace::Eager, in_tier);
+    let flow = Limits::of(pace != Pace::Eager, in_tier);
     let schedule = Arc::new(Schedule::new(&pieces, &order, flow));
     let blocks = Arc::new(blocks);
-    let lessons = Arc::new(Lessons::new(image, profile));
+    let recorder = Arc::new(Recorder::new(image, profile));
     let devices: std::collections::BTreeSet<u32> =
         blocks.all().iter().map(|it| it.device).collect();
     let context = |device: &u32| Some((*device, loader::context_on(live, *device)?));
     let contexts = devices.iter().filter_map(context).collect();
     let bytes = blocks.all().iter().map(|it| it.len).sum();
-    let arrived = Arc::new(Arrived::new(
+    let verifier = Arc::new(Verifier::new(
         &live.driver,
         &contexts,
         &live.hashers,
@@ -221,16 +202,16 @@ fn begin(
         bytes,
     ));
     let times = Arc::<Times>::default();
-    let checks = Arc::new(Checks::new(
+    let checks = Arc::new(CheckedLaunches::new(
         checks && pace != Pace::Eager,
         Arc::clone(&blocks),
-        Arc::clone(&lessons),
+        Arc::clone(&recorder),
         Arc::clone(&times),
     ));
     let loader = Loader {
         driver: Arc::clone(&live.driver),
         contexts,
-        arrived: Arc::clone(&arrived),
+        verifier: Arc::clone(&verifier),
         all_contexts: live.contexts.values().map(|it| it.handle).collect(),
         reachers: devices
             .iter()
@@ -241,13 +222,13 @@ fn begin(
         tier: live.tier.clone(),
         blocks: Arc::clone(&blocks),
         schedule: Arc::clone(&schedule),
-        lessons: Arc::clone(&lessons),
+        recorder: Arc::clone(&recorder),
         checks: Arc::clone(&checks),
         behind: pace != Pace::Eager,
         _quiet: live.tier.as_ref().map(|tier| tier.quiet()),
         times: Arc::clone(&times),
     };
     let background = loader.start()?;
-    let late = Late::new(schedule, blocks, (lessons, pace), checks, arrived, times);
+    let late = OnDemand::new(schedule, blocks, (recorder, pace), checks, verifier, times);
     Ok((background, late))
 }

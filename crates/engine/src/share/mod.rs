@@ -10,12 +10,12 @@
 //! the worker that shares offers what it shares before it fetches anything, and the others wait for its socket; all load at
 //! the same time.
 
+mod messages;
 mod service;
 
-use std::collections::BTreeMap;
-use std::io::{self, IoSliceMut, Read, Write};
+use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,27 +23,15 @@ use std::time::{Duration, Instant};
 
 use fermata_abi::op::Sharer;
 use fermata_state::{Fetched, Sharing as Records};
-use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use self::messages::{ANSWER_TIME, FETCH, LOOK_UP, NO, Offers, YES, short};
 use self::service::Service;
 
-/// How long another worker may take to answer.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// How long another worker may take in a restore until it shares.
 const RESTORE_TIME: Duration = Duration::from_secs(120);
 /// Between two looks for its socket.
 const LOOK: Duration = Duration::from_millis(2);
-
-/// Asks for a descriptor.
-const FETCH: u8 = 1;
-/// Asks only whether it is shared.
-const LOOK_UP: u8 = 2;
-/// It is shared; the descriptor comes along if it was asked for.
-const YES: u8 = 1;
-/// It is not.
-const NO: u8 = 0;
 
 /// Why memory of another process cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -71,9 +59,6 @@ pub enum ShareError {
 }
 
 type Result<T> = std::result::Result<T, ShareError>;
-
-/// Descriptors by the number of their content.
-type Offers = Arc<Mutex<BTreeMap<u64, OwnedFd>>>;
 
 /// What this worker's process shares, and the way to what others do.
 #[derive(Debug, Default)]
@@ -187,14 +172,6 @@ fn name(sharer: &Sharer) -> String {
     format!("s-{}", digits.collect::<String>())
 }
 
-/// A path by which `name` in `folder` can be a socket's however long the folder's is; it holds as long as the descriptor.
-fn short(folder: &Path, name: &str) -> io::Result<(OwnedFd, PathBuf)> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    let path = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
-    Ok((folder, path.into()))
-}
-
 fn connect(folder: &Path, name: &str) -> Result<UnixStream> {
     let (_folder, path) = short(folder, name).map_err(ShareError::Ask)?;
     UnixStream::connect(path).map_err(|error| match error.kind() {
@@ -227,17 +204,10 @@ fn receive(stream: &mut UnixStream) -> io::Result<(u8, Option<OwnedFd>)> {
     Ok((answer[0], descriptor))
 }
 
-/// What another worker asks for: the question and the number of the content.
-fn question(stream: &mut UnixStream) -> io::Result<(u8, u64)> {
-    let mut bytes = [0; 9];
-    stream.read_exact(&mut bytes)?;
-    let number = bytes[1..].try_into().map_or(0, u64::from_le_bytes);
-    Ok((bytes[0], number))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::io::Read;
 
     use super::*;
 

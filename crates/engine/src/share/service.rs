@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::{ANSWER_TIME, FETCH, LOOK_UP, NO, Offers, YES, question, short};
+use super::messages::{ANSWER_TIME, FETCH, LOOK_UP, NO, Offers, YES, question, short};
 
 /// See the module.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 
 use fermata_store::Totals;
 
-use super::{Chunks, work::Team};
+use super::order::Chunks;
+use super::work::Team;
 use crate::EngineError;
 
 /// A closed sink. Dropped before [`Behind::finish`] it leaves nothing in the store.
@@ -11,7 +12,7 @@ pub(crate) struct Behind {
 }
 
 /// What has been saved.
-pub(crate) struct Kept {
+pub(crate) struct Saved {
     /// The image's chunks.
     pub chunks: Chunks,
     /// What that took.
@@ -27,11 +28,11 @@ impl Behind {
     ///
     /// # Errors
     /// A write failed, or [`EngineError::Changed`]; the store then holds nothing new.
-    pub fn finish(self) -> Result<Kept, EngineError> {
+    pub fn finish(self) -> Result<Saved, EngineError> {
         let (writer, chunks) = self.team.end()?;
         // Content that was taken and then taken anew belongs to no image.
         writer.keep_only(&chunks.values().map(|(_, id)| *id).collect());
-        Ok(Kept {
+        Ok(Saved {
             chunks,
             totals: writer.finish()?,
         })

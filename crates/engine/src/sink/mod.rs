@@ -29,6 +29,7 @@
 //! - After an error, and when dropped early, nothing of it stays in the store.
 
 mod behind;
+mod order;
 mod pace;
 mod reservoir;
 mod work;
@@ -40,9 +41,10 @@ use std::time::{Duration, Instant};
 
 use fermata_device::{Direction, HostMapping, InFlight};
 use fermata_state::ImageBytes;
-use fermata_store::{ChunkId, Store, WriteOptions, moments};
+use fermata_store::{Store, WriteOptions, moments};
 
-pub(crate) use behind::{Behind, Kept};
+pub(crate) use behind::{Behind, Saved};
+pub(crate) use order::{Chunks, Order};
 use work::{Content, Flow, Job, Team};
 
 use crate::digest::Digest;
@@ -58,18 +60,6 @@ const IN_FLIGHT: usize = 8;
 const TURN: Duration = Duration::from_millis(1);
 /// Threads that copy host memory.
 const HOST_READERS: usize = 4;
-
-/// The chunks of an image: by buffer number and offset, each with its length. What is missing is zero.
-pub(crate) type Chunks = BTreeMap<(u64, u64), (u32, ChunkId)>;
-
-/// A piece to be saved.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Order {
-    /// Where it belongs and where its bytes are.
-    pub piece: Piece,
-    /// What is known of its bytes.
-    pub digest: Digest,
-}
 
 /// See the module.
 pub(crate) struct Sink {

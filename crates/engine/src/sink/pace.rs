@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 const TURN: Duration = Duration::from_millis(50);
 
 /// Hands out time for bytes, to several threads.
-pub(super) struct Pace {
+pub(super) struct WriteRate {
     /// Bytes a second; 0 for no limit.
     rate: u64,
     /// When what has been admitted is written, at that rate.
     next: Mutex<Instant>,
 }
 
-impl Pace {
+impl WriteRate {
     pub fn new(rate: u64) -> Self {
         Self {
             rate,
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn bytes_take_their_time_whoever_writes_them() {
-        let (pace, begun) = (Pace::new(1 << 20), Instant::now());
+        let (pace, begun) = (WriteRate::new(1 << 20), Instant::now());
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| assert!(pace.wait(50 << 10, &|| false)));
@@ -61,6 +61,6 @@ mod tests {
         });
         assert!(begun.elapsed() > Duration::from_millis(90));
         assert!(!pace.wait(1 << 30, &|| true), "nobody waits any more");
-        assert!(Pace::new(0).wait(u64::MAX, &|| false));
+        assert!(WriteRate::new(0).wait(u64::MAX, &|| false));
     }
 }

@@ -11,9 +11,10 @@ use fermata_state::{IMAGE_BUFFERS, ImageBytes};
 use fermata_store::{AlignedBuf, ChunkId, PackWriter, Place, moments};
 use parking_lot::Mutex;
 
-use super::pace::Pace;
+use super::order::{Chunks, Order};
+use super::pace::WriteRate;
 use super::reservoir::Reservoir;
-use super::{Chunks, Order};
+
 use crate::digest::{Digest, is_zero};
 use crate::live::Reach;
 use crate::pipeline::{Next, Queue, STEP_LIMIT};
@@ -80,7 +81,7 @@ pub(super) struct Flow {
     /// The program waits for what is being taken.
     hurry: Arc<AtomicBool>,
     writer: PackWriter,
-    pace: Pace,
+    pace: WriteRate,
     table: Mutex<BTreeMap<(u64, u64), Entry>>,
     /// Pieces to be copied again; `None` when that cannot be done any more.
     wrong: Mutex<Option<Vec<Job>>>,
@@ -104,7 +105,7 @@ impl Flow {
             reservoir: Reservoir::new(reach.host_buffer),
             hurry: Arc::default(),
             writer,
-            pace: Pace::new(reach.write_rate),
+            pace: WriteRate::new(reach.write_rate),
             table: Mutex::default(),
             wrong: Mutex::new(Some(Vec::new())),
             coming: Mutex::default(),

@@ -7,28 +7,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermata_control::worker::{Failure, FailureKind, FromWorker};
 use fermata_engine::Site;
-use fermata_wire::{Consumer, Kicker, Side};
+use fermata_wire::{Consumer, Side};
 
 use super::Worker;
+use super::serving::Serving;
 use crate::failure::{failure, full_text};
 use crate::output;
 use crate::scratch::Staging;
-use crate::serve::{Ended, Held, Requests, Server};
+use crate::server::{Ended, Held, Requests, Server};
+use crate::threads::serving_thread;
 
 /// The longest wait for the server to answer or stop.
 const SERVER: Duration = Duration::from_secs(60);
-
-/// A program that is served, by a thread of its own.
-pub(super) struct Serving {
-    pub(super) thread: JoinHandle<Option<(Held, Ended)>>,
-    pub(super) requests: Arc<Requests>,
-    pub(super) kicker: Kicker,
-}
 
 impl Worker {
     pub(super) fn attach(&mut self, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {
@@ -192,11 +186,4 @@ impl Worker {
         };
         self.site.as_mut().ok_or_else(missing)
     }
-}
-
-/// The thread that serves, and the one that loads.
-pub(crate) fn serving_thread() -> std::thread::Builder {
-    std::thread::Builder::new()
-        .name("serve".to_owned())
-        .stack_size(2 << 20)
 }

@@ -1,27 +1,21 @@
 //! Checkpoints behind the running program: what was prepared, what is under way, what was copied ahead.
 
 use std::path::Path;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fermata_control::worker::{self as control, Failure, FailureKind, FromWorker};
-use fermata_engine::capture::{
-    self, Ahead, Capture, Outcome, Prepared, Validate, Vouched, Way, Wish,
-};
+use fermata_engine::capture::{self, Ahead, Capture, Outcome, Prepared, Validate, Way, Wish};
 use fermata_engine::{EngineError, Gate, Site};
 use fermata_store::Store;
 
-use super::attaching::Serving;
-use super::loading::steps;
+use super::account::steps;
+use super::serving::{Serving, ended, on_server};
 use crate::failure::{failure, from_engine};
-use crate::serve::Server;
 
-/// The longest wait for the server to run an errand.
-const ERRAND: Duration = Duration::from_secs(60);
-/// Between two looks at whether there still is a server.
-const TURN: Duration = Duration::from_millis(20);
 /// Between two looks at whether all module images have been examined.
 const EXAMINED: Duration = Duration::from_millis(5);
+/// The longest wait for images to be examined; the rest is waited for where it is needed.
+const EXAMINATION: Duration = Duration::from_secs(60);
 /// Set for tests: the image is compared with the stopped copy of the same moment.
 const CHECK: &str = "FERMATA_TEST_REFERENCE";
 
@@ -37,54 +31,10 @@ fn order(what: &str) -> Failure {
     failure(FailureKind::Internal, format!("{what} out of order"), "")
 }
 
-/// Nobody is served any more.
-fn ended() -> Failure {
-    failure(FailureKind::NotFound, "the program has ended", "")
-}
-
-/// Lets the serving thread do something between two operations.
-pub(super) fn on_server<T: Send + 'static>(
-    serving: &Serving,
-    work: impl FnOnce(&mut Server) -> T + Send + 'static,
-) -> Result<T, Failure> {
-    let (sender, receiver) = mpsc::channel();
-    let errand = Box::new(move |server: &mut Server| {
-        // Whoever asked may have given up.
-        let _ = sender.send(work(server));
-    });
-    serving.requests.errands.lock().push(errand);
-    serving.kicker.kick();
-    let until = Instant::now() + ERRAND;
-    loop {
-        // It may have ended with its program before it saw the errand.
-        let over = serving.thread.is_finished();
-        match receiver.recv_timeout(TURN) {
-            Ok(done) => return Ok(done),
-            Err(_) if over => return Err(ended()),
-            Err(_) if Instant::now() < until => {}
-            Err(_) => {
-                let silent = "the server does not answer";
-                return Err(failure(FailureKind::Internal, silent, ""));
-            }
-        }
-    }
-}
-
-/// Holds streams of the program that is served.
-pub(super) fn hold(serving: Option<&Serving>, asked: control::Hold) -> Result<FromWorker, Failure> {
-    let serving = serving.ok_or_else(ended)?;
-    let holding = on_server(serving, move |server| {
-        let holding = server.hold(asked);
-        server.site.live.forget_current();
-        holding
-    })?;
-    Ok(FromWorker::Holding(holding))
-}
-
 /// Waits until the images of the session's modules have been examined, while the program runs. If that takes long, the
 /// rest is waited for where it is needed.
 fn wait_for_images(serving: &Serving) -> Result<(), Failure> {
-    let until = Instant::now() + ERRAND;
+    let until = Instant::now() + EXAMINATION;
     while !on_server(serving, |server| server.site.images_are_examined())? && Instant::now() < until
     {
         std::thread::sleep(EXAMINED);
@@ -171,7 +121,7 @@ impl Capturing {
     /// How far it is; totals by `totals` when it has ended with an image.
     pub fn look(
         &mut self,
-        totals: impl FnOnce(&capture::Captured) -> control::Totals,
+        totals: impl FnOnce(&capture::Image) -> control::Totals,
     ) -> Result<FromWorker, Failure> {
         let capture = self.capture.take().ok_or_else(|| order("Look"))?;
         if !capture.has_ended() {
@@ -218,17 +168,6 @@ impl Capturing {
     }
 }
 
-fn timeline(line: &capture::Timeline) -> control::Timeline {
-    let spans = line.spans();
-    control::Timeline {
-        start: 0.0,
-        span: line.span().as_secs_f64(),
-        copied: spans.iter().map(|it| it.copied).collect(),
-        aside: spans.iter().map(|it| it.aside).collect(),
-        waited: spans.iter().map(|it| it.waited.as_secs_f64()).collect(),
-    }
-}
-
 fn to_engine(way: control::Way) -> Way {
     match way {
         control::Way::Snapshot => Way::Snapshot,
@@ -242,48 +181,5 @@ fn from_way(way: Way) -> control::Way {
         Way::Snapshot => control::Way::Snapshot,
         Way::Cow => control::Way::Cow,
         Way::Recopy => control::Way::Recopy,
-    }
-}
-
-/// What an image has cost and what vouches for it, as the daemon hears it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Account {
-    pub stall: control::Stall,
-    pub validation: control::Validation,
-}
-
-impl Account {
-    pub fn of(stall: &capture::Stall, vouched: &Vouched) -> Self {
-        let miss = |it: &capture::Miss| control::Miss {
-            kernel: it.kernel.clone(),
-            address: it.address,
-            bytes: it.bytes,
-            buffer: it.buffer,
-        };
-        Self {
-            stall: control::Stall {
-                waits: stall.waits,
-                waited_seconds: stall.waited.as_secs_f64(),
-                issuing_seconds: stall.issuing.as_secs_f64(),
-                isolated_bytes: stall.isolated_bytes,
-                pool_bytes: stall.pool_bytes,
-                incomplete: stall.incomplete,
-                copying_seconds: stall.copying.as_secs_f64(),
-                timeline: timeline(&stall.timeline),
-            },
-            validation: control::Validation {
-                by: match vouched.by {
-                    Validate::Content => control::Validate::Content,
-                    Validate::Ptx => control::Validate::Ptx,
-                    Validate::Both => control::Validate::Both,
-                    Validate::Off => control::Validate::Off,
-                },
-                note: vouched.note.clone(),
-                checked: vouched.checked,
-                unchecked: vouched.unchecked,
-                violations: vouched.violations,
-                misses: vouched.misses.iter().map(miss).collect(),
-            },
-        }
     }
 }

@@ -8,15 +8,17 @@ use fermata_control::worker::{
     self as control, FailureKind, FromWorker, LoadCheck, Pace, Restoring,
 };
 use fermata_engine::Live;
-use fermata_engine::restore::{self, ImageFiles, Loaded, Order, Stand};
+use fermata_engine::restore::{self, ImageFiles, Loaded, PrefetchOrder, Stand};
 use fermata_store::Store;
 use fermata_wire::StagedArea;
 
-use super::{Reporter, Worker, serving_thread};
+use super::account::steps;
+use super::{Reporter, Worker};
 use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
 use crate::layout::RingPlace;
 use crate::scratch::Staging;
+use crate::threads::serving_thread;
 
 /// The staging area of the program's ring, made ready while data is loaded. The thread for it begins when the
 /// session's objects are there, for they must find the addresses free that they had.
@@ -171,25 +173,15 @@ fn miss(caught: &restore::Caught) -> control::Miss {
     }
 }
 
-pub(super) fn steps(steps: &[fermata_engine::Step]) -> Vec<control::Step> {
-    let step = |it: &fermata_engine::Step| control::Step {
-        name: it.name.to_owned(),
-        start: it.start,
-        seconds: it.seconds,
-        bytes: it.bytes,
-    };
-    steps.iter().map(step).collect()
-}
-
 fn engine_pace(pace: Pace) -> restore::Pace {
     match pace {
         Pace::Eager => restore::Pace::Eager,
         Pace::Certain => restore::Pace::Certain,
         Pace::Foreseen => restore::Pace::Foreseen,
         Pace::Behind(order) => restore::Pace::Behind(match order {
-            control::Order::Profile => Order::Profile,
-            control::Order::Default => Order::Default,
-            control::Order::Worst => Order::Worst,
+            control::Order::Profile => PrefetchOrder::Profile,
+            control::Order::Default => PrefetchOrder::Default,
+            control::Order::Worst => PrefetchOrder::Worst,
         }),
     }
 }

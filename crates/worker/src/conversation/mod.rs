@@ -14,11 +14,13 @@
 //! thread that serves it. `saving`: an image of a stopped program. `capturing`: one behind a running program.
 //! `loading`: a session from an image.
 
+mod account;
 mod attaching;
 mod capturing;
 mod loading;
 mod opening;
 mod saving;
+mod serving;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -36,15 +38,15 @@ use fermata_engine::restore::{Background, ImageFiles};
 use fermata_engine::{EngineError, Gate, Site, Summary, Tier};
 use parking_lot::Mutex;
 
-use self::attaching::Serving;
-pub(crate) use self::attaching::serving_thread;
-use self::capturing::{Account, Capturing, hold, on_server};
+use self::account::Account;
+use self::capturing::Capturing;
+use self::serving::{Serving, hold, on_server};
 use crate::callbacks::Callbacks;
 use crate::errors::Faults;
 use crate::failure::failure;
-use crate::keeper::{Folders, Keeper};
 use crate::layout::RingPlace;
 use crate::next_daemon::Starter;
+use crate::preparation::{Folders, Keeper};
 use crate::scratch::{Scratch, Staging};
 use crate::trace;
 

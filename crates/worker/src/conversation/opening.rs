@@ -12,7 +12,7 @@ use fermata_state::Session;
 
 use super::Worker;
 use crate::failure::{failure, full_text};
-use crate::keeper::{Folders, Keeper};
+use crate::preparation::{Folders, Keeper};
 
 /// Bytes of host memory that may hold what waits for the store, beside staging buffers.
 const HOST_BUFFER: &str = "FERMATA_HOST_BUFFER";

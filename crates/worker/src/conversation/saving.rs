@@ -7,8 +7,8 @@ use fermata_control::worker::{Failure, FailureKind, FromWorker, LOAD_FAILED, Tot
 use fermata_engine::{EngineError, Site, Summary, protocol};
 use fermata_store::Store;
 
-use super::capturing::{Account, on_server};
-use super::loading::steps;
+use super::account::{Account, steps};
+use super::serving::on_server;
 use super::{Reporter, Worker, totals};
 use crate::failure::{failure, from_engine};
 

@@ -10,9 +10,9 @@ use fermata_state::{Context, Places, Removed};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
-use crate::completions::Then;
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
+use crate::waiting::Then;
 
 impl Server {
     pub(super) fn context_create(

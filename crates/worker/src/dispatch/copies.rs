@@ -9,10 +9,10 @@ use fermata_state::Array;
 use fermata_wire::Ticket;
 
 use super::{DONE, Step};
-use crate::completions::Then;
 use crate::errors::OpError;
 use crate::scratch::{DONE_AT, SMALL};
-use crate::serve::Server;
+use crate::server::Server;
+use crate::waiting::Then;
 
 /// Bytes that a box spans at this pitch.
 fn span(pitch: Pitch, extent: &Extent) -> Option<u64> {

@@ -7,7 +7,7 @@ use fermata_state::Executable;
 
 use super::{DONE, Step};
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
 
 /// The most that one launch counts for in its stream's queue: a graph of any size must fit.
 const MOST: u64 = 64;

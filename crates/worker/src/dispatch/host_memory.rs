@@ -9,9 +9,9 @@ use fermata_state::HostRegion;
 use fermata_wire::{FromProgram, Ticket};
 
 use super::{DONE, Step};
-use crate::completions::Then;
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
+use crate::waiting::Then;
 
 /// The descriptor is sent before the operation, so it is there already or never will be.
 const ARRIVAL: Duration = Duration::from_secs(5);

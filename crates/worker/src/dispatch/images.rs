@@ -20,7 +20,7 @@ use fermata_state::{IMAGE_PADDING, ImageBytes, ImageId, LONGEST_IMAGE};
 
 use super::{DONE, Step};
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
 
 /// Bytes of all images of a session.
 const LONGEST_IN_ALL: u64 = 16 << 30;

@@ -5,7 +5,7 @@ use fermata_device::{Grid, KernelLaunch};
 
 use super::Step;
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
 
 impl Server {
     pub(super) fn launch(&mut self, launch: &Launch<'_>, stream: StreamRef) -> Step {

@@ -8,9 +8,9 @@ use fermata_state::{Allocation, Mapping, Memory, Reservation};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
-use crate::completions::Then;
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
+use crate::waiting::Then;
 
 impl Server {
     pub(super) fn mem_alloc(&mut self, context: Handle, size: u64, ticket: Option<Ticket>) -> Step {

@@ -21,9 +21,9 @@ use fermata_abi::op::{Handle, Op, ReplyBody, StreamRef};
 use fermata_state::TextureKey;
 use fermata_wire::Ticket;
 
-use crate::completions::{Orphans, Then, Waiting};
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
+use crate::waiting::{Orphans, Then, Waiting};
 
 /// What becomes of an operation that the driver has taken.
 pub(crate) enum Reaction {

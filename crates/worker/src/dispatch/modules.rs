@@ -11,10 +11,11 @@ use fermata_state::{Function, ImageBytes, ImageId};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
-use crate::beside::{LARGE, Load};
-use crate::completions::Then;
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::load::Load;
+use crate::module_load::LARGE;
+use crate::server::Server;
+use crate::waiting::Then;
 
 impl Server {
     pub(super) fn module_load(

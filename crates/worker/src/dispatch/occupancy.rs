@@ -4,7 +4,7 @@ use fermata_abi::op::{Handle, Launch, Occupancy, ReplyBody, SharedOf, StreamRef}
 use fermata_device::{Clusters, Grid, KernelLaunch, SharedNeed};
 
 use super::{Reaction, Step};
-use crate::serve::Server;
+use crate::server::Server;
 
 impl Server {
     pub(super) fn occupancy(&mut self, function: Handle, question: &Occupancy<'_>) -> Step {

@@ -11,7 +11,7 @@ use fermata_wire::Ticket;
 use super::{Reaction, Step};
 use crate::errors::OpError;
 use crate::failure::full_text;
-use crate::serve::Server;
+use crate::server::Server;
 
 impl From<ShareError> for OpError {
     fn from(error: ShareError) -> Self {

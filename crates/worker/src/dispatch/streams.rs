@@ -10,9 +10,9 @@ use fermata_state::{Event, Stream};
 use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
-use crate::completions::{Orphans, Then, Waiting};
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
+use crate::waiting::{Orphans, Then, Waiting};
 
 impl Server {
     pub(super) fn stream_create(

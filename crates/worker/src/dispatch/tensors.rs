@@ -5,7 +5,7 @@ use fermata_wire::Ticket;
 
 use super::{Reaction, Step};
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
 
 impl Server {
     pub(super) fn tensor_map(

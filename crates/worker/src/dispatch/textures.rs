@@ -5,7 +5,7 @@ use fermata_state::TextureKey;
 
 use super::{DONE, Reaction, Step};
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
 
 impl Server {
     pub(super) fn texture_create(&mut self, context: Handle, texture: &Texture) -> Step {

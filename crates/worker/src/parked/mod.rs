@@ -21,57 +21,24 @@
 //! While a stop is coming ([`Hold`]) every stream counts as full: what is parked then is part of the image
 //! (`persist`), and goes on with the next attachment.
 
+mod operation;
 mod persist;
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Op, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_wire::Ticket;
 
+pub(crate) use operation::{Hold, Parked};
+
 use crate::errors::{OpError, reports, stream_changed};
 use crate::queues::Work;
-use crate::serve::Server;
+use crate::server::Server;
 use crate::touches::{Scope, Touches};
 
 /// Bytes of encoded operations that may be parked: half a million launches and more.
 const MOST: usize = 64 << 20;
-
-/// An operation that waits.
-pub(crate) struct Parked {
-    bytes: Vec<u8>,
-    ticket: Option<Ticket>,
-}
-
-/// Which streams get nothing for now, for a stop that is coming.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// None.
-    #[default]
-    Off,
-    /// These: what they are at takes long, and the others go on meanwhile.
-    Some(HashSet<StreamRef>),
-    /// All.
-    All,
-    /// All, and everything is taken off the ring: the program's threads are about to be parked.
-    Closing,
-}
-
-impl Hold {
-    /// Whether no stream gets anything.
-    pub fn is_whole(&self) -> bool {
-        matches!(self, Self::All | Self::Closing)
-    }
-
-    fn holds(&self, stream: StreamRef) -> bool {
-        match self {
-            Self::Off => false,
-            Self::Some(streams) => streams.contains(&stream),
-            Self::All | Self::Closing => true,
-        }
-    }
-}
 
 impl Server {
     /// Parks `op` if it has to wait for a stream's queue; whether that is so, or it has been answered.

@@ -6,7 +6,7 @@ use fermata_wire::{Ticket, WireError};
 
 use super::Parked;
 use crate::lot::Lot;
-use crate::serve::Server;
+use crate::server::Server;
 use crate::touches::Touches;
 
 impl Server {

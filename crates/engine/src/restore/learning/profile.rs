@@ -1,5 +1,5 @@
-//! What earlier restores of an image have learnt: which memory is used first, and which kernels reach
-//! further than can be foreseen.
+//! The profile of an image, learnt by earlier restores: the order of first use of its memory, and the mis-speculations
+//! of its kernels.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -9,7 +9,7 @@
 //! | 8 n | their addresses, in the order of first use |
 //! | 4 | number of kernels, k |
 //! | each: 4 + length | length and bytes of the name |
-//! | 4 | number of kernels that were seen where they strayed to, s |
+//! | 4 | number of kernels whose mis-speculations are known by address, s |
 //! | each: 4 + length, 4 + 8 n | length and bytes of the name, number and addresses of memory |
 //! | 32 | BLAKE3 of everything before |
 //!
@@ -32,7 +32,7 @@ const HASH: usize = 32;
 const MOST_BYTES: u64 = 64 << 20;
 /// Kernels that are remembered, at most.
 const MOST_KERNELS: usize = 4096;
-/// Addresses that are remembered of a kernel; one that strays further waits for everything.
+/// Addresses that are remembered of a kernel; a kernel with more is unpredictable.
 const MOST_PLACES: usize = 256;
 
 /// See the module.
@@ -40,11 +40,11 @@ const MOST_PLACES: usize = 256;
 pub struct Profile {
     /// Addresses of blocks, first used first.
     pub order: Vec<u64>,
-    /// Kernels that have touched memory nobody foresaw; before one of them runs, everything is there.
-    pub wary: Vec<String>,
-    /// Kernels that have touched memory nobody foresaw, and an address in each such buffer: before one of them runs,
-    /// these are there.
-    pub strays: BTreeMap<String, Vec<u64>>,
+    /// Kernels whose mis-speculations cannot be listed; all data is present before one of them runs.
+    pub unpredictable: Vec<String>,
+    /// Kernels that have mis-speculated, with an address in each buffer outside their access set: these are present
+    /// before one of them runs.
+    pub mis_speculations: BTreeMap<String, Vec<u64>>,
 }
 
 impl Profile {
@@ -88,33 +88,33 @@ impl Profile {
             .extend(old.into_iter().filter(|at| !fresh.contains(at)));
     }
 
-    /// Remembers kernels; each once.
-    pub fn beware(&mut self, kernels: impl IntoIterator<Item = String>) {
+    /// These kernels wait for all data from now on.
+    pub fn add_unpredictable(&mut self, kernels: impl IntoIterator<Item = String>) {
         for kernel in kernels {
-            if self.wary.len() < MOST_KERNELS && !self.wary.contains(&kernel) {
-                self.wary.push(kernel);
+            if self.unpredictable.len() < MOST_KERNELS && !self.unpredictable.contains(&kernel) {
+                self.unpredictable.push(kernel);
             }
         }
     }
 
-    /// A kernel has touched what is at `address`, which nobody had foreseen. Whether that is news.
-    pub fn stray(&mut self, kernel: &str, address: u64) -> bool {
-        if self.wary.iter().any(|it| it == kernel) {
+    /// A kernel has mis-speculated: it has touched `address`. True if that was not known.
+    pub fn add_mis_speculation(&mut self, kernel: &str, address: u64) -> bool {
+        if self.unpredictable.iter().any(|it| it == kernel) {
             return false;
         }
-        let known = self.strays.get(kernel);
+        let known = self.mis_speculations.get(kernel);
         if known.is_some_and(|it| it.contains(&address)) {
             return false;
         }
         let full = match known {
             Some(places) => places.len() >= MOST_PLACES,
-            None => self.strays.len() >= MOST_KERNELS,
+            None => self.mis_speculations.len() >= MOST_KERNELS,
         };
         if full {
-            self.strays.remove(kernel);
-            self.beware([kernel.to_owned()]);
+            self.mis_speculations.remove(kernel);
+            self.add_unpredictable([kernel.to_owned()]);
         } else {
-            let places = self.strays.entry(kernel.to_owned()).or_default();
+            let places = self.mis_speculations.entry(kernel.to_owned()).or_default();
             places.push(address);
         }
         true
@@ -127,12 +127,12 @@ impl Profile {
         for address in &self.order {
             bytes.extend(address.to_le_bytes());
         }
-        bytes.extend((self.wary.len() as u32).to_le_bytes());
-        for name in &self.wary {
+        bytes.extend((self.unpredictable.len() as u32).to_le_bytes());
+        for name in &self.unpredictable {
             put_name(&mut bytes, name);
         }
-        bytes.extend((self.strays.len() as u32).to_le_bytes());
-        for (name, places) in &self.strays {
+        bytes.extend((self.mis_speculations.len() as u32).to_le_bytes());
+        for (name, places) in &self.mis_speculations {
             put_name(&mut bytes, name);
             bytes.extend((places.len() as u32).to_le_bytes());
             for address in places {
@@ -155,19 +155,19 @@ impl Profile {
             return None;
         }
         let order = addresses(&mut rest)?;
-        let mut wary = Vec::new();
+        let mut unpredictable = Vec::new();
         for _ in 0..number(&mut rest)? {
-            wary.push(name(&mut rest)?);
+            unpredictable.push(name(&mut rest)?);
         }
-        let mut strays = BTreeMap::new();
+        let mut mis_speculations = BTreeMap::new();
         let count = if version > 1 { number(&mut rest)? } else { 0 };
         for _ in 0..count {
-            strays.insert(name(&mut rest)?, addresses(&mut rest)?);
+            mis_speculations.insert(name(&mut rest)?, addresses(&mut rest)?);
         }
         rest.is_empty().then_some(Self {
             order,
-            wary,
-            strays,
+            unpredictable,
+            mis_speculations,
         })
     }
 }
@@ -205,8 +205,8 @@ mod tests {
     fn some() -> Profile {
         Profile {
             order: vec![0x3000, 0x1000, 0x2000],
-            wary: vec!["chase".to_owned()],
-            strays: BTreeMap::from([("spread".to_owned(), vec![0x2000, 0x3004])]),
+            unpredictable: vec!["chase".to_owned()],
+            mis_speculations: BTreeMap::from([("spread".to_owned(), vec![0x2000, 0x3004])]),
         }
     }
 
@@ -220,20 +220,26 @@ mod tests {
         let hash = blake3::hash(&bytes);
         bytes.extend(hash.as_bytes());
         let read = Profile::decode(&bytes).expect("it is whole");
-        assert_eq!((read.order, read.wary), (vec![0x7000], some().wary));
-        assert!(read.strays.is_empty());
+        assert_eq!(
+            (read.order, read.unpredictable),
+            (vec![0x7000], some().unpredictable)
+        );
+        assert!(read.mis_speculations.is_empty());
     }
 
     #[test]
-    fn a_kernel_that_strays_everywhere_waits_for_everything() {
+    fn a_kernel_that_mis_speculates_everywhere_waits_for_everything() {
         let mut profile = some();
-        assert!(!profile.stray("chase", 1), "it waits for everything");
-        assert!(profile.stray("wide", 0) && !profile.stray("wide", 0));
+        assert!(
+            !profile.add_mis_speculation("chase", 1),
+            "it waits for everything"
+        );
+        assert!(profile.add_mis_speculation("wide", 0) && !profile.add_mis_speculation("wide", 0));
         for address in 1..=MOST_PLACES as u64 {
-            assert!(profile.stray("wide", address));
+            assert!(profile.add_mis_speculation("wide", address));
         }
-        assert_eq!(profile.wary, ["chase", "wide"]);
-        assert_eq!(profile.strays, some().strays);
+        assert_eq!(profile.unpredictable, ["chase", "wide"]);
+        assert_eq!(profile.mis_speculations, some().mis_speculations);
     }
 
     #[test]
@@ -262,7 +268,7 @@ mod tests {
         let mut profile = some();
         profile.improve(&[0x2000, 0x4000]);
         assert_eq!(profile.order, [0x2000, 0x4000, 0x3000, 0x1000]);
-        profile.beware(["chase".to_owned(), "walk".to_owned()]);
-        assert_eq!(profile.wary, ["chase", "walk"]);
+        profile.add_unpredictable(["chase".to_owned(), "walk".to_owned()]);
+        assert_eq!(profile.unpredictable, ["chase", "walk"]);
     }
 }

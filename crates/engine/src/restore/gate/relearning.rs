@@ -1,11 +1,11 @@
-//! The gate of a program that starts again because a kernel was caught: with everything there, the kernels that were go
-//! on instrumented for a while, so that the next restore knows all they reach and not only what came first.
+//! The gate of a program that was rolled back because kernels had mis-speculated. All data is present now. Those kernels run
+//! instrumented for a while, so that the next restore of the image knows every buffer they reach, not only the first.
 //!
 //! ```text
-//!  launch of a kernel that was caught ─► instrumented kernel, all but blocks that it is not foreseen to touch ─► device
-//!       lessons ◄── look ◄── report: an address in another block ◄─────────────────────────────────┘
+//!  launch of such a kernel ─► instrumented kernel; allowed: its access set, and buffers outside late blocks ─► device
+//!      recorder ◄── look ◄── report: an address in another block ◄─────────────────────────────────┘
 //! ```
-//! Nothing can fault for want of data here. It ends when launches have found nothing new for long enough.
+//! No launch can fault here for want of data. The gate ends when enough launches have reported nothing new.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use std::sync::Arc;
 use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
 use fermata_device::DriverError;
 
-use super::background::Times;
-use super::blocks::Blocks;
-use super::checks::Checks;
-use super::lessons::Lessons;
 use crate::access::{Predictor, Range, kernels_of};
+use crate::restore::blocks::Blocks;
+use crate::restore::learning::checked_launches::CheckedLaunches;
+use crate::restore::learning::recorder::Recorder;
+use crate::restore::times::Times;
 use crate::{EngineError, Gate, Passage, Site};
 
 /// Launches without news after which a program's kernels run as they are again.
 const LAUNCHES: u32 = 64;
 
 /// See the module.
-pub(super) struct Learn {
-    checks: Checks,
+pub(in crate::restore) struct Relearning {
+    checks: CheckedLaunches,
     blocks: Arc<Blocks>,
-    lessons: Arc<Lessons>,
+    recorder: Arc<Recorder>,
     predictor: Predictor,
     taught: HashSet<Handle>,
     /// Kernels of the operation at hand, if it launches any that was caught.
@@ -40,13 +40,13 @@ pub(super) struct Learn {
     rests: bool,
 }
 
-impl Learn {
+impl Relearning {
     /// For a session whose image has these late blocks.
-    pub fn new(blocks: Arc<Blocks>, lessons: Arc<Lessons>, times: Arc<Times>) -> Self {
+    pub fn new(blocks: Arc<Blocks>, recorder: Arc<Recorder>, times: Arc<Times>) -> Self {
         Self {
-            checks: Checks::new(true, Arc::clone(&blocks), Arc::clone(&lessons), times),
+            checks: CheckedLaunches::new(true, Arc::clone(&blocks), Arc::clone(&recorder), times),
             blocks,
-            lessons,
+            recorder,
             predictor: Predictor::default(),
             taught: HashSet::new(),
             kernels: Vec::new(),
@@ -68,13 +68,13 @@ impl Learn {
         let Ok(record) = site.session.functions.get(function) else {
             return false;
         };
-        let strays = self.lessons.strays(&record.name);
+        let mis_speculations = self.recorder.mis_speculations(&record.name);
         if self.taught.insert(function) {
-            for address in &strays {
+            for address in &mis_speculations {
                 self.predictor.remember(function, *address);
             }
         }
-        !strays.is_empty()
+        !mis_speculations.is_empty()
     }
 
     fn foresee(&mut self, site: &Site, op: &Op<'_>, kernels: Vec<Handle>) {
@@ -94,7 +94,7 @@ impl Learn {
     }
 }
 
-impl Gate for Learn {
+impl Gate for Relearning {
     fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError> {
         let idle = std::mem::replace(&mut self.rests, false);
         self.kernels.clear();

@@ -15,10 +15,10 @@ use fermata_device::{Direction, HostEnd, InFlight, PinnedPool};
 use fermata_store::image::ChunkTable;
 use fermata_store::{ChunkId, ChunkReader};
 
-use super::blocks::Blocks;
 use crate::digest::{self, Digest};
 use crate::pipeline::{Next, Queue, STEP_LIMIT, help, helpers};
 use crate::protocol::{Engines, Piece, Source, pieces};
+use crate::restore::blocks::Blocks;
 use crate::{CHUNK, EngineError, Live, Progress, Site};
 
 const IN_FLIGHT: usize = 8;
@@ -43,7 +43,7 @@ type Chunks = HashMap<(u64, u64), (u32, ChunkId)>;
 
 /// Fills every buffer that is not in a late block, and tells those their pieces; the answer is the number
 /// of chunks.
-pub(super) fn fill(
+pub(in crate::restore) fn fill(
     site: &mut Site,
     reader: &ChunkReader,
     table: &ChunkTable,
@@ -106,7 +106,7 @@ fn transfer(
     engines.settle()
 }
 
-/// Copies what lies in the registered tier, for a device that hashes what has arrived. The answer is what
+/// Copies what lies in the registered tier, for a device that verifies hashes itself. The answer is what
 /// has been copied, and what must be read.
 fn straight(
     live: &Live,

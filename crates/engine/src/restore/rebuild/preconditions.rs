@@ -9,7 +9,7 @@ use fermata_store::image::ChunkTable;
 use crate::{CHUNK, EngineError};
 
 /// Every chunk must fall into a buffer of the session.
-pub(super) fn table(session: &Session, table: &ChunkTable) -> Result<(), EngineError> {
+pub(in crate::restore) fn table(session: &Session, table: &ChunkTable) -> Result<(), EngineError> {
     let buffers: HashMap<u64, u64> = session
         .buffers()
         .into_iter()
@@ -36,7 +36,7 @@ pub(super) fn table(session: &Session, table: &ChunkTable) -> Result<(), EngineE
 }
 
 /// The devices here must be able to hold the session.
-pub(super) fn host(session: &Session, driver: &Driver) -> Result<(), EngineError> {
+pub(in crate::restore) fn host(session: &Session, driver: &Driver) -> Result<(), EngineError> {
     let used = |index: usize| {
         let contexts = session
             .contexts

@@ -1,13 +1,13 @@
-//! In which order late blocks come when nobody waits for any (gCROP, figure 11).
+//! The prefetch order: in which order blocks come that no operation waits for (gCROP, figure 11).
 
 use std::collections::HashMap;
 
-use super::blocks::Blocks;
-use super::profile::Profile;
+use crate::restore::blocks::Blocks;
+use crate::restore::learning::profile::Profile;
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Order {
+pub enum PrefetchOrder {
     /// As earlier restores have used them, then by address.
     #[default]
     Profile,
@@ -17,9 +17,9 @@ pub enum Order {
     Worst,
 }
 
-impl Order {
+impl PrefetchOrder {
     /// All blocks, each once.
-    pub(super) fn of(self, blocks: &Blocks, profile: &Profile) -> Vec<usize> {
+    pub(in crate::restore) fn of(self, blocks: &Blocks, profile: &Profile) -> Vec<usize> {
         let mut order: Vec<usize> = (0..blocks.all().len()).collect();
         if self == Self::Default {
             order.sort_by_key(|index| blocks.all()[*index].at);
@@ -44,8 +44,8 @@ impl Order {
 
 #[cfg(test)]
 mod tests {
-    use super::super::blocks::Block;
     use super::*;
+    use crate::restore::blocks::Block;
 
     #[test]
     fn blocks_used_before_come_first_and_the_worst_order_is_that_reversed() {
@@ -57,9 +57,12 @@ mod tests {
             order: vec![200, 999, 300],
             ..Profile::default()
         };
-        assert_eq!(Order::Profile.of(&blocks, &profile), [2, 0, 1]);
-        assert_eq!(Order::Worst.of(&blocks, &profile), [1, 0, 2]);
-        assert_eq!(Order::Default.of(&blocks, &profile), [1, 2, 0]);
-        assert_eq!(Order::Profile.of(&blocks, &Profile::default()), [1, 2, 0]);
+        assert_eq!(PrefetchOrder::Profile.of(&blocks, &profile), [2, 0, 1]);
+        assert_eq!(PrefetchOrder::Worst.of(&blocks, &profile), [1, 0, 2]);
+        assert_eq!(PrefetchOrder::Default.of(&blocks, &profile), [1, 2, 0]);
+        assert_eq!(
+            PrefetchOrder::Profile.of(&blocks, &Profile::default()),
+            [1, 2, 0]
+        );
     }
 }

@@ -6,7 +6,7 @@
 //!     └────── unmaps it there and maps it at its address ◄── block is full ────┘
 //! ```
 //! What lies in the registered tier is copied from there, several pieces at once where they follow each other;
-//! hashes are looked at before or after (see `arrived`). The program cannot reach the window, so what is not
+//! hashes are looked at before or after (see `verifier`). The program cannot reach the window, so what is not
 //! there yet faults; where no program runs before everything is there (an eager restore), blocks are filled at
 //! their own addresses. These threads have their own streams and make contexts current for themselves; they
 //! never touch the session's state.
@@ -26,13 +26,14 @@ use fermata_device::{
 use fermata_store::{ChunkReader, Located};
 use parking_lot::Mutex;
 
-use super::arrived::Arrived;
-use super::background::{Background, Times};
-use super::blocks::{Block, Blocks, address_of};
-use super::checks::Checks;
-use super::lessons::Lessons;
-use super::schedule::{Job, Next, Ready, Run, Schedule, Stand};
 use crate::pipeline::{STEP_LIMIT, help, helpers};
+use crate::restore::blocks::{Block, Blocks, address_of};
+use crate::restore::learning::checked_launches::CheckedLaunches;
+use crate::restore::learning::recorder::Recorder;
+use crate::restore::loading::background::Background;
+use crate::restore::loading::schedule::{MapperStep, Ready, Run, Schedule, Stand, UploaderStep};
+use crate::restore::loading::verifier::Verifier;
+use crate::restore::times::Times;
 use crate::tier::Quiet;
 use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Tier};
 
@@ -41,7 +42,7 @@ const ROOM_TIME: Duration = Duration::from_secs(5);
 const ROOM_TURN: Duration = Duration::from_millis(5);
 
 /// What the threads work on.
-pub(super) struct Loader {
+pub(in crate::restore) struct Loader {
     pub driver: Arc<Driver>,
     /// A context of each device that has late blocks.
     pub contexts: BTreeMap<u32, ContextHandle>,
@@ -53,11 +54,11 @@ pub(super) struct Loader {
     pub pool: Mutex<Option<PinnedPool>>,
     pub reader: ChunkReader,
     pub tier: Option<Arc<Tier>>,
-    pub arrived: Arc<Arrived>,
+    pub verifier: Arc<Verifier>,
     pub blocks: Arc<Blocks>,
     pub schedule: Arc<Schedule>,
-    pub lessons: Arc<Lessons>,
-    pub checks: Arc<Checks>,
+    pub recorder: Arc<Recorder>,
+    pub checks: Arc<CheckedLaunches>,
     /// Whether a program runs meanwhile.
     pub behind: bool,
     /// Nothing is registered meanwhile.
@@ -73,7 +74,7 @@ fn is_fault(error: &EngineError) -> bool {
 }
 
 /// The context through which a device's memory is filled.
-pub(super) fn context_on(live: &Live, device: u32) -> Option<ContextHandle> {
+pub(in crate::restore) fn context_on(live: &Live, device: u32) -> Option<ContextHandle> {
     let on_device = live.contexts.values().filter(|it| it.device == device);
     on_device.map(|it| it.handle).min()
 }
@@ -93,7 +94,7 @@ impl Loader {
             let outcome = self.run();
             if outcome.is_ok() {
                 if self.behind {
-                    self.lessons.keep();
+                    self.recorder.keep();
                 }
                 self.schedule.end(Stand::Complete);
             }
@@ -135,7 +136,7 @@ impl Loader {
             let read = || self.end_on_error(self.read());
             // Without one of these three nothing would come.
             self.end_on_error(help(scope, read));
-            self.end_on_error(help(scope, || self.arrived.load()));
+            self.end_on_error(help(scope, || self.verifier.load()));
             self.end_on_error(help(scope, || self.end_on_error(self.upload(&window))));
             for _ in 1..helpers() {
                 let _ = help(scope, read);
@@ -165,7 +166,7 @@ impl Loader {
     fn end_on_error(&self, outcome: Result<(), EngineError>) {
         if let Err(error) = outcome {
             if is_fault(&error) {
-                self.checks.strayed();
+                self.checks.faulted();
             }
             self.schedule.end(Stand::Failed(Arc::new(error)));
         }
@@ -206,9 +207,9 @@ impl Loader {
         let late = || EngineError::Internal("no staging buffer comes back".to_owned());
         let mut buffer = self.buffers()?.take(STEP_LIMIT).ok_or_else(late)?;
         let bytes = &mut buffer[..part.len];
-        if self.arrived.takes(block, piece) {
+        if self.verifier.takes(block, piece) {
             self.reader.read(id, bytes)?;
-            self.arrived.note(index, piece..piece + 1);
+            self.verifier.note(index, piece..piece + 1);
         } else {
             self.reader.read_verified(id, bytes)?;
         }
@@ -233,7 +234,7 @@ impl Loader {
             if apart
                 || address_of(part) != at
                 || place.length as usize != part.len
-                || !self.arrived.takes(block, piece)
+                || !self.verifier.takes(block, piece)
             {
                 break;
             }
@@ -243,7 +244,7 @@ impl Loader {
         let span = tier.share_run(&places);
         if span.is_some() {
             run.count = places.len();
-            self.arrived
+            self.verifier
                 .note(run.block, run.first..run.first + run.count);
             places.iter().for_each(|place| self.reader.took(place));
         }
@@ -280,7 +281,7 @@ impl Loader {
                 false => self.schedule.next(false),
             };
             let under_way: usize = flying.iter().map(|it| it.1.count).sum();
-            if under_way >= self.schedule.flow.in_flight || !matches!(next, Next::Item(_)) {
+            if under_way >= self.schedule.flow.in_flight || !matches!(next, UploaderStep::Item(_)) {
                 while let Some((device, run, bytes, copy)) = flying.pop_front() {
                     let engine = engines.get_mut(&device);
                     let engine =
@@ -288,15 +289,15 @@ impl Loader {
                     let done = self.times.copies.on(|| engine.finish(copy));
                     drop(done.map_err(EngineError::driver("bring data to the device"))?);
                     self.schedule.copied(run, bytes);
-                    if !matches!(next, Next::End) {
+                    if !matches!(next, UploaderStep::End) {
                         break;
                     }
                 }
             }
             let item = match next {
-                Next::Item(item) => item,
-                Next::Idle => continue,
-                Next::End => return Ok(()),
+                UploaderStep::Item(item) => item,
+                UploaderStep::Idle => continue,
+                UploaderStep::End => return Ok(()),
             };
             if !self.schedule.await_made(item.run.block) {
                 continue;
@@ -338,8 +339,8 @@ impl Loader {
         let mut streams: HashMap<u32, StreamHandle> = HashMap::new();
         loop {
             match self.schedule.job() {
-                Job::End => break,
-                Job::Make(index) => {
+                MapperStep::End => break,
+                MapperStep::Make(index) => {
                     let times = &self.times;
                     let made = times
                         .make
@@ -350,11 +351,11 @@ impl Loader {
                         self.times.made.get_or_init(Instant::now);
                     }
                 }
-                Job::Map(full) => {
+                MapperStep::Map(full) => {
                     let (times, blocks) = (&self.times, self.blocks.all());
                     times.check.on(|| {
                         let buffers = || self.buffers();
-                        self.arrived
+                        self.verifier
                             .check(&full, blocks, window, &self.reader, buffers)
                     })?;
                     for index in full {
@@ -371,7 +372,7 @@ impl Loader {
                         self.schedule.present(index, handle);
                     }
                 }
-                Job::Release(index) => {
+                MapperStep::Release(index) => {
                     let len = self.blocks.all()[index].len;
                     if let Some(handle) = memory[index].take() {
                         self.driver

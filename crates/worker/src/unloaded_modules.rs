@@ -12,9 +12,9 @@ use fermata_abi::sys::driver as cu;
 use fermata_device::ModuleHandle;
 use fermata_state::{ImageBytes, ImageId};
 
-use crate::completions::Then;
 use crate::errors::OpError;
-use crate::serve::Server;
+use crate::server::Server;
+use crate::waiting::Then;
 
 /// Images beyond this are not looked through for variables when they are unloaded, and so not kept: it would take
 /// longer than a program should wait.

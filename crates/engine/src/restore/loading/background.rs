@@ -1,14 +1,13 @@
 //! A loader's work as others see it: how far it is, what it has spent its time on, and its end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermata_store::Taken;
-use parking_lot::Mutex;
 
-use super::checks::{Caught, Checks};
-use super::schedule::{Schedule, Stand};
+use crate::restore::learning::checked_launches::{Caught, CheckedLaunches};
+use crate::restore::loading::schedule::{Schedule, Stand};
+use crate::restore::times::Times;
 use crate::steps::{Step, Steps};
 use crate::{EngineError, Progress};
 
@@ -17,100 +16,16 @@ const END_TIME: Duration = Duration::from_secs(5);
 /// How often it is told how far an eager restore is.
 const TURN: Duration = Duration::from_millis(20);
 
-/// Time spent on one kind of work, in all.
-#[derive(Default)]
-pub(super) struct Spent(AtomicU64);
-
-impl Spent {
-    /// Does `work`.
-    pub fn on<T>(&self, work: impl FnOnce() -> T) -> T {
-        let begun = Instant::now();
-        let result = work();
-        let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.0.fetch_add(nanos, Ordering::Relaxed);
-        result
-    }
-
-    fn time(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-}
-
-/// When what was done first, what took how long, and how much came in which way.
-#[derive(Default)]
-pub(super) struct Times {
-    /// The first copy has begun.
-    pub first: OnceLock<Instant>,
-    /// All memory has been made.
-    pub made: OnceLock<Instant>,
-    /// Memory was made.
-    pub make: Spent,
-    /// Memory was short: that of a process that has ended had not come back yet.
-    pub room: Spent,
-    /// What had arrived was hashed.
-    pub check: Spent,
-    /// Blocks were mapped at their addresses.
-    pub map: Spent,
-    /// Nothing had been read that could be copied.
-    pub starved: Spent,
-    /// Copies were under way, and no more were to be begun.
-    pub copies: Spent,
-    /// Kernels that check themselves were made.
-    pub instrumented: Spent,
-    /// Operations of the program waited for what they touch, and since when one does.
-    waits: Mutex<(Duration, Option<Instant>)>,
-    /// Bytes that were read, not copied straight out of registered memory.
-    pub read: AtomicU64,
-}
-
-impl Times {
-    /// From now on an operation of the program waits, or none does.
-    pub fn holds(&self, held: bool) {
-        let mut waits = self.waits.lock();
-        let since = std::mem::replace(&mut waits.1, held.then(Instant::now));
-        waits.0 += since.map_or(Duration::ZERO, |since| since.elapsed());
-    }
-
-    fn waited(&self) -> Duration {
-        let waits = self.waits.lock();
-        waits.0 + waits.1.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    fn tell(&self, steps: &mut Steps, begun: Instant, bytes: u64, seconds: Duration) {
-        steps.until("memory", begun, self.made.get(), 0);
-        steps.until("first copy", begun, self.first.get(), 0);
-        steps.spent("data", begun, seconds, bytes);
-        for (name, spent) in [
-            ("make", &self.make),
-            ("room", &self.room),
-            ("check", &self.check),
-            ("map", &self.map),
-            ("starved", &self.starved),
-            ("copies", &self.copies),
-        ] {
-            steps.spent(name, begun, spent.time(), 0);
-        }
-        if !self.instrumented.time().is_zero() {
-            steps.spent("instrumented", begun, self.instrumented.time(), 0);
-        }
-        steps.spent("waits", begun, self.waited(), 0);
-        let read = self.read.load(Ordering::Relaxed);
-        if read > 0 {
-            steps.spent("read", begun, Duration::ZERO, read);
-        }
-    }
-}
-
 /// A restore under way behind a program. Dropping it ends it.
 pub struct Background {
-    pub(super) schedule: Arc<Schedule>,
-    pub(super) thread: Option<std::thread::JoinHandle<()>>,
-    pub(super) total: u64,
-    pub(super) begun: Instant,
-    pub(super) times: Arc<Times>,
-    pub(super) checks: Arc<Checks>,
+    pub(in crate::restore) schedule: Arc<Schedule>,
+    pub(in crate::restore) thread: Option<std::thread::JoinHandle<()>>,
+    pub(in crate::restore) total: u64,
+    pub(in crate::restore) begun: Instant,
+    pub(in crate::restore) times: Arc<Times>,
+    pub(in crate::restore) checks: Arc<CheckedLaunches>,
     /// Where its bytes come from.
-    pub(super) taken: Arc<Taken>,
+    pub(in crate::restore) taken: Arc<Taken>,
 }
 
 /// How far a restore is.
@@ -154,7 +69,7 @@ impl Background {
     ///
     /// # Errors
     /// It cannot be, or data that was on its way already cannot be brought.
-    pub(super) fn made(&self) -> Result<(), EngineError> {
+    pub(in crate::restore) fn made(&self) -> Result<(), EngineError> {
         self.schedule.await_all_made();
         match self.schedule.stand() {
             Stand::Coming | Stand::Complete => Ok(()),
@@ -178,7 +93,7 @@ impl Background {
     ///
     /// # Errors
     /// It does not come.
-    pub(super) fn complete(
+    pub(in crate::restore) fn complete(
         &self,
         progress: Progress<'_>,
         steps: &mut Steps,

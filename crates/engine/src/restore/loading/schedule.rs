@@ -23,7 +23,7 @@ use crate::pipeline::STEP_LIMIT;
 
 /// How many pieces are on their way at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Flow {
+pub(in crate::restore) struct Limits {
     /// Pieces handed out and copied at once where they follow each other: the gaps between copies then cost little.
     pub stride: usize,
     /// Pieces being copied at once.
@@ -32,7 +32,7 @@ pub(super) struct Flow {
     pub ahead: usize,
 }
 
-impl Flow {
+impl Limits {
     /// A piece that somebody waits for comes after no more than these.
     const BEHIND: Self = Self {
         stride: 4,
@@ -81,7 +81,7 @@ struct Slot {
 
 /// Stored pieces of a block that follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(in crate::restore) struct Run {
     pub block: usize,
     /// The first piece.
     pub first: usize,
@@ -92,13 +92,13 @@ pub(super) struct Run {
 }
 
 /// Pieces that can be copied at once, and their bytes.
-pub(super) struct Ready {
+pub(in crate::restore) struct Ready {
     pub run: Run,
     pub end: HostEnd,
 }
 
 /// What the uploader does next.
-pub(super) enum Next {
+pub(in crate::restore) enum UploaderStep {
     /// Copy this.
     Item(Ready),
     /// Look after the copies under way.
@@ -109,7 +109,7 @@ pub(super) enum Next {
 
 /// What the mapper does next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Job {
+pub(in crate::restore) enum MapperStep {
     /// Make memory for a block.
     Make(usize),
     /// All content of these blocks is there: map them.
@@ -148,7 +148,7 @@ struct State {
     release: VecDeque<usize>,
     ready: VecDeque<Ready>,
     ready_urgent: VecDeque<Ready>,
-    arrived: Vec<(usize, PhysicalHandle)>,
+    verifier: Vec<(usize, PhysicalHandle)>,
     /// Pieces handed out of which the copy is not done.
     under_way: usize,
     /// Pieces that the uploader has not got yet.
@@ -160,9 +160,9 @@ struct State {
 }
 
 /// See the module.
-pub(super) struct Schedule {
+pub(in crate::restore) struct Schedule {
     /// How many pieces may be on their way.
-    pub flow: Flow,
+    pub flow: Limits,
     state: Mutex<State>,
     changed: Condvar,
     /// Raised with every arrival and every change of the stand.
@@ -221,7 +221,7 @@ impl State {
 
 impl Schedule {
     /// Blocks with as many stored pieces as said, to come in `order`, which names each once.
-    pub fn new(pieces: &[usize], order: &[usize], flow: Flow) -> Self {
+    pub fn new(pieces: &[usize], order: &[usize], flow: Limits) -> Self {
         let slot = |count: &usize| Slot {
             stage: Stage::Absent,
             pieces: *count,
@@ -291,22 +291,22 @@ impl Schedule {
     }
 
     /// What is to be copied; waits only if nothing is under way (`idle`).
-    pub fn next(&self, idle: bool) -> Next {
+    pub fn next(&self, idle: bool) -> UploaderStep {
         let mut state = self.state.lock();
         loop {
             if state.over() {
-                return Next::End;
+                return UploaderStep::End;
             }
             let item = state.ready_urgent.pop_front();
             if let Some(item) = item.or_else(|| state.ready.pop_front()) {
                 state.pieces_left -= item.run.count;
-                return Next::Item(item);
+                return UploaderStep::Item(item);
             }
             if state.pieces_left == 0 {
-                return Next::End;
+                return UploaderStep::End;
             }
             if !idle {
-                return Next::Idle;
+                return UploaderStep::Idle;
             }
             self.wait(&mut state);
         }
@@ -351,23 +351,23 @@ impl Schedule {
     }
 
     /// What the mapper does next.
-    pub fn job(&self) -> Job {
+    pub fn job(&self) -> MapperStep {
         let mut state = self.state.lock();
         loop {
             if state.over() {
-                return Job::End;
+                return MapperStep::End;
             }
             if !state.full.is_empty() {
-                return Job::Map(state.full.drain(..).collect());
+                return MapperStep::Map(state.full.drain(..).collect());
             }
             if let Some(block) = state.next_to_make() {
-                return Job::Make(block);
+                return MapperStep::Make(block);
             }
             if let Some(block) = state.release.pop_front() {
-                return Job::Release(block);
+                return MapperStep::Release(block);
             }
             if state.settled == state.slots.len() {
-                return Job::End;
+                return MapperStep::End;
             }
             self.wait(&mut state);
         }
@@ -391,7 +391,7 @@ impl Schedule {
         let mut state = self.state.lock();
         state.slot(block).stage = Stage::Present;
         state.settled += 1;
-        state.arrived.push((block, memory));
+        state.verifier.push((block, memory));
         drop(state);
         self.changed();
     }
@@ -470,7 +470,7 @@ impl Schedule {
 
     /// Blocks that have become present since the last call.
     pub fn arrivals(&self) -> Vec<(usize, PhysicalHandle)> {
-        std::mem::take(&mut self.state.lock().arrived)
+        std::mem::take(&mut self.state.lock().verifier)
     }
 
     /// Waits until it has ended, `limit` at most, and says how it stands.
@@ -523,9 +523,9 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    const SINGLY: Flow = Flow {
+    const SINGLY: Limits = Limits {
         stride: 1,
-        ..Flow::BEHIND
+        ..Limits::BEHIND
     };
 
     fn takes(schedule: &Schedule, count: usize) -> Vec<usize> {
@@ -551,28 +551,28 @@ mod tests {
         schedule.want(&[0]);
         schedule.want(&[0]);
         assert_eq!(takes(&schedule, 9), [0, 0, 2, 1, 1]);
-        assert_eq!(schedule.job(), Job::Make(0));
-        assert_eq!(schedule.job(), Job::Make(2));
+        assert_eq!(schedule.job(), MapperStep::Make(0));
+        assert_eq!(schedule.job(), MapperStep::Make(2));
     }
 
     #[test]
     fn a_block_is_present_when_its_last_piece_is_and_it_is_mapped() {
         let schedule = Schedule::new(&[2, 0], &[0, 1], SINGLY);
-        assert_eq!(schedule.job(), Job::Make(0));
+        assert_eq!(schedule.job(), MapperStep::Make(0));
         schedule.made(0);
-        assert_eq!(schedule.job(), Job::Make(1));
+        assert_eq!(schedule.job(), MapperStep::Make(1));
         schedule.made(1);
         assert!(schedule.all_made());
         assert_eq!(
             schedule.job(),
-            Job::Map(vec![1]),
+            MapperStep::Map(vec![1]),
             "a block of zeros needs no copy"
         );
         schedule.present(1, PhysicalHandle::default());
         assert_eq!(takes(&schedule, 2), [0, 0]);
         schedule.copied(run(0, 0, 1, false), 10);
         schedule.copied(run(0, 1, 1, false), 10);
-        assert_eq!(schedule.job(), Job::Map(vec![0]));
+        assert_eq!(schedule.job(), MapperStep::Map(vec![0]));
         assert!(!schedule.have(&[0]) && schedule.have(&[1]));
         schedule.present(0, PhysicalHandle::default());
         assert!(schedule.have_all() && schedule.bytes_done() == 20);
@@ -583,23 +583,23 @@ mod tests {
                 (0, PhysicalHandle::default())
             ]
         );
-        assert_eq!(schedule.job(), Job::End);
+        assert_eq!(schedule.job(), MapperStep::End);
         assert_eq!(schedule.take(), None);
     }
 
     #[test]
     fn only_what_has_not_begun_to_come_is_dropped() {
         let schedule = Schedule::new(&[1, 1, 1], &[0, 1, 2], SINGLY);
-        assert_eq!(schedule.job(), Job::Make(0));
+        assert_eq!(schedule.job(), MapperStep::Make(0));
         assert!(!schedule.drop_block(0), "its memory is being made");
         schedule.made(0);
         assert!(schedule.drop_block(0) && schedule.drop_block(0));
         assert!(schedule.drop_block(1));
         assert_eq!(takes(&schedule, 3), [2]);
         assert!(!schedule.drop_block(2), "its piece is being read");
-        assert_eq!(schedule.job(), Job::Make(2));
+        assert_eq!(schedule.job(), MapperStep::Make(2));
         schedule.made(2);
-        assert_eq!(schedule.job(), Job::Release(0));
+        assert_eq!(schedule.job(), MapperStep::Release(0));
         assert!(schedule.have(&[0, 1]) && schedule.all_made());
     }
 
@@ -618,7 +618,7 @@ mod tests {
 
     #[test]
     fn pieces_that_follow_each_other_are_handed_out_together() {
-        let schedule = Schedule::new(&[5, 1], &[0, 1], Flow::of(true, true));
+        let schedule = Schedule::new(&[5, 1], &[0, 1], Limits::of(true, true));
         let whole = run(0, 0, 4, false);
         assert_eq!(schedule.take(), Some(whole));
         assert_eq!(schedule.take(), Some(run(0, 4, 1, false)));
@@ -626,7 +626,11 @@ mod tests {
         assert_eq!(schedule.take(), None);
         schedule.made(0);
         schedule.copied(whole, 40);
-        assert_eq!(schedule.job(), Job::Make(1), "a piece of it is missing");
+        assert_eq!(
+            schedule.job(),
+            MapperStep::Make(1),
+            "a piece of it is missing"
+        );
     }
 
     #[test]
@@ -636,7 +640,7 @@ mod tests {
         schedule.end(Stand::Complete);
         assert!(matches!(schedule.stand(), Stand::Missed(_)));
         assert!(schedule.take().is_none() && !schedule.await_made(0));
-        assert!(matches!(schedule.next(true), Next::End));
-        assert_eq!(schedule.job(), Job::End);
+        assert!(matches!(schedule.next(true), UploaderStep::End));
+        assert_eq!(schedule.job(), MapperStep::End);
     }
 }

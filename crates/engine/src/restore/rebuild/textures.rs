@@ -14,7 +14,7 @@ use crate::{EngineError, Live};
 const MOST: usize = 1 << 16;
 
 /// Makes all objects of a session whose arrays and memory are there.
-pub(super) fn rebuild(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+pub(in crate::restore) fn rebuild(session: &Session, live: &mut Live) -> Result<(), EngineError> {
     let mut fillers = Vec::new();
     // Textures and surfaces may be numbered together.
     let mut wanted: Vec<_> = session.textures.iter().collect();

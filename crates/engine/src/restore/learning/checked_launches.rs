@@ -1,14 +1,13 @@
-//! Kernels that check themselves while data is late: each launch goes out instrumented, and may touch everything but
-//! what is absent (PhoenixOS, section 6).
+//! Instrumented launches while data is absent: a kernel may touch everything but absent blocks (PhoenixOS, section 6).
 //!
 //! ```text
-//!  launch ─► instrumented kernel ─► device ─┬─ nothing absent is touched
-//!                            └─ the first access that is: reported, waited for until the host has it, then made
-//!                                  ├─ it has come meanwhile ─► look: what the kernel touches is foreseen from now on
-//!                                  └─ it is not mapped: the context dies ─► strayed: kernel and address are known
+//!  launch ─► instrumented kernel ─► device ─┬─ no absent block is touched
+//!                            └─ first access to one: reported; the kernel waits until the host has the report, then accesses
+//!                                  ├─ the block has come meanwhile ─► look: the kernel's access set has it from now on
+//!                                  └─ it is not mapped: the context dies ─► faulted: kernel and address are known
 //! ```
-//! An instrumented kernel decides nothing: what is not mapped faults whether or not it was reported. Reports lie in
-//! host memory that outlives the context, so they are read when the device answers nothing any more.
+//! An instrumented kernel decides nothing: memory that is not mapped faults whether or not the access was reported. Reports lie
+//! in host memory that outlives the context, so they can be read after the device has failed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +16,17 @@ use fermata_abi::op::{Address, Handle, Launch, StreamRef};
 use fermata_device::DriverError;
 use parking_lot::Mutex;
 
-use super::background::Times;
-use super::blocks::Blocks;
-use super::lessons::Lessons;
 use crate::Site;
 use crate::access::Range;
 use crate::instrumented::{Guard, Instrumented, Violation};
+use crate::restore::blocks::Blocks;
+use crate::restore::learning::recorder::Recorder;
+use crate::restore::times::Times;
 
 /// How long the thread that launches may take to let another look.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// An access to data that was not there, or not foreseen.
+/// A mis-speculation, as an instrumented kernel has reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caught {
     /// The kernel's name.
@@ -40,24 +39,24 @@ pub struct Caught {
     pub buffer: u64,
 }
 
-/// See the module. The thread that serves the program launches and looks; whoever notices a fault asks what it was.
-pub(super) struct Checks {
+/// See the module. The thread that serves the program launches and looks; any thread that notices a fault asks for its cause.
+pub(in crate::restore) struct CheckedLaunches {
     /// `None` if nothing is checked, or not any more.
     instrumented: Mutex<Option<Box<Instrumented>>>,
     blocks: Arc<Blocks>,
-    lessons: Arc<Lessons>,
+    recorder: Arc<Recorder>,
     times: Arc<Times>,
     caught: Mutex<Vec<Caught>>,
 }
 
-impl Checks {
+impl CheckedLaunches {
     /// For a restore of these blocks; nothing is checked if not `on`.
-    pub fn new(on: bool, blocks: Arc<Blocks>, lessons: Arc<Lessons>, times: Arc<Times>) -> Self {
+    pub fn new(on: bool, blocks: Arc<Blocks>, recorder: Arc<Recorder>, times: Arc<Times>) -> Self {
         let instrumented = on.then(|| Box::new(Instrumented::new(Guard::Accesses, 1)));
         Self {
             instrumented: Mutex::new(instrumented),
             blocks,
-            lessons,
+            recorder,
             times,
             caught: Mutex::default(),
         }
@@ -127,13 +126,13 @@ impl Checks {
     fn unchecked(&self, site: &Site, kernels: &[Handle]) {
         for kernel in kernels {
             if let Ok(record) = site.session.functions.get(*kernel) {
-                self.lessons.unchecked(&record.name);
+                self.recorder.unchecked(&record.name);
             }
         }
     }
 
     /// Functions that were reported since the last call, each with a buffer's address, of which nobody needs to have
-    /// come to harm; learnt, and still there for [`Self::strayed`].
+    /// come to harm; recorded, and still there for [`Self::faulted`].
     pub fn look(&self) -> Vec<(Handle, Address)> {
         let reports = self
             .instrumented
@@ -143,7 +142,7 @@ impl Checks {
         self.learn(reports.unwrap_or_default())
     }
 
-    /// The same where everything is there, so that the device answers and kernels report again.
+    /// The same where all data is present, so that the device answers and kernels report again.
     pub fn take(&self, site: &mut Site) -> Vec<(Handle, Address)> {
         let mut instrumented = self.instrumented.lock();
         // Reports that cannot be fetched now come again.
@@ -156,7 +155,7 @@ impl Checks {
     fn learn(&self, found: Vec<Violation>) -> Vec<(Handle, Address)> {
         let news = |found: Violation| {
             let at = self.start(found.address);
-            let news = self.lessons.seen(&found.kernel, at);
+            let news = self.recorder.seen(&found.kernel, at);
             news.then_some((found.function, at))
         };
         found.into_iter().filter_map(news).collect()
@@ -168,8 +167,8 @@ impl Checks {
         buffer.map_or(address, |(_, start)| start)
     }
 
-    /// The device has faulted, as it does where data is absent: what is known of that is remembered at once.
-    pub fn strayed(&self) {
+    /// The device has faulted, as it does where data is absent: what instrumented kernels have reported is recorded at once.
+    pub fn faulted(&self) {
         let mut caught = self.caught.lock();
         if caught.is_empty() {
             let instrumented = self.instrumented.try_lock_for(PATIENCE);
@@ -187,15 +186,15 @@ impl Checks {
             .iter()
             .map(|it| (it.kernel.clone(), self.start(it.address)))
             .collect();
-        self.lessons.strayed(&known);
+        self.recorder.mis_speculated(&known);
     }
 
-    /// What [`Self::strayed`] has found.
+    /// What [`Self::faulted`] has found.
     pub fn caught(&self) -> Vec<Caught> {
         self.caught.lock().clone()
     }
 
-    /// Checks nothing any more, and gives back what that took if the program has nothing on its devices (`idle`). Else
+    /// CheckedLaunches nothing any more, and gives back what that took if the program has nothing on its devices (`idle`). Else
     /// work under way may use it, and it goes with the process.
     pub fn release(&self, site: &mut Site, idle: bool) {
         let Some(mut instrumented) = self.instrumented.lock().take() else {

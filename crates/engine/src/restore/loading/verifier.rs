@@ -1,13 +1,13 @@
-//! Checking on the device what has been copied there unseen.
+//! Verifies on the device the hashes of data that was copied there without a check by the processor.
 //!
 //! ```text
-//!  piece ─┬─ kernels not loaded yet ─► hashed by the processor, copied
-//!         └─ loaded ─► copied, noted ─► block full ─► hashed there ─┬─ right ─► the program's
-//!                                                                   └─ read, hashed, copied again
+//!  piece ─┬─ hash kernels not loaded yet ─► hashed by the processor, copied
+//!         └─ loaded ─► copied, noted ─► block full ─► hashed on the device ─┬─ right ─► handed to the program
+//!                                                                           └─ wrong ─► read, hashed, copied again
 //! ```
-//! A processor hashes less than a link brings. Kernels that the worker has loaded before are used; else they are
-//! loaded beside the first pieces, so that the program does not wait for them. Nothing is the program's whose
-//! hash has not been seen to be right.
+//! A processor hashes fewer bytes a second than a link brings. Hash kernels that the worker has loaded before are used; else they
+//! are loaded while the first pieces come, so that the program does not wait for them. The program gets no block whose
+//! hash has not been verified.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -18,9 +18,9 @@ use fermata_device::{ContextHandle, CopyEngine, Direction, Driver, PinnedPool};
 use fermata_store::ChunkReader;
 use parking_lot::Mutex;
 
-use super::blocks::{Block, address_of};
-use crate::digest::SharedHasher;
+use crate::hashers::SharedHasher;
 use crate::pipeline::STEP_LIMIT;
+use crate::restore::blocks::{Block, address_of};
 use crate::{EngineError, Live};
 
 /// Less data than this is there before the kernels are.
@@ -29,7 +29,7 @@ const WORTH: u64 = 64 << 20;
 const SMALL: u64 = 4 << 20;
 
 /// See the module.
-pub(super) struct Arrived {
+pub(in crate::restore) struct Verifier {
     driver: Arc<Driver>,
     contexts: BTreeMap<u32, ContextHandle>,
     hashers: BTreeMap<u32, OnceLock<SharedHasher>>,
@@ -37,7 +37,7 @@ pub(super) struct Arrived {
     unseen: Mutex<HashMap<usize, Vec<usize>>>,
 }
 
-impl Arrived {
+impl Verifier {
     /// For devices with these contexts, with the kernels that are `loaded` there; none hashes where `able` is
     /// false, or there is little data and the kernels are not loaded.
     pub fn new(
@@ -116,9 +116,9 @@ impl Arrived {
         let place = |at: (usize, usize)| window[at.0] + address_of(&stored(at).0) - blocks[at.0].at;
         for (device, unseen) in by_device.into_iter().filter(|it| !it.1.is_empty()) {
             let hasher = self.hashers.get(&device).and_then(OnceLock::get);
-            let nobody = || EngineError::Internal("nobody hashes what has arrived".into());
+            let nobody = || EngineError::Internal("nobody hashes what has verifier".into());
             let (context, hasher) = hasher.ok_or_else(nobody)?;
-            let failed = || EngineError::driver("hash what has arrived");
+            let failed = || EngineError::driver("hash what has verifier");
             let places: Vec<(u64, u64)> = unseen
                 .iter()
                 .map(|at| (place(*at), stored(*at).0.len as u64))
@@ -219,11 +219,11 @@ mod tests {
         let reader = store.reader().expect("a reader");
 
         let contexts = BTreeMap::from([(0, context)]);
-        let arrived = Arrived::new(&driver, &contexts, &HashMap::new(), true, WORTH);
-        assert!(!arrived.takes(&block, 0), "nobody can check it yet");
-        arrived.load();
-        assert!(arrived.takes(&block, 0) && arrived.takes(&block, 1));
-        arrived.note(0, 0..2);
+        let verifier = Verifier::new(&driver, &contexts, &HashMap::new(), true, WORTH);
+        assert!(!verifier.takes(&block, 0), "nobody can check it yet");
+        verifier.load();
+        assert!(verifier.takes(&block, 0) && verifier.takes(&block, 1));
+        verifier.note(0, 0..2);
         // The first half arrives with a wrong bit.
         let mut wrong = halves[0].clone();
         wrong[HALF / 2] ^= 4;
@@ -237,7 +237,7 @@ mod tests {
         copy(window + HALF as u64, &halves[1]);
         let buffers =
             || PinnedPool::new(&driver, 1, 4 << 20).map_err(EngineError::driver("make a buffer"));
-        arrived
+        verifier
             .check(&[0], &[block.clone()], &[window], &reader, buffers)
             .expect("checked");
         let pool = buffers().expect("a buffer");
@@ -248,14 +248,14 @@ mod tests {
             .expect("copied back");
         assert!(buffer[..BYTES as usize] == halves.concat());
 
-        let known = arrived.hashers[&0].get().cloned().expect("kernels");
+        let known = verifier.hashers[&0].get().cloned().expect("kernels");
         let loaded = HashMap::from([(0, known)]);
-        let again = Arrived::new(&driver, &contexts, &loaded, true, WORTH - 1);
+        let again = Verifier::new(&driver, &contexts, &loaded, true, WORTH - 1);
         assert!(again.takes(&block, 0), "they are loaded already");
-        let few = Arrived::new(&driver, &contexts, &HashMap::new(), true, WORTH - 1);
+        let few = Verifier::new(&driver, &contexts, &HashMap::new(), true, WORTH - 1);
         few.load();
         assert!(!few.takes(&block, 0), "little data is not worth it");
-        let unable = Arrived::new(&driver, &contexts, &loaded, false, WORTH);
+        let unable = Verifier::new(&driver, &contexts, &loaded, false, WORTH);
         assert!(!unable.takes(&block, 0));
     }
 }

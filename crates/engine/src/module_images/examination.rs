@@ -1,5 +1,5 @@
-//! What is in module images, found out behind the program: the hash that they go by, the names of their variables,
-//! whether their kernels print.
+//! The thread that examines module images while the program runs: the hash that they go by, the names of their
+//! variables, whether their kernels print.
 //!
 //! ```text
 //!  an image is recorded by a name ─► queue ─► thread: hashes, unpacks, reads ─► done ─► settle: the session's records
@@ -15,31 +15,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_abi::op::Handle;
 use fermata_state::{ImageBytes, ImageFacts, ImageId, Session};
 use parking_lot::{Condvar, Mutex};
 
-use crate::{EngineError, Site, variables};
+use super::names;
+use crate::EngineError;
 
 /// Images up to this size are hashed at once.
-const HASHED_AT_ONCE: usize = 8 << 20;
+pub(super) const HASHED_AT_ONCE: usize = 8 << 20;
 /// In images up to this size it is looked at once whether their kernels print.
-const PRINTS_AT_ONCE: usize = 256 << 10;
+pub(super) const PRINTS_AT_ONCE: usize = 256 << 10;
 /// The device side of `printf`, as compilers name it.
 const PRINTS: &[u8] = b"vprintf";
 /// How long a checkpoint waits for the examination.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Looks through an image; tests have others.
-type Look = fn(&[u8], Option<u32>) -> ImageFacts;
+pub(super) type Look = fn(&[u8], Option<u32>) -> ImageFacts;
 
 /// An image to be examined.
-struct Request {
-    name: ImageId,
-    image: ImageBytes,
+pub(super) struct Request {
+    pub name: ImageId,
+    pub image: ImageBytes,
     /// See [`ImageFacts::sm`].
-    sm: Option<u32>,
-    look: Look,
+    pub sm: Option<u32>,
+    pub look: Look,
 }
 
 /// An image that has been examined: the name it was queued by, the hash of its content, and the facts, or why there are
@@ -67,20 +67,20 @@ struct Shared {
 
 /// The examination of a session's images. What it finds becomes part of the session.
 #[derive(Default)]
-pub(crate) struct Examined {
+pub(crate) struct Examinations {
     /// Images that are queued or being examined.
-    queued: BTreeSet<ImageId>,
+    pub(super) queued: BTreeSet<ImageId>,
     /// Images whose examination has failed, and why.
-    failed: BTreeMap<ImageId, String>,
+    pub(super) failed: BTreeMap<ImageId, String>,
     /// Of images that have not been examined: whether they print, where that is known already.
-    printing: BTreeMap<ImageId, bool>,
+    pub(super) printing: BTreeMap<ImageId, bool>,
     shared: Arc<Shared>,
     /// Provisional names given so far.
-    named: u64,
+    pub(super) named: u64,
 }
 
-impl Examined {
-    fn queue(&mut self, request: Request) {
+impl Examinations {
+    pub(super) fn queue(&mut self, request: Request) {
         if !self.queued.insert(request.name) {
             return;
         }
@@ -100,7 +100,7 @@ impl Examined {
     }
 
     /// Gives the session what has been found. Whether there was anything.
-    fn settle(&mut self, session: &mut Session) -> bool {
+    pub(super) fn settle(&mut self, session: &mut Session) -> bool {
         let mut state = self.shared.state.lock();
         let done = std::mem::take(&mut state.done);
         let idle = !state.busy;
@@ -138,7 +138,7 @@ impl Examined {
     }
 
     /// Waits until everything queued has been examined.
-    fn wait(&self, patience: Duration) -> Result<(), EngineError> {
+    pub(super) fn wait(&self, patience: Duration) -> Result<(), EngineError> {
         let until = Instant::now() + patience;
         let mut state = self.shared.state.lock();
         while state.busy {
@@ -197,7 +197,7 @@ impl Shared {
 }
 
 /// Looks through an image; a panic is an error.
-fn examine(image: &[u8], sm: Option<u32>, look: Look) -> Result<ImageFacts, String> {
+pub(super) fn examine(image: &[u8], sm: Option<u32>, look: Look) -> Result<ImageFacts, String> {
     let said = |panic: &(dyn Any + Send)| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -206,144 +206,22 @@ fn examine(image: &[u8], sm: Option<u32>, look: Look) -> Result<ImageFacts, Stri
     catch_unwind(AssertUnwindSafe(|| look(image, sm))).map_err(|panic| said(&*panic))
 }
 
-fn look_through(image: &[u8], sm: Option<u32>) -> ImageFacts {
+pub(super) fn look_through(image: &[u8], sm: Option<u32>) -> ImageFacts {
     let mut facts = ImageFacts {
         sm,
         ..ImageFacts::default()
     };
-    let readable = variables::each_part(image, sm, |part| {
+    let readable = names::each_part(image, sm, |part| {
         facts.prints |= mentions_print(part);
-        variables::collect(part, &mut facts.names);
+        names::collect(part, &mut facts.names);
     });
     // What cannot be unpacked may be anything.
     facts.prints |= !readable;
     facts
 }
 
-fn mentions_print(part: &[u8]) -> bool {
+pub(super) fn mentions_print(part: &[u8]) -> bool {
     memchr::memmem::find(part, PRINTS).is_some()
-}
-
-impl Site {
-    /// A name for an image that is new to the session: its hash, or a provisional one until that is known.
-    pub fn name_image(&mut self, image: &ImageBytes) -> ImageId {
-        match image.bytes().len() {
-            0..=HASHED_AT_ONCE => ImageId::of(image.bytes()),
-            _ => {
-                self.live.examined.named += 1;
-                ImageId::provisional(self.live.examined.named)
-            }
-        }
-    }
-
-    /// Has an image of the session examined, if that has not been done.
-    pub fn examine_image(&mut self, id: &ImageId) {
-        let sm = self.architecture();
-        if self.session.facts(id).is_some_and(|facts| facts.sm == sm) {
-            return;
-        }
-        let Some(image) = self.session.image_bytes(id).cloned() else {
-            return;
-        };
-        let examined = &mut self.live.examined;
-        if image.bytes().len() <= PRINTS_AT_ONCE {
-            examined.printing.entry(*id).or_insert_with(|| {
-                let mut prints = false;
-                let look = |part: &[u8]| prints |= mentions_print(part);
-                let readable = variables::each_part(image.bytes(), sm, look);
-                prints || !readable
-            });
-        }
-        let name = *id;
-        let look = look_through;
-        examined.queue(Request {
-            name,
-            image,
-            sm,
-            look,
-        });
-    }
-
-    /// Has all images of the session examined, of which that has not been done.
-    pub(crate) fn examine_images(&mut self) {
-        let ids: Vec<ImageId> = self.session.images().map(|(id, _)| *id).collect();
-        for id in ids {
-            self.examine_image(&id);
-        }
-    }
-
-    /// Takes over what has been found out about images since; whether there was anything.
-    pub fn settle_images(&mut self) -> bool {
-        self.live.examined.settle(&mut self.session)
-    }
-
-    /// Whether all images have been examined, as far as they can be.
-    pub fn images_are_examined(&mut self) -> bool {
-        self.settle_images();
-        self.live.examined.queued.is_empty()
-    }
-
-    /// As [`Site::settle_images`], when everything has been examined: from then on every image goes by its hash.
-    ///
-    /// # Errors
-    /// It takes too long, or it has failed for the image of a module.
-    pub(crate) fn finish_images(&mut self) -> Result<(), EngineError> {
-        // What has failed before may be tried again.
-        self.settle_images();
-        self.examine_images();
-        self.live.examined.wait(PATIENCE)?;
-        self.settle_images();
-        let failed = &self.live.examined.failed;
-        // Of an image without a module only the hash matters.
-        let named = |id: &ImageId| self.session.image(id).map(ImageId::of) == Some(*id);
-        let of_module = |id: &ImageId| self.module_of(id);
-        let fatal = failed
-            .iter()
-            .find(|(id, _)| of_module(id).is_some() || !named(id));
-        match fatal {
-            None => Ok(()),
-            Some((id, why)) => Err(EngineError::NotCheckpointable(match of_module(id) {
-                Some(module) => format!("the variables of module {module:#x} are unknown: {why}"),
-                None => format!("the image of a library has no hash: {why}"),
-            })),
-        }
-    }
-
-    fn module_of(&self, image: &ImageId) -> Option<Handle> {
-        let mut modules = self.session.modules.iter();
-        let found = modules.find(|(_, it)| it.image == *image);
-        found.map(|(handle, _)| handle)
-    }
-
-    /// The names that may be those of variables of an image, found out now if they are not known.
-    pub(crate) fn variable_names(&mut self, id: &ImageId) -> Result<BTreeSet<String>, EngineError> {
-        if let Some(facts) = self.session.facts(id) {
-            return Ok(facts.names.clone());
-        }
-        let sm = self.architecture();
-        let Some(image) = self.session.image_bytes(id) else {
-            return Ok(BTreeSet::new());
-        };
-        let facts = examine(image.bytes(), sm, look_through);
-        let facts = facts.map_err(EngineError::NotCheckpointable)?;
-        let names = facts.names.clone();
-        self.session.set_facts(*id, facts);
-        Ok(names)
-    }
-
-    /// Whether kernels of an image may print: as long as it is not known, yes.
-    pub fn may_print(&self, image: &ImageId) -> bool {
-        let facts = self.session.facts(image).map(|facts| facts.prints);
-        let early = || self.live.examined.printing.get(image).copied();
-        facts.or_else(early).unwrap_or(true)
-    }
-
-    /// The architecture of the session's devices, if they have the same.
-    pub(crate) fn architecture(&self) -> Option<u32> {
-        let mut all = self.session.devices.iter().map(|it| it.compute_capability);
-        let first = all.next()?;
-        all.all(|it| it == first).then_some(first)
-    }
 }
 
 #[cfg(test)]
@@ -375,7 +253,7 @@ mod tests {
         let image = ImageBytes::from(text);
         let name = ImageId::provisional(7);
         let mut session = session_with(&image, name);
-        let mut examined = Examined::default();
+        let mut examined = Examinations::default();
         examined.queue(request(name, &image, look_through));
         examined.wait(WITHIN).expect("examined");
         assert!(examined.settle(&mut session));
@@ -402,7 +280,7 @@ mod tests {
         let (bad_id, good_id) = (ImageId::of(b"bad"), ImageId::of(b"good"));
         let mut session = session_with(&bad, bad_id);
         session.hold_image(0x101, good_id, &good).expect("held");
-        let mut examined = Examined::default();
+        let mut examined = Examinations::default();
         examined.queue(request(bad_id, &bad, |_, _| panic!("as the test wants")));
         examined.queue(request(good_id, &good, look_through));
         examined.wait(WITHIN).expect("told");
@@ -417,7 +295,7 @@ mod tests {
         let image = ImageBytes::from(&b"image"[..]);
         let id = ImageId::of(b"image");
         let mut session = session_with(&image, id);
-        let mut examined = Examined::default();
+        let mut examined = Examinations::default();
         examined.queued.insert(id);
         examined.shared.state.lock().busy = true;
         let shared = Arc::clone(&examined.shared);
@@ -433,7 +311,7 @@ mod tests {
 
     #[test]
     fn an_examination_that_takes_too_long_is_an_error() {
-        let examined = Examined::default();
+        let examined = Examinations::default();
         examined.shared.state.lock().busy = true;
         let late = examined.wait(Duration::from_millis(10));
         assert!(matches!(late, Err(EngineError::NotCheckpointable(_))));

@@ -8,13 +8,13 @@ use fermata_device::{ArrayShape, HostMapping, ModuleHandle, StreamHandle};
 use fermata_graph::{CopyEnd, Graph, NodeKind, Place};
 use fermata_state::{ImageId, Loaded, Session};
 
-use super::blocks::{self, Block, Blocks};
-use super::textures;
 use crate::live::{LiveContext, LiveFunction, LiveStream};
+use crate::restore::blocks::{self, Block, Blocks};
+use crate::restore::rebuild::textures;
 use crate::{EngineError, Live, Site, places};
 
 /// Makes everything but content. Blocks that may come late are left without memory, and named in `late`.
-pub(super) fn rebuild(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
+pub(in crate::restore) fn rebuild(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
     rebuild_all(site, late)?;
     site.examine_images();
     Ok(())

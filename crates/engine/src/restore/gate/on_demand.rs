@@ -1,17 +1,17 @@
-//! The gate of a restore behind a running program: an operation waits for what it touches.
+//! The gate of an on-demand restore: an operation waits until the blocks in its access set are present.
 //!
 //! ```text
-//!  operation ─┬─ touches blocks ────────────────────────► these are fetched first, then it passes
-//!             ├─ kernel that strays, or has strayed before ► everything, then it passes
-//!             ├─ kernel, if nobody can roll back ──────────► everything, then it passes
-//!             ├─ graph made, peers, context destroyed ────► everything, then it passes
-//!             ├─ memory made or asked for ────────────────► once the image has what it needs
-//!             └─ memory freed ────────────────────────────► dropped if nothing of it is there, else fetched
+//!  operation ─┬─ access set has absent blocks ────────────► these are fetched first, then it passes
+//!             ├─ kernel that follows pointers in memory, or that profile says to be unpredictable ► all data, then it passes
+//!             ├─ kernel, if the session cannot be rolled back ► all data, then it passes
+//!             ├─ graph made, peers, context destroyed ────► all data, then it passes
+//!             ├─ memory made or asked for ────────────────► once the image's own memory is made
+//!             └─ memory freed ────────────────────────────► dropped if absent, else fetched
 //! ```
-//! What a kernel touches without anybody having foreseen it is not mapped: the device faults, and the
-//! session is rolled back (PhoenixOS, section 6; gCROP, section 3.3). Where launches are checked, kernels are launched so
-//! that they tell which it was, until everything is there. Kernels of a program that cannot be rolled back wait for
-//! everything (`Pace::Certain`), at least if their access set is open (`Pace::Foreseen`).
+//! A mis-speculation touches memory that is not mapped: the device faults, and the session is rolled back (PhoenixOS, section
+//! 6; gCROP, section 3.3). With validation by instrumented kernels, launches run instrumented until all data is present, so that
+//! the fault names its kernel. Kernels of a program that cannot be rolled back wait for all data (`Pace::Certain`), or only
+//! those whose access set is open (`Pace::Foreseen`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use std::time::{Duration, Instant};
 use fermata_abi::op::{Address, Handle, Launch, Op, StreamRef};
 use fermata_device::DriverError;
 
-use super::Pace;
-use super::arrived::Arrived;
-use super::background::Times;
-use super::blocks::Blocks;
-use super::checks::Checks;
-use super::learn::Learn;
-use super::lessons::Lessons;
-use super::schedule::{Schedule, Stand};
 use crate::access::{AccessSet, Predictor, Range, kernels_of};
+use crate::restore::blocks::Blocks;
+use crate::restore::gate::relearning::Relearning;
+use crate::restore::learning::checked_launches::CheckedLaunches;
+use crate::restore::learning::recorder::Recorder;
+use crate::restore::loading::schedule::{Schedule, Stand};
+use crate::restore::loading::verifier::Verifier;
+use crate::restore::pace::Pace;
+use crate::restore::times::Times;
 use crate::{EngineError, Gate, Passage, Site};
 
 /// Between two looks at what kernels have reported.
@@ -47,14 +47,14 @@ enum Needs {
 }
 
 /// See the module.
-pub(super) struct Late {
+pub(in crate::restore) struct OnDemand {
     schedule: Arc<Schedule>,
     blocks: Arc<Blocks>,
     predictor: Predictor,
-    lessons: Arc<Lessons>,
+    recorder: Arc<Recorder>,
     /// Which kernels wait for everything, whatever they are foreseen to touch.
     pace: Pace,
-    checks: Arc<Checks>,
+    checks: Arc<CheckedLaunches>,
     /// Functions of which the predictor knows what earlier restores have seen.
     taught: HashSet<Handle>,
     /// Everything but what is absent, at this news.
@@ -62,7 +62,7 @@ pub(super) struct Late {
     looked: Instant,
     /// The program has nothing on its devices, since the last operation.
     rests: bool,
-    arrived: Arc<Arrived>,
+    verifier: Arc<Verifier>,
     times: Arc<Times>,
     news: u64,
     /// What the operation that is being asked for again waits for.
@@ -71,27 +71,27 @@ pub(super) struct Late {
     held: bool,
 }
 
-impl Late {
+impl OnDemand {
     pub fn new(
         schedule: Arc<Schedule>,
         blocks: Arc<Blocks>,
-        (lessons, pace): (Arc<Lessons>, Pace),
-        checks: Arc<Checks>,
-        arrived: Arc<Arrived>,
+        (recorder, pace): (Arc<Recorder>, Pace),
+        checks: Arc<CheckedLaunches>,
+        verifier: Arc<Verifier>,
         times: Arc<Times>,
     ) -> Self {
         Self {
             schedule,
             blocks,
             predictor: Predictor::default(),
-            lessons,
+            recorder,
             pace,
             checks,
             taught: HashSet::new(),
             allowed: (u64::MAX, Vec::new()),
             looked: Instant::now(),
             rests: false,
-            arrived,
+            verifier,
             times,
             news: u64::MAX,
             waits: None,
@@ -99,7 +99,7 @@ impl Late {
         }
     }
 
-    /// The address space learns of what has arrived.
+    /// The address space learns which blocks have come.
     fn adopt(&mut self, site: &mut Site) {
         let news = self.schedule.news();
         if news == self.news {
@@ -112,14 +112,13 @@ impl Late {
         }
     }
 
-    /// What checks the kernels that were caught in a program that starts again, with everything there; `None` if none
-    /// was.
-    pub fn learner(&self) -> Option<Learn> {
+    /// The gate for a program that starts again because kernels have mis-speculated; `None` if none has.
+    pub fn learner(&self) -> Option<Relearning> {
         let learn = || {
-            let (blocks, lessons) = (Arc::clone(&self.blocks), Arc::clone(&self.lessons));
-            Learn::new(blocks, lessons, Arc::clone(&self.times))
+            let (blocks, recorder) = (Arc::clone(&self.blocks), Arc::clone(&self.recorder));
+            Relearning::new(blocks, recorder, Arc::clone(&self.times))
         };
-        self.lessons.any_strays().then(learn)
+        self.recorder.any_mis_speculations().then(learn)
     }
 
     fn needs(&mut self, site: &Site, op: &Op<'_>) -> Needs {
@@ -149,7 +148,7 @@ impl Late {
 
     fn touched(&mut self, set: &AccessSet) -> Needs {
         let blocks = self.blocks.of(set);
-        self.lessons
+        self.recorder
             .used(blocks.iter().map(|it| self.blocks.all()[*it].at));
         if blocks.is_empty() {
             Needs::Nothing
@@ -163,7 +162,7 @@ impl Late {
             if let Ok(record) = site.session.functions.get(*function)
                 && self.taught.insert(*function)
             {
-                for address in self.lessons.strays(&record.name) {
+                for address in self.recorder.mis_speculations(&record.name) {
                     self.predictor.remember(*function, address);
                 }
             }
@@ -174,7 +173,7 @@ impl Late {
             Needs::Nothing if self.checks.are_on() => Needs::Checked(Vec::new()),
             needs => needs,
         };
-        let mut wary = match self.pace {
+        let mut unpredictable = match self.pace {
             Pace::Certain => true,
             Pace::Foreseen => !set.complete,
             Pace::Eager | Pace::Behind(_) => false,
@@ -183,10 +182,14 @@ impl Late {
             let Ok(record) = site.session.functions.get(*function) else {
                 continue;
             };
-            wary |= self.predictor.strays(*function, site);
-            wary |= self.lessons.launched(&record.name, set.complete);
+            unpredictable |= self.predictor.follows_pointers(*function, site);
+            unpredictable |= self.recorder.launched(&record.name, set.complete);
         }
-        if wary { Needs::Everything } else { needs }
+        if unpredictable {
+            Needs::Everything
+        } else {
+            needs
+        }
     }
 
     fn freed(&mut self, address: Address) -> Needs {
@@ -260,8 +263,8 @@ impl Late {
     }
 }
 
-impl Late {
-    /// Kernels are foreseen to touch what they were seen to touch.
+impl OnDemand {
+    /// Access sets are extended by what kernels were seen to touch.
     fn look(&mut self) {
         if self.looked.elapsed() < LOOK {
             return;
@@ -272,7 +275,7 @@ impl Late {
         }
     }
 
-    /// Whether a launch now may touch what is absent without anybody having foreseen it.
+    /// Whether a launch may mis-speculate into absent data now.
     fn is_partial(&self) -> bool {
         matches!(self.schedule.stand(), Stand::Coming) && !self.schedule.have_all()
     }
@@ -287,7 +290,7 @@ impl Late {
     }
 }
 
-impl Gate for Late {
+impl Gate for OnDemand {
     fn before(&mut self, site: &mut Site, op: &Op<'_>) -> Result<Passage, EngineError> {
         let idle = std::mem::replace(&mut self.rests, false);
         if self.checks.are_on() {
@@ -369,14 +372,14 @@ impl Gate for Late {
         self.adopt(site);
         self.checks.release(site, false);
         self.schedule.end(Stand::Cancelled);
-        self.arrived.hand_over(&mut site.live);
+        self.verifier.hand_over(&mut site.live);
     }
 
     fn condemns(&mut self, reason: &str) -> bool {
         if matches!(self.schedule.stand(), Stand::Complete | Stand::Cancelled) {
             return false;
         }
-        self.checks.strayed();
+        self.checks.faulted();
         self.schedule.end(Stand::Missed(reason.to_owned()));
         true
     }

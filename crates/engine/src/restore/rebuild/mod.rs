@@ -1,0 +1,5 @@
+//! A session's objects made again in the driver, after it is known that this host suits.
+
+pub(super) mod objects;
+pub(super) mod preconditions;
+mod textures;

@@ -1,0 +1,20 @@
+//! What goes into a sink, and what it makes of it.
+
+use std::collections::BTreeMap;
+
+use fermata_store::ChunkId;
+
+use crate::digest::Digest;
+use crate::protocol::Piece;
+
+/// The chunks of an image: by buffer number and offset, each with its length. What is missing is zero.
+pub(crate) type Chunks = BTreeMap<(u64, u64), (u32, ChunkId)>;
+
+/// A piece to be saved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Order {
+    /// Where it belongs and where its bytes are.
+    pub piece: Piece,
+    /// What is known of its bytes.
+    pub digest: Digest,
+}

@@ -1,0 +1,67 @@
+//! A program that is served by a thread of its own, and what is done on that thread between two operations.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fermata_control::worker::{self as control, Failure, FailureKind, FromWorker};
+use fermata_wire::Kicker;
+
+use crate::failure::failure;
+use crate::server::{Ended, Held, Requests, Server};
+
+/// The longest wait for the server to run an errand.
+const ERRAND: Duration = Duration::from_secs(60);
+/// Between two looks at whether there still is a server.
+const TURN: Duration = Duration::from_millis(20);
+/// A program that is served, by a thread of its own.
+pub(super) struct Serving {
+    pub(super) thread: JoinHandle<Option<(Held, Ended)>>,
+    pub(super) requests: Arc<Requests>,
+    pub(super) kicker: Kicker,
+}
+
+/// Nobody is served any more.
+pub(super) fn ended() -> Failure {
+    failure(FailureKind::NotFound, "the program has ended", "")
+}
+
+/// Lets the serving thread do something between two operations.
+pub(super) fn on_server<T: Send + 'static>(
+    serving: &Serving,
+    work: impl FnOnce(&mut Server) -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let (sender, receiver) = mpsc::channel();
+    let errand = Box::new(move |server: &mut Server| {
+        // Whoever asked may have given up.
+        let _ = sender.send(work(server));
+    });
+    serving.requests.errands.lock().push(errand);
+    serving.kicker.kick();
+    let until = Instant::now() + ERRAND;
+    loop {
+        // It may have ended with its program before it saw the errand.
+        let over = serving.thread.is_finished();
+        match receiver.recv_timeout(TURN) {
+            Ok(done) => return Ok(done),
+            Err(_) if over => return Err(ended()),
+            Err(_) if Instant::now() < until => {}
+            Err(_) => {
+                let silent = "the server does not answer";
+                return Err(failure(FailureKind::Internal, silent, ""));
+            }
+        }
+    }
+}
+
+/// Holds streams of the program that is served.
+pub(super) fn hold(serving: Option<&Serving>, asked: control::Hold) -> Result<FromWorker, Failure> {
+    let serving = serving.ok_or_else(ended)?;
+    let holding = on_server(serving, move |server| {
+        let holding = server.hold(asked);
+        server.site.live.forget_current();
+        holding
+    })?;
+    Ok(FromWorker::Holding(holding))
+}

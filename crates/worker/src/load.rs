@@ -1,0 +1,59 @@
+//! A module that the driver loads on a thread of its own.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use fermata_abi::op::Handle;
+use fermata_device::{ContextHandle, Driver, ModuleHandle};
+use fermata_state::{ImageBytes, ImageId};
+
+use crate::errors::OpError;
+use crate::threads::serving_thread;
+
+/// A module in the driver.
+type Loaded = Result<ModuleHandle, OpError>;
+
+/// A load under way.
+pub(crate) struct Load {
+    pub module: Handle,
+    pub context: Handle,
+    image: (ImageId, ImageBytes),
+    thread: JoinHandle<Loaded>,
+}
+
+impl Load {
+    /// Begins to load `image` into `context`.
+    ///
+    /// # Errors
+    /// No thread can be made.
+    pub fn begin(
+        driver: Arc<Driver>,
+        (module, context): (Handle, Handle),
+        entered: ContextHandle,
+        image: (ImageId, ImageBytes),
+    ) -> io::Result<Self> {
+        let bytes = image.1.clone();
+        let load = move || -> Loaded {
+            driver.set_current(entered)?;
+            Ok(driver.load_padded_module(bytes.padded())?)
+        };
+        Ok(Self {
+            module,
+            context,
+            image,
+            thread: serving_thread().name("load".to_owned()).spawn(load)?,
+        })
+    }
+
+    /// Whether the driver is done.
+    pub fn is_done(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// What was loaded, and what came of it. Waits for the driver.
+    pub fn end(self) -> ((ImageId, ImageBytes), Loaded) {
+        let lost = |_| Err(OpError::invalid("the thread that loads has panicked"));
+        (self.image, self.thread.join().unwrap_or_else(lost))
+    }
+}

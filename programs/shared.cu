@@ -106,47 +106,47 @@ static void hear(int fd, void *data, size_t len) {
     }
 }
 
-static void pass(int fd, int descriptor) {
+// A message of one byte, with room for a descriptor.
+struct Letter {
     char byte = 'd';
     struct iovec part = {&byte, 1};
+    struct msghdr message = {};
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
     } control = {};
-    struct msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.bytes;
-    message.msg_controllen = sizeof control.bytes;
+
+    Letter() {
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+    }
+    // It holds addresses of its own.
+    Letter(const Letter &) = delete;
+};
+
+static void pass(int fd, int descriptor) {
+    Letter letter;
     if (descriptor >= 0) {
-        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        struct cmsghdr *head = CMSG_FIRSTHDR(&letter.message);
         head->cmsg_level = SOL_SOCKET;
         head->cmsg_type = SCM_RIGHTS;
         head->cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
     }
-    if (sendmsg(fd, &message, 0) != 1) {
+    if (sendmsg(fd, &letter.message, 0) != 1) {
         fail("socket", "takes no descriptor");
     }
 }
 
 static int get(int fd) {
-    char byte;
-    struct iovec part = {&byte, 1};
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {};
-    struct msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.bytes;
-    message.msg_controllen = sizeof control.bytes;
+    Letter letter;
     int descriptor = -1;
-    if (recvmsg(fd, &message, 0) != 1 || !CMSG_FIRSTHDR(&message)) {
+    if (recvmsg(fd, &letter.message, 0) != 1 || !CMSG_FIRSTHDR(&letter.message)) {
         fail("socket", "gives no descriptor");
     }
-    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+    memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&letter.message)), sizeof(int));
     return descriptor;
 }
 

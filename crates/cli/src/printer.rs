@@ -79,6 +79,15 @@ impl Printer {
         self.data(&format!("{:#}\n", Value::Object(fields)))
     }
 
+    /// Prints what a verb has done: a JSON document if that is asked for, else a note.
+    pub fn outcome(&self, done: &impl Serialize, summary: &str) -> Result<(), Failure> {
+        if self.json {
+            return self.document(done);
+        }
+        self.note(summary);
+        Ok(())
+    }
+
     /// Says something the user may want to know.
     pub fn note(&self, text: &str) {
         if !self.quiet {

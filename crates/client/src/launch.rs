@@ -30,7 +30,7 @@ const REGISTERS: u32 = 65536;
 
 /// Grid, block and shared memory.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
+pub struct LaunchShape {
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
     /// Threads per block in x, y, z.
@@ -150,7 +150,7 @@ unsafe fn buffer<'a>(extra: *mut *mut c_void) -> Result<&'a [u8]> {
 /// # Errors
 /// As the driver's: a dimension or the shared memory out of range, or too many threads for the registers.
 #[inline(always)]
-pub fn check(function: &Function, shape: &Shape) -> Result {
+pub fn check(function: &Function, shape: &LaunchShape) -> Result {
     let within =
         |sizes: [u32; 3], most: [u32; 3]| (0..3).all(|n| sizes[n].wrapping_sub(1) < most[n]);
     if !within(shape.grid, MOST_BLOCKS) || !within(shape.block, MOST_THREADS) {
@@ -176,12 +176,12 @@ pub fn check(function: &Function, shape: &Shape) -> Result {
 #[inline(always)]
 pub fn launch(
     function: &Function,
-    shape: Shape,
+    shape: LaunchShape,
     params: &[u8],
     attributes: &[LaunchAttribute<'_>],
     stream: StreamRef,
 ) -> Result {
-    let Shape {
+    let LaunchShape {
         grid,
         block,
         shared,
@@ -206,7 +206,7 @@ pub fn launch(
 #[cold]
 fn launch_any(
     function: Handle,
-    shape: Shape,
+    shape: LaunchShape,
     params: &[u8],
     attributes: &[LaunchAttribute<'_>],
     stream: StreamRef,

@@ -7,7 +7,7 @@
 #[allow(dead_code)]
 mod support;
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::c_void;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -15,24 +15,13 @@ use std::path::{Path, PathBuf};
 use fermata_abi::sys::driver::*;
 use fermata_client as _;
 use support::Stage;
+use support::driver::{
+    cuCtxCreate_v2, cuCtxSynchronize, cuInit, cuLibraryGetKernel, cuLibraryLoadData,
+    cuModuleLoadData,
+};
 
 unsafe extern "C" {
-    fn cuInit(flags: c_uint) -> CUresult;
-    fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult;
-    fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult;
-    fn cuLibraryLoadData(
-        library: *mut CUlibrary,
-        code: *const c_void,
-        jit: *mut CUjit_option,
-        jit_values: *mut *mut c_void,
-        jit_count: c_uint,
-        options: *mut CUlibraryOption,
-        values: *mut *mut c_void,
-        count: c_uint,
-    ) -> CUresult;
-    fn cuLibraryGetKernel(kernel: *mut CUkernel, library: CUlibrary, name: *const i8) -> CUresult;
     fn cuLibraryUnload(library: CUlibrary) -> CUresult;
-    fn cuCtxSynchronize() -> CUresult;
 }
 
 /// Where an image begins in its file.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
 mod support;
 
 use core::ffi::{c_int, c_uint, c_void};
@@ -14,16 +15,16 @@ use std::time::{Duration, Instant};
 use fermata_abi::sys::driver::*;
 use fermata_client as _;
 use fermata_control::agent::{FromAgent, ToAgent};
+use support::driver::{
+    cuCtxCreate_v2, cuCtxSynchronize, cuInit, cuMemAlloc_v2, cuModuleGetFunction, cuModuleLoadData,
+    cuStreamCreate,
+};
 use support::{Stage, WAIT};
 
 unsafe extern "C" {
-    fn cuInit(flags: c_uint) -> CUresult;
     fn cuDeviceGetCount(count: *mut c_int) -> CUresult;
     fn cuDeviceGetName(name: *mut i8, len: c_int, device: CUdevice) -> CUresult;
-    fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult;
     fn cuCtxSetCurrent(context: CUcontext) -> CUresult;
-    fn cuCtxSynchronize() -> CUresult;
-    fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> CUresult;
     fn cuMemFree_v2(address: CUdeviceptr) -> CUresult;
     fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize) -> CUresult;
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, size: usize) -> CUresult;
@@ -33,12 +34,6 @@ unsafe extern "C" {
     fn cuMemFreeHost(pointer: *mut c_void) -> CUresult;
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: c_uint) -> CUresult;
     fn cuMemHostUnregister(pointer: *mut c_void) -> CUresult;
-    fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult;
-    fn cuModuleGetFunction(
-        function: *mut CUfunction,
-        module: CUmodule,
-        name: *const i8,
-    ) -> CUresult;
     fn cuLaunchKernel(
         function: CUfunction,
         gx: c_uint,
@@ -54,7 +49,6 @@ unsafe extern "C" {
     ) -> CUresult;
     fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult;
     fn cuStreamSynchronize(stream: CUstream) -> CUresult;
-    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> CUresult;
     fn cuGetProcAddress_v2(
         symbol: *const i8,
         function: *mut *mut c_void,
@@ -62,15 +56,6 @@ unsafe extern "C" {
         flags: u64,
         status: *mut c_uint,
     ) -> CUresult;
-}
-
-/// A call that must succeed.
-macro_rules! ok {
-    ($call:expr) => {{
-        // SAFETY: every pointer in these programs is to a live variable or buffer of the right size.
-        let status = unsafe { $call };
-        assert_eq!(status, CUDA_SUCCESS, stringify!($call));
-    }};
 }
 
 fn context() -> CUcontext {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
 #[allow(dead_code)]
 mod support;
 
@@ -11,28 +12,12 @@ use fermata_abi::sys::driver::*;
 use fermata_client as _;
 use fermata_control::agent::FromAgent;
 use support::Stage;
+use support::driver::{
+    cuCtxCreate_v2, cuCtxSynchronize, cuInit, cuLibraryGetKernel, cuLibraryLoadData, cuMemAlloc_v2,
+    cuModuleGetFunction, cuModuleLoadData, cuStreamCreate,
+};
 
 unsafe extern "C" {
-    fn cuInit(flags: c_uint) -> CUresult;
-    fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult;
-    fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> CUresult;
-    fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult;
-    fn cuModuleGetFunction(
-        function: *mut CUfunction,
-        module: CUmodule,
-        name: *const i8,
-    ) -> CUresult;
-    fn cuLibraryLoadData(
-        library: *mut CUlibrary,
-        code: *const c_void,
-        jit: *mut CUjit_option,
-        jit_values: *mut *mut c_void,
-        jit_count: c_uint,
-        options: *mut CUlibraryOption,
-        values: *mut *mut c_void,
-        count: c_uint,
-    ) -> CUresult;
-    fn cuLibraryGetKernel(kernel: *mut CUkernel, library: CUlibrary, name: *const i8) -> CUresult;
     fn cuFuncSetAttribute(
         function: CUfunction,
         attribute: CUfunction_attribute,
@@ -68,15 +53,6 @@ unsafe extern "C" {
         function: CUfunction,
         config: *const CUlaunchConfig,
     ) -> CUresult;
-}
-
-/// A call that must succeed.
-macro_rules! ok {
-    ($call:expr) => {{
-        // SAFETY: every pointer in these programs is to a live variable or buffer of the right size.
-        let status = unsafe { $call };
-        assert_eq!(status, CUDA_SUCCESS, stringify!($call));
-    }};
 }
 
 /// A function of a module, and a kernel of a library as a function.
@@ -252,9 +228,7 @@ fn an_attribute_that_has_its_value_is_not_set_again() {
 
 unsafe extern "C" {
     fn cuCtxGetFlags(flags: *mut c_uint) -> CUresult;
-    fn cuCtxSynchronize() -> CUresult;
     fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
-    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> CUresult;
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult;
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult;
     fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> CUresult;

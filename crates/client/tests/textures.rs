@@ -6,15 +6,12 @@
 #[allow(dead_code)]
 mod support;
 
-use core::ffi::c_uint;
-
 use fermata_abi::sys::driver::*;
 use fermata_client as _;
 use support::Stage;
+use support::driver::{cuCtxCreate_v2, cuInit};
 
 unsafe extern "C" {
-    fn cuInit(flags: c_uint) -> CUresult;
-    fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult;
     fn cuArrayCreate_v2(array: *mut CUarray, desc: *const CUDA_ARRAY_DESCRIPTOR) -> CUresult;
     fn cuTexObjectCreate(
         object: *mut CUtexObject,

@@ -13,43 +13,27 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
-use fermata_control::agent::{FromAgent, ToAgent};
-use fermata_control::user::SessionState;
+use fermata_control::agent::ToAgent;
 use fermata_control::worker::{FailureKind, FromWorker, LOAD_FAILED, ToWorker};
 use fermata_store::moments;
 use fermata_wire::Side;
-use serde::{Deserialize, Serialize};
 
 use crate::agent::{Agent, Arrival, Link};
 use crate::daemon::Daemon;
-use crate::driver::Driver;
-use crate::failure::{Failure, OrFail, Result, fail, from_control};
+use crate::failure::{OrFail, Result, fail, from_control};
 use crate::phases::Phases;
 use crate::proc::ProcessId;
-use crate::returning;
-use crate::session::Session;
+use crate::session::{Detached, Session};
 use crate::wake;
 use crate::worker::{STALL_TIME, Worker, unexpected};
 
-/// `CUresult`s for programs that cannot be served.
-mod status {
-    pub const INITIALIZATION_ERROR: u32 = 3;
-    pub const NO_DEVICE: u32 = 100;
-    pub const SYSTEM_DRIVER_MISMATCH: u32 = 803;
-    pub const NOT_PERMITTED: u32 = 800;
-}
+/// `CUresult` for programs that cannot be served.
+pub(crate) const INITIALIZATION_ERROR: u32 = 3;
 
-/// How long an agent may take to say Hello once connected.
-const HELLO_TIME: Duration = Duration::from_secs(10);
-/// How often a process that waits for its session to be free looks for why it is not.
-const TURN: Duration = Duration::from_millis(2);
-/// How long the end of a program may take to be noticed.
-const GONE_TIME: Duration = Duration::from_secs(60);
 /// How long whoever is to bring a parked program back may take: the session is lost with the wait, so it is as long as
 /// a machine may stand still that swaps, is paused, or waits for a disk.
 const BACK_TIME: Duration = Duration::from_secs(600);
@@ -61,195 +45,6 @@ const SHARE_TIME: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long a program that is told that it is lost may take to come for that.
 const REJECT_TIME: Duration = Duration::from_secs(30);
-
-/// Why an agent comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Coming {
-    /// Its program uses CUDA for the first time.
-    First,
-    /// It was woken.
-    Woken,
-    /// Its daemon has ended, and this is the next.
-    Back,
-}
-
-impl Coming {
-    fn of(reattach: bool) -> Self {
-        if reattach { Self::Woken } else { Self::First }
-    }
-}
-
-/// Serves a connection to the agents' socket up to Welcome or Reject.
-pub fn receive(daemon: &Arc<Daemon>, link: Link) {
-    let refuse = |link: &Link, status: u32, reason: &str| {
-        daemon.log.line(&format!("refused a program: {reason}"));
-        // The program may be gone, which is as good.
-        let _ = link.send(
-            &ToAgent::Reject {
-                status,
-                reason: reason.into(),
-            },
-            &[],
-        );
-    };
-    let hello = match link.recv(HELLO_TIME) {
-        Ok((
-            FromAgent::Hello {
-                protocol,
-                pid,
-                token,
-                wake_block,
-                reattach,
-            },
-            _,
-        )) => {
-            if protocol != PROTOCOL {
-                let reason =
-                    format!("the library speaks protocol {protocol}, the daemon {PROTOCOL}");
-                return refuse(&link, status::SYSTEM_DRIVER_MISMATCH, &reason);
-            }
-            (pid, token, wake_block, Coming::of(reattach))
-        }
-        Ok((
-            FromAgent::Back {
-                protocol: PROTOCOL,
-                pid,
-                token,
-                wake_block,
-            },
-            _,
-        )) => (pid, token, wake_block, Coming::Back),
-        Ok(_) => {
-            return refuse(
-                &link,
-                status::INITIALIZATION_ERROR,
-                "the first message is not Hello",
-            );
-        }
-        Err(e) => return daemon.log.line(&from_control(&e).message),
-    };
-    let (inner_pid, token, wake_block, coming) = hello;
-    let process = link.peer_pid().ok().and_then(ProcessId::of);
-    let Some(process) = process else {
-        return refuse(&link, status::INITIALIZATION_ERROR, "its process has ended");
-    };
-    let found = daemon.session_of(&token, process.pid);
-    if found.is_none() && coming == Coming::Back {
-        // It goes on, and asks again.
-        return;
-    }
-    let Some(session) = found else {
-        return refuse(&link, status::NOT_PERMITTED, "no session has this token");
-    };
-    let arrival = Arrival {
-        link,
-        process,
-        inner_pid,
-        wake_block,
-    };
-    if coming == Coming::Back {
-        return returning::agent(daemon, &session, arrival);
-    }
-    if coming == Coming::Woken {
-        let waiting = {
-            let mut inner = session.lock();
-            let member = inner.member(arrival.process);
-            member.and_then(|it| it.expected.take())
-        };
-        let unwanted = match waiting {
-            Some(sender) => sender.send(arrival).err().map(|lost| lost.0),
-            None => Some(arrival),
-        };
-        let Some(late) = unwanted else { return };
-        if session.lock().state == SessionState::Lost {
-            // Given up while it was slow to come: it must not wait for ever.
-            let reason = "its session has lost its GPU side";
-            return refuse(&late.link, status::INITIALIZATION_ERROR, reason);
-        }
-        // It waits for the next summons.
-        let text = format!("session `{}` came back unasked", session.name);
-        return daemon.log.line(&text);
-    }
-    session.arrivals.fetch_add(1, Ordering::Relaxed);
-    if !has_parted(&session, arrival.process) {
-        let reason = format!(
-            "process {} has begun to execute another program, and its end as the one before is not known yet",
-            arrival.process.pid
-        );
-        return refuse(&arrival.link, status::INITIALIZATION_ERROR, &reason);
-    }
-    let _busy = loop {
-        if let Some(busy) = session.busy.try_lock_for(TURN) {
-            break busy;
-        }
-        if session.checkpointing.load(Ordering::Acquire) {
-            // Its connection would be in the way; it comes again, or has gone.
-            let _ = arrival.link.send(&ToAgent::Later, &[]);
-            return;
-        }
-    };
-    if session.lock().state == SessionState::Paused {
-        // It uses the GPU when the session does.
-        let _ = arrival.link.send(&ToAgent::Paused, &[]);
-        return;
-    }
-    if let Err((link, failure)) = first(daemon, &session, arrival) {
-        refuse(&link, status::NO_DEVICE, &failure.message);
-    }
-}
-
-/// Waits until nothing is left of what `process` was before: one that executes another program gets another worker, as
-/// soon as the end of its connection has been noticed.
-fn has_parted(session: &Session, process: ProcessId) -> bool {
-    let until = Instant::now() + GONE_TIME;
-    let parted = || {
-        let mut inner = session.lock();
-        inner.member(process).is_none_or(|it| it.agent.is_none())
-    };
-    while !parted() {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    true
-}
-
-/// Gives a process its first worker.
-fn first(
-    daemon: &Arc<Daemon>,
-    session: &Arc<Session>,
-    arrival: Arrival,
-) -> std::result::Result<(), (Link, Failure)> {
-    let prepared = Driver::find(session.device, &daemon.paths.home)
-        .and_then(|driver| daemon.pool.take(&driver, &session.variables));
-    let worker = match prepared {
-        Ok(worker) => worker,
-        Err(failure) => return Err((arrival.link, failure)),
-    };
-    // A later daemon must know whose the worker is.
-    session.expect(arrival.process, worker.process);
-    let joined = share(session, &worker).and_then(|()| offer(session, &worker));
-    let joined = joined.and_then(|ends| welcome(&arrival.link, false, &ends));
-    match joined {
-        Ok(()) => {
-            // From here on the program is attached, whatever happens.
-            if let Err(failure) = adopt(session, arrival, &worker) {
-                daemon.log.line(&failure.message);
-                worker.end();
-            }
-            daemon
-                .pool
-                .refill(worker.driver.clone(), session.variables.clone());
-            Ok(())
-        }
-        Err(failure) => {
-            worker.end();
-            session.forget(arrival.process);
-            Err((arrival.link, failure))
-        }
-    }
-}
 
 /// Tells a worker where it finds those of the session's other processes.
 ///
@@ -305,21 +100,12 @@ pub fn let_wait(session: &Session) {
     let _ = fs::remove_file(session.dir.join(LOAD_FAILED));
 }
 
-/// A detached program that must be brought back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Detached {
-    /// The process with the agent.
-    pub process: ProcessId,
-    /// Address of its wake block.
-    pub wake_block: u64,
-}
-
 /// Has `worker` serve before its program is there: what it registers with the driver for that takes longer than
 /// everything else of an attachment.
 ///
 /// # Errors
 /// The worker does not answer.
-pub fn offer(session: &Session, worker: &Worker) -> Result<Ends> {
+pub fn offer(session: &Session, worker: &Worker) -> Result<AttachmentEnds> {
     let ends = join(session, worker)?;
     serve(worker, &ends)?;
     Ok(ends)
@@ -335,7 +121,7 @@ pub fn reattach(
     session: &Arc<Session>,
     worker: &Arc<Worker>,
     detached: Detached,
-    offered: Option<Ends>,
+    offered: Option<AttachmentEnds>,
 ) -> Result<()> {
     if offered.is_none() {
         // One that still writes, or has not noticed that its program is gone, could not attach.
@@ -454,7 +240,7 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
     if woken.is_ok()
         && let Ok(arrival) = arrivals.recv_timeout(REJECT_TIME)
     {
-        let status = status::INITIALIZATION_ERROR;
+        let status = INITIALIZATION_ERROR;
         // The program may be gone, which is as good.
         let _ = arrival.link.send(
             &ToAgent::Reject {
@@ -474,20 +260,20 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
 }
 
 /// What connects one program with one worker. Nobody else may keep a copy of the side socket's ends.
-pub struct Ends {
+pub struct AttachmentEnds {
     ring: OwnedFd,
     program: OwnedFd,
     worker: OwnedFd,
     output: OwnedFd,
 }
 
-impl Ends {
+impl AttachmentEnds {
     fn worker_fds(&self) -> [std::os::fd::BorrowedFd<'_>; 3] {
         [self.ring.as_fd(), self.worker.as_fd(), self.output.as_fd()]
     }
 }
 
-fn join(session: &Session, worker: &Worker) -> Result<Ends> {
+fn join(session: &Session, worker: &Worker) -> Result<AttachmentEnds> {
     if let Some(reason) = worker.lost() {
         return Err(fail(
             FailureKind::Internal,
@@ -497,7 +283,7 @@ fn join(session: &Session, worker: &Worker) -> Result<Ends> {
     let what = || "cannot connect program and worker".to_owned();
     let ring = worker.ring().or_fail(FailureKind::Internal, what)?;
     let (program, theirs) = Side::pair().or_fail(FailureKind::Internal, what)?;
-    Ok(Ends {
+    Ok(AttachmentEnds {
         ring,
         program,
         worker: theirs,
@@ -505,7 +291,7 @@ fn join(session: &Session, worker: &Worker) -> Result<Ends> {
     })
 }
 
-fn welcome(link: &Link, resume: bool, ends: &Ends) -> Result<()> {
+pub(crate) fn welcome(link: &Link, resume: bool, ends: &AttachmentEnds) -> Result<()> {
     let message = ToAgent::Welcome {
         protocol: PROTOCOL,
         resume,
@@ -514,7 +300,7 @@ fn welcome(link: &Link, resume: bool, ends: &Ends) -> Result<()> {
         .map_err(|e| from_control(&e))
 }
 
-fn serve(worker: &Worker, ends: &Ends) -> Result<()> {
+fn serve(worker: &Worker, ends: &AttachmentEnds) -> Result<()> {
     let fds = ends.worker_fds();
     match worker.request(&ToWorker::Attach, &fds, BACK_TIME, &mut |_, _| {})? {
         FromWorker::Attached => Ok(()),

@@ -23,15 +23,16 @@ use fermata_control::{privileges, settings};
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::criu_end;
+use crate::criu_environment;
 use crate::criu_rpc::{
     Answer, CGROUPS_IGNORE, InheritFd, NETWORK_LOCK_SKIP, Options, Request, kind,
 };
 use crate::failure::{Hint, OrFail, Result, fail};
 use crate::kerndat::Kerndat;
-use crate::preflight::free_bytes;
 use crate::proc;
+use crate::space::free_bytes;
 use crate::sys::{self, Extra};
 
 /// Where an installation has the library for CRIU.
@@ -161,7 +162,7 @@ impl Criu {
             Some(VERSION_TIME),
             &|| proc::runs(&child),
         );
-        end(&mut child, END_TIME);
+        criu_end::end(&mut child, END_TIME);
         let answer = answer.or_fail(FailureKind::Host, || "cannot start CRIU".into())?;
         let version = answer
             .version
@@ -225,7 +226,7 @@ impl Criu {
             None => command(&self.command),
             Some(_) => {
                 let mut command = Command::new(&self.helper);
-                command.arg(crate::init::ENTER).args(&self.command);
+                command.arg(crate::helper_modes::ENTER).args(&self.command);
                 command
             }
         };
@@ -235,7 +236,7 @@ impl Criu {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0);
-        clean_environment(&mut command);
+        criu_environment::clean(&mut command);
         if let Some(filter) = self.filter.as_ref().filter(|_| filtered) {
             command.env("LD_PRELOAD", filter);
         }
@@ -272,19 +273,6 @@ fn unpacked(program: &Path) -> Vec<PathBuf> {
         return vec![loader, "--library-path".into(), library, binary];
     }
     vec![program.into()]
-}
-
-/// Makes CRIU follow a process to its last system call by its calls, instead of by a breakpoint: the kernel
-/// takes 10 to 20 ms to begin with those. The name is that of CRIU's tests; the number is not a fault.
-const NO_BREAKPOINTS: (&str, &str) = ("CRIU_FAULT", "130");
-
-/// Takes variables of the daemon's own environment away that would change CRIU or its loader, and sets what it
-/// needs.
-pub fn clean_environment(command: &mut Command) {
-    for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "CRIU_CONFIG_FILE"] {
-        command.env_remove(name);
-    }
-    command.env(NO_BREAKPOINTS.0, NO_BREAKPOINTS.1);
 }
 
 /// The two ends of a conversation with CRIU.
@@ -427,15 +415,6 @@ fn condense(log: &str) -> Option<String> {
     let (_, rest) = line.split_once("Error (")?;
     let (_, message) = rest.split_once("): ")?;
     Some(message.trim().to_owned()).filter(|m| !m.is_empty())
-}
-
-/// Waits for a CRIU that is about to end and leads a process group, kills it when it does not end within `limit`, and then
-/// its children: CRIU has some sleep while it asks the kernel what it can do, and they outlive a CRIU that is killed.
-pub(crate) fn end(child: &mut Child, limit: Duration) {
-    proc::ends_within(child, limit);
-    // It is not reaped yet, so that nobody else's group can have its number. It fails only when the whole group has ended.
-    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-    let _ = child.wait();
 }
 
 #[cfg(test)]

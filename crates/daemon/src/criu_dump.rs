@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use fermata_control::worker::FailureKind;
 
 use crate::criu::{self, Criu, DUMP_LOG};
+use crate::criu_end;
 use crate::criu_rpc::{Answer, Options, Request, kind};
 use crate::failure::{OrFail, Result, fail};
 use crate::proc::{self, ProcessId};
@@ -194,7 +195,7 @@ impl Drop for Dumping {
         let Some(mut child) = self.child.take() else {
             return;
         };
-        let wait = move || criu::end(&mut child, criu::END_TIME);
+        let wait = move || criu_end::end(&mut child, criu::END_TIME);
         // The program may be waiting for whoever drops this. Without a thread CRIU is reaped with the daemon.
         let _ = std::thread::Builder::new().name("reap".into()).spawn(wait);
     }

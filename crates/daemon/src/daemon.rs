@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::user::{DeviceChoice, SessionState, SettingValue, Status};
 use fermata_control::worker::FailureKind;
@@ -13,7 +13,6 @@ use fermata_store::Store;
 use fermata_store::image::{check_name, unix_now};
 use parking_lot::Mutex;
 
-use crate::behind;
 use crate::cache::ImageCache;
 use crate::criu::Criu;
 use crate::driver::Driver;
@@ -21,10 +20,8 @@ use crate::failure::{Hint, OrFail, Result, fail, from_store};
 use crate::kerndat::Kerndat;
 use crate::log::Log;
 use crate::monitor::Monitors;
-use crate::persist::SessionMeta;
 use crate::pool::Pool;
-use crate::proc::{self, ProcessId};
-use crate::returning;
+use crate::removal::remove_folder;
 use crate::session::{self, Plan, Session, output, same_token};
 use crate::tier::MemoryTier;
 use crate::worker;
@@ -262,6 +259,12 @@ impl Daemon {
         Ok(session)
     }
 
+    /// Takes up a session that another daemon has left.
+    pub(crate) fn found(&self, session: &Arc<Session>) {
+        let name = session.name.clone();
+        self.sessions.lock().insert(name, Arc::clone(session));
+    }
+
     /// Forgets a session and removes its folder.
     pub fn remove(&self, session: &Arc<Session>) {
         let mut sessions = self.sessions.lock();
@@ -274,72 +277,6 @@ impl Daemon {
         session.retire();
         if let Err(failure) = remove_folder(&session.dir) {
             self.log.line(&failure.message);
-        }
-    }
-
-    /// Takes over sessions of a daemon that has ended. The sockets for agents and workers must be there by now.
-    pub fn adopt(self: &Arc<Self>) {
-        let Ok(entries) = fs::read_dir(session::folder(&self.paths.runtime)) else {
-            return;
-        };
-        for entry in entries.flatten() {
-            let dir = entry.path();
-            let Some(meta) = SessionMeta::load(&dir) else {
-                if session::has_printed(&dir) {
-                    // Of a release that this one does not understand, or what a crash has left: only the user knows.
-                    let text = format!("`{}` is of no session that is known", dir.display());
-                    self.log.line(&text);
-                } else {
-                    output::displace(&dir);
-                    let _ = fs::remove_dir_all(&dir);
-                }
-                continue;
-            };
-            let over = meta.state == SessionState::Exited;
-            let session = Session::found(meta, dir);
-            self.sessions
-                .lock()
-                .insert(session.name.clone(), session.clone());
-            if session.live() {
-                self.log
-                    .line(&format!("found session `{}`, still running", session.name));
-                if session.lock().again.is_none() {
-                    let watched = session.clone();
-                    // Unwatched it is only reported as running for too long.
-                    let _ = std::thread::Builder::new()
-                        .name("orphan-watch".into())
-                        .spawn(move || watch(&watched));
-                }
-                let (daemon, left) = (self.clone(), session.clone());
-                // Unreleased it stays parked until it is killed.
-                let _ = std::thread::Builder::new()
-                    .name("orphan-release".into())
-                    .spawn(move || daemon.release(&left));
-            } else if !over {
-                session.ended(None);
-            }
-        }
-    }
-
-    /// Takes back what another daemon has left: a half restored program goes, unless it is one that is rolled back;
-    /// all others go on.
-    fn release(self: &Arc<Self>, session: &Arc<Session>) {
-        let (state, again) = {
-            let inner = session.lock();
-            (inner.state, inner.again.clone())
-        };
-        match (state, again) {
-            (SessionState::Restoring, Some(reason)) => {
-                behind::start_again(self, session, &reason);
-            }
-            (SessionState::Restoring, None) => {
-                // Fails only when it has just ended.
-                let _ = session.signal(rustix::process::Signal::KILL.as_raw());
-            }
-            (SessionState::Orphaned, _) => returning::join(self, session),
-            // What the daemon that died had yet to end, or had begun to load.
-            (SessionState::Paused, _) => session.end_workers(),
-            _ => {}
         }
     }
 
@@ -405,23 +342,6 @@ fn own_settings() -> Vec<SettingValue> {
     settings::public().filter_map(set).collect()
 }
 
-/// Waits for the end of a program that is no child of this daemon.
-fn watch(session: &Session) {
-    let init = session.lock().init;
-    // `__outer` of a restored session: the parent of its process 1.
-    let outer = init.and_then(|it| ProcessId::of(*proc::ancestors(it.pid).get(1)?));
-    while session.lock().root.is_some_and(|root| root.alive()) {
-        std::thread::sleep(TURN);
-    }
-    // It writes the status after the end, and ends then.
-    let until = Instant::now() + END_TIME;
-    while outer.is_some_and(|it| it.alive()) && Instant::now() < until {
-        std::thread::sleep(TURN);
-    }
-    let recorded = fs::read_to_string(session.dir.join(session::EXIT_FILE)).ok();
-    session.ended(recorded.and_then(|text| text.trim().parse().ok()));
-}
-
 /// `base`, or `base-2`, `base-3`, ...
 fn free_name(base: &str, taken: impl Fn(&str) -> bool) -> String {
     let base: String = base
@@ -440,44 +360,6 @@ fn free_name(base: &str, taken: impl Fn(&str) -> bool) -> String {
         .chain(numbered)
         .find(|name| !taken(name))
         .unwrap_or(base)
-}
-
-/// How often a program that is no child is looked at.
-const TURN: Duration = Duration::from_millis(100);
-
-/// How long the last writer into the folder of a session that has ended may take.
-const LAST_WRITES: Duration = Duration::from_secs(30);
-
-/// Removes the folder of a session or one in it, if it is there.
-///
-/// # Errors
-/// The system refuses.
-pub fn remove_folder(dir: &Path) -> Result<()> {
-    output::displace(dir);
-    // A helper of the session that ends has just written its last lines.
-    remove_all(dir, LAST_WRITES)
-}
-
-/// Removes a folder that somebody may still be writing to, for so long at most; that it is not there is fine.
-///
-/// # Errors
-/// The system refuses.
-pub fn remove_all(dir: &Path, patience: Duration) -> Result<()> {
-    let until = Instant::now() + patience;
-    loop {
-        match fs::remove_dir_all(dir) {
-            Err(e)
-                if e.kind() == std::io::ErrorKind::DirectoryNotEmpty && Instant::now() < until =>
-            {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                let what = || format!("cannot remove `{}`", dir.display());
-                return Err(e).or_fail(FailureKind::User, what);
-            }
-            _ => return Ok(()),
-        }
-    }
 }
 
 /// Forgets the oldest ended sessions beyond the limit.
@@ -537,6 +419,8 @@ pub fn check_running(session: &Session) -> Result<()> {
 /// What tests of this crate share.
 #[cfg(test)]
 pub(crate) mod scene {
+    use std::path::Path;
+
     use super::*;
 
     /// A daemon that serves nobody, in a folder of its own.
@@ -570,6 +454,7 @@ pub(crate) mod scene {
 mod tests {
     use super::scene::plan;
     use super::*;
+    use crate::persist::SessionMeta;
 
     #[test]
     fn what_ends_late_of_a_session_does_not_touch_the_next_of_its_name() {

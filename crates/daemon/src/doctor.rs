@@ -11,6 +11,7 @@ use crate::driver::Driver;
 use crate::failure::Failure;
 use crate::preflight;
 use crate::session::Session;
+use crate::space;
 use crate::sys;
 use crate::worker;
 
@@ -160,7 +161,7 @@ fn host_memory(daemon: &Daemon) -> Check {
 
 fn space(daemon: &Daemon) -> Check {
     let images = &daemon.paths.images;
-    let Some(free) = preflight::free_bytes(images) else {
+    let Some(free) = space::free_bytes(images) else {
         let detail = format!(
             "the file system of `{}` does not say how full it is",
             images.display()

@@ -18,11 +18,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use fermata_control::agent::INIT_ARGUMENT;
 use fermata_hostmem::demand::{Server, Turn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -31,29 +29,18 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal,
 };
-use serde::{Deserialize, Serialize};
 
-use crate::criu::{self, clean_environment};
+use crate::criu;
+use crate::criu_environment;
 use crate::criu_files::ChangedFile;
+use crate::helper_modes::{ENTER, HelperReport, INIT, Job, KERNDAT, OUTER, TRACK, status_code};
 use crate::host;
 use crate::kerndat;
 use crate::pages;
 use crate::sys::{self, Extra};
 
-/// First argument: start CRIU where this process's children live.
-pub const ENTER: &str = "__enter";
-/// First argument: make pid 1 and hand its status on.
-pub const OUTER: &str = "__outer";
-/// First argument: be pid 1.
-pub const INIT: &str = INIT_ARGUMENT;
-
-/// First argument: have CRIU ask the kernel what it can do.
-pub const KERNDAT: &str = "__kerndat";
-
 /// Descriptor of CRIU's socket in all three.
 const SOCKET: i32 = 3;
-/// Descriptor of the session's log in CRIU; those of [`Job::replaced`] follow, then the program's input.
-pub const LOG: i32 = 4;
 /// Descriptor of the pipe to the daemon in `__outer`.
 const REPORT: i32 = 4;
 /// Descriptor of the lifeline in `__outer`: a byte comes when the program is to live without the daemon, the end
@@ -66,44 +53,6 @@ const INPUT: [i32; 2] = [6, 5];
 /// Status when the program could not be restored.
 const NOT_RESTORED: i32 = 125;
 
-/// What `__outer` and `__init` are to do; their second argument as JSON.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Job {
-    /// What starts CRIU: a program and its first arguments.
-    pub criu: Vec<PathBuf>,
-    /// Folder with links to the image's files, where CRIU's logs and socket go.
-    #[serde(with = "fermata_control::text::path")]
-    pub dir: PathBuf,
-    /// Bring pages in on demand.
-    pub lazy: bool,
-    /// The program's process id in the image.
-    pub root: u32,
-    /// The session's log. It is opened in the new mount namespace, for CRIU dumps only files of the
-    /// program's own.
-    #[serde(with = "fermata_control::text::path")]
-    pub log: PathBuf,
-    /// Files that are opened as they are now, in this order, instead of by CRIU.
-    pub replaced: Vec<ChangedFile>,
-    /// Whether there is a pipe for the program's input.
-    pub input: bool,
-    /// File that gets the program's status.
-    #[serde(with = "fermata_control::text::path")]
-    pub exit_file: PathBuf,
-    /// The daemon's socket for agents. `__init` has it as an argument, where the program finds it.
-    pub agents: PathBuf,
-}
-
-/// A line on the pipe from `__outer` to the daemon.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Report {
-    /// Process id of `__init`, as the daemon sees it.
-    Init(u32),
-    /// Pages of the program cannot be brought: it is ended.
-    PagesFailed(String),
-    /// All pages are there.
-    PagesThere,
-}
-
 /// Runs the helper mode that `arguments` ask for; none if they ask for none. Returns the exit status.
 pub fn helper(arguments: &[std::ffi::OsString]) -> Option<i32> {
     let mode = arguments.first()?.to_str()?;
@@ -111,7 +60,7 @@ pub fn helper(arguments: &[std::ffi::OsString]) -> Option<i32> {
     let done = match mode {
         ENTER => enter(arguments.get(1..)?),
         KERNDAT => kerndat::helper(arguments.get(1..)?),
-        host::TRACK => host::helper(arguments.get(1..)?),
+        TRACK => host::helper(arguments.get(1..)?),
         OUTER => outer(&job()?, arguments.get(1)?.to_str()?),
         INIT => init(&job()?),
         _ => return None,
@@ -147,7 +96,10 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
     let pages = match job.lazy.then(|| pages::listen(&job.dir, ours)).transpose() {
         Ok(pages) => pages,
         Err(reason) => {
-            tell(&mut reporter, &Report::PagesFailed(reason.to_string()));
+            tell(
+                &mut reporter,
+                &HelperReport::PagesFailed(reason.to_string()),
+            );
             return Ok(NOT_RESTORED);
         }
     };
@@ -158,7 +110,7 @@ fn outer(job: &Job, text: &str) -> io::Result<i32> {
     sys::prepare(&mut command, Extra::fds(fds));
     let mut child = command.spawn()?;
     drop(command);
-    tell(&mut reporter, &Report::Init(child.id()));
+    tell(&mut reporter, &HelperReport::Init(child.id()));
     let code = status_code(outlive(lifeline, &mut child, pages, &mut reporter, job)?);
     // The folder may be gone already, when the session was removed.
     let _ = fs::write(&job.exit_file, format!("{code}\n"));
@@ -189,7 +141,7 @@ fn outlive(
             Ok(Turn::Complete) => {
                 pages = None;
                 pages::finished(&job.dir);
-                tell(reporter, &Report::PagesThere);
+                tell(reporter, &HelperReport::PagesThere);
                 continue;
             }
             Ok(Turn::Ready(0)) => break,
@@ -199,7 +151,7 @@ fn outlive(
                     continue;
                 }
             }
-            Err(reason) => tell(reporter, &Report::PagesFailed(reason)),
+            Err(reason) => tell(reporter, &HelperReport::PagesFailed(reason)),
         }
         // Fails only when it has just ended.
         let _ = pidfd_send_signal(&process, Signal::KILL);
@@ -282,7 +234,7 @@ fn quiet(command: &mut Command) {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    clean_environment(command);
+    criu_environment::clean(command);
 }
 
 /// Waits for children until the program has ended, or CRIU has without making it. A program may end before CRIU has said
@@ -309,7 +261,7 @@ fn reap(root: u32, criu: u32) -> io::Result<i32> {
     }
 }
 
-fn tell(report: &mut File, what: &Report) {
+fn tell(report: &mut File, what: &HelperReport) {
     if let Ok(mut line) = serde_json::to_vec(what) {
         line.push(b'\n');
         // The daemon may be gone; the program goes on without it.
@@ -323,13 +275,6 @@ fn inherited(number: i32) -> io::Result<OwnedFd> {
 
 fn input_at(number: i32, job: &Job) -> io::Result<Option<OwnedFd>> {
     job.input.then(|| inherited(number)).transpose()
-}
-
-/// A status as shells count it.
-pub fn status_code(status: ExitStatus) -> i32 {
-    status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
 fn wait_code(status: WaitStatus) -> i32 {

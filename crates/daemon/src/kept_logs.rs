@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::failure::{Failure, Hint};
+
 /// So many are kept.
 const MOST: usize = 8;
 
@@ -43,6 +45,15 @@ fn all(folder: &Path) -> Vec<PathBuf> {
     };
     let paths = entries.flatten().map(|it| it.path());
     paths.filter(is_log).collect()
+}
+
+/// The folder that a failure points to goes with it: names the log's copy, if there is one.
+pub fn keep_hint(failure: Failure, copy: &Path) -> Failure {
+    let hint = match copy.exists() {
+        true => format!("CRIU's log is `{}`", copy.display()),
+        false => String::new(),
+    };
+    failure.hint(hint)
 }
 
 #[cfg(test)]

@@ -23,13 +23,12 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
-use crate::criu::{self, clean_environment};
+use crate::criu_end;
+use crate::criu_environment;
 use crate::sys::{self, Extra};
 
 /// Where CRIU looks; fixed when it is built.
 const CACHE: &str = "/run/criu.kdat";
-/// The descriptor with the answers in a CRIU of ours; above those that it is given otherwise.
-pub const DESCRIPTOR: i32 = 99;
 /// How long CRIU may take to ask.
 const PROBE_TIME: Duration = Duration::from_secs(60);
 /// The answers are about 1 KiB; more is something else.
@@ -47,9 +46,9 @@ impl Kerndat {
             return None;
         }
         let mut probe = Command::new(helper);
-        probe.arg(crate::init::KERNDAT).args(command);
+        probe.arg(crate::helper_modes::KERNDAT).args(command);
         probe.stdin(Stdio::null()).stderr(Stdio::null());
-        clean_environment(&mut probe);
+        criu_environment::clean(&mut probe);
         let extra = Extra {
             own_mounts: true,
             ..Extra::default()
@@ -61,14 +60,14 @@ impl Kerndat {
         kept.is_linked().then_some(kept)
     }
 
-    /// The file for [`DESCRIPTOR`] of a CRIU, if it will look there.
+    /// The file for [`sys::KERNEL_DESCRIPTOR`] of a CRIU, if it will look there.
     pub fn file(&self) -> Option<Arc<OwnedFd>> {
         self.is_linked().then(|| self.0.clone())
     }
 
     /// Makes the link if nothing is there. Another CRIU may have taken it away.
     fn is_linked(&self) -> bool {
-        let target = PathBuf::from(format!("/proc/self/fd/{DESCRIPTOR}"));
+        let target = PathBuf::from(format!("/proc/self/fd/{}", sys::KERNEL_DESCRIPTOR));
         match fs::read_link(CACHE) {
             Ok(found) => found == target,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -107,7 +106,7 @@ pub fn helper(command: &[std::ffi::OsString]) -> io::Result<i32> {
         // anybody in it is stopped.
         .process_group(0)
         .spawn()?;
-    criu::end(&mut criu, PROBE_TIME);
+    criu_end::end(&mut criu, PROBE_TIME);
     let mut answers = Vec::new();
     File::open(CACHE)?
         .take(MOST_BYTES)

@@ -12,11 +12,12 @@ use std::time::Duration;
 use fermata_control::worker::FailureKind;
 use rustix::process::Signal;
 
-use crate::criu::{self, Criu, clean_environment};
+use crate::criu::{self, Criu};
+use crate::criu_environment;
 use crate::criu_files::ChangedFile;
 use crate::criu_rpc::InheritFd;
 use crate::failure::{Failure, Hint as _, OrFail, Result, fail};
-use crate::init::{Job, LOG, OUTER, Report};
+use crate::helper_modes::{HelperReport, Job, LOG, OUTER};
 use crate::pages::Pages;
 use crate::proc::{self, ProcessId};
 use crate::sys::{self, Extra};
@@ -131,7 +132,7 @@ impl Namespace {
     /// # Errors
     /// The status was taken by somebody else.
     pub fn wait(&mut self) -> io::Result<i32> {
-        self.outer.wait().map(crate::init::status_code)
+        self.outer.wait().map(crate::helper_modes::status_code)
     }
 
     /// Ends everything in the namespace.
@@ -178,7 +179,7 @@ fn start(
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    clean_environment(&mut command);
+    criu_environment::clean(&mut command);
     let mut fds = vec![socket, writer.into(), theirs.into()];
     fds.extend(input);
     sys::prepare(
@@ -199,9 +200,9 @@ fn start(
                 let Ok(line) = line else { break };
                 match serde_json::from_str(&line) {
                     // The receiver may have given up.
-                    Ok(Report::Init(pid)) => drop(sender.send(pid)),
-                    Ok(Report::PagesFailed(reason)) => pages.failed(reason),
-                    Ok(Report::PagesThere) => pages.over(),
+                    Ok(HelperReport::Init(pid)) => drop(sender.send(pid)),
+                    Ok(HelperReport::PagesFailed(reason)) => pages.failed(reason),
+                    Ok(HelperReport::PagesThere) => pages.over(),
                     Err(_) => {}
                 }
             }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use fermata_control::user::{Device, DeviceChoice, SessionState, Text};
 use serde::{Deserialize, Serialize};
 
-use crate::pause::Entry;
+use crate::paused_data::Entry;
 use crate::proc::ProcessId;
 use crate::session::MemberMeta;
 

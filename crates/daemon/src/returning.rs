@@ -18,12 +18,14 @@ use fermata_control::user::SessionState;
 use fermata_control::worker::{FromWorker, ToWorker};
 
 use crate::agent::Arrival;
-use crate::attach::{self, Detached};
-use crate::behind;
+use crate::attach;
 use crate::daemon::Daemon;
+use crate::on_demand;
 use crate::pause;
 use crate::proc::{self, ProcessId};
 use crate::restore::Source;
+use crate::rollback;
+use crate::session::Detached;
 use crate::session::{Part, Session};
 use crate::wake as block;
 use crate::worker::{STEP_TIME, Wire, Worker};
@@ -37,15 +39,6 @@ const TRACE_TIME: Duration = Duration::from_secs(600);
 /// Between two looks, at first and later.
 const TURN: Duration = Duration::from_millis(20);
 const LATE_TURN: Duration = Duration::from_millis(200);
-
-/// Who has come back so far.
-#[derive(Default)]
-pub struct Returned {
-    /// The agent.
-    pub agent: Option<Arrival>,
-    /// The worker.
-    pub worker: Option<Arc<Worker>>,
-}
 
 /// Serves a connection to the workers' socket.
 pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
@@ -325,7 +318,7 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     // Its data may still be coming.
     let begin = |resumed| {
         let mut workers = workers.iter();
-        workers.try_for_each(|worker| behind::begin(session, worker, 0.0, resumed))
+        workers.try_for_each(|worker| on_demand::begin(session, worker, 0.0, resumed))
     };
     if let Some(resumed) = resumed {
         // What cannot be asked is lost soon, which is told then.
@@ -351,7 +344,7 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
         }
         if session.lock().rolls_back() {
             let source = Arc::new(Source::of_session(daemon, session, image)?);
-            behind::follow(&source, session);
+            rollback::follow(&source, session);
         }
         Ok(())
     });

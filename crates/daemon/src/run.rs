@@ -20,7 +20,7 @@ use rustix::process::Signal;
 
 use crate::daemon::Daemon;
 use crate::failure::{Hint, OrFail, Result, fail};
-use crate::init::status_code;
+use crate::helper_modes::status_code;
 use crate::input;
 use crate::proc::ProcessId;
 use crate::session::{Plan, Session};

@@ -12,14 +12,14 @@ use anyhow::Context;
 use fermata_control::{Connection, Paths, private_folder, settings};
 use rustix::fs::{FlockOperation, Mode};
 
-use crate::attach;
+use crate::arrivals;
 use crate::daemon::Daemon;
 use crate::log::Log;
+use crate::log_limit;
 use crate::nvml;
 use crate::program;
 use crate::requests;
 use crate::returning;
-use crate::session::output;
 use crate::sys;
 
 /// Another daemon has the folder, or the last threads of one that was killed still have it.
@@ -70,13 +70,13 @@ pub fn serve() -> anyhow::Result<()> {
     sweep(&daemon);
     nvml::serve(&daemon)?;
     program::serve(&daemon)?;
-    output::limit(&daemon);
+    log_limit::limit(&daemon);
     accept(agents, "agents", {
         let daemon = daemon.clone();
         move |socket| {
             let link = Connection::new(socket, "the program");
             match link.peer_uid() {
-                Ok(peer) if peer == uid => attach::receive(&daemon, link),
+                Ok(peer) if peer == uid => arrivals::receive(&daemon, link),
                 _ => daemon.log.line("refused a program of another user"),
             }
         }

@@ -10,10 +10,11 @@ use std::sync::{Arc, OnceLock};
 
 use fermata_hostmem::WITHOUT_IO_URING;
 
-use crate::kerndat;
-
 /// The first descriptor after standard input, output and error.
 const FIRST: RawFd = 3;
+
+/// The descriptor with the answers in a CRIU of ours; above those that it is given otherwise.
+pub const KERNEL_DESCRIPTOR: i32 = 99;
 
 /// What a new process gets beyond what [`Command`] says.
 #[derive(Default)]
@@ -34,7 +35,7 @@ pub struct Extra {
     pub umask: Option<u32>,
     /// Whether it and all below it can make no io_uring, where this process may see to that ([`deny_io_uring`]).
     pub without_io_uring: bool,
-    /// What CRIU knows of the kernel; its descriptor [`kerndat::DESCRIPTOR`], and that of all below it.
+    /// What CRIU knows of the kernel; its descriptor [`KERNEL_DESCRIPTOR`], and that of all below it.
     pub kernel: Option<Arc<OwnedFd>>,
 }
 
@@ -192,9 +193,9 @@ pub fn prepare(command: &mut Command, extra: Extra) {
             let first = FIRST + extra.fds.len() as RawFd;
             match kernel {
                 Some(kernel) => {
-                    close_at_exec(first, kerndat::DESCRIPTOR as libc::c_uint - 1);
-                    close_at_exec(kerndat::DESCRIPTOR + 1, libc::c_uint::MAX);
-                    check(libc::dup2(kernel, kerndat::DESCRIPTOR))?;
+                    close_at_exec(first, KERNEL_DESCRIPTOR as libc::c_uint - 1);
+                    close_at_exec(KERNEL_DESCRIPTOR + 1, libc::c_uint::MAX);
+                    check(libc::dup2(kernel, KERNEL_DESCRIPTOR))?;
                 }
                 None => close_at_exec(first, libc::c_uint::MAX),
             }

@@ -284,6 +284,39 @@ impl Scene {
         ])
     }
 
+    /// Waits until the log of session `name` contains `text`.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub fn wait_says(&self, name: &str, text: &str) -> Result<()> {
+        wait_until(&format!("session `{name}` says `{text}`"), || {
+            Ok(self.fermata().log(name)?.contains(text))
+        })
+    }
+
+    /// Takes `image` of session `name`, kills that, and restores the image as session `again`.
+    ///
+    /// # Errors
+    /// When one of them fails.
+    pub fn replace(&self, name: &str, image: &str, again: &str) -> Result<()> {
+        self.fermata().checkpoint(name, image, Mode::Stop)?;
+        self.fermata().kill(name)?;
+        self.try_restore(image, again)?.success("fermata restore")?;
+        Ok(())
+    }
+
+    /// Waits until session `name` ends, and demands that it has printed what `straight` is. (Its status is known only to the
+    /// daemon that has started it.)
+    ///
+    /// # Errors
+    /// At the deadline, or with the first difference.
+    pub fn check_ends_as(&self, name: &str, straight: &Output) -> Result<()> {
+        wait_until("a session ends", || {
+            Ok(self.fermata().session(name)?.state == "exited")
+        })?;
+        Output::parse(&self.fermata().log(name)?)?.check_complete(straight)
+    }
+
     /// Demands that `image` can still be restored and works.
     ///
     /// # Errors

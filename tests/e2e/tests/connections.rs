@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
-use fermata_e2e::scene::{Scene, wait_until};
+use fermata_e2e::scene::Scene;
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -87,9 +87,7 @@ fn run(scene: &Scene, name: &str, program: &str, arguments: &[&str]) -> Result<(
     let words = [&["-c", &program, &go][..], arguments].concat();
     let fermata = scene.fermata();
     fermata.run(name, Device::Soft, Path::new(PYTHON), &words)?;
-    wait_until("a program is ready", || {
-        Ok(fermata.log(name)?.contains("ready"))
-    })
+    scene.wait_says(name, "ready")
 }
 
 fn go(scene: &Scene) -> Result<String> {
@@ -183,15 +181,9 @@ fn a_unix_socket_to_elsewhere_is_refused_before_the_stop() -> Result<()> {
     }
     ensure!(!fermata.image("first-1").exists());
     outside.write_all(b"still there")?;
-    wait_until("the connection is closed", || {
-        Ok(fermata.log("first")?.contains("b'still there' b'within'"))
-    })?;
+    scene.wait_says("first", "b'still there' b'within'")?;
     // What is left has both ends in the session.
-    fermata.checkpoint("first", "image", Mode::Stop)?;
-    fermata.kill("first")?;
-    scene
-        .try_restore("image", "second")?
-        .success("fermata restore")?;
+    scene.replace("first", "image", "second")?;
     std::fs::write(go(&scene)?, "")?;
     fermata.wait_exit("second", PROGRAM_LIMIT)?;
     let log = fermata.log("second")?;

@@ -27,13 +27,7 @@ fn start_held(scene: &Scene, name: &str) -> Result<()> {
 
 /// Demands that session `name` ends with what the program prints alone.
 fn check_result(scene: &Scene, name: &str) -> Result<()> {
-    // Its status is known to the daemon that has started it, if that still runs.
-    wait_until("a session ends", || {
-        Ok(scene.fermata().session(name)?.state == "exited")
-    })?;
-    let log = scene.fermata().log(name)?;
-    let found = Output::parse(&log)?;
-    found.check_complete(&scene.straight("family", STEPS)?)
+    scene.check_ends_as(name, &scene.straight("family", STEPS)?)
 }
 
 /// Starts a shell that starts two programs, which know nothing of each other, and waits for both.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
-use fermata_e2e::scene::{Scene, wait_until};
+use fermata_e2e::scene::Scene;
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -81,20 +81,10 @@ fn io_uring_is_denied_before_a_checkpoint_and_after_a_restore() -> Result<()> {
         go.to_str().context("a path")?,
     ];
     fermata.run("first", Device::Soft, Path::new(PYTHON), &words)?;
-    wait_until("a program is ready", || {
-        Ok(fermata.log("first")?.contains("ready"))
-    })?;
-    fermata.checkpoint("first", "image", Mode::Stop)?;
-    fermata.kill("first")?;
+    scene.wait_says("first", "ready")?;
+    scene.replace("first", "image", "second")?;
     // What is restored is checkpointed like what was started.
-    scene
-        .try_restore("image", "second")?
-        .success("fermata restore")?;
-    fermata.checkpoint("second", "again", Mode::Stop)?;
-    fermata.kill("second")?;
-    scene
-        .try_restore("again", "third")?
-        .success("fermata restore")?;
+    scene.replace("second", "again", "third")?;
     std::fs::write(go, "")?;
     fermata.wait_exit("third", PROGRAM_LIMIT)?;
     let log = fermata.log("third")?;
@@ -113,9 +103,7 @@ fn a_program_that_holds_an_io_uring_is_refused_before_the_stop() -> Result<()> {
     let words = ["-c", &program];
     let allow = [("FERMATA_IO_URING", "allow")];
     fermata.run_with(&allow, "one", Device::Soft, Path::new(PYTHON), &words)?;
-    wait_until("a program has said it", || {
-        Ok(fermata.log("one")?.contains('\n'))
-    })?;
+    scene.wait_says("one", "\n")?;
     let log = fermata.log("one")?;
     ensure!(log == native, "natively {native}, here {log}");
     // Some machines give it to no program at all.

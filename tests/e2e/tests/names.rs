@@ -55,9 +55,7 @@ fn names_that_are_not_utf_8_work() -> Result<()> {
     .concat();
     call(&words)?.success("fermata run")?;
     let fermata = scene.fermata();
-    wait_until("a program is ready", || {
-        Ok(fermata.log("first")?.contains("ready"))
-    })?;
+    scene.wait_says("first", "ready")?;
 
     // A folder of images that is none either.
     let image = folder.join("images").join("image");

@@ -58,7 +58,7 @@ fn check_result(scene: &Scene, name: &str, straight: &Output, folders: &[PathBuf
     let status = scene.fermata().wait_exit(name, PROGRAM_LIMIT)?;
     let log = scene.fermata().log(name)?;
     ensure!(status == 0, "it ended with {status}: {log}");
-    Output::parse(&log)?.check_complete(straight)?;
+    scene.check_ends_as(name, straight)?;
     for folder in folders {
         wait_until("the data of a pause is removed", || Ok(!folder.exists()))?;
     }

@@ -334,14 +334,8 @@ fn small_limits_of_the_shell_do_not_reach_checkpoints() -> Result<()> {
             MEMORY,
         ];
         expect(&limited(&scene, limit, &words)?, 0, &[])?;
-        wait_until("a program is ready", || {
-            Ok(fermata.log("first")?.contains("ready"))
-        })?;
-        fermata.checkpoint("first", "image", Mode::Stop)?;
-        fermata.kill("first")?;
-        scene
-            .try_restore("image", "second")?
-            .success("fermata restore")?;
+        scene.wait_says("first", "ready")?;
+        scene.replace("first", "image", "second")?;
         fermata.kill("second")?;
         scene.close()?;
     }

@@ -15,11 +15,7 @@ const HELD: u64 = 12;
 
 /// Demands that session `name` ends with what the program prints alone.
 fn check_result(scene: &Scene, name: &str) -> Result<()> {
-    wait_until("a session ends", || {
-        Ok(scene.fermata().session(name)?.state == "exited")
-    })?;
-    let log = scene.fermata().log(name)?;
-    Output::parse(&log)?.check_complete(&scene.straight("shared", OPTIONS)?)
+    scene.check_ends_as(name, &scene.straight("shared", OPTIONS)?)
 }
 
 #[test]

@@ -44,11 +44,7 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         FromDaemon::Resumed(done) => done,
         other => return Err(unexpected(&other)),
     };
-    if printer.is_json() {
-        printer.document(&done)?;
-    } else {
-        printer.note(&summary(&done));
-    }
+    printer.outcome(&done, &summary(&done))?;
     Ok(0)
 }
 

@@ -14,7 +14,7 @@ use crate::entry::{Result, array, driver_api, get};
 use crate::event::Event;
 use crate::fault;
 use crate::handles::of;
-use crate::launch::{Shape, check, launch, with_params};
+use crate::launch::{LaunchShape, check, launch, with_params};
 use crate::managed;
 use crate::module::Function;
 use crate::session::{Session, session};
@@ -35,7 +35,7 @@ driver_api! {
     ) {
         let session = session()?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape = Shape { grid, block, shared, cooperative: false };
+        let shape = LaunchShape { grid, block, shared, cooperative: false };
         session.modules.with_launchable(of(function), |context, function| {
             with_params(function, params, extra, |params| issue(session, (context, function), shape, params, &[], stream))
         })
@@ -55,7 +55,7 @@ driver_api! {
     ) {
         let session = session()?;
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape = Shape { grid, block, shared, cooperative: true };
+        let shape = LaunchShape { grid, block, shared, cooperative: true };
         let none = core::ptr::null_mut();
         session.modules.with_launchable(of(function), |context, function| {
             with_params(function, params, none, |params| issue(session, (context, function), shape, params, &[], stream))
@@ -72,7 +72,7 @@ driver_api! {
         let session = session()?;
         let attributes = array(config.attrs, config.numAttrs as usize)?;
         let attributes = Attributes::of(attributes);
-        let shape = Shape {
+        let shape = LaunchShape {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
             shared: config.sharedMemBytes,
@@ -183,7 +183,7 @@ impl<'a> Attributes<'a> {
 fn issue_special(
     session: &Session,
     (context, function): (&Arc<Context>, &Function),
-    shape: Shape,
+    shape: LaunchShape,
     params: &[u8],
     given: Attributes<'_>,
     stream: sys::CUstream,
@@ -242,7 +242,7 @@ fn issue_special(
 pub(super) fn issue(
     session: &Session,
     (context, function): (&Arc<Context>, &Function),
-    shape: Shape,
+    shape: LaunchShape,
     params: &[u8],
     attributes: &[LaunchAttribute<'_>],
     stream: sys::CUstream,
@@ -264,7 +264,7 @@ pub(super) fn issue(
 
 fn node(
     function: &Function,
-    shape: Shape,
+    shape: LaunchShape,
     params: &[u8],
     attributes: &[LaunchAttribute<'_>],
 ) -> KernelNode {

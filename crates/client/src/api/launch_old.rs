@@ -11,7 +11,7 @@ use super::function::find;
 use super::launch::issue;
 use crate::entry::{Result, array, driver_api};
 use crate::handles::of;
-use crate::launch::Shape;
+use crate::launch::LaunchShape;
 use crate::session::session;
 
 /// Most bytes of parameters.
@@ -118,7 +118,7 @@ fn launch(function: sys::CUfunction, grid: [c_int; 2], stream: sys::CUstream) ->
                 mut params,
             } = known.unwrap_or_default();
             params.resize(function.params_size, 0);
-            let shape = Shape {
+            let shape = LaunchShape {
                 grid: [width, height, 1],
                 block,
                 shared,

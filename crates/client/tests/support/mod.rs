@@ -1,5 +1,8 @@
 //! A daemon and a worker for tests: enough of both to run a small program against the library.
 
+#[macro_use]
+pub mod driver;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{DirBuilder, File};
 use std::os::fd::{AsFd, OwnedFd};

@@ -7,7 +7,7 @@ use fermata_control::settings;
 use fermata_control::worker::FailureKind;
 use fermata_store::moments;
 
-use super::{Report, Taking, keep_hint};
+use super::taking::Taking;
 use crate::criu::DUMP_LOG;
 use crate::criu_core::clear_registrations;
 use crate::criu_dump::Dumping;
@@ -16,7 +16,9 @@ use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::folders;
 use crate::host::HostCopy;
 use crate::input;
+use crate::kept_logs::keep_hint;
 use crate::proc;
+use crate::progress::Report;
 use crate::record::{self, AgentRecord, Record};
 use crate::session::{Served, output};
 use crate::tcp::dumped::{self, Unusable};

@@ -10,14 +10,14 @@ use fermata_store::image::{
     TimelineRecord, ValidationRecord, next_name,
 };
 
-use super::finish::Parts;
+use super::parts::Parts;
 use crate::criu::Criu;
 use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail, from_store};
 use crate::phases::Phases;
-use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::session::Session;
+use crate::space;
 use crate::worker::Worker;
 
 /// Folder and name of the image.
@@ -68,9 +68,9 @@ pub(super) fn check_space(
     ready: u64,
 ) -> Result<u64> {
     let needed = needed_bytes(session, root)?.saturating_sub(ready);
-    let enough = preflight::check_space(folder, needed);
+    let enough = space::check_space(folder, needed);
     enough.or_else(|refusal| match newest_host_bytes(daemon, session) {
-        Some(bytes) => preflight::check_space(folder, bytes + MARGIN),
+        Some(bytes) => space::check_space(folder, bytes + MARGIN),
         None => Err(refusal),
     })?;
     Ok(needed)
@@ -89,7 +89,7 @@ fn newest_host_bytes(daemon: &Daemon, session: &Session) -> Option<u64> {
 
 /// Bytes that the image can take, if nothing of it is in the store yet.
 fn needed_bytes(session: &Session, root: ProcessId) -> Result<u64> {
-    let host = preflight::resident_bytes(root.pid) + MARGIN;
+    let host = space::resident_bytes(root.pid) + MARGIN;
     let (workers, paused) = {
         let inner = session.lock();
         (inner.workers(), inner.paused().map(|it| it.data.clone()))

@@ -6,56 +6,55 @@
 //!                  └── program stopped ────────────────────────┘
 //! ```
 //! Every process of the session that uses CUDA is stopped, detached and saved at the same time, each by its own worker;
-//! CRIU dumps all of them at once. That is `stop`; `behind` says what the other protocols do before, instead of and after Save.
+//! CRIU dumps all of them at once. That is `stop`; `concurrent` says what the other protocols do before, instead of and after Save.
 //! `paused` takes an image of a session that has no workers.
 //! Whatever fails, the program goes on as before, and there is no image. Only if it is the program that cannot go on,
 //! there is one: it is what is left of it.
 
-mod behind;
+mod concurrent;
 mod finish;
+mod halt;
 mod host;
 mod image;
+mod parts;
 mod paused;
+mod quiesce;
 mod settle;
+mod settled;
 mod stop;
 mod sum;
+mod taking;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::user::{Checkpoint, Checkpointed, Mode, Then};
 use fermata_control::worker::{FailureKind, Way};
 use fermata_store::image::{Draft, sweep_drafts};
-use parking_lot::MutexGuard;
 
-use self::finish::Parts;
 pub(crate) use self::finish::{bring_back, finished};
+use self::halt::workers_of;
+pub(crate) use self::halt::{Halt, Parked};
 pub(crate) use self::image::devices_of;
 use self::image::{check_space, target};
-use self::stop::workers_of;
-pub(crate) use self::stop::{Halt, Parked};
+use self::parts::Parts;
+use self::taking::Taking;
 use crate::attach;
-use crate::beside::all_at_once;
 use crate::criu::Criu;
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, Result, fail, from_store};
 use crate::namespace;
 use crate::pages;
+use crate::parallel::all_at_once;
 use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::ProcessId;
+use crate::progress::Report;
 use crate::session::Session;
+use crate::turn::{ATTEMPTS, Turn};
 use crate::worker::Worker;
 
-/// Receives phase, bytes done and bytes in all.
-pub type Report<'a> = dyn FnMut(&str, u64, u64) + Send + 'a;
-
-/// How often an image is tried of a session whose processes come and go.
-pub(crate) const ATTEMPTS: u32 = 10;
-/// How long the worker of a program that makes its first CUDA call may take.
-const ATTACH_TIME: Duration = Duration::from_secs(60);
 /// How long pages of an earlier lazy restore may take to arrive.
 const PAGES_TIME: Duration = Duration::from_secs(300);
 
@@ -69,7 +68,7 @@ pub fn checkpoint(
     report: &mut Report<'_>,
 ) -> Result<Checkpointed> {
     let session = daemon.session_or_pid(&request.session)?;
-    crate::behind::settle(&session)?;
+    crate::on_demand::settle(&session)?;
     let _busy = Turn::take(&session)?;
     if session.lock().paused().is_none() {
         check_running(&session)?;
@@ -127,71 +126,7 @@ fn attempt(
     })
 }
 
-/// The right to work on a session, held while it is checkpointed or paused.
-pub(crate) struct Turn<'s> {
-    session: &'s Session,
-    _busy: MutexGuard<'s, ()>,
-}
-
-impl<'s> Turn<'s> {
-    /// A checkpoint under way is told at once; a session that is still starting is waited for.
-    ///
-    /// # Errors
-    /// `Locked`.
-    pub(crate) fn take(session: &'s Session) -> Result<Self> {
-        let end = Instant::now() + ATTACH_TIME;
-        let busy = loop {
-            if let Some(busy) = session.busy.try_lock_for(Duration::from_millis(20)) {
-                break busy;
-            }
-            let what = match session.checkpointing.load(Ordering::Acquire) {
-                true => "is being checkpointed, paused or resumed",
-                false if Instant::now() >= end => "is still starting",
-                false => continue,
-            };
-            let message = format!("session `{}` {what}", session.name);
-            return Err(fail(FailureKind::Locked, message).hint("try again when that has ended"));
-        };
-        session.checkpointing.store(true, Ordering::Release);
-        Ok(Self {
-            session,
-            _busy: busy,
-        })
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.session.checkpoint_is_over();
-    }
-}
-
-/// A checkpoint under way.
-struct Taking<'a> {
-    daemon: &'a Arc<Daemon>,
-    session: &'a Arc<Session>,
-    criu: Criu,
-    draft: Draft,
-    /// Where the device parts of its processes go.
-    folders: Vec<PathBuf>,
-    root: ProcessId,
-    /// TCP connections to elsewhere are closed in the image.
-    tcp_close: bool,
-    /// Whether host memory may be copied before the stop.
-    copies_memory: bool,
-    /// Bytes that the image may take.
-    needed_bytes: u64,
-    phases: Phases,
-}
-
 impl<'a> Taking<'a> {
-    fn halt(&self) -> Halt<'_> {
-        Halt {
-            session: self.session,
-            phases: &self.phases,
-        }
-    }
-
     /// Everything that can be found out and made while the program runs.
     fn prepare(
         daemon: &'a Arc<Daemon>,
@@ -281,15 +216,6 @@ impl<'a> Taking<'a> {
             }
         }
     }
-}
-
-/// The folder that a failure points to goes with it: names the log's copy, if there is one.
-pub fn keep_hint(failure: Failure, copy: &Path) -> Failure {
-    let hint = match copy.exists() {
-        true => format!("CRIU's log is `{}`", copy.display()),
-        false => String::new(),
-    };
-    failure.hint(hint)
 }
 
 /// CRIU cannot dump a process whose pages still come from an image.

@@ -11,11 +11,12 @@ use fermata_control::user::{Checkpointed, Mode, Then, Totals};
 use fermata_store::{PartDigests, Store};
 use parking_lot::Mutex;
 
-use super::finish::Parts;
-use super::{Report, Taking};
+use super::parts::Parts;
+use super::taking::Taking;
 use crate::failure::{Result, from_store};
-use crate::pause::{Entry, EntryPart};
+use crate::paused_data::{Entry, EntryPart};
 use crate::proc;
+use crate::progress::Report;
 use crate::record::{AgentRecord, Record};
 
 impl Taking<'_> {

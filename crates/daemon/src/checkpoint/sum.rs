@@ -3,7 +3,7 @@
 use fermata_control::worker::{Step, Totals, Validate};
 use parking_lot::Mutex;
 
-use super::Report;
+use crate::progress::Report;
 
 /// Totals of an image with these parts. Times are those of the part that took longest.
 pub(super) fn sum(parts: Vec<Totals>) -> Totals {

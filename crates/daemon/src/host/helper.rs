@@ -19,10 +19,9 @@ use rustix::net::{
 };
 
 use crate::failure::chain;
+use crate::helper_modes::TRACK;
 use crate::sys::{self, Extra};
 
-/// First argument of the helper; numbers of processes follow.
-pub(crate) const TRACK: &str = "__track";
 /// Its socket.
 const SOCKET: i32 = 3;
 /// How long one process may take.

@@ -20,10 +20,10 @@ use std::path::Path;
 use fermata_control::worker::FailureKind;
 use fermata_hostmem::{Copied, Extent, SETTLED, Tracker};
 
-pub(crate) use self::helper::{TRACK, helper};
+pub(crate) use self::helper::helper;
 use crate::failure::{OrFail, Result, fail};
-use crate::preflight;
 use crate::proc::{self, ProcessId};
+use crate::space;
 
 /// Less memory than this is not worth it: CRIU dumps it in less than 30 ms.
 const LEAST: u64 = 16 << 20;
@@ -62,13 +62,13 @@ impl HostCopy {
         needed: u64,
         note: &dyn Fn(String),
     ) -> Option<Self> {
-        let bytes = preflight::resident_bytes(root);
+        let bytes = space::resident_bytes(root);
         if bytes < LEAST {
             return None;
         }
         // The copy, beside the image that it becomes part of.
         let needed = needed.saturating_add(bytes + LEAST);
-        if preflight::free_bytes(folder).is_some_and(|free| free < needed) {
+        if space::free_bytes(folder).is_some_and(|free| free < needed) {
             note("host memory is not copied ahead: too little space is free".into());
             return None;
         }

@@ -8,7 +8,7 @@
 //! A pause is the stop of a checkpoint without CRIU. The workers end only when everything that they held is in the session's
 //! [`Entry`], checked and noted down; until then whatever fails, the program goes on as before. `resume` is the way back.
 
-mod entry;
+mod plan;
 mod resume;
 
 use std::sync::Arc;
@@ -20,14 +20,17 @@ use fermata_control::worker::FailureKind;
 use fermata_store::moments;
 use parking_lot::Mutex;
 
-pub use self::entry::{Entry, EntryPart};
 pub use self::resume::{park_again, resume, revive, waits, watch};
 use crate::attach::share;
-use crate::behind;
-use crate::beside::{all_at_once, each_at_once};
-use crate::checkpoint::{ATTEMPTS, Halt, Parked, Report, Turn, bring_back, devices_of, finished};
+use crate::checkpoint::{Halt, Parked, bring_back, devices_of, finished};
+use crate::on_demand;
+use crate::parallel::{all_at_once, each_at_once};
+use crate::progress::Report;
+use crate::turn::{ATTEMPTS, Turn};
+
 use crate::daemon::{Daemon, check_running};
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::paused_data::Entry;
 use crate::phases::Phases;
 use crate::session::{Served, Session};
 use crate::worker::Worker;
@@ -46,7 +49,7 @@ pub fn pause(
 ) -> Result<user::Paused> {
     let session = daemon.session_or_pid(&request.session)?;
     refuse_paused(&session)?;
-    behind::settle(&session)?;
+    on_demand::settle(&session)?;
     let _turn = Turn::take(&session)?;
     refuse_paused(&session)?;
     check_running(&session)?;

@@ -18,10 +18,13 @@ use fermata_store::moments;
 use parking_lot::Mutex;
 
 use super::{Entry, end_all, stays_paused};
-use crate::attach::{Detached, Ends, let_wait, load, offer, reattach, reject};
-use crate::behind;
-use crate::beside::each_at_once;
-use crate::checkpoint::{Report, Turn};
+use crate::attach::{AttachmentEnds, let_wait, load, offer, reattach, reject};
+use crate::on_demand;
+use crate::parallel::each_at_once;
+use crate::progress::Report;
+use crate::session::Detached;
+use crate::turn::Turn;
+
 use crate::daemon::{Daemon, check_running};
 use crate::driver::Driver;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
@@ -43,7 +46,7 @@ struct Return<'a> {
 }
 
 /// A worker that serves before its process is there.
-type Ready = (Detached, Arc<Worker>, Ends);
+type Ready = (Detached, Arc<Worker>, AttachmentEnds);
 
 /// Lets a paused session go on as `request` says.
 ///
@@ -140,7 +143,7 @@ pub fn watch(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     let work = {
         let (daemon, session) = (Arc::clone(daemon), Arc::clone(session));
         move || {
-            if let Err(reason) = behind::watch(&session) {
+            if let Err(reason) = on_demand::watch(&session) {
                 lose(&daemon, &session, &reason);
             }
             session.drop_entry(&daemon.log);
@@ -278,7 +281,7 @@ impl Return<'_> {
     fn note(&self, ready: &[Ready]) -> Result<()> {
         let seconds = self.phases.seconds();
         for (_, worker, _) in ready {
-            behind::begin(self.session, worker, seconds, true)?;
+            on_demand::begin(self.session, worker, seconds, true)?;
         }
         {
             let mut inner = self.session.lock();

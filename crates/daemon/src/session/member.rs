@@ -10,11 +10,9 @@ use std::sync::mpsc::SyncSender;
 use fermata_control::user::{self, ArrivalStand};
 use serde::{Deserialize, Serialize};
 
-use super::Inner;
+use super::detached::Detached;
 use crate::agent::{Agent, Arrival};
-use crate::attach::Detached;
 use crate::proc::ProcessId;
-use crate::returning::Returned;
 use crate::worker::Worker;
 
 /// A process that uses CUDA.
@@ -32,6 +30,15 @@ pub struct Member {
     /// What of it has come back after another daemon's end.
     pub returned: Returned,
     worker_seen: Option<ProcessId>,
+}
+
+/// What of a member has come back to this daemon after the end of the last one.
+#[derive(Default)]
+pub struct Returned {
+    /// The agent.
+    pub agent: Option<Arrival>,
+    /// The worker.
+    pub worker: Option<Arc<Worker>>,
 }
 
 /// What of a member outlives its daemon.
@@ -55,7 +62,7 @@ pub struct Served {
 }
 
 impl Member {
-    fn new(process: ProcessId) -> Self {
+    pub(super) fn new(process: ProcessId) -> Self {
         Self {
             process,
             agent: None,
@@ -107,39 +114,11 @@ impl Member {
         (self.agent, self.worker, self.worker_seen) = (None, None, None);
     }
 
-    fn served(&self) -> Option<Served> {
+    pub(super) fn served(&self) -> Option<Served> {
         Some(Served {
             agent: self.agent.clone()?,
             worker: self.worker.clone()?,
         })
-    }
-}
-
-impl Inner {
-    /// The member with that process.
-    pub fn member(&mut self, process: ProcessId) -> Option<&mut Member> {
-        self.members.iter_mut().find(|it| it.process == process)
-    }
-
-    /// The same; a new one if there is none.
-    pub fn member_or_new(&mut self, process: ProcessId) -> &mut Member {
-        let at = self.members.iter().position(|it| it.process == process);
-        let at = at.unwrap_or_else(|| {
-            self.members.push(Member::new(process));
-            self.members.len() - 1
-        });
-        &mut self.members[at]
-    }
-
-    /// The members that are served, in the order in which they began to use CUDA.
-    pub fn served(&self) -> Vec<Served> {
-        self.members.iter().filter_map(Member::served).collect()
-    }
-
-    /// The workers that are connected.
-    pub fn workers(&self) -> Vec<Arc<Worker>> {
-        let workers = self.members.iter().filter_map(|it| it.worker.clone());
-        workers.collect()
     }
 }
 

@@ -16,10 +16,13 @@
 //! `ending`: signals, and how it ends. `persist`: what outlives its daemon. `describe`: what users see. `output`: what its program has printed.
 
 mod describe;
+mod detached;
 mod ending;
 mod member;
+mod members;
 pub mod output;
 mod persist;
+mod token;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -33,19 +36,18 @@ use fermata_control::worker::FailureKind;
 use fermata_store::image::unix_now;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+pub use self::detached::Detached;
 pub use self::member::{Behind, Member, MemberMeta, Part, Served};
 pub use self::persist::has_printed;
+pub use self::token::{same_token, token};
 use crate::agent::Agent;
-use crate::attach::Detached;
 use crate::failure::{Failure, OrFail, Result};
 use crate::log::Log;
 use crate::pages::Pages;
-use crate::pause::Entry;
+use crate::paused_data::Entry;
 use crate::proc::{self, ProcessId};
 use crate::worker::{Variables, Worker};
 
-/// Name of the log in a session's folder.
-const LOG: &str = "log";
 /// Name of the file in which `__outer` leaves the status.
 pub const EXIT_FILE: &str = "exit";
 
@@ -430,39 +432,7 @@ impl Inner {
     }
 }
 
-/// 32 random bytes as text.
-pub fn token() -> io::Result<String> {
-    let mut bytes = [0u8; 32];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
-    }
-    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
-}
-
-/// Whether two tokens are equal, in a time that does not depend on where they differ.
-pub fn same_token(a: &str, b: &str) -> bool {
-    a.len() == b.len()
-        && a.bytes()
-            .zip(b.bytes())
-            .fold(0, |all, (x, y)| all | (x ^ y))
-            == 0
-}
-
 /// The folder in which sessions have theirs.
 pub fn folder(runtime: &Path) -> PathBuf {
     runtime.join("sessions")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_differ_and_are_compared_whole() {
-        let (a, b) = (token().expect("random"), token().expect("random"));
-        assert_eq!(a.len(), 64);
-        assert!(!same_token(&a, &b) && same_token(&a, &a.clone()) && !same_token(&a, &a[..63]));
-    }
 }

@@ -8,19 +8,13 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use fermata_control::{printed, settings};
+use fermata_control::printed;
 
-use super::{LOG, token};
-use crate::daemon::Daemon;
+use super::token::token;
 
-/// Bytes that are kept of each session's log.
-const SETTING: &str = "FERMATA_LOG_LIMIT";
-const USUAL_LIMIT: u64 = 64 << 20;
-/// How often the logs are looked at.
-const TURN: Duration = Duration::from_millis(100);
+/// Name of the log in a session's folder.
+pub(super) const LOG: &str = "log";
 /// How often a log is copied anew because its oldest part was dropped meanwhile.
 const TRIES: u32 = 5;
 
@@ -109,31 +103,7 @@ pub fn bring_back(copy: &Path, log: &Path, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Drops the oldest of what sessions and workers print, as long as the daemon lives.
-pub fn limit(daemon: &Arc<Daemon>) {
-    let limit = settings::number(SETTING).ok().flatten();
-    let limit = limit.unwrap_or(USUAL_LIMIT);
-    if limit == 0 {
-        return;
-    }
-    let daemon = Arc::downgrade(daemon);
-    let watch = move || {
-        while let Some(daemon) = Weak::upgrade(&daemon) {
-            let sessions = daemon.sessions();
-            let logs = sessions.iter().map(|session| session.log());
-            for log in logs.chain([daemon.workers_log()]) {
-                // A log that is gone, or a full disk: the next turn tries again.
-                let _ = shorten(&log, limit);
-            }
-            drop(daemon);
-            std::thread::sleep(TURN);
-        }
-    };
-    // Without a thread logs grow as they did.
-    let _ = std::thread::Builder::new().name("logs".into()).spawn(watch);
-}
-
-fn shorten(log: &Path, limit: u64) -> io::Result<bool> {
+pub fn shorten(log: &Path, limit: u64) -> io::Result<bool> {
     // Most are short.
     if fs::metadata(log)?.len() <= limit {
         return Ok(false);

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use fermata_control::agent::ENV_TOKEN;
 use fermata_control::user::SessionState;
 
-use super::{EXIT_FILE, Inner, LOG, Member, Plan, Session};
+use super::output::LOG;
+use super::{EXIT_FILE, Inner, Member, Plan, Session};
 use crate::persist::SessionMeta;
 use crate::proc::{self, ProcessId};
 use crate::worker::{texts, variables_of};

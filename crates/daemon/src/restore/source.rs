@@ -1,32 +1,18 @@
-//! Starting sessions from an image.
-//!
-//! ```text
-//!  check image and host ─► folder, log ─┬─► CRIU: restore (threads parked) ─┬─► reattach ─► running
-//!                                       ├─► a worker per process: Load ─────┤
-//!                                       └─► hashes of the memory's files ───┘
-//! ```
-//! Device data may come while the program runs: see `behind`.
-//! Every file of the image is held against its digest in the manifest before anything runs: what CRIU builds processes
-//! from, and the daemon reads, before CRIU is called; `state` and `chunks` by the worker as it reads them; and the
-//! memory of a program that comes back parked while it is restored (see `integrity`). A restore that fails leaves
-//! nothing.
+//! What a restore starts from, checked, and how the processes of a session are made from it.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fermata_control::user::{DeviceChoice, Restore, Restored, SessionState, Text};
+use fermata_control::user::{DeviceChoice, Restore, SessionState, Text};
 use fermata_control::worker::{FailureKind, ImageDigests, LoadCheck, Pace, ToWorker};
 use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
-use crate::attach::{Detached, Ends, load, offer, reattach};
-use crate::behind;
-use crate::beside::{all_at_once, beside, joined};
-use crate::checkpoint::{Report, keep_hint};
+use crate::attach::{AttachmentEnds, load, offer, reattach};
 use crate::criu::{Criu, RESTORE_LOG};
 use crate::criu_files::{self, ChangedFile};
 use crate::daemon::Daemon;
@@ -36,104 +22,17 @@ use crate::folders::Made;
 use crate::input;
 use crate::integrity::{self, Late};
 use crate::kept_logs;
+use crate::kept_logs::keep_hint;
 use crate::namespace::{self, HostImage, Namespace};
+use crate::on_demand;
+use crate::parallel::{all_at_once, beside, joined};
 use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
+use crate::progress::Report;
 use crate::record::{self, Place, Record};
-use crate::session::{EXIT_FILE, Plan, Session, output};
-use crate::sys;
-use crate::worker::{Worker, variables_of};
-
-/// The most sessions one request may start.
-const MOST_COPIES: u32 = 256;
-
-/// Host memory of at least so many bytes comes when it is touched; what is less is read in less time than
-/// that takes to set up.
-const LAZY_BYTES: u64 = 64 << 20;
-
-/// Starts sessions as `request` says.
-///
-/// # Errors
-/// The reason; then none of them is left.
-pub fn restore(
-    daemon: &Arc<Daemon>,
-    request: &Restore,
-    pipe: Option<OwnedFd>,
-    report: &mut Report<'_>,
-) -> Result<Restored> {
-    let begun = Instant::now();
-    let _busy = daemon.cache.as_ref().map(|cache| cache.busy());
-    let source = Arc::new(Source::open(daemon, request, pipe)?);
-    if request.copies == 0 || request.copies > MOST_COPIES {
-        let message = format!("the number of copies must be 1 to {MOST_COPIES}");
-        return Err(fail(FailureKind::User, message));
-    }
-    if request.copies > 1 && source.record.connections.is_some_and(|ends| ends > 0) {
-        let message =
-            "the program has TCP connections, whose addresses only one of its copies can have";
-        return Err(fail(FailureKind::User, message).hint("restore it once"));
-    }
-    let names: Vec<Option<String>> = match (request.copies, &request.name) {
-        (1, name) => vec![name.clone()],
-        (n, name) => {
-            let base = name.as_deref().unwrap_or(&source.image.manifest().session);
-            (1..=n).map(|i| Some(format!("{base}-{i}"))).collect()
-        }
-    };
-    let mut notes: Vec<String> = source.image.manifest().warning().into_iter().collect();
-    let pace = match request.eager {
-        true => Pace::Eager,
-        false => Pace::Behind(request.order),
-    };
-    let large = !request.eager && page_bytes(&source.image) >= LAZY_BYTES;
-    let lazy = large && sys::userfaultfd_permitted();
-    if large && !lazy {
-        notes.push("all host memory was read first: userfaultfd is not permitted here".to_owned());
-    }
-    let how = How { lazy, pace };
-    let report = Mutex::new(report);
-    report.lock()("restore", 0, 0);
-    let results: Vec<Result<(Arc<Session>, Phases)>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = names
-            .iter()
-            .map(|name| {
-                beside(scope, "instance", || {
-                    source.start(name.as_deref(), how, &report)
-                })
-            })
-            .collect();
-        threads.into_iter().map(joined).collect()
-    });
-    let (started, mut failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
-    if let Some(Err(failure)) = failed.pop() {
-        for (session, _) in started.into_iter().flatten() {
-            discard(daemon, &session);
-        }
-        return Err(failure);
-    }
-    let started: Vec<_> = started.into_iter().flatten().collect();
-    let slowest = started
-        .iter()
-        .max_by(|a, b| a.1.seconds().total_cmp(&b.1.seconds()));
-    Ok(Restored {
-        image: source.image.dir().into(),
-        seconds: begun.elapsed().as_secs_f64(),
-        phases: slowest.map(|(_, phases)| phases.list()).unwrap_or_default(),
-        sessions: started
-            .iter()
-            .map(|(session, _)| session.describe())
-            .collect(),
-        notes,
-        reads: source.input.is_some(),
-    })
-}
-
-/// Bytes of host memory in the image.
-fn page_bytes(image: &Image) -> u64 {
-    let files = image.manifest().files.iter();
-    let pages = files.filter(|it| it.path.starts_with("host/pages-"));
-    pages.map(|it| it.length).sum()
-}
+use crate::session::Detached;
+use crate::session::{EXIT_FILE, Session, output};
+use crate::worker::Worker;
 
 /// How an image is brought back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,11 +53,11 @@ pub(crate) struct Source {
     places: Vec<Place>,
     store: PathBuf,
     driver: Option<Driver>,
-    device: DeviceChoice,
+    pub(super) device: DeviceChoice,
     replaced: Vec<ChangedFile>,
     /// The number of the pipe that was the program's input, and the one that takes its place. Kept as long as the program
     /// may be taken back to the image.
-    input: Option<(u32, OwnedFd)>,
+    pub(super) input: Option<(u32, OwnedFd)>,
     /// What has not been checked yet when the processes are made.
     late: Late,
     check: LoadCheck,
@@ -166,7 +65,11 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    fn open(daemon: &Arc<Daemon>, request: &Restore, pipe: Option<OwnedFd>) -> Result<Self> {
+    pub(super) fn open(
+        daemon: &Arc<Daemon>,
+        request: &Restore,
+        pipe: Option<OwnedFd>,
+    ) -> Result<Self> {
         let path = resolve(daemon, &request.image)?;
         let image = Image::open(&path).map_err(|e| from_store(&e))?;
         let held = image.hold().map_err(|e| from_store(&e))?;
@@ -250,42 +153,6 @@ impl Source {
         Self::open(daemon, &request, None)
     }
 
-    fn start(
-        self: &Arc<Self>,
-        name: Option<&str>,
-        how: How,
-        report: &Mutex<&mut Report<'_>>,
-    ) -> Result<(Arc<Session>, Phases)> {
-        let phases = Phases::start();
-        let manifest = self.image.manifest();
-        let variables = variables_of(self.record.variables.clone());
-        let session = self.daemon.add(name, &manifest.session, |name, dir| Plan {
-            name,
-            dir,
-            argv: manifest.program.argv.clone(),
-            cwd: manifest.program.cwd.clone(),
-            device: self.device,
-            variables,
-            image: Some(self.image.dir().into()),
-            state: SessionState::Restoring,
-        })?;
-        let _busy = session.busy.lock();
-        let filled = self.fill(&session, how, &phases, report);
-        match filled.and_then(|()| session.check_wanted()) {
-            Ok(()) => {
-                drop(_busy);
-                session.lock().phases = phases.list();
-                behind::follow(self, &session);
-                Ok((session, phases))
-            }
-            Err(failure) => {
-                drop(_busy);
-                discard(&self.daemon, &session);
-                Err(failure)
-            }
-        }
-    }
-
     /// Makes the program of a session that has none.
     ///
     /// # Errors
@@ -332,7 +199,7 @@ impl Source {
                 Err(failure) => failed = failed.or(Some(failure)),
             }
         }
-        let served: Vec<(Arc<Worker>, Ends)> = workers;
+        let served: Vec<(Arc<Worker>, AttachmentEnds)> = workers;
         let processes = match (failed, settled) {
             (None, Ok(processes)) => processes,
             (failed, settled) => {
@@ -365,18 +232,19 @@ impl Source {
             phases.time("reattach", || {
                 let seconds = phases.seconds();
                 for worker in &workers {
-                    behind::begin(session, worker, seconds, false)?;
+                    on_demand::begin(session, worker, seconds, false)?;
                 }
-                let attach = |(detached, (worker, ends)): (Detached, (Arc<Worker>, Ends))| {
-                    reattach(&self.daemon, session, &worker, detached, Some(ends))
-                };
+                let attach =
+                    |(detached, (worker, ends)): (Detached, (Arc<Worker>, AttachmentEnds))| {
+                        reattach(&self.daemon, session, &worker, detached, Some(ends))
+                    };
                 let all = parked.into_iter().zip(served);
                 all_at_once(all.collect(), "attach", attach).map(drop)
             })?;
             session.set_state(SessionState::Running);
             Ok(())
         });
-        // Starting a driver takes from the rate at which data comes: see `behind::follow`.
+        // Starting a driver takes from the rate at which data comes: see `rollback::follow`.
         if let (Some(worker), true) = (
             workers.first(),
             attached.is_err() || !session.lock().rolls_back(),
@@ -398,7 +266,7 @@ impl Source {
         how: How,
         phases: &Phases,
         report: &Mutex<&mut Report<'_>>,
-    ) -> Result<(Arc<Worker>, Ends)> {
+    ) -> Result<(Arc<Worker>, AttachmentEnds)> {
         let load = || self.device(session, driver, place, how.pace, phases, report);
         let worker = phases.time("device", load)?;
         session.loads(worker.process);
@@ -544,7 +412,7 @@ fn watch(session: &Arc<Session>, namespace: Namespace) -> Result<()> {
     session.lock().pages = Some(pages.clone());
     let watched = session.clone();
     let wait = move || {
-        let status = outer.wait().ok().map(crate::init::status_code);
+        let status = outer.wait().ok().map(crate::helper_modes::status_code);
         if let Some(reason) = pages.failure(REASON_TIME) {
             let mut inner = watched.lock();
             if inner.init == Some(init) {
@@ -560,15 +428,6 @@ fn watch(session: &Arc<Session>, namespace: Namespace) -> Result<()> {
         .or_fail(FailureKind::Internal, || {
             format!("cannot watch session `{}`", session.name)
         })
-}
-
-/// Ends what a failed restore has started, and forgets the session.
-fn discard(daemon: &Daemon, session: &Arc<Session>) {
-    if let Some(init) = session.lock().init {
-        init.signal(rustix::process::Signal::KILL);
-    }
-    session.ended(None);
-    daemon.remove(session);
 }
 
 fn has_ended() -> Failure {

@@ -1,109 +1,33 @@
-//! Restores whose data comes while the program runs: how far they are, and the way back when one goes wrong.
+//! Rolling back: a restored program that met a mis-speculation starts again from its image, with all data read first.
 //!
 //! ```text
-//!  Coming ─┬─► Complete
-//!          └─ data used before it was there, damage, worker gone ─► RollingBack ─► RolledBack
-//!               program ended, log cut back, everything read,          └─ fails ─► Exited, with the failure
-//!               then the program starts again from the image
+//!  RollingBack: the program is ended, its log cut back, everything read, the program started again ─┬─► RolledBack
+//!                                                                                                   └─► Exited, with the failure
 //! ```
-//! A program is rolled back once: the second time everything is there before it runs. A daemon that dies meanwhile
-//! leaves that to the next one.
+//! A program is rolled back once: the second time all data is present before it runs. Where the daemon dies meanwhile, the
+//! next one goes on ([`start_again`]).
 
 use std::fs::{self, OpenOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermata_control::user::{Arrival, ArrivalStand, SessionState};
-use fermata_control::worker::{FailureKind, FromWorker, Miss, Pace, Restoring, Stand, ToWorker};
+use fermata_control::user::{ArrivalStand, SessionState};
+use fermata_control::worker::{FailureKind, Pace};
 use parking_lot::Mutex;
 use rustix::process::Signal;
 
-use crate::daemon::{Daemon, remove_folder};
+use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
 use crate::namespace::work_folder;
-use crate::phases::{self, Phases};
+use crate::on_demand::watch;
+use crate::phases::Phases;
 use crate::proc::ProcessId;
+use crate::removal::remove_folder;
 use crate::restore::{How, Source};
-use crate::session::{Behind, EXIT_FILE, Member, Part, Session};
-use crate::worker::{STEP_TIME, Worker, unexpected};
+use crate::session::{EXIT_FILE, Member, Session};
 
 /// How long the end of a program that is rolled back may take.
 const END_TIME: Duration = Duration::from_secs(15);
-/// How long a checkpoint waits for the data of an earlier restore.
-const SETTLE_TIME: Duration = Duration::from_secs(300);
-/// Between two questions to the worker, at first and later.
-const TURNS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
-
-fn ask(worker: &Worker) -> Result<Restoring> {
-    match worker.request(&ToWorker::Restoring, &[], STEP_TIME, &mut |_, _| {})? {
-        FromWorker::Restoring(restoring) => Ok(restoring),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn arrival(restoring: &Restoring, stand: ArrivalStand, start: f64) -> Arrival {
-    Arrival {
-        stand,
-        done: restoring.done,
-        total: restoring.total,
-        start,
-        seconds: restoring.seconds,
-        steps: restoring
-            .steps
-            .iter()
-            .map(|it| phases::part(it, "", 0.0))
-            .collect(),
-        misses: restoring.misses.clone(),
-    }
-}
-
-/// Why data was used too early, as well as it is known.
-fn misuse(misses: &[Miss], otherwise: String) -> String {
-    let Some(miss) = misses.first() else {
-        return otherwise;
-    };
-    let place = match miss.buffer {
-        0 => "which is in no buffer of the image".to_owned(),
-        buffer => format!("in buffer {buffer}"),
-    };
-    format!(
-        "kernel `{}` used {} bytes at {:#x}, {place}, before they were there",
-        miss.kernel, miss.bytes, miss.address
-    )
-}
-
-/// Notes that data of `session` is coming, if it is, so many seconds after its restore began. From here on a failure
-/// leads to a rollback; in a session that was `resumed` it cannot.
-///
-/// # Errors
-/// The worker does not answer.
-pub(crate) fn begin(
-    session: &Session,
-    worker: &Arc<Worker>,
-    seconds: f64,
-    resumed: bool,
-) -> Result<()> {
-    let restoring = ask(worker)?;
-    let start = seconds - restoring.seconds;
-    if restoring.total > 0 {
-        let part = Part {
-            worker: Arc::clone(worker),
-            arrival: arrival(&restoring, ArrivalStand::Coming, start.max(0.0)),
-        };
-        let mut inner = session.lock();
-        match &mut inner.behind {
-            Some(behind) if behind.stand == ArrivalStand::Coming => behind.parts.push(part),
-            other => {
-                *other = Some(Behind {
-                    stand: ArrivalStand::Coming,
-                    resumed,
-                    parts: vec![part],
-                });
-            }
-        }
-    }
-    Ok(())
-}
 
 /// Looks after a restored session until its data is there; then the next spare worker is made.
 pub(crate) fn follow(source: &Arc<Source>, session: &Arc<Session>) {
@@ -144,70 +68,6 @@ fn used(source: &Source) {
     if let Some(cache) = &source.daemon.cache {
         cache.used(source.image.dir());
     }
-}
-
-/// Returns when everything is there or the session is over; fails with the reason for a rollback, where there is a way back.
-pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
-    let begun = Instant::now();
-    loop {
-        let workers: Vec<_> = {
-            let inner = session.lock();
-            let behind = inner.behind.as_ref().filter(|_| inner.is_coming());
-            let Some(behind) = behind else { return Ok(()) };
-            behind.parts.iter().map(|it| it.worker.clone()).collect()
-        };
-        let mut complete = true;
-        for worker in workers {
-            complete &= look(session, &worker)?;
-        }
-        if let (true, Some(behind)) = (complete, &mut session.lock().behind) {
-            if behind.stand == ArrivalStand::Coming {
-                behind.stand = ArrivalStand::Complete;
-            }
-            return Ok(());
-        }
-        std::thread::sleep(TURNS[usize::from(begun.elapsed() > Duration::from_secs(1))]);
-    }
-}
-
-/// Asks how far a worker is; true if it brings nothing any more.
-fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, String> {
-    let restoring = ask(worker).map_err(|failure| failure.message)?;
-    let mut inner = session.lock();
-    let Some(behind) = &mut inner.behind else {
-        return Ok(true);
-    };
-    let Some(part) = behind
-        .parts
-        .iter_mut()
-        .find(|it| Arc::ptr_eq(&it.worker, worker))
-    else {
-        // Its process has ended.
-        return Ok(true);
-    };
-    if !restoring.misses.is_empty() {
-        part.arrival.misses.clone_from(&restoring.misses);
-    }
-    let stand = match &restoring.stand {
-        Stand::Missed(why) => {
-            let otherwise = format!("it used data that was not there yet ({why})");
-            return Err(misuse(&restoring.misses, otherwise));
-        }
-        Stand::Failed(failure) => {
-            return Err(misuse(&restoring.misses, failure.message.clone()));
-        }
-        Stand::GivenUp => {
-            behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
-            if behind.parts.is_empty() {
-                inner.behind = None;
-            }
-            return Ok(true);
-        }
-        Stand::Coming => ArrivalStand::Coming,
-        Stand::Complete => ArrivalStand::Complete,
-    };
-    part.arrival = arrival(&restoring, stand, part.arrival.start);
-    Ok(stand == ArrivalStand::Complete)
 }
 
 fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
@@ -342,24 +202,4 @@ fn clean(source: &Source, session: &Session) -> Result<()> {
         .open(session.log())
         .and_then(|file| file.set_len(source.record.log_length))
         .or_fail(FailureKind::User, what)
-}
-
-/// Waits until the data of an earlier restore is there.
-///
-/// # Errors
-/// `Locked` when it takes too long.
-pub(crate) fn settle(session: &Session) -> Result<()> {
-    let until = Instant::now() + SETTLE_TIME;
-    while session.lock().is_coming() {
-        if Instant::now() > until {
-            let message = format!(
-                "the device data of session `{}` is still coming from its image",
-                session.name
-            );
-            return Err(fail(FailureKind::Locked, message)
-                .hint("try again later, or restore with `--eager`"));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }

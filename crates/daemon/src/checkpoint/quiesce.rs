@@ -1,0 +1,166 @@
+//! Parking the processes of a session, and having their workers save: the steps of every stop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_control::user::{SessionState, Totals, WAITING};
+use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
+use fermata_store::moments;
+use parking_lot::Mutex;
+
+use super::halt::{Halt, Parked, workers_of};
+use super::settled::{self, Settled, parts_of};
+use super::sum::{Progress, sum};
+use crate::agent::Agent;
+use crate::failure::{Failure, Hint, OrFail, Result, fail};
+use crate::parallel::{all_at_once, each_at_once};
+use crate::progress::Report;
+use crate::session::{Detached, Served};
+use crate::worker::{STALL_TIME, STEP_TIME, Worker, unexpected};
+
+/// How long the threads of a program may take to stop.
+const QUIESCE_TIME: Duration = Duration::from_secs(30);
+
+impl Halt<'_> {
+    /// Waits until the devices have nothing to do, and parks all threads of all processes that use CUDA. If one cannot be
+    /// stopped, all go on. `meanwhile` is called again and again while the program still runs.
+    ///
+    /// # Errors
+    /// Why it cannot be stopped now.
+    pub(crate) fn quiesce(
+        &self,
+        served: &[Served],
+        meanwhile: &(dyn Fn() + Sync),
+        report: &mut Report<'_>,
+    ) -> Result<Settled> {
+        let asked = Instant::now();
+        let report = Mutex::new(report);
+        let (settled, settling, stopped) = self.phases.time("quiesce", || {
+            let settle = |worker: Arc<Worker>| self.settle(&worker, meanwhile, &report);
+            let settled = all_at_once(workers_of(served), "settle", settle);
+            let settled = settled.inspect_err(|_| self.let_on(served))?;
+            let begun = Instant::now();
+            let quiesce = |agent: Arc<Agent>| {
+                let mut waiting = || {
+                    let limit = QUIESCE_TIME.as_secs();
+                    report.lock()(WAITING, begun.elapsed().as_secs().min(limit), limit);
+                };
+                agent.quiesce(QUIESCE_TIME, &mut waiting)
+            };
+            let agents = served.iter().map(|it| it.agent.clone()).collect();
+            let stopped = each_at_once(agents, "quiesce", quiesce);
+            Ok::<_, Failure>((settled, begun - asked, stopped))
+        })?;
+        let slowest = stopped.iter().flatten().max_by_key(|it| it.whole);
+        if let Some(slowest) = slowest.filter(|_| stopped.iter().all(Result::is_ok)) {
+            let parts = parts_of(settling, *slowest);
+            self.phases.parts("quiesce", asked, &parts);
+            return Ok(settled::together(settled));
+        }
+        let parked = served.iter().zip(&stopped).filter(|(_, it)| it.is_ok());
+        let parked: Vec<Served> = parked.map(|(it, _)| it.clone()).collect();
+        // What keeps one of them from going on is in `ps`.
+        let _ = resume(&parked);
+        self.let_on(served);
+        let several = served.len() > 1;
+        match served.iter().zip(stopped).find(|(_, it)| it.is_err()) {
+            Some((it, Err(failure))) if several => {
+                let message = format!("process {}: {}", it.agent.process.pid, failure.message);
+                Err(fail(failure.kind, message).hint(failure.hint))
+            }
+            Some((_, Err(failure))) => Err(failure),
+            _ => Err(fail(FailureKind::Internal, "no process was stopped")),
+        }
+    }
+
+    /// Notes down where the processes wait, which are stopped: once they are detached, a later daemon can reach them only
+    /// if it knows that.
+    ///
+    /// # Errors
+    /// It cannot be noted down; they go on.
+    pub(crate) fn park(&self, served: &[Served]) -> Result<Vec<Parked>> {
+        let parked = |it: &Served| Parked {
+            worker: it.worker.clone(),
+            detached: Detached {
+                process: it.agent.process,
+                wake_block: it.agent.wake_block,
+            },
+        };
+        let parked: Vec<Parked> = served.iter().map(parked).collect();
+        let places: Vec<Detached> = parked.iter().map(|it| it.detached).collect();
+        if let Err(error) = self.session.park(&places) {
+            let what = || format!("cannot note down session `{}`", self.session.name);
+            for member in &mut self.session.lock().members {
+                member.detached = None;
+            }
+            let resumed = resume(served);
+            self.let_on(served);
+            self.session.set_state(SessionState::Running);
+            resumed?;
+            return Err(error).or_fail(FailureKind::User, what);
+        }
+        moments::pass("parked");
+        Ok(parked)
+    }
+
+    /// Has parked processes let go of everything shared, and then their workers.
+    ///
+    /// # Errors
+    /// One of them does not; they are to be brought back.
+    pub(crate) fn let_go(&self, served: &[Served]) -> Result<()> {
+        let agents = served.iter().map(|it| it.agent.clone()).collect();
+        self.phases.time("detach", || {
+            all_at_once(agents, "detach", |it: Arc<Agent>| it.detach())
+        })?;
+        moments::pass("detached");
+        self.phases.time("release", || {
+            let release = |worker: Arc<Worker>| match worker.request(
+                &ToWorker::Detach,
+                &[],
+                STEP_TIME,
+                &mut |_, _| {},
+            )? {
+                FromWorker::Detached => Ok(()),
+                other => Err(unexpected(&other)),
+            };
+            all_at_once(workers_of(served), "release", release).map(drop)
+        })
+    }
+
+    /// Has every worker read its part, whose chunks go to `store` and whose other files to its folder.
+    ///
+    /// # Errors
+    /// The first of their failures.
+    pub(crate) fn save(
+        &self,
+        served: &[Served],
+        (store, folders): (PathBuf, &[PathBuf]),
+        report: &Mutex<&mut Report<'_>>,
+    ) -> Result<Totals> {
+        let asked = Instant::now();
+        let done = Progress::of(served.len());
+        let save = |(at, worker): (usize, Arc<Worker>)| {
+            let save = ToWorker::Save {
+                store: store.clone(),
+                image: folders[at].clone(),
+            };
+            let mut progress = |now, total| done.report("device", at, (now, total), report);
+            match worker.request(&save, &[], STALL_TIME, &mut progress)? {
+                FromWorker::Captured(totals) => Ok(totals),
+                other => Err(unexpected(&other)),
+            }
+        };
+        let workers = workers_of(served).into_iter().enumerate().collect();
+        let mut totals = sum(all_at_once(workers, "device", save)?);
+        let steps = std::mem::take(&mut totals.steps);
+        self.phases.parts("device", asked, &steps);
+        Ok(totals)
+    }
+}
+
+/// Lets processes go on that are stopped and were not detached.
+fn resume(served: &[Served]) -> Result<()> {
+    let agents = served.iter().map(|it| it.agent.clone()).collect();
+    all_at_once(agents, "resume", |it: Arc<Agent>| it.resume(STEP_TIME)).map(drop)
+}

@@ -1,0 +1,178 @@
+//! Restores whose data comes while the program runs: how far each worker is, and whether all of it has come.
+//!
+//! ```text
+//!  Coming ─┬─► Complete
+//!          └─ mis-speculation, damage, worker gone ─► RollingBack (`rollback`) ─► RolledBack
+//!                                                          └─ fails ─► Exited, with the failure
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermata_control::user::{Arrival, ArrivalStand};
+use fermata_control::worker::{FailureKind, FromWorker, Miss, Restoring, Stand, ToWorker};
+
+use crate::failure::{Hint, Result, fail};
+use crate::phases::{self};
+use crate::session::{Behind, Part, Session};
+use crate::worker::{STEP_TIME, Worker, unexpected};
+
+/// How long a checkpoint waits for the data of an earlier restore.
+const SETTLE_TIME: Duration = Duration::from_secs(300);
+/// Between two questions to the worker, at first and later.
+const TURNS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
+
+fn ask(worker: &Worker) -> Result<Restoring> {
+    match worker.request(&ToWorker::Restoring, &[], STEP_TIME, &mut |_, _| {})? {
+        FromWorker::Restoring(restoring) => Ok(restoring),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn arrival(restoring: &Restoring, stand: ArrivalStand, start: f64) -> Arrival {
+    Arrival {
+        stand,
+        done: restoring.done,
+        total: restoring.total,
+        start,
+        seconds: restoring.seconds,
+        steps: restoring
+            .steps
+            .iter()
+            .map(|it| phases::part(it, "", 0.0))
+            .collect(),
+        misses: restoring.misses.clone(),
+    }
+}
+
+/// Why data was used too early, as well as it is known.
+fn misuse(misses: &[Miss], otherwise: String) -> String {
+    let Some(miss) = misses.first() else {
+        return otherwise;
+    };
+    let place = match miss.buffer {
+        0 => "which is in no buffer of the image".to_owned(),
+        buffer => format!("in buffer {buffer}"),
+    };
+    format!(
+        "kernel `{}` used {} bytes at {:#x}, {place}, before they were there",
+        miss.kernel, miss.bytes, miss.address
+    )
+}
+
+/// Notes that data of `session` is coming, if it is, so many seconds after its restore began. From here on a failure
+/// leads to a rollback; in a session that was `resumed` it cannot.
+///
+/// # Errors
+/// The worker does not answer.
+pub(crate) fn begin(
+    session: &Session,
+    worker: &Arc<Worker>,
+    seconds: f64,
+    resumed: bool,
+) -> Result<()> {
+    let restoring = ask(worker)?;
+    let start = seconds - restoring.seconds;
+    if restoring.total > 0 {
+        let part = Part {
+            worker: Arc::clone(worker),
+            arrival: arrival(&restoring, ArrivalStand::Coming, start.max(0.0)),
+        };
+        let mut inner = session.lock();
+        match &mut inner.behind {
+            Some(behind) if behind.stand == ArrivalStand::Coming => behind.parts.push(part),
+            other => {
+                *other = Some(Behind {
+                    stand: ArrivalStand::Coming,
+                    resumed,
+                    parts: vec![part],
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns when everything is there or the session is over; fails with the reason for a rollback, where there is a way back.
+pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
+    let begun = Instant::now();
+    loop {
+        let workers: Vec<_> = {
+            let inner = session.lock();
+            let behind = inner.behind.as_ref().filter(|_| inner.is_coming());
+            let Some(behind) = behind else { return Ok(()) };
+            behind.parts.iter().map(|it| it.worker.clone()).collect()
+        };
+        let mut complete = true;
+        for worker in workers {
+            complete &= look(session, &worker)?;
+        }
+        if let (true, Some(behind)) = (complete, &mut session.lock().behind) {
+            if behind.stand == ArrivalStand::Coming {
+                behind.stand = ArrivalStand::Complete;
+            }
+            return Ok(());
+        }
+        std::thread::sleep(TURNS[usize::from(begun.elapsed() > Duration::from_secs(1))]);
+    }
+}
+
+/// Asks how far a worker is; true if it brings nothing any more.
+fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, String> {
+    let restoring = ask(worker).map_err(|failure| failure.message)?;
+    let mut inner = session.lock();
+    let Some(behind) = &mut inner.behind else {
+        return Ok(true);
+    };
+    let Some(part) = behind
+        .parts
+        .iter_mut()
+        .find(|it| Arc::ptr_eq(&it.worker, worker))
+    else {
+        // Its process has ended.
+        return Ok(true);
+    };
+    if !restoring.misses.is_empty() {
+        part.arrival.misses.clone_from(&restoring.misses);
+    }
+    let stand = match &restoring.stand {
+        Stand::Missed(why) => {
+            let otherwise = format!("it used data that was not there yet ({why})");
+            return Err(misuse(&restoring.misses, otherwise));
+        }
+        Stand::Failed(failure) => {
+            return Err(misuse(&restoring.misses, failure.message.clone()));
+        }
+        Stand::GivenUp => {
+            behind.parts.retain(|it| !Arc::ptr_eq(&it.worker, worker));
+            if behind.parts.is_empty() {
+                inner.behind = None;
+            }
+            return Ok(true);
+        }
+        Stand::Coming => ArrivalStand::Coming,
+        Stand::Complete => ArrivalStand::Complete,
+    };
+    part.arrival = arrival(&restoring, stand, part.arrival.start);
+    Ok(stand == ArrivalStand::Complete)
+}
+
+/// Waits until the data of an earlier restore is there.
+///
+/// # Errors
+/// `Locked` when it takes too long.
+pub(crate) fn settle(session: &Session) -> Result<()> {
+    let until = Instant::now() + SETTLE_TIME;
+    while session.lock().is_coming() {
+        if Instant::now() > until {
+            let message = format!(
+                "the device data of session `{}` is still coming from its image",
+                session.name
+            );
+            return Err(fail(FailureKind::Locked, message)
+                .hint("try again later, or restore with `--eager`"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! Starting sessions from an image.
+//!
+//! ```text
+//!  check image and host ─► folder, log ─┬─► CRIU: restore (threads parked) ─┬─► reattach ─► running
+//!                                       ├─► a worker per process: Load ─────┤
+//!                                       └─► hashes of the memory's files ───┘
+//! ```
+//! Device data may come while the program runs: see `behind`.
+//! Every file of the image is held against its digest in the manifest before anything runs: what CRIU builds processes
+//! from, and the daemon reads, before CRIU is called; `state` and `chunks` by the worker as it reads them; and the
+//! memory of a program that comes back parked while it is restored (see `integrity`). A restore that fails leaves
+//! nothing.
+
+mod source;
+mod start;
+
+pub(crate) use self::source::{How, Source, resolve};
+pub use self::start::restore;

@@ -1,0 +1,159 @@
+//! Serving a request to restore: as many sessions as it asks for, or none.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fermata_control::user::{Restore, Restored, SessionState};
+use fermata_control::worker::{FailureKind, Pace};
+use fermata_store::image::Image;
+use parking_lot::Mutex;
+
+use super::source::{How, Source};
+use crate::daemon::Daemon;
+use crate::failure::{Hint, Result, fail};
+use crate::parallel::{beside, joined};
+use crate::phases::Phases;
+use crate::progress::Report;
+use crate::rollback;
+use crate::session::{Plan, Session};
+use crate::sys;
+use crate::worker::variables_of;
+
+/// The most sessions one request may start.
+const MOST_COPIES: u32 = 256;
+/// Host memory of at least so many bytes comes when it is touched; what is less is read in less time than
+/// that takes to set up.
+const LAZY_BYTES: u64 = 64 << 20;
+
+/// Starts sessions as `request` says.
+///
+/// # Errors
+/// The reason; then none of them is left.
+pub fn restore(
+    daemon: &Arc<Daemon>,
+    request: &Restore,
+    pipe: Option<OwnedFd>,
+    report: &mut Report<'_>,
+) -> Result<Restored> {
+    let begun = Instant::now();
+    let _busy = daemon.cache.as_ref().map(|cache| cache.busy());
+    let source = Arc::new(Source::open(daemon, request, pipe)?);
+    if request.copies == 0 || request.copies > MOST_COPIES {
+        let message = format!("the number of copies must be 1 to {MOST_COPIES}");
+        return Err(fail(FailureKind::User, message));
+    }
+    if request.copies > 1 && source.record.connections.is_some_and(|ends| ends > 0) {
+        let message =
+            "the program has TCP connections, whose addresses only one of its copies can have";
+        return Err(fail(FailureKind::User, message).hint("restore it once"));
+    }
+    let names: Vec<Option<String>> = match (request.copies, &request.name) {
+        (1, name) => vec![name.clone()],
+        (n, name) => {
+            let base = name.as_deref().unwrap_or(&source.image.manifest().session);
+            (1..=n).map(|i| Some(format!("{base}-{i}"))).collect()
+        }
+    };
+    let mut notes: Vec<String> = source.image.manifest().warning().into_iter().collect();
+    let pace = match request.eager {
+        true => Pace::Eager,
+        false => Pace::Behind(request.order),
+    };
+    let large = !request.eager && page_bytes(&source.image) >= LAZY_BYTES;
+    let lazy = large && sys::userfaultfd_permitted();
+    if large && !lazy {
+        notes.push("all host memory was read first: userfaultfd is not permitted here".to_owned());
+    }
+    let how = How { lazy, pace };
+    let report = Mutex::new(report);
+    report.lock()("restore", 0, 0);
+    let results: Vec<Result<(Arc<Session>, Phases)>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = names
+            .iter()
+            .map(|name| {
+                beside(scope, "instance", || {
+                    start(&source, name.as_deref(), how, &report)
+                })
+            })
+            .collect();
+        threads.into_iter().map(joined).collect()
+    });
+    let (started, mut failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    if let Some(Err(failure)) = failed.pop() {
+        for (session, _) in started.into_iter().flatten() {
+            discard(daemon, &session);
+        }
+        return Err(failure);
+    }
+    let started: Vec<_> = started.into_iter().flatten().collect();
+    let slowest = started
+        .iter()
+        .max_by(|a, b| a.1.seconds().total_cmp(&b.1.seconds()));
+    Ok(Restored {
+        image: source.image.dir().into(),
+        seconds: begun.elapsed().as_secs_f64(),
+        phases: slowest.map(|(_, phases)| phases.list()).unwrap_or_default(),
+        sessions: started
+            .iter()
+            .map(|(session, _)| session.describe())
+            .collect(),
+        notes,
+        reads: source.input.is_some(),
+    })
+}
+
+/// Bytes of host memory in the image.
+fn page_bytes(image: &Image) -> u64 {
+    let files = image.manifest().files.iter();
+    let pages = files.filter(|it| it.path.starts_with("host/pages-"));
+    pages.map(|it| it.length).sum()
+}
+
+/// Makes a session and starts its program.
+fn start(
+    source: &Arc<Source>,
+    name: Option<&str>,
+    how: How,
+    report: &Mutex<&mut Report<'_>>,
+) -> Result<(Arc<Session>, Phases)> {
+    let phases = Phases::start();
+    let manifest = source.image.manifest();
+    let variables = variables_of(source.record.variables.clone());
+    let session = source
+        .daemon
+        .add(name, &manifest.session, |name, dir| Plan {
+            name,
+            dir,
+            argv: manifest.program.argv.clone(),
+            cwd: manifest.program.cwd.clone(),
+            device: source.device,
+            variables,
+            image: Some(source.image.dir().into()),
+            state: SessionState::Restoring,
+        })?;
+    let _busy = session.busy.lock();
+    let filled = source.fill(&session, how, &phases, report);
+    match filled.and_then(|()| session.check_wanted()) {
+        Ok(()) => {
+            drop(_busy);
+            session.lock().phases = phases.list();
+            rollback::follow(source, &session);
+            Ok((session, phases))
+        }
+        Err(failure) => {
+            drop(_busy);
+            discard(&source.daemon, &session);
+            Err(failure)
+        }
+    }
+}
+
+/// AttachmentEnds what a failed restore has started, and forgets the session.
+fn discard(daemon: &Daemon, session: &Arc<Session>) {
+    if let Some(init) = session.lock().init {
+        init.signal(rustix::process::Signal::KILL);
+    }
+    session.ended(None);
+    daemon.remove(session);
+}

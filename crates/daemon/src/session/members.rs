@@ -1,0 +1,35 @@
+//! The processes of a session that use CUDA, found by their numbers.
+
+use std::sync::Arc;
+
+use super::{Inner, Member, Served};
+use crate::proc::ProcessId;
+use crate::worker::Worker;
+
+impl Inner {
+    /// The member with that process.
+    pub fn member(&mut self, process: ProcessId) -> Option<&mut Member> {
+        self.members.iter_mut().find(|it| it.process == process)
+    }
+
+    /// The same; a new one if there is none.
+    pub fn member_or_new(&mut self, process: ProcessId) -> &mut Member {
+        let at = self.members.iter().position(|it| it.process == process);
+        let at = at.unwrap_or_else(|| {
+            self.members.push(Member::new(process));
+            self.members.len() - 1
+        });
+        &mut self.members[at]
+    }
+
+    /// The members that are served, in the order in which they began to use CUDA.
+    pub fn served(&self) -> Vec<Served> {
+        self.members.iter().filter_map(Member::served).collect()
+    }
+
+    /// The workers that are connected.
+    pub fn workers(&self) -> Vec<Arc<Worker>> {
+        let workers = self.members.iter().filter_map(|it| it.worker.clone());
+        workers.collect()
+    }
+}

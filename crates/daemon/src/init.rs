@@ -20,6 +20,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use fermata_hostmem::demand::{Server, Turn};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -37,6 +38,7 @@ use crate::helper_modes::{ENTER, HelperReport, INIT, Job, KERNDAT, OUTER, TRACK,
 use crate::host;
 use crate::kerndat;
 use crate::pages;
+use crate::proc;
 use crate::sys::{self, Extra};
 
 /// Descriptor of CRIU's socket in all three.
@@ -50,6 +52,8 @@ const LIFELINE: i32 = 5;
 const HOLD: i32 = 4;
 /// Descriptor of the program's input in `__outer` and in `__init`, if [`Job::input`].
 const INPUT: [i32; 2] = [6, 5];
+/// How long CRIU may take to end once the program that it restores has.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 /// Status when the program could not be restored.
 const NOT_RESTORED: i32 = 125;
 
@@ -194,8 +198,7 @@ fn init(job: &Job) -> io::Result<i32> {
         fds.push(reopen(file)?);
     }
     fds.extend(input);
-    let criu = start_criu(job, fds)?;
-    reap(job.root, criu.id())
+    reap(job.root, start_criu(job, fds)?)
 }
 
 /// CRIU must not get the number of a process that it restores.
@@ -238,9 +241,10 @@ fn quiet(command: &mut Command) {
 }
 
 /// Waits for children until the program has ended, or CRIU has without making it. A program may end before CRIU has said
-/// that it is there: CRIU would end with this process.
-fn reap(root: u32, criu: u32) -> io::Result<i32> {
-    let (mut ended, mut criu_ended) = (None, false);
+/// that it is there: CRIU would end with this process. But CRIU does not always hear of a program that is killed while it
+/// makes it, and waits for it then.
+fn reap(root: u32, criu: Child) -> io::Result<i32> {
+    let mut criu_ended = false;
     let number = |pid: Pid| u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
     loop {
         let Some((pid, status)) = rustix::process::wait(WaitOptions::empty())? else {
@@ -248,15 +252,16 @@ fn reap(root: u32, criu: u32) -> io::Result<i32> {
         };
         let pid = number(pid);
         if pid == root {
-            ended = Some(wait_code(status));
+            if !criu_ended {
+                proc::ends_within(&criu, LAST_WORDS);
+            }
+            return Ok(wait_code(status));
         }
-        criu_ended |= pid == criu;
-        if let Some(code) = ended.filter(|_| criu_ended) {
-            return Ok(code);
-        }
-        let restored = || Path::new(&format!("/proc/{root}")).exists();
-        if pid == criu && !restored() {
-            return Ok(NOT_RESTORED);
+        if pid == criu.id() {
+            criu_ended = true;
+            if !Path::new(&format!("/proc/{root}")).exists() {
+                return Ok(NOT_RESTORED);
+            }
         }
     }
 }

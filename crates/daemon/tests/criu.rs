@@ -252,6 +252,15 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
     );
 }
 
+/// A script in the place of CRIU.
+fn fake_criu(program: &Path, script: &str) -> Criu {
+    use std::os::unix::fs::PermissionsExt;
+
+    fs::write(program, script).expect("written");
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).expect("executable");
+    Criu::at(program.into(), Path::new(env!("CARGO_BIN_EXE_fermatad")))
+}
+
 /// A CRIU that is killed while it asks the kernel what it can do, for which it lets a child sleep.
 const KILLED: &str = "#!/bin/sh
 sleep 1000 &
@@ -261,14 +270,9 @@ kill -9 $$
 
 #[test]
 fn a_criu_that_is_killed_leaves_no_child_behind() {
-    use std::os::unix::fs::PermissionsExt;
-
     let dir = tempfile::tempdir().expect("a folder");
     let program = dir.path().join("killed");
-    fs::write(&program, KILLED).expect("written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
-    let helper = Path::new(env!("CARGO_BIN_EXE_fermatad"));
-    let criu = Criu::at(program.clone(), helper);
+    let criu = fake_criu(&program, KILLED);
     criu.version().expect_err("it is killed");
     let child = fs::read_to_string(program.with_extension("child")).expect("its child");
     let state = || fs::read_to_string(format!("/proc/{}/stat", child.trim()));
@@ -276,4 +280,36 @@ fn a_criu_that_is_killed_leaves_no_child_behind() {
     wait_for("the end of CRIU's child", || {
         state().map_or(true, |it| it.contains(") Z "))
     });
+}
+
+/// A CRIU whose program, process 1000, is killed without its hearing of it.
+const UNHEARD: &str = "#!/bin/sh
+(echo 999 >/proc/sys/kernel/ns_last_pid; sh -c 'kill -9 $$' &)
+sleep 1000
+";
+
+#[test]
+fn a_program_that_is_killed_while_it_is_restored_ends_the_restore() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let criu = fake_criu(&dir.join("unheard"), UNHEARD);
+    let (files, log) = (dir.join("host"), dir.join("log"));
+    fs::create_dir(&files).expect("made");
+    append(&log);
+    let image = HostImage {
+        files: &files,
+        work: dir.join("work"),
+        root: 1000,
+        log,
+        old_log: None,
+        lazy: false,
+        connected: true,
+        input: None,
+        replaced: Vec::new(),
+        exit_file: dir.join("exit"),
+        agents: "/nowhere/agent.sock".into(),
+    };
+    Namespace::restore(&criu, &image).expect_err("it is killed");
+    let status = fs::read_to_string(dir.join("exit")).expect("a status");
+    assert_eq!(status, "137\n");
 }

@@ -25,6 +25,7 @@ pub mod text;
 pub mod trace;
 mod trust;
 pub mod user;
+pub mod wait;
 pub mod worker;
 
 pub use error::ControlError;

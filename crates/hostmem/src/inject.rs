@@ -99,6 +99,7 @@ fn take(pid: u32) -> io::Result<Option<OwnedFd>> {
             return uffd.map(Some);
         }
         drop(traced);
+        // The process needs this time to leave the sequence; nothing tells when it has.
         std::thread::sleep(PAUSE);
     }
     Err(io::Error::other("it is always in a restartable sequence"))

@@ -272,16 +272,14 @@ pub fn same_memory(a: u32, b: u32) -> io::Result<bool> {
 /// What a thread that this one traces has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing yet.
-    None,
     /// It has stopped with a signal; the second number is the event behind it.
     Stopped(i32, i32),
     /// It has ended.
     Ended,
 }
 
-/// Asks without waiting what thread `tid` has come to.
-pub fn event(tid: u32) -> io::Result<Event> {
+/// Asks without waiting what thread `tid` has come to; `None` if to nothing yet.
+pub fn event(tid: u32) -> io::Result<Option<Event>> {
     let mut status = 0;
     // SAFETY: the status is a live variable.
     let found = unsafe {
@@ -292,9 +290,9 @@ pub fn event(tid: u32) -> io::Result<Event> {
         )
     };
     Ok(match found {
-        0 => Event::None,
+        0 => None,
         -1 => return Err(io::Error::last_os_error()),
-        _ if libc::WIFSTOPPED(status) => Event::Stopped(libc::WSTOPSIG(status), status >> 16),
-        _ => Event::Ended,
+        _ if libc::WIFSTOPPED(status) => Some(Event::Stopped(libc::WSTOPSIG(status), status >> 16)),
+        _ => Some(Event::Ended),
     })
 }

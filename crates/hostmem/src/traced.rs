@@ -80,7 +80,7 @@ impl Traced {
     /// Waits for the stop that an interruption makes; false if the thread has ended.
     fn await_trap(&mut self, tid: u32, until: Instant) -> io::Result<bool> {
         loop {
-            match sys::event(tid)? {
+            match next_event(tid, until)? {
                 Event::Stopped(libc::SIGTRAP, TRAP) => return Ok(true),
                 Event::Stopped(_, TRAP) => {
                     self.threads.insert(tid);
@@ -89,8 +89,6 @@ impl Traced {
                 }
                 Event::Stopped(signal, _) => sys::go_on(tid, signal)?,
                 Event::Ended => return Ok(false),
-                Event::None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
-                Event::None => std::thread::sleep(LOOK),
             }
         }
     }
@@ -207,13 +205,24 @@ impl Borrowed<'_> {
 
 /// Waits for a thread's next stop: the signal, and the event behind it.
 fn stopped(tid: u32) -> io::Result<(i32, i32)> {
-    let until = Instant::now() + STEP_TIME;
+    match next_event(tid, Instant::now() + STEP_TIME)? {
+        Event::Stopped(signal, event) => Ok((signal, event)),
+        Event::Ended => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Waits for what a thread comes to next.
+///
+/// # Errors
+/// `TimedOut` when it has come to nothing by `until`.
+fn next_event(tid: u32, until: Instant) -> io::Result<Event> {
     loop {
         match sys::event(tid)? {
-            Event::Stopped(signal, event) => return Ok((signal, event)),
-            Event::Ended => return Err(io::ErrorKind::NotFound.into()),
-            Event::None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
-            Event::None => std::thread::sleep(LOOK),
+            Some(event) => return Ok(event),
+            None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
+            // Polled: `waitpid` has no deadline, a pidfd tells of a thread's end and not of its stops, and SIGCHLD belongs to
+            // the process that this library is part of.
+            None => std::thread::sleep(LOOK),
         }
     }
 }

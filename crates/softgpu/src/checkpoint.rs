@@ -18,9 +18,6 @@ use crate::driver::{self, Driver};
 use crate::error::{CuError, NOT_SUPPORTED, Result};
 use crate::memory::Saved;
 
-/// How often a lock looks whether calls have ended.
-const POLL: Duration = Duration::from_millis(1);
-
 /// Where the process stands.
 #[derive(Debug)]
 enum State {
@@ -35,6 +32,10 @@ static CHANGED: Condvar = Condvar::new();
 static SHUT: AtomicBool = AtomicBool::new(false);
 /// Calls of the API in progress.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+/// Of the wait for the end of calls; it guards nothing else.
+static ENDING: Mutex<()> = Mutex::new(());
+/// The last call in progress has ended, while the process is not running.
+static ENDED: Condvar = Condvar::new();
 
 /// A call of the API in progress.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl Call {
             if !SHUT.load(Ordering::SeqCst) || driver::is_in_callback() {
                 return Self(());
             }
-            ACTIVE.fetch_sub(1, Ordering::SeqCst);
+            leave();
             let mut state = STATE.lock();
             while !matches!(*state, State::Running) {
                 CHANGED.wait(&mut state);
@@ -60,7 +61,16 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        ACTIVE.fetch_sub(1, Ordering::SeqCst);
+        leave();
+    }
+}
+
+/// A call is no longer in progress. Either this sees that the process is shut, or who has shut it sees the count.
+fn leave() {
+    if ACTIVE.fetch_sub(1, Ordering::SeqCst) == 1 && SHUT.load(Ordering::SeqCst) {
+        // Under the lock, or a waiter could look before and sleep after.
+        drop(ENDING.lock());
+        ENDED.notify_all();
     }
 }
 
@@ -77,14 +87,44 @@ pub fn state() -> cu::CUprocessState {
     }
 }
 
-/// Whether no call is in progress, and everything submitted has ended.
-fn is_drained(driver: &Driver) -> bool {
-    let points = driver
-        .contexts
-        .all()
-        .into_iter()
-        .flat_map(|context| context.streams.lock().ends());
-    ACTIVE.load(Ordering::SeqCst) == 0 && points.into_iter().all(|point| point.reached())
+/// Waits until no call is in progress and everything submitted has ended; false if that is not so by `until`. The process
+/// is shut.
+fn drain(driver: &Driver, until: Option<Instant>) -> bool {
+    loop {
+        if !calls_end(until) {
+            return false;
+        }
+        let contexts = driver.contexts.all().into_iter();
+        let points: Vec<_> = contexts
+            .flat_map(|context| context.streams.lock().ends())
+            .collect();
+        let mut waited = false;
+        for point in points.iter().filter(|point| !point.reached()) {
+            waited = true;
+            if !point.wait_until(until) {
+                return false;
+            }
+        }
+        // Callbacks of the work that was waited for may have made calls.
+        if !waited && ACTIVE.load(Ordering::SeqCst) == 0 {
+            return true;
+        }
+    }
+}
+
+/// Waits until no call is in progress; false if that is not so by `until`.
+fn calls_end(until: Option<Instant>) -> bool {
+    let mut ending = ENDING.lock();
+    while ACTIVE.load(Ordering::SeqCst) != 0 {
+        let Some(until) = until else {
+            ENDED.wait(&mut ending);
+            continue;
+        };
+        if ENDED.wait_until(&mut ending, until).timed_out() {
+            return ACTIVE.load(Ordering::SeqCst) == 0;
+        }
+    }
+    true
 }
 
 /// Does `work` while no call is in progress and nothing runs. Called without a [`Call`].
@@ -94,9 +134,7 @@ pub fn quiet<T>(driver: &Driver, work: impl FnOnce() -> T) -> T {
         CHANGED.wait(&mut state);
     }
     SHUT.store(true, Ordering::SeqCst);
-    while !is_drained(driver) {
-        std::thread::sleep(POLL);
-    }
+    drain(driver, None);
     let done = work();
     SHUT.store(false, Ordering::SeqCst);
     CHANGED.notify_all();
@@ -112,16 +150,12 @@ pub fn lock(driver: &Driver, timeout: Option<Duration>) -> Result {
     if !matches!(*state, State::Running) {
         return Err(illegal_state());
     }
-    let deadline = timeout.map(|timeout| Instant::now() + timeout);
-    let late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    let until = timeout.map(|timeout| Instant::now() + timeout);
     SHUT.store(true, Ordering::SeqCst);
-    while !is_drained(driver) {
-        if late() {
-            SHUT.store(false, Ordering::SeqCst);
-            CHANGED.notify_all();
-            return Err(CuError(cu::CUDA_ERROR_NOT_READY));
-        }
-        std::thread::sleep(POLL);
+    if !drain(driver, until) {
+        SHUT.store(false, Ordering::SeqCst);
+        CHANGED.notify_all();
+        return Err(CuError(cu::CUDA_ERROR_NOT_READY));
     }
     *state = State::Locked;
     Ok(())

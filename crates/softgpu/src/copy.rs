@@ -145,6 +145,7 @@ impl Plan {
         if self.rate > 0 {
             let bytes = copy.bytes().unwrap_or(0) as f64;
             let due = Duration::from_secs_f64(bytes / self.rate as f64);
+            // The time that a bus of this rate takes: what is simulated here is the delay itself.
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
         }
         Ok(())

@@ -87,6 +87,7 @@ impl Hold {
                 return;
             }
             place = Some((said.generation, end));
+            // Polled: only a test sets this, which replaces the file whenever it likes.
             std::thread::sleep(TURN);
         }
     }

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_abi::sys::driver as cu;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -102,10 +102,22 @@ impl Point {
 
     /// Waits until everything up to here is done. Work of a dead context counts as done.
     pub fn wait(&self) {
+        self.wait_until(None);
+    }
+
+    /// As [`Point::wait`]; false if it is not done by `until`.
+    pub fn wait_until(&self, until: Option<Instant>) -> bool {
         let mut state = self.queue.state.lock();
         while state.completed < self.number {
-            self.queue.changed.wait(&mut state);
+            let Some(until) = until else {
+                self.queue.changed.wait(&mut state);
+                continue;
+            };
+            if self.queue.changed.wait_until(&mut state, until).timed_out() {
+                return state.completed >= self.number;
+            }
         }
+        true
     }
 }
 

@@ -250,6 +250,7 @@ fn run_mem_op(driver: &Driver, context: &Context, op: &MemOp) -> Result {
                 if context.check().is_err() {
                     return Ok(());
                 }
+                // Polled: kernels, copies and other processes write the word as memory, and tell nobody.
                 std::thread::sleep(POLL);
             }
             Ok(())

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use common::{Context, check, cuda};
 use fermata_abi::sys::driver as cu;
 use fermata_softgpu::api::args::{In, Out};
-use fermata_softgpu::api::{checkpoint, context, copy, device, init, memory, stream, unsupported};
+use fermata_softgpu::api::{
+    checkpoint, context, copy, device, init, memop, memory, stream, unsupported,
+};
 use hold::{COPIES, Hold, SETTING};
 
 /// Runs one of the scenarios below with these settings, and returns what it printed.
@@ -88,6 +90,7 @@ fn settings_make_devices_and_faults() {
     scenario("nonsense_is_refused", &[("MEMORY", "plenty")]);
     scenario("a_fork_cannot_use_the_driver", &[]);
     scenario("calls_wait_while_the_process_is_checkpointed", &[]);
+    scenario("a_lock_waits_for_work_as_long_as_it_may", &[]);
     let printed = scenario("a_kernel_prints", &[]);
     assert!(printed.contains("<42>"), "{printed}");
 }
@@ -304,6 +307,37 @@ fn calls_wait_while_the_process_is_checkpointed() {
     assert_eq!(context.download::<u8>(large, 5 << 20), vec![7u8; 5 << 20]);
     let other = cuda!(checkpoint::cuCheckpointProcessLock(1, In::null()));
     assert_eq!(other, cu::CUDA_ERROR_NOT_SUPPORTED);
+}
+
+#[test]
+#[ignore = "run by settings_make_devices_and_faults"]
+fn a_lock_waits_for_work_as_long_as_it_may() {
+    let context = Context::new();
+    let words = context.upload(&[0u32; 2]);
+    let pid = std::process::id() as i32;
+    let mut stream = null_mut();
+    check(cuda!(stream::cuStreamCreate(Out::from(&mut stream), 1)));
+    check(cuda!(memop::cuStreamWaitValue32_v2(
+        stream,
+        words,
+        7,
+        cu::CU_STREAM_WAIT_VALUE_EQ
+    )));
+    let args = cu::CUcheckpointLockArgs {
+        timeoutMs: 20,
+        ..Default::default()
+    };
+    let early = cuda!(checkpoint::cuCheckpointProcessLock(pid, In::from(&args)));
+    assert_eq!(early, cu::CUDA_ERROR_NOT_READY);
+    let mut writer = null_mut();
+    check(cuda!(stream::cuStreamCreate(Out::from(&mut writer), 1)));
+    check(cuda!(memop::cuStreamWriteValue32_v2(writer, words, 7, 0)));
+    check(cuda!(checkpoint::cuCheckpointProcessLock(pid, In::null())));
+    check(cuda!(checkpoint::cuCheckpointProcessUnlock(
+        pid,
+        In::null()
+    )));
+    check(cuda!(stream::cuStreamSynchronize(stream)));
 }
 
 /// Prints the number in its parameter between angle brackets.

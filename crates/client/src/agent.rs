@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use fermata_abi::op::{HostKind, ToProgram};
 use fermata_control::agent::{FromAgent, ToAgent};
-use fermata_control::{ControlError, PROTOCOL};
+use fermata_control::{ControlError, PROTOCOL, wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::mirror::Kind;
@@ -31,6 +31,8 @@ use crate::{callback, gate, host, link, notice, quiesce, quiet, signal, wake};
 const WAKE_POLL: Duration = Duration::from_millis(1);
 /// How often a daemon is looked for.
 const RETURN_POLL: Duration = Duration::from_millis(200);
+/// How often it is looked whether that time has come.
+const RETURN_TURN: Duration = Duration::from_millis(40);
 /// How long the worker may take to send the regions after a reattachment: as long as the daemon waits. It registers each
 /// with the driver, and a worker that is gone is noticed at once.
 const REGIONS: Duration = Duration::from_secs(600);
@@ -69,14 +71,15 @@ fn run(control: Control, mut home: Summons) {
         let message = match &control {
             Some(connection) => serve(connection),
             None => {
-                // The daemon is gone; the worker is not.
-                std::thread::sleep(Duration::from_millis(40));
-                if looked.elapsed() >= RETURN_POLL && link::current().is_ok() {
-                    looked = Instant::now();
-                    control = come_back(&home);
-                    let fd = control.as_ref().map_or(-1, |it| it.as_fd().as_raw_fd());
-                    DESCRIPTOR.store(fd, Ordering::Relaxed);
-                }
+                // The daemon is gone; the worker is not. Polled: the next daemon's socket is a name in a folder, and the
+                // program gets no descriptor that could tell of it, which a dump would have to know.
+                control = wait::until(Duration::MAX, RETURN_TURN, || {
+                    let may_look = looked.elapsed() >= RETURN_POLL && link::current().is_ok();
+                    looked = if may_look { Instant::now() } else { looked };
+                    may_look.then(|| come_back(&home)).flatten()
+                });
+                let fd = control.as_ref().map_or(-1, |it| it.as_fd().as_raw_fd());
+                DESCRIPTOR.store(fd, Ordering::Relaxed);
                 continue;
             }
         };
@@ -219,11 +222,16 @@ fn detach() {
 /// the daemon has nothing for this program any more: the threads run, and their calls fail.
 fn reattach() -> Option<(Control, Summons)> {
     loop {
-        let Some(summons) = wake::summons() else {
-            wake::wait();
-            std::thread::sleep(WAKE_POLL);
-            continue;
-        };
+        // Polled: the daemon writes the block from outside (`/proc/PID/mem`), which wakes no futex, and a dumped program
+        // holds nothing else that it could be told by.
+        let come = wait::until(Duration::MAX, WAKE_POLL, || {
+            let summons = wake::summons();
+            if summons.is_none() {
+                wake::wait();
+            }
+            summons
+        });
+        let Some(summons) = come else { continue };
         wake::reset();
         match follow(&summons) {
             Ok(control) => return Some((control, summons)),

@@ -12,7 +12,7 @@
 //! | not given to the device: in the ring, or queued in the worker | the worker takes it off the ring; it is part of the image, and asked for after the restore |
 //! | on the device, not due yet; due; running | the device is not idle: before the program is stopped, the stop waits until it has run |
 //! | run, and not counted yet | the same: the stream waits for the count |
-//! | counted; the thread has not come back yet | [`is_idle`] says no, and the agent waits |
+//! | counted; the thread has not come back yet | the agent waits ([`await_idle`]) |
 //!
 //! So nothing is asked for while the program stands still. Before the agent lets go of the shared memory the thread
 //! leaves it, and holds nothing that a dump would have to know; it comes back when there is a worker again, and both
@@ -25,7 +25,7 @@
 //! ```
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -111,8 +111,12 @@ static AWAY: AtomicBool = AtomicBool::new(false);
 const LOST: Duration = Duration::from_millis(200);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 static THREAD: AtomicI32 = AtomicI32::new(0);
-/// The thread runs a callback or still tells the worker of it.
-static BUSY: AtomicBool = AtomicBool::new(false);
+/// Whether the thread runs a callback or still tells the worker of it: [`IDLE`], [`RUNS`] or [`AWAITED`].
+static BUSY: AtomicU32 = AtomicU32::new(IDLE);
+const IDLE: u32 = 0;
+const RUNS: u32 = 1;
+/// It runs one, and the agent sleeps on the word until it has.
+const AWAITED: u32 = 2;
 
 /// Puts a callback into a stream.
 pub fn enqueue(callback: Callback, stream: StreamRef) -> Result {
@@ -188,9 +192,14 @@ pub fn come_back() {
     CHANGED.notify_all();
 }
 
-/// Whether no callback is running. Those that are due run before the worker has drained.
-pub fn is_idle() -> bool {
-    !BUSY.load(Ordering::Acquire)
+/// Waits until no callback is running, at most `limit`; false if one still is. Those that are due run before the worker has
+/// drained. Called by the agent.
+pub fn await_idle(limit: Duration) -> bool {
+    let awaited = BUSY.compare_exchange(RUNS, AWAITED, Ordering::SeqCst, Ordering::SeqCst);
+    if awaited != Err(IDLE) {
+        gate::wait_while(&BUSY, limit, |busy| busy == AWAITED);
+    }
+    BUSY.load(Ordering::SeqCst) == IDLE
 }
 
 /// Whether `tid` is the callback thread.
@@ -245,7 +254,9 @@ fn run() {
             link.producer.callback_done();
         }
         ran.count = ran.count.wrapping_add(1);
-        BUSY.store(false, Ordering::Release);
+        if BUSY.swap(IDLE, Ordering::SeqCst) == AWAITED {
+            gate::wake(&BUSY);
+        }
     }
 }
 
@@ -283,7 +294,7 @@ fn next(ran: &mut Ran) -> u64 {
         let leave = || AWAY.load(Ordering::SeqCst);
         match link.producer.callback_asked(ran.count, leave) {
             Ok(Some(id)) => {
-                BUSY.store(true, Ordering::Release);
+                BUSY.store(RUNS, Ordering::Release);
                 return id;
             }
             Ok(None) => {}
@@ -293,8 +304,10 @@ fn next(ran: &mut Ran) -> u64 {
                 if !is_gone && !std::mem::replace(&mut ran.refused, true) {
                     link::lost(&error);
                 }
-                lock().inside = false;
-                std::thread::sleep(LOST);
+                let mut state = lock();
+                state.inside = false;
+                CHANGED.notify_all();
+                drop(CHANGED.wait_timeout(state, LOST));
             }
         }
     }

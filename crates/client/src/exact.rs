@@ -9,7 +9,7 @@ use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -19,7 +19,6 @@ const AT: &str = "FERMATA_TEST_QUIESCE_AT";
 const MARK: &str = "FERMATA_TEST_QUIESCE_MARK";
 /// A test that has not stopped the program by then has failed; the program goes on.
 const PATIENCE: Duration = Duration::from_secs(60);
-const TURN: Duration = Duration::from_micros(200);
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static PLAN: OnceLock<Plan> = OnceLock::new();
@@ -72,10 +71,8 @@ pub fn wait() {
     let Some(Plan::Stop { mark, .. }) = PLAN.get() else {
         return;
     };
-    let stops = gate::stops();
-    let end = Instant::now() + PATIENCE;
-    let _ = rustix::fs::mkdir(mark.as_c_str(), Mode::RWXU);
-    while gate::stops() == stops && Instant::now() < end {
-        std::thread::sleep(TURN);
-    }
+    let made = || {
+        let _ = rustix::fs::mkdir(mark.as_c_str(), Mode::RWXU);
+    };
+    gate::await_stop(PATIENCE, made);
 }

@@ -16,7 +16,9 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
 use rustix::thread::futex;
 
 use crate::{alloc, ending, exact, fork, quiet};
@@ -39,6 +41,8 @@ static RECORDS: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
 const PLACES: usize = 4096;
 /// Threads that rest inside one of our functions.
 static RESTING: AtomicU32 = AtomicU32::new(0);
+/// Threads that the stopper waits for, see [`await_parked`]; it sleeps on this word.
+static EXPECTED: AtomicU32 = AtomicU32::new(0);
 /// The thread that stops the others; it never rests.
 static STOPPER: AtomicI32 = AtomicI32::new(0);
 static PARKED: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
@@ -173,6 +177,9 @@ pub fn is_shared() -> bool {
 pub fn close() {
     GATE.store(CLOSED, Ordering::SeqCst);
     STOPS.fetch_add(1, Ordering::SeqCst);
+    if WHEN_OPEN.load(Ordering::Relaxed) == WATCHED {
+        let _ = futex::wake(&STOPS, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
 }
 
 /// Opens the gate and wakes every parked thread.
@@ -187,9 +194,43 @@ pub fn watch() {
     GATE.store(WATCHED, Ordering::SeqCst);
 }
 
-/// How often the gate has been closed.
-pub fn stops() -> u32 {
-    STOPS.load(Ordering::Acquire)
+/// Waits until the gate is closed once more than before `say`, at most `limit`; for tests, which [`watch`].
+pub fn await_stop(limit: Duration, say: impl FnOnce()) {
+    let stops = STOPS.load(Ordering::Acquire);
+    say();
+    wait_while(&STOPS, limit, |now| now == stops);
+}
+
+/// Waits until `count` more threads have parked, at most `limit`. For the stopper, which then looks at all threads: some
+/// are still without having parked here.
+pub fn await_parked(count: usize, limit: Duration) {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    EXPECTED.store(count, Ordering::SeqCst);
+    wait_while(&EXPECTED, limit, |left| left != 0);
+    EXPECTED.store(0, Ordering::SeqCst);
+}
+
+/// Wakes the one that sleeps on `word` ([`wait_while`]). Async-signal-safe.
+pub fn wake(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
+}
+
+/// Sleeps on `word` while its value is as `waits` says, at most `limit`. Whoever changes the word wakes the sleeper.
+pub fn wait_while(word: &AtomicU32, limit: Duration, waits: impl Fn(u32) -> bool) {
+    let end = Instant::now() + limit;
+    loop {
+        let value = word.load(Ordering::SeqCst);
+        let left = end.saturating_duration_since(Instant::now());
+        if !waits(value) || left.is_zero() {
+            return;
+        }
+        let left = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        // Woken or not, the word decides.
+        let _ = futex::wait(word, futex::Flags::PRIVATE, value, Some(&left));
+    }
 }
 
 /// Whether the thread `tid` is parked.
@@ -230,12 +271,22 @@ fn park_until(done: &dyn Fn() -> bool) {
             .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     });
+    tell_stopper();
     while is_closed() && !done() {
         // Woken or not, the gate decides.
         let _ = futex::wait(&GATE, futex::Flags::PRIVATE, CLOSED, None);
     }
     if let Some(place) = place {
         place.store(0, Ordering::Release);
+    }
+}
+
+/// One more thread is parked: wakes the stopper with the last that it waits for. Async-signal-safe.
+fn tell_stopper() {
+    let one_less = |left: u32| left.checked_sub(1);
+    let was = EXPECTED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+    if was == Ok(1) {
+        wake(&EXPECTED);
     }
 }
 
@@ -303,5 +354,25 @@ fn register() -> &'static Record {
             Ok(_) => return record,
             Err(other) => head = other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_changes_a_word_wakes_the_one_that_waits_for_it() {
+        static WORD: AtomicU32 = AtomicU32::new(0);
+        wait_while(&WORD, Duration::from_millis(1), |value| value == 0);
+        let (told, tell) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            wait_while(&WORD, Duration::from_secs(600), |value| value == 0);
+            told.send(()).unwrap();
+        });
+        WORD.store(1, Ordering::SeqCst);
+        wake(&WORD);
+        tell.recv_timeout(Duration::from_secs(300)).unwrap();
+        waiting.join().unwrap();
     }
 }

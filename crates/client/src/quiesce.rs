@@ -19,6 +19,9 @@ use crate::restart;
 use crate::signal;
 use crate::threads::{self, Status};
 
+/// How soon it is looked again at what may have changed already.
+const SOON: Duration = Duration::from_micros(50);
+
 /// The longest pause before threads that have not parked are asked again.
 const AGAIN: Duration = Duration::from_millis(1);
 
@@ -89,7 +92,8 @@ fn settle(begun: Instant, end: Instant) -> Result<Still, Refusal> {
                 return Err(Refusal::new("a call that is done does not return", hint));
             }
             gate::nudge();
-            std::thread::sleep(Duration::from_micros(50));
+            // A thread that has taken its answer parks at the end of its call.
+            gate::await_parked(1, SOON);
         }
     }
 }
@@ -113,6 +117,7 @@ fn check_masks(end: Instant) -> Result<(), Refusal> {
                     "choose a signal that the program does not block with FERMATA_PARK_SIGNAL",
                 ));
             }
+            // Polled: the kernel tells nobody that a thread has changed its mask.
             std::thread::sleep(AGAIN);
             let before = std::mem::replace(&mut ran, threads::time_run(tid));
             let waits_for_a_core = status.state == 'R' && ran.is_some() && ran == before;
@@ -128,7 +133,7 @@ fn check_masks(end: Instant) -> Result<(), Refusal> {
 /// next one shows whatever they made before they stopped; two such listings in a row are the end.
 fn park_all(end: Instant) -> Result<u32, Refusal> {
     let mut quiet: Option<usize> = None;
-    let mut pause = Duration::from_micros(50);
+    let mut pause = SOON;
     loop {
         let tids = others()?;
         let moving: Vec<i32> = tids.iter().copied().filter(|tid| !is_still(*tid)).collect();
@@ -150,7 +155,7 @@ fn park_all(end: Instant) -> Result<u32, Refusal> {
         if let Ok(link) = link::current() {
             link.producer.nudge();
         }
-        std::thread::sleep(pause);
+        gate::await_parked(moving.len(), pause);
         pause = (pause * 2).min(AGAIN);
     }
 }
@@ -164,15 +169,13 @@ fn drain(end: Instant) -> Result<(), Refusal> {
         )
     };
     let link = link::current().map_err(|status| lost(&format!("error {status}")))?;
-    while !link.producer.has_room() {
-        link.producer.check_peer().map_err(|error| lost(&error))?;
-        if Instant::now() >= end {
-            return Err(Refusal::new(
-                "the worker has not come to the program's last calls at the deadline",
-                "give it more time, or wait for the running kernels to end",
-            ));
-        }
-        std::thread::sleep(Duration::from_micros(50));
+    let left = end.saturating_duration_since(Instant::now());
+    let has_room = link.producer.await_room(left);
+    if !has_room.map_err(|error| lost(&error))? {
+        return Err(Refusal::new(
+            "the worker has not come to the program's last calls at the deadline",
+            "give it more time, or wait for the running kernels to end",
+        ));
     }
     let pending = link
         .producer
@@ -202,16 +205,13 @@ fn drain(end: Instant) -> Result<(), Refusal> {
 
 /// Waits until the callback thread, which is not parked, has come to rest.
 fn idle(end: Instant) -> Result<(), Refusal> {
-    while !callback::is_idle() {
-        if Instant::now() >= end {
-            return Err(Refusal::new(
-                "a host callback is still running",
-                "try again later",
-            ));
-        }
-        std::thread::sleep(Duration::from_micros(50));
+    match callback::await_idle(end.saturating_duration_since(Instant::now())) {
+        true => Ok(()),
+        false => Err(Refusal::new(
+            "a host callback is still running",
+            "try again later",
+        )),
     }
-    Ok(())
 }
 
 /// Every thread that has to be parked.

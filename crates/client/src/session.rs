@@ -204,13 +204,12 @@ fn in_turn<T>(
             Err(NotWelcome::Later) if Instant::now() > until => {
                 return Err("checkpoints of the session do not end".to_owned());
             }
-            Err(NotWelcome::Later) => std::thread::sleep(TURN),
+            Err(NotWelcome::Later) => {}
             // It ends when its user says so.
-            Err(NotWelcome::Paused) => {
-                until = Instant::now() + TURN_TIME;
-                std::thread::sleep(TURN);
-            }
+            Err(NotWelcome::Paused) => until = Instant::now() + TURN_TIME,
         }
+        // Polled: without a connection the daemon cannot tell.
+        std::thread::sleep(TURN);
     }
 }
 

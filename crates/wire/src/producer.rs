@@ -10,10 +10,10 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fermata_abi::op::{Op, Reply};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::barrier::Light;
 use crate::callbacks;
@@ -38,6 +38,9 @@ const AHEAD: u64 = 512;
 /// While the worker keeps up, only so much of the ring's start is used: it stays in the caches.
 const NEAR: u64 = 128 << 10;
 
+/// How long a thread waits for a reply slot before it looks at the worker, at a stop, and at answers that came too late.
+const SLOT_WAIT: Duration = Duration::from_micros(500);
+
 /// Called now and then by a thread that waits for the worker: it returns at once, or, while the program is being
 /// stopped, when that is over or what it is given has become true.
 pub type Rest = fn(&dyn Fn() -> bool);
@@ -51,6 +54,8 @@ pub struct Producer {
     rest: Rest,
     ring: Mutex<Ring>,
     slots: Mutex<Slots>,
+    /// A slot is free again.
+    freed: Condvar,
     staging: StagingPool,
     spin: Spin,
     /// Of waits for host callbacks.
@@ -131,6 +136,7 @@ impl Producer {
                 abandoned: Vec::new(),
                 asked: vec![0; count as usize],
             }),
+            freed: Condvar::new(),
             spin: Spin::new(),
             calls: Spin::new(),
             barrier: Light::default(),
@@ -210,6 +216,7 @@ impl Producer {
         let slots = self.slots.lock();
         slots.waiting().for_each(|ticket| nudge(&self.map, ticket));
         drop(slots);
+        self.freed.notify_all();
         self.staging.nudge();
     }
 
@@ -279,6 +286,7 @@ impl Producer {
             let mut slots = self.slots.lock();
             slots.asked[usize::from(ticket.slot)] = 0;
             slots.free.push(ticket.spare());
+            self.freed.notify_one();
             return Err(error);
         }
         Ok(Pending {
@@ -364,18 +372,29 @@ impl Producer {
         callbacks::nudge(&self.map);
     }
 
-    /// Whether a small operation could be sent without waiting for the worker.
-    pub fn has_room(&self) -> bool {
-        let Some(mut ring) = self.ring.try_lock() else {
-            return false;
+    /// Waits until a small operation can be sent without waiting for the worker; false if that is not so within `limit`.
+    ///
+    /// # Errors
+    /// The worker is gone.
+    pub fn await_room(&self, limit: Duration) -> Result<bool, WireError> {
+        let end = Instant::now() + limit;
+        // A thread that waits for room itself has the lock, and only one at a time may sleep on the word.
+        let Some(ring) = self.ring.try_lock_for(limit) else {
+            return self.check_peer().map(|()| false);
         };
         let bytes = self.map.layout().ring_bytes;
-        let tail = self.map.word64(TAIL_AT).load(Ordering::Acquire);
-        if (ring.tail..=ring.head).contains(&tail) {
-            ring.tail = tail;
-        }
-        // Twice, for there may be padding before it.
-        ring.head - ring.tail + 2 * (MESSAGE_HEADER + SMALL as u64) <= bytes
+        let has_room = || {
+            let tail = self.map.word64(TAIL_AT).load(Ordering::Acquire);
+            let known = (ring.tail..=ring.head).contains(&tail);
+            let tail = if known { tail } else { ring.tail };
+            // Twice, for there may be padding before it.
+            ring.head - tail + 2 * (MESSAGE_HEADER + SMALL as u64) <= bytes
+        };
+        let space = self.map.word32(SPACE_AT);
+        let left = end.saturating_duration_since(Instant::now());
+        wait(&self.spin, space, Some(left), has_room, || {
+            self.check_peer()
+        })
     }
 
     /// Tells the worker that nothing more will come. Called before the producer is dropped; sending
@@ -544,7 +563,11 @@ impl Producer {
                 return Ok(ticket);
             }
             // More threads wait for answers than there are slots.
-            std::thread::sleep(Duration::from_micros(100));
+            let mut slots = self.slots.lock();
+            if slots.free.is_empty() {
+                self.freed.wait_for(&mut slots, SLOT_WAIT);
+            }
+            drop(slots);
             self.rest_and_check()?;
         }
     }
@@ -658,6 +681,7 @@ impl Drop for Pending<'_> {
         slots.asked[usize::from(self.ticket.slot)] = 0;
         if self.is_done() {
             slots.free.push(self.ticket.spare());
+            self.producer.freed.notify_one();
         } else {
             slots.abandoned.push(self.ticket);
         }

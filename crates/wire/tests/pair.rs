@@ -237,6 +237,26 @@ fn a_worker_that_keeps_up_is_sent_around_near_the_start() {
 }
 
 #[test]
+fn room_for_an_operation_is_waited_for_until_the_worker_takes_some() {
+    let (producer, mut consumer) = pair(small());
+    while producer.await_room(Duration::ZERO).unwrap() {
+        producer.post(&Op::EventDestroy { event: 1 }).unwrap();
+    }
+    assert!(!producer.await_room(Duration::from_millis(1)).unwrap());
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| producer.await_room(PATIENCE).unwrap());
+        while matches!(consumer.next(Duration::ZERO).unwrap(), Event::Message(_)) {}
+        assert!(waiting.join().unwrap());
+    });
+    drop(consumer);
+    while producer.post(&Op::EventDestroy { event: 1 }).is_ok() {}
+    assert!(matches!(
+        producer.await_room(PATIENCE),
+        Err(WireError::PeerGone(_))
+    ));
+}
+
+#[test]
 fn answers_reach_the_thread_that_asked_with_more_threads_than_slots() {
     let (producer, consumer) = pair(small());
     let server = serve(consumer);

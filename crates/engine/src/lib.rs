@@ -32,6 +32,7 @@ mod site;
 mod steps;
 mod stored;
 mod text;
+mod thread;
 mod tier;
 mod variables;
 
@@ -40,9 +41,11 @@ pub use gate::{Gate, Passage};
 pub use live::{
     HandleMap, HostCaller, Live, LiveContext, LiveFunction, LiveStream, Moved, SpareStaging,
 };
+pub use module_images::Examining;
 pub use share::{ShareError, Sharing};
 pub use site::{Site, Summary};
 pub use steps::Step;
+pub use thread::Thread;
 pub use tier::{Tier, TierState, TierStatus};
 pub use variables::{discover as discover_variables, discover_of as discover_variables_of};
 

@@ -173,6 +173,12 @@ pub(crate) fn help<'scope>(
         .map_err(|error| EngineError::Internal(format!("cannot start a thread: {error}")))
 }
 
+/// A pause between two long calls of the driver. It does one at a time, and who has just had it gets it again before those
+/// who wait: the program's calls come in between only while nobody asks. Nothing tells whether there are some.
+pub(crate) fn breathe(time: Duration) {
+    std::thread::sleep(time);
+}
+
 /// Threads that hash and write: all cores but one, 1 to 8.
 pub(crate) fn helpers() -> usize {
     std::thread::available_parallelism()

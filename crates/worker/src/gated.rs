@@ -10,6 +10,7 @@ use fermata_wire::{Consumer, Event};
 
 use crate::errors::OpError;
 use crate::server::{Ended, Requests, Server};
+use crate::threads::pause_beside_device;
 
 /// Gates have deadlines of their own; one that holds an operation longer than this, while nothing comes, is broken.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -72,7 +73,7 @@ impl Server {
                 let text = "the session is about to be rolled back";
                 return Err(OpError::new(cu::CUDA_ERROR_UNKNOWN, text));
             }
-            std::thread::sleep(TURN);
+            pause_beside_device(TURN);
         }
         Ok(())
     }

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 use fermata_abi::op::Handle;
 use fermata_device::{ContextHandle, Driver, ModuleHandle};
+use fermata_engine::Thread;
 use fermata_state::{ImageBytes, ImageId};
 
 use crate::errors::OpError;
@@ -19,7 +20,7 @@ pub(crate) struct Load {
     pub module: Handle,
     pub context: Handle,
     image: (ImageId, ImageBytes),
-    thread: JoinHandle<Loaded>,
+    thread: Thread<Loaded>,
 }
 
 impl Load {
@@ -42,13 +43,18 @@ impl Load {
             module,
             context,
             image,
-            thread: serving_thread().name("load".to_owned()).spawn(load)?,
+            thread: Thread::start(serving_thread().name("load".to_owned()), load)?,
         })
     }
 
     /// Whether the driver is done.
     pub fn is_done(&self) -> bool {
-        self.thread.is_finished()
+        self.thread.is_done()
+    }
+
+    /// Waits until the driver is done; false if it is not within `limit`.
+    pub fn ends_within(&self, limit: Duration) -> bool {
+        self.thread.ends_within(limit)
     }
 
     /// What was loaded, and what came of it. Waits for the driver.

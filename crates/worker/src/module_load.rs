@@ -42,10 +42,8 @@ impl Server {
             let Then::ModuleLoad(load) = waiting.then else {
                 continue;
             };
-            while !load.is_done() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            if load.is_done() {
+            let left = end.saturating_duration_since(Instant::now());
+            if load.ends_within(left) {
                 let context = load.context;
                 if let (_, Ok(handle)) = load.end()
                     && self.site.live.enter(context).is_ok()

@@ -17,6 +17,7 @@ use crate::errors::{OpError, context_of, reports, stream_changed};
 use crate::parked::Hold;
 use crate::queues::Work;
 use crate::server::{Ended, Held, Requests, Server};
+use crate::threads::pause_beside_device;
 
 /// How long the loop sleeps when nothing is due; it is woken for messages and requests.
 const IDLE: Duration = Duration::from_millis(500);
@@ -181,7 +182,7 @@ impl Server {
                 if let Err(error) = consumer.check_program() {
                     return ended_by(error);
                 }
-                std::thread::sleep(nap);
+                pause_beside_device(nap);
                 continue;
             }
             match consumer.next(nap) {

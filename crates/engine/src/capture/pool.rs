@@ -10,6 +10,7 @@ use fermata_device::{ContextHandle, Driver, PhysicalHandle};
 use super::map::Slot;
 use crate::EngineError;
 use crate::live::SetAside;
+use crate::pipeline::breathe;
 
 /// Device memory that is left to the program when the pool takes what is free.
 const MARGIN: u64 = 256 << 20;
@@ -124,7 +125,7 @@ impl DevicePool {
                 .and_then(|()| driver.set_access(base + at, len, access, &[device]))
                 .map_err(EngineError::driver(&*operation))?;
             at += len;
-            std::thread::sleep(BREATH);
+            breathe(BREATH);
         }
         pool.slots.free.insert(0, at);
         Ok(pool)
@@ -205,7 +206,7 @@ impl Drop for DevicePool {
                 let _ = driver.unmap(place.base + at, len);
                 let _ = driver.release_memory(memory);
                 place.set_aside.remove(place.device, len);
-                std::thread::sleep(BREATH);
+                breathe(BREATH);
             }
         };
         let thread = std::thread::Builder::new().name("give-back".to_owned());

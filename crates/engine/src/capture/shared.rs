@@ -71,7 +71,9 @@ pub(crate) struct Shared {
     /// Every instrumented kernel that was launched before that has ended.
     settled: AtomicBool,
     /// The program has nothing on its devices.
-    rests: AtomicBool,
+    rests: Mutex<bool>,
+    /// That is so now, or nothing is copied any more.
+    rested: Condvar,
 }
 
 impl Shared {
@@ -109,20 +111,27 @@ impl Shared {
             changed: Condvar::new(),
             over: AtomicBool::new(false),
             settled: AtomicBool::new(false),
-            rests: AtomicBool::new(false),
+            rests: Mutex::new(false),
+            rested: Condvar::new(),
         }
     }
 
     /// Whether the program has nothing on its devices just now.
     pub(crate) fn set_rests(&self, rests: bool) {
-        self.rests.store(rests, Ordering::Relaxed);
+        *self.rests.lock() = rests;
+        if rests {
+            self.rested.notify_all();
+        }
     }
 
     /// Waits until the program has nothing on its devices, or for `longest`, or until nothing is copied any more.
     pub(crate) fn await_rest(&self, longest: Duration) {
         let until = Instant::now() + longest;
-        while !self.rests.load(Ordering::Relaxed) && !self.is_over() && Instant::now() < until {
-            std::thread::sleep(LOOK);
+        let mut rests = self.rests.lock();
+        while !*rests && !self.is_over() {
+            if self.rested.wait_until(&mut rests, until).timed_out() {
+                return;
+            }
         }
     }
 
@@ -133,9 +142,13 @@ impl Shared {
 
     /// The copying thread has read all it will read.
     pub(crate) fn end(&self) {
-        let _inner = self.inner.lock();
+        let inner = self.inner.lock();
         self.over.store(true, Ordering::Release);
         self.changed.notify_all();
+        drop(inner);
+        // Under the lock, or `await_rest` could look before and sleep after.
+        drop(self.rests.lock());
+        self.rested.notify_all();
     }
 
     /// Whether instrumented kernels that were launched while data was copied have all ended.
@@ -190,8 +203,6 @@ impl Shared {
     }
 }
 
-/// Between two looks whether the program rests.
-const LOOK: Duration = Duration::from_micros(100);
 /// A gate whose work is done is closed within this time.
 const CLOSING: Duration = Duration::from_secs(30);
 /// Copies never wait longer than this for the program's transfers, so that they end some day.

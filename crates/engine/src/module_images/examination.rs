@@ -139,19 +139,28 @@ impl Examinations {
 
     /// Waits until everything queued has been examined.
     pub(super) fn wait(&self, patience: Duration) -> Result<(), EngineError> {
-        let until = Instant::now() + patience;
-        let mut state = self.shared.state.lock();
-        while state.busy {
-            let late = self.shared.idle.wait_until(&mut state, until).timed_out();
-            if late && state.busy {
-                return Err(EngineError::NotCheckpointable(format!(
-                    "{} module images are still being examined after {} s; try again later",
-                    state.queue.len() + 1,
-                    patience.as_secs()
-                )));
-            }
+        match self.shared.becomes_idle(patience) {
+            None => Ok(()),
+            Some(left) => Err(EngineError::NotCheckpointable(format!(
+                "{left} module images are still being examined after {} s; try again later",
+                patience.as_secs()
+            ))),
         }
-        Ok(())
+    }
+
+    /// What is being examined, if anything is.
+    pub(super) fn under_way(&self) -> Option<Examining> {
+        (!self.queued.is_empty()).then(|| Examining(Arc::clone(&self.shared)))
+    }
+}
+
+/// An examination under way, for those who wait for it without the session.
+pub struct Examining(Arc<Shared>);
+
+impl Examining {
+    /// Waits until it is done; false if it is not within `limit`.
+    pub fn ends_within(&self, limit: Duration) -> bool {
+        self.0.becomes_idle(limit).is_none()
     }
 }
 
@@ -168,6 +177,18 @@ impl Drop for Working<'_> {
 }
 
 impl Shared {
+    /// Waits until nothing is examined any more; how many images are left if that is not so within `limit`.
+    fn becomes_idle(&self, limit: Duration) -> Option<usize> {
+        let until = Instant::now() + limit;
+        let mut state = self.state.lock();
+        while state.busy {
+            if self.idle.wait_until(&mut state, until).timed_out() && state.busy {
+                return Some(state.queue.len() + 1);
+            }
+        }
+        None
+    }
+
     fn work(&self) {
         let working = Working(self);
         loop {

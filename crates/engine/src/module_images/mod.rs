@@ -5,3 +5,4 @@ mod names;
 mod session;
 
 pub(crate) use examination::Examinations;
+pub use examination::Examining;

@@ -6,7 +6,8 @@ use fermata_abi::op::Handle;
 use fermata_state::{ImageBytes, ImageId};
 
 use super::examination::{
-    HASHED_AT_ONCE, PATIENCE, PRINTS_AT_ONCE, Request, examine, look_through, mentions_print,
+    Examining, HASHED_AT_ONCE, PATIENCE, PRINTS_AT_ONCE, Request, examine, look_through,
+    mentions_print,
 };
 use super::names;
 use crate::{EngineError, Site};
@@ -64,10 +65,10 @@ impl Site {
         self.live.examined.settle(&mut self.session)
     }
 
-    /// Whether all images have been examined, as far as they can be.
-    pub fn images_are_examined(&mut self) -> bool {
+    /// The examination of images, if it is under way: those that are done are taken over.
+    pub fn examining_images(&mut self) -> Option<Examining> {
         self.settle_images();
-        self.live.examined.queued.is_empty()
+        self.live.examined.under_way()
     }
 
     /// As [`Site::settle_images`], when everything has been examined: from then on every image goes by its hash.

@@ -131,6 +131,7 @@ impl Sharing {
         loop {
             match self.fetch(from) {
                 Err(ShareError::Outside | ShareError::Ended) if waits() => {
+                    // Polled: the folder tells of a socket before its owner listens, and not of that.
                     std::thread::sleep(LOOK);
                 }
                 other => return other,

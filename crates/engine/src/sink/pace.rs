@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 /// The longest sleep before it is asked whether anybody still waits.
 const TURN: Duration = Duration::from_millis(50);
@@ -13,6 +13,7 @@ pub(super) struct WriteRate {
     rate: u64,
     /// When what has been admitted is written, at that rate.
     next: Mutex<Instant>,
+    given_up: Condvar,
 }
 
 impl WriteRate {
@@ -20,6 +21,7 @@ impl WriteRate {
         Self {
             rate,
             next: Mutex::new(Instant::now()),
+            given_up: Condvar::new(),
         }
     }
 
@@ -28,12 +30,10 @@ impl WriteRate {
         if self.rate == 0 {
             return true;
         }
-        let until = {
-            let mut next = self.next.lock();
-            *next = (*next).max(Instant::now())
-                + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
-            *next
-        };
+        let mut next = self.next.lock();
+        *next =
+            (*next).max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+        let until = *next;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -42,8 +42,15 @@ impl WriteRate {
             if given_up() {
                 return false;
             }
-            std::thread::sleep(left.min(TURN));
+            self.given_up.wait_for(&mut next, left.min(TURN));
         }
+    }
+
+    /// Those who wait look whether anybody wants their bytes still.
+    pub fn look(&self) {
+        // Under the lock, or one could look before and sleep after.
+        drop(self.next.lock());
+        self.given_up.notify_all();
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fermata_device::HostEnd;
 use fermata_state::{IMAGE_BUFFERS, ImageBytes};
 use fermata_store::{AlignedBuf, ChunkId, PackWriter, Place, moments};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::order::{Chunks, Order};
 use super::pace::WriteRate;
@@ -27,6 +27,8 @@ const OWN_BUFFERS: usize = 16;
 const KEEPS_ITS_SHARE: usize = 8;
 /// A piece that differs from its digest is copied this often in all.
 const TRIES: u32 = 3;
+/// How often it is looked whether helpers go on.
+const STALL_LOOK: Duration = Duration::from_millis(100);
 
 /// A piece on its way to the store.
 #[derive(Clone)]
@@ -92,6 +94,10 @@ pub(super) struct Flow {
     turns: AtomicU64,
     /// Pieces that have been copied and not been hashed.
     pending: AtomicU64,
+    /// Of the wait until there are none; it guards nothing else.
+    hashing: Mutex<()>,
+    /// There are none, or the save has failed.
+    hashed: Condvar,
     /// The program runs: its threads, and the one that serves it, go first.
     behind: AtomicBool,
 }
@@ -112,6 +118,8 @@ impl Flow {
             tries: Mutex::default(),
             turns: AtomicU64::new(0),
             pending: AtomicU64::new(0),
+            hashing: Mutex::new(()),
+            hashed: Condvar::new(),
             behind: AtomicBool::new(false),
         }
     }
@@ -182,6 +190,7 @@ impl Flow {
     /// Returns when all that was pushed has been hashed, or the save has failed.
     pub fn wait_until_hashed(&self) {
         let (mut last, mut since) = (0, Instant::now());
+        let mut hashing = self.hashing.lock();
         loop {
             let pending = self.pending.load(Ordering::Acquire);
             if pending == 0 || self.failed() {
@@ -191,12 +200,20 @@ impl Flow {
                 (last, since) = (pending, Instant::now());
             }
             if since.elapsed() > STEP_LIMIT {
-                self.fail(EngineError::Internal(
+                drop(hashing);
+                return self.fail(EngineError::Internal(
                     "the hashing of chunks stalls".to_owned(),
                 ));
             }
-            std::thread::sleep(Duration::from_millis(1));
+            self.hashed.wait_for(&mut hashing, STALL_LOOK);
         }
+    }
+
+    /// Those who wait for helpers look again.
+    fn tell(&self) {
+        // Under the lock, or one could look before and sleep after.
+        drop(self.hashing.lock());
+        self.hashed.notify_all();
     }
 
     /// Moves a chunk that waits for the store out of its staging buffer, so that copies go on; false if none
@@ -235,6 +252,8 @@ impl Flow {
         self.queue.fail(error);
         self.spare
             .fail(EngineError::Internal("the save has failed".to_owned()));
+        self.pace.look();
+        self.tell();
     }
 
     pub fn failed(&self) -> bool {
@@ -311,7 +330,9 @@ impl Flow {
             if let Err(error) = self.store(&job, bytes, written) {
                 return self.fail(error);
             }
-            self.pending.fetch_sub(1, Ordering::AcqRel);
+            if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.tell();
+            }
             match content {
                 Content::Own(buffer) => {
                     // Fails when nobody wants it any more.

@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fermata_abi::sys::driver as cu;
@@ -21,6 +20,7 @@ use fermata_device::{PinnedPool, Window};
 use fermata_store::{FileKey, PackFile, PackId, StoreError};
 
 use super::{BASE, END, Entry, Tier, Trouble, WINDOWS};
+use crate::pipeline::breathe;
 use crate::{CHUNK, STAGING_BUFFERS};
 
 /// Addresses between the starts of windows are multiples of this.
@@ -31,8 +31,6 @@ const ADDRESSES: u32 = 64;
 const PATIENCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 /// Between two registrations others get the driver.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How often it is looked whether a checkpoint or restore is over.
-const BUSY_TURN: Duration = Duration::from_millis(5);
 /// After this time a list of packs is made anew.
 const FRESH: Duration = Duration::from_millis(250);
 
@@ -68,7 +66,7 @@ impl Tier {
         }
         let (mut full, mut trouble) = (false, None);
         for file in &files {
-            if self.busy.load(Ordering::Acquire) > 0 {
+            if self.is_busy() {
                 return false;
             }
             match self.add(file) {
@@ -149,12 +147,12 @@ impl Tier {
             }
         };
         loop {
-            while self.busy.load(Ordering::Acquire) > 0 {
-                std::thread::sleep(BUSY_TURN);
-            }
+            let mut busy = self.busy.lock();
+            self.idle.wait_while(&mut busy, |busy| *busy > 0);
+            drop(busy);
             let more = whole(&window).then(|| window.register_next());
             match more {
-                Some(Ok(true)) => std::thread::sleep(PAUSE),
+                Some(Ok(true)) => breathe(PAUSE),
                 Some(Ok(false)) => break,
                 Some(Err(error)) if whole(&window) => {
                     let path = file.path.display();

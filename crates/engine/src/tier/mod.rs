@@ -15,13 +15,12 @@
 mod keep;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use fermata_device::{ContextHandle, Driver, PinnedPool, SharedSpan, Span, Window};
 use fermata_store::{ChunkId, ChunkReader, FileKey, Located, PackId, Place, StoreError};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 /// Where windows are mapped in a worker: apart from the ranges of the program's memory, and from where the
 /// kernel and the driver put theirs, which must not depend on what is registered when.
@@ -101,7 +100,9 @@ pub struct Tier {
     staging: OnceLock<PinnedPool>,
     brings_staging: bool,
     /// Checkpoints and restores under way, which registering would slow down.
-    busy: AtomicUsize,
+    busy: Mutex<usize>,
+    /// None is under way any more.
+    idle: Condvar,
 }
 
 /// Keeps the tier from registering while it lives.
@@ -109,7 +110,11 @@ pub(crate) struct Quiet(Arc<Tier>);
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+        let mut busy = self.0.busy.lock();
+        *busy -= 1;
+        if *busy == 0 {
+            self.0.idle.notify_all();
+        }
     }
 }
 
@@ -132,7 +137,8 @@ impl Tier {
             }),
             staging: OnceLock::new(),
             brings_staging,
-            busy: AtomicUsize::new(0),
+            busy: Mutex::new(0),
+            idle: Condvar::new(),
         })
     }
 
@@ -149,7 +155,7 @@ impl Tier {
         let what = match missing {
             _ if trouble.is_some() => TierState::Failed,
             0 if state.listed.is_some() => TierState::Complete,
-            _ if self.busy.load(Ordering::Acquire) > 0 => TierState::Paused,
+            _ if self.is_busy() => TierState::Paused,
             _ if state.full => TierState::Full,
             _ => TierState::Registering,
         };
@@ -168,8 +174,13 @@ impl Tier {
 
     /// Keeps registrations from disturbing until the answer is dropped.
     pub(crate) fn quiet(self: &Arc<Self>) -> Quiet {
-        self.busy.fetch_add(1, Ordering::AcqRel);
+        *self.busy.lock() += 1;
         Quiet(Arc::clone(self))
+    }
+
+    /// Whether a checkpoint or restore is under way.
+    fn is_busy(&self) -> bool {
+        *self.busy.lock() > 0
     }
 
     /// Staging buffers, if they have been made.

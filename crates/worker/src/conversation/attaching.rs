@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fermata_control::worker::{Failure, FailureKind, FromWorker};
-use fermata_engine::Site;
+use fermata_engine::{Site, Thread};
 use fermata_wire::{Consumer, Side};
 
 use super::Worker;
@@ -23,6 +23,8 @@ use crate::threads::serving_thread;
 
 /// The longest wait for the server to answer or stop.
 const SERVER: Duration = Duration::from_secs(60);
+/// How often a server that is to stop is woken.
+const KICK: Duration = Duration::from_micros(200);
 
 impl Worker {
     pub(super) fn attach(&mut self, fds: Vec<OwnedFd>) -> Result<FromWorker, Failure> {
@@ -60,8 +62,7 @@ impl Worker {
             Some(server.run(consumer, &own))
         };
         // First the thread: where there is none, the session stays here, and the program may be attached later.
-        let thread = serving_thread()
-            .spawn(serve)
+        let thread = Thread::start(serving_thread(), serve)
             .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
         let site = self
             .site
@@ -115,7 +116,7 @@ impl Worker {
             serving.requests.stop.store(true, Ordering::Release);
             serving.kicker.kick();
             let until = Instant::now() + SERVER;
-            while !serving.thread.is_finished() {
+            while !serving.thread.ends_within(KICK) {
                 if Instant::now() >= until {
                     return Err(failure(
                         FailureKind::Internal,
@@ -123,7 +124,6 @@ impl Worker {
                         "",
                     ));
                 }
-                std::thread::sleep(Duration::from_micros(200));
                 serving.kicker.kick();
             }
         }
@@ -136,7 +136,7 @@ impl Worker {
         if !self
             .serving
             .as_ref()
-            .is_some_and(|serving| serving.thread.is_finished())
+            .is_some_and(|serving| serving.thread.is_done())
         {
             return;
         }

@@ -12,8 +12,6 @@ use super::account::steps;
 use super::serving::{Serving, ended, on_server};
 use crate::failure::{failure, from_engine};
 
-/// Between two looks at whether all module images have been examined.
-const EXAMINED: Duration = Duration::from_millis(5);
 /// The longest wait for images to be examined; the rest is waited for where it is needed.
 const EXAMINATION: Duration = Duration::from_secs(60);
 /// Set for tests: the image is compared with the stopped copy of the same moment.
@@ -35,9 +33,11 @@ fn order(what: &str) -> Failure {
 /// rest is waited for where it is needed.
 fn wait_for_images(serving: &Serving) -> Result<(), Failure> {
     let until = Instant::now() + EXAMINATION;
-    while !on_server(serving, |server| server.site.images_are_examined())? && Instant::now() < until
-    {
-        std::thread::sleep(EXAMINED);
+    // The program may load more meanwhile.
+    while let Some(examining) = on_server(serving, |server| server.site.examining_images())? {
+        if !examining.ends_within(until.saturating_duration_since(Instant::now())) {
+            break;
+        }
     }
     Ok(())
 }

@@ -183,10 +183,7 @@ impl Worker {
             return;
         };
         serving.kicker.kick();
-        let until = Instant::now() + RECORD;
-        while !serving.thread.is_finished() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        serving.thread.ends_within(RECORD);
     }
 
     /// The daemon that has taken the last one's place; `None` when there is no session to keep any more.
@@ -202,7 +199,11 @@ impl Worker {
             _ => RETURN_POLL,
         };
         loop {
-            std::thread::sleep(pause);
+            match &self.serving {
+                Some(serving) => drop(serving.thread.ends_within(pause)),
+                // Polled: a daemon that was killed leaves a socket that nobody serves; only a connection tells them apart.
+                None => std::thread::sleep(pause),
+            }
             self.look_after_program();
             let kept = self.parked && begun.elapsed() < KEPT && socket.parent()?.exists();
             if self.serving.is_none() && !kept {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermata_control::worker::{self as control, Failure, FailureKind, FromWorker};
+use fermata_engine::Thread;
 use fermata_wire::Kicker;
 
 use crate::failure::failure;
@@ -15,9 +15,10 @@ use crate::server::{Ended, Held, Requests, Server};
 const ERRAND: Duration = Duration::from_secs(60);
 /// Between two looks at whether there still is a server.
 const TURN: Duration = Duration::from_millis(20);
+
 /// A program that is served, by a thread of its own.
 pub(super) struct Serving {
-    pub(super) thread: JoinHandle<Option<(Held, Ended)>>,
+    pub(super) thread: Thread<Option<(Held, Ended)>>,
     pub(super) requests: Arc<Requests>,
     pub(super) kicker: Kicker,
 }
@@ -42,7 +43,7 @@ pub(super) fn on_server<T: Send + 'static>(
     let until = Instant::now() + ERRAND;
     loop {
         // It may have ended with its program before it saw the errand.
-        let over = serving.thread.is_finished();
+        let over = serving.thread.is_done();
         match receiver.recv_timeout(TURN) {
             Ok(done) => return Ok(done),
             Err(_) if over => return Err(ended()),

@@ -9,6 +9,7 @@ use crate::restore::learning::checked_launches::{Caught, CheckedLaunches};
 use crate::restore::loading::schedule::{Schedule, Stand};
 use crate::restore::times::Times;
 use crate::steps::{Step, Steps};
+use crate::thread::Thread;
 use crate::{EngineError, Progress};
 
 /// How long threads may take to notice that the session is over.
@@ -19,7 +20,7 @@ const TURN: Duration = Duration::from_millis(20);
 /// A restore under way behind a program. Dropping it ends it.
 pub struct Background {
     pub(in crate::restore) schedule: Arc<Schedule>,
-    pub(in crate::restore) thread: Option<std::thread::JoinHandle<()>>,
+    pub(in crate::restore) thread: Thread<()>,
     pub(in crate::restore) total: u64,
     pub(in crate::restore) begun: Instant,
     pub(in crate::restore) times: Arc<Times>,
@@ -121,10 +122,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         self.schedule.end(Stand::Cancelled);
-        let until = Instant::now() + END_TIME;
         // A thread that hangs in the driver ends with the process.
-        while self.thread.as_ref().is_some_and(|it| !it.is_finished()) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.thread.ends_within(END_TIME);
     }
 }

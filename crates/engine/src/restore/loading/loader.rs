@@ -34,6 +34,7 @@ use crate::restore::loading::background::Background;
 use crate::restore::loading::schedule::{MapperStep, Ready, Run, Schedule, Stand, UploaderStep};
 use crate::restore::loading::verifier::Verifier;
 use crate::restore::times::Times;
+use crate::thread::Thread;
 use crate::tier::Quiet;
 use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Tier};
 
@@ -100,13 +101,12 @@ impl Loader {
             }
             self.end_on_error(outcome);
         };
-        let thread = std::thread::Builder::new()
-            .name("restore".to_owned())
-            .spawn(run)
+        let thread = std::thread::Builder::new().name("restore".to_owned());
+        let thread = Thread::start(thread, run)
             .map_err(|error| EngineError::Internal(format!("cannot start a thread: {error}")))?;
         Ok(Background {
             schedule,
-            thread: Some(thread),
+            thread,
             total,
             begun: Instant::now(),
             times,
@@ -402,7 +402,8 @@ impl Loader {
                         && Instant::now() < until
                         && matches!(self.schedule.stand(), Stand::Coming) =>
                 {
-                    self.times.room.on(|| std::thread::sleep(ROOM_TURN));
+                    // The driver tells nobody when memory is free again; the end of the restore ends the pause.
+                    self.times.room.on(|| self.schedule.await_end(ROOM_TURN));
                 }
                 other => return other,
             }

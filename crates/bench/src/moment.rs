@@ -75,7 +75,7 @@ fn wait_for(sandbox: &Sandbox, program: &Program, moment: f64) -> Result<f64, Be
     })?;
     let begun = program.steps().last().map_or(0.0, |step| step.end);
     let left = begun + moment * usual - now();
-    std::thread::sleep(Duration::from_secs_f64(left.max(0.0) / 1e6));
+    sandbox.pause(Duration::from_secs_f64(left.max(0.0) / 1e6))?;
     Ok(usual)
 }
 

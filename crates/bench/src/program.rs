@@ -116,7 +116,7 @@ impl Program {
     /// Waits until the latest steps are even.
     pub fn settle(&self, sandbox: &Sandbox) -> Result<(), BenchError> {
         sandbox.wait(SETTLE, "the program's steps have not become even", || {
-            std::thread::sleep(Duration::from_millis(50));
+            sandbox.pause(Duration::from_millis(50))?;
             Ok(is_even(&self.steps()))
         })
     }

@@ -2,13 +2,13 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{Checkpointed, ENV_IMAGE_DIR, ENV_RUNTIME_DIR, Session, Status};
+use fermata_control::wait;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -34,7 +34,8 @@ pub struct Sandbox {
     device: &'static str,
     room: Cell<u64>,
     link: Option<String>,
-    interrupted: Arc<AtomicBool>,
+    /// Has something to read once a signal asks for the end.
+    interrupts: UnixStream,
 }
 
 #[derive(Deserialize)]
@@ -50,10 +51,11 @@ struct Versions {
 impl Sandbox {
     /// Makes the folders.
     pub fn new(settings: &Settings) -> Result<Self, BenchError> {
-        let interrupted = Arc::new(AtomicBool::new(false));
+        let catch = || BenchError::io("catch signals");
+        let (interrupts, told) = UnixStream::pair().map_err(catch())?;
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))
-                .map_err(BenchError::io("catch signals"))?;
+            let told = told.try_clone().map_err(catch())?;
+            signal_hook::low_level::pipe::register(signal, told).map_err(catch())?;
         }
         let name = format!("fermata-bench-{}", std::process::id());
         // The daemon works in another folder.
@@ -68,7 +70,7 @@ impl Sandbox {
             room: Cell::new(0),
             link: None,
             device: if settings.is_soft { "soft" } else { "gpu" },
-            interrupted,
+            interrupts,
         };
         for folder in [&sandbox.work, &sandbox.images] {
             std::fs::create_dir_all(folder)
@@ -217,16 +219,9 @@ impl Sandbox {
 
     /// Lets `time` pass.
     pub fn pause(&self, time: Duration) -> Result<(), BenchError> {
-        let until = Instant::now() + time;
-        loop {
-            if self.interrupted.load(Ordering::Relaxed) {
-                return Err(BenchError::Interrupted);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            std::thread::sleep(left.min(Duration::from_millis(50)));
+        match wait::becomes_readable(&self.interrupts, time) {
+            true => Err(BenchError::Interrupted),
+            false => Ok(()),
         }
     }
 
@@ -277,10 +272,8 @@ impl Drop for Sandbox {
         if let Some(pid) = daemon.and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()))
         {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            let until = Instant::now() + END;
-            while rustix::process::test_kill_process(pid).is_ok() && Instant::now() < until {
-                std::thread::sleep(POLL);
-            }
+            let lives = || rustix::process::test_kill_process(pid).is_ok();
+            wait::process_ends(pid, END, lives);
         }
         for folder in [&self.work, &self.images] {
             let _ = std::fs::remove_dir_all(folder);

@@ -13,8 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fermata_control::user::{FromDaemon, Request, STATUS_TAKEN, Session, Verb};
-use fermata_control::{Connection, ControlError, Paths, private_folder};
+use fermata_control::{Connection, ControlError, Paths, private_folder, wait};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::Pid;
 
 use crate::failure::{ANOTHER_FOLDER, Failure, INTERNAL, USER, sentence};
 use crate::printer::Printer;
@@ -83,14 +84,28 @@ impl Daemon {
 
     /// Whether its process has ended but for threads that are still about to: they hold the socket until then.
     fn is_dead(&self) -> bool {
-        let stat = |pid| fs::read_to_string(format!("/proc/{pid}/stat"));
-        let stat = self
-            .connection
-            .peer_pid()
-            .ok()
-            .and_then(|pid| stat(pid).ok());
-        let state = stat.as_deref().and_then(|it| it.rsplit_once(") "));
-        state.is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
+        self.stat().is_some_and(|stat| has_ended(&stat))
+    }
+
+    /// What `/proc` says of its process.
+    fn stat(&self) -> Option<String> {
+        let pid = self.connection.peer_pid().ok()?;
+        fs::read_to_string(format!("/proc/{pid}/stat")).ok()
+    }
+
+    /// It has closed the connection: waits until its process has ended, for a moment at most. Its socket is there until then.
+    fn await_end(&self) {
+        let pid = self.connection.peer_pid().ok();
+        let pid = pid.and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        let lives = || self.stat().is_some_and(|stat| !has_ended(&stat));
+        if let Some(pid) = pid {
+            wait::process_ends(pid, POLL, lives);
+        }
+    }
+
+    /// Lets `turn` pass between two questions. Its end ends the pause.
+    pub fn pause(&self, turn: Duration) {
+        wait::becomes_readable(&self.connection, turn);
     }
 
     /// Sends a request without waiting.
@@ -122,6 +137,12 @@ impl Daemon {
             Ok((answer, _)) => Ok(Heard::Answer(Box::new(answer))),
         }
     }
+}
+
+/// Whether a process has ended, by its line in `/proc/PID/stat`.
+fn has_ended(stat: &str) -> bool {
+    let state = stat.rsplit_once(") ");
+    state.is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// What has come within a limit.
@@ -163,7 +184,7 @@ impl<'a> Waiting<'a> {
             Ok(Some(FromDaemon::Session(session))) => Ok(Some(session)),
             Ok(Some(other)) => Err(unexpected(&other)),
             Err(failure) if failure.hung_up => {
-                std::thread::sleep(POLL);
+                self.daemon.await_end();
                 *self = Self::new(&self.name, self.printer)?;
                 Ok(None)
             }
@@ -186,16 +207,14 @@ pub fn unexpected(answer: &FromDaemon) -> Failure {
 /// Asks what changes nothing, starting the daemon when there is none, and the next one when the daemon ends
 /// before it has answered.
 pub fn question(verb: &Verb, printer: &Printer) -> Result<FromDaemon, Failure> {
-    let ask = || Daemon::reach(printer)?.ask(verb.clone(), &Progress::new(printer));
-    let mut answer = ask();
-    for _ in 0..ASKED_AGAIN {
-        if !answer.as_ref().is_err_and(|failure| failure.hung_up) {
-            break;
+    let mut again = 0..ASKED_AGAIN;
+    loop {
+        let daemon = Daemon::reach(printer)?;
+        match daemon.ask(verb.clone(), &Progress::new(printer)) {
+            Err(failure) if failure.hung_up && again.next().is_some() => daemon.await_end(),
+            answer => return answer,
         }
-        std::thread::sleep(POLL);
-        answer = ask();
     }
-    answer
 }
 
 /// Connects, if a daemon runs that has not been killed.
@@ -263,7 +282,8 @@ fn start(paths: &Paths, printer: &Printer) -> Result<Daemon, Failure> {
             let hint = format!("see its log `{}`", log.display());
             return Err(Failure::new(USER, text).hint(hint));
         }
-        std::thread::sleep(POLL);
+        // Its end ends the pause. Polled: what it has bound before it listens looks the same in the folder.
+        wait::child_ends(&child, POLL);
         match child.try_wait() {
             // One that somebody else has just started is about to listen, or one that was killed about to go.
             Ok(Some(status)) if status.code() == Some(STATUS_TAKEN.into()) => child = spawn()?,

@@ -108,7 +108,7 @@ impl Input {
                 let _ = std::thread::Builder::new()
                     .name("input".into())
                     .spawn(move || {
-                        wait_for_data(&name);
+                        wait_for_data(&name, &writer);
                         copy(writer)
                     });
             }
@@ -116,8 +116,9 @@ impl Input {
     }
 }
 
-/// Waits until no restored program of session `name` will be taken back to its image: it would read its input twice.
-fn wait_for_data(name: &str) {
+/// Waits until no restored program of session `name` will be taken back to its image, it would read its input twice, or
+/// nobody reads from its pipe any more.
+fn wait_for_data(name: &str, to: &PipeWriter) {
     let silent = Printer::new(false, true);
     loop {
         let verb = Verb::Session {
@@ -136,11 +137,21 @@ fn wait_for_data(name: &str) {
             Some(Err(failure)) => failure.hung_up,
             None => true,
         };
-        if !comes {
+        // Polled: no message of the daemon tells that data has come.
+        if !comes || closes_within(to, TURN) {
             return;
         }
-        std::thread::sleep(TURN);
     }
+}
+
+/// Whether nobody reads from a pipe any more; looks for so long.
+fn closes_within(to: &PipeWriter, limit: Duration) -> bool {
+    let limit = Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    let mut end = [PollFd::new(to, PollFlags::empty())];
+    !wait(&mut end, Some(&limit)) || !end[0].revents().is_empty()
 }
 
 /// Copies standard input into the program's pipe, to the end of one of them.
@@ -162,7 +173,8 @@ fn copy(mut to: PipeWriter) {
             return;
         }
         if terminal && in_background(from) {
-            std::thread::sleep(TURN);
+            // Polled: a terminal tells no process of another job that it is in its foreground.
+            closes_within(&to, TURN);
             continue;
         }
         match rustix::io::read(from, &mut piece) {

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fermata_control::check_socket;
+use fermata_control::{check_socket, wait};
 use fermata_nvml::ask::{Answer, Ask, Call, MOST_BYTES, Outcome, VERSION, decode, encode};
 use fermata_nvml::code::Code;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -40,7 +40,6 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// `DRIVER_NOT_LOADED` outside of a session and without a daemon, `TIMEOUT` when no answer comes.
 pub fn ask(call: Call) -> Result<Outcome, Code> {
-    let begun = Instant::now();
     let mut away = None;
     let mut ask = Ask {
         version: VERSION,
@@ -49,27 +48,30 @@ pub fn ask(call: Call) -> Result<Outcome, Code> {
         token: String::new(),
         call,
     };
-    while begun.elapsed() < ANSWER_TIME {
-        let home = home::find().ok_or(Code::DRIVER_NOT_LOADED)?;
+    let attempt = || {
+        let Some(home) = home::find() else {
+            return Some(Err(Code::DRIVER_NOT_LOADED));
+        };
         ask.token.clone_from(&home.token);
         match once(&home, &ask) {
-            Ok(Some(outcome)) => return Ok(outcome),
+            Ok(Some(outcome)) => return Some(Ok(outcome)),
             // It could not answer now, or has ended.
             Ok(None) => away = None,
             Err(Errno::NOENT | Errno::CONNREFUSED) => {
                 let since = *away.get_or_insert_with(Instant::now);
                 if since.elapsed() > AWAY_TIME {
-                    return Err(Code::DRIVER_NOT_LOADED);
+                    return Some(Err(Code::DRIVER_NOT_LOADED));
                 }
             }
             // Its queue is full.
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
-            Err(Errno::ACCESS | Errno::PERM) => return Err(Code::NO_PERMISSION),
-            Err(_) => return Err(Code::UNKNOWN),
+            Err(Errno::ACCESS | Errno::PERM) => return Some(Err(Code::NO_PERMISSION)),
+            Err(_) => return Some(Err(Code::UNKNOWN)),
         }
-        std::thread::sleep(LOOK);
-    }
-    Err(Code::TIMEOUT)
+        None
+    };
+    // Polled: nothing of a call may be open in the program but for an answer, so that nothing tells of the next daemon.
+    wait::until(ANSWER_TIME, LOOK, attempt).unwrap_or(Err(Code::TIMEOUT))
 }
 
 /// The answer, or `None` if none comes.
@@ -84,7 +86,7 @@ fn once(home: &Home, ask: &Ask) -> Result<Option<Outcome>, Errno> {
     let until = Instant::now() + AGAIN;
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
-    while bytes.len() <= MOST_BYTES && wait(&answers, until)? {
+    while bytes.len() <= MOST_BYTES && comes(&answers, until)? {
         match rustix::io::read(&answers, &mut piece) {
             Ok(0) => break,
             Ok(read) => bytes.extend_from_slice(piece.get(..read).unwrap_or_default()),
@@ -113,7 +115,7 @@ fn send(home: &Home, question: &[u8], answers: OwnedFd) -> Result<(), Errno> {
 }
 
 /// Whether there is something to read, or the end, before `until`.
-fn wait(answers: &OwnedFd, until: Instant) -> Result<bool, Errno> {
+fn comes(answers: &OwnedFd, until: Instant) -> Result<bool, Errno> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let limit = Timespec {

@@ -84,6 +84,7 @@ fn hold(file: OwnedFd, path: &Path, kind: Kind, wait: Duration) -> Result<Option
         match rustix::fs::flock(&file, op) {
             Ok(()) => return Ok(Some(Guard { file })),
             Err(Errno::WOULDBLOCK) if Instant::now() >= deadline => return Ok(None),
+            // Polled: `flock` waits for ever or not at all, and nothing tells that another has let go.
             Err(Errno::WOULDBLOCK) => std::thread::sleep(POLL),
             Err(Errno::INTR) => {}
             Err(e) => return Err(StoreError::io("lock", path, 0, e)),

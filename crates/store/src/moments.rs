@@ -57,6 +57,7 @@ fn pass_in(folder: &Path, name: &str) {
     let _ = std::fs::write(&new, number)
         .and_then(|()| std::fs::rename(&new, folder.join(format!("{name}.reached"))));
     while held.exists() {
+        // Polled: only tests hold a moment, by a file that they remove when they like.
         std::thread::sleep(TURN);
     }
 }

@@ -3,10 +3,10 @@
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::user::Check;
-use fermata_control::{Paths, settings};
+use fermata_control::{Paths, settings, wait};
 
 use super::verdict::{fail, ok, warn};
 
@@ -82,21 +82,12 @@ fn output(program: &PathBuf, args: &[&str]) -> Option<(bool, String)> {
         .stderr(Stdio::piped())
         .spawn()
         .ok()?;
-    let deadline = Instant::now() + LIMIT;
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            _ => {
-                // It is our own child; that it has just ended by itself is as good.
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
-        }
-    };
+    let in_time = wait::child_ends(&child, LIMIT);
+    if !in_time {
+        // It is our own child; that it has just ended by itself is as good.
+        let _ = child.kill();
+    }
+    let status = child.wait().ok().filter(|_| in_time)?;
     let mut text = String::new();
     child.stdout?.take(1 << 16).read_to_string(&mut text).ok()?;
     child.stderr?.take(1 << 16).read_to_string(&mut text).ok()?;

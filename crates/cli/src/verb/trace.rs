@@ -3,9 +3,10 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::trace::{ENV_FILE, Trace, VERSION};
+use fermata_control::wait;
 use fermata_report::{heat_map, predictions};
 use serde::Serialize;
 
@@ -15,6 +16,8 @@ use crate::printer::Printer;
 
 /// The worker writes when the program has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks for what it writes.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Run a program and write which memory it touches.
 ///
@@ -99,20 +102,13 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
 
 /// The record, once it is there.
 fn read(file: &Path) -> Result<Trace, Failure> {
-    let until = Instant::now() + PATIENCE;
-    let bytes = loop {
-        match std::fs::read(file) {
-            Ok(bytes) => break bytes,
-            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
-            Err(_) => {
-                return Err(Failure::new(
-                    INTERNAL,
-                    format!("the session has left no record `{}`", file.display()),
-                )
-                .hint("did the program use CUDA? `fermata logs` shows what it has said"));
-            }
-        }
-    };
+    // Polled: the worker that writes it outlives the session's end by a moment, and the command knows nothing of it.
+    let written = wait::until(PATIENCE, LOOK, || std::fs::read(file).ok());
+    let bytes = written.ok_or_else(|| {
+        let text = format!("the session has left no record `{}`", file.display());
+        Failure::new(INTERNAL, text)
+            .hint("did the program use CUDA? `fermata logs` shows what it has said")
+    })?;
     let trace: Trace = serde_json::from_slice(&bytes)
         .map_err(|e| Failure::new(INTERNAL, format!("cannot read `{}`: {e}", file.display())))?;
     if trace.version != VERSION {

@@ -49,7 +49,8 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
 
 /// Returns the program's status if it ends before it is ready.
 fn until_ready(name: String, printer: &Printer) -> Result<u8, Failure> {
-    let verb = Verb::Session { name };
+    let verb = Verb::Session { name: name.clone() };
+    let mut waiting = None;
     loop {
         let session = match question(&verb, printer)? {
             FromDaemon::Session(session) => session,
@@ -65,6 +66,11 @@ fn until_ready(name: String, printer: &Printer) -> Result<u8, Failure> {
                 false => Ok(0),
             };
         }
-        std::thread::sleep(TURN);
+        let waiting = match &mut waiting {
+            Some(waiting) => waiting,
+            none => none.insert(Waiting::new(&name, printer)?),
+        };
+        // Polled: the daemon answers when a program has ended, not when it is ready. Its end ends the pause.
+        waiting.poll(TURN)?;
     }
 }

@@ -278,6 +278,7 @@ impl Client {
             if !failure.may_pass() || Instant::now() + pause >= until {
                 return Err(failure.error(op, self.bucket.name(), key, patience));
             }
+            // A server that is busy or away tells nobody when it is not; see the module.
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSES.1);
         }

@@ -1,11 +1,12 @@
 //! What happens, told to the user: lines of JSON or of text, and each to a command.
 
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fermata_control::wait;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, INTERNAL};
@@ -13,7 +14,6 @@ use crate::printer::Printer;
 
 /// How long the user's command may take for one event.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(20);
 
 /// Tells.
 pub struct Events {
@@ -112,26 +112,18 @@ fn call(command: &str, line: &str) -> Result<(), String> {
         // A command that reads nothing has ended, perhaps.
         let _ = input.write_all(line.as_bytes());
     }
-    wait(&mut child)
-}
-
-fn wait(child: &mut Child) -> Result<(), String> {
-    let until = Instant::now() + COMMAND_LIMIT;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => return Err(format!("it ended with {status}")),
-            Ok(None) if Instant::now() < until => std::thread::sleep(POLL),
-            Ok(None) => {
-                // Fails only when it has just ended.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!(
-                    "it took longer than {COMMAND_LIMIT:?} and was killed"
-                ));
-            }
-            Err(e) => return Err(e.to_string()),
-        }
+    let in_time = wait::child_ends(&child, COMMAND_LIMIT);
+    if !in_time {
+        // Fails only when it has just ended.
+        let _ = child.kill();
+    }
+    match child.wait() {
+        _ if !in_time => Err(format!(
+            "it took longer than {COMMAND_LIMIT:?} and was killed"
+        )),
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("it ended with {status}")),
+        Err(e) => Err(e.to_string()),
     }
 }
 

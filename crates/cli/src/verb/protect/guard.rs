@@ -157,7 +157,8 @@ impl Guard {
                     self.orphaned = None;
                 }
             }
-            std::thread::sleep(TURN);
+            // Polled: no message of the daemon tells of each of these states.
+            self.daemon.pause(TURN);
         }
     }
 
@@ -292,7 +293,7 @@ impl Guard {
                 Ok(other) => return Err(unexpected(&other)),
                 // The daemon died: it may have been restored all the same.
                 Err(e) if e.hung_up && self.runs() => return Ok(()),
-                Err(e) if passes(&e) && Instant::now() < until => std::thread::sleep(TURN),
+                Err(e) if passes(&e) && Instant::now() < until => self.daemon.pause(TURN),
                 Err(e) => return Err(e),
             }
         }
@@ -320,6 +321,7 @@ impl Guard {
             0 | 1 => Duration::ZERO,
             n => Duration::from_secs(1 << (n - 2).min(5)),
         };
+        // What makes it fail may pass with time, and tells nobody.
         std::thread::sleep(pause.min(LONGEST_PAUSE));
         Ok(())
     }

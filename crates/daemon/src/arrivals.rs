@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::PROTOCOL;
 use fermata_control::agent::{FromAgent, ToAgent};
@@ -16,7 +16,7 @@ use crate::driver::Driver;
 use crate::failure::{Failure, from_control};
 use crate::proc::ProcessId;
 use crate::returning;
-use crate::session::Session;
+use crate::session::{Inner, Session};
 
 /// `CUresult`s for programs that cannot be served.
 mod status {
@@ -171,18 +171,11 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
 /// Waits until nothing is left of what `process` was before: one that executes another program gets another worker, as
 /// soon as the end of its connection has been noticed.
 fn has_parted(session: &Session, process: ProcessId) -> bool {
-    let until = Instant::now() + GONE_TIME;
-    let parted = || {
-        let mut inner = session.lock();
-        inner.member(process).is_none_or(|it| it.agent.is_none())
+    let parted = |inner: &Inner| {
+        let member = inner.members.iter().find(|it| it.process == process);
+        member.is_none_or(|it| it.agent.is_none()).then_some(())
     };
-    while !parted() {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    true
+    session.wait_for(GONE_TIME, parted).is_some()
 }
 
 /// Gives a process its first worker.

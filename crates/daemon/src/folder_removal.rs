@@ -1,31 +1,36 @@
 //! Removing a folder that a process which is ending may still write to.
 
 use std::fs;
+use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fermata_control::wait;
 use fermata_control::worker::FailureKind;
 
 use crate::failure::{OrFail, Result};
+
+/// Between two attempts.
+const TURN: Duration = Duration::from_millis(10);
 
 /// Removes a folder that somebody may still be writing to, for so long at most; that it is not there is fine.
 ///
 /// # Errors
 /// The system refuses.
 pub fn remove_all(dir: &Path, patience: Duration) -> Result<()> {
-    let until = Instant::now() + patience;
-    loop {
-        match fs::remove_dir_all(dir) {
-            Err(e)
-                if e.kind() == std::io::ErrorKind::DirectoryNotEmpty && Instant::now() < until =>
-            {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                let what = || format!("cannot remove `{}`", dir.display());
-                return Err(e).or_fail(FailureKind::User, what);
-            }
-            _ => return Ok(()),
-        }
-    }
+    let remove = || match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    let is_final = |removed: &io::Result<()>| {
+        let error = removed.as_ref().err();
+        error.is_none_or(|e| e.kind() != io::ErrorKind::DirectoryNotEmpty)
+    };
+    // Polled: who writes there is any process, and what it has made is the only sign of it.
+    let removed = wait::until(patience, TURN, || Some(remove()).filter(is_final));
+    removed
+        .unwrap_or_else(remove)
+        .or_fail(FailureKind::User, || {
+            format!("cannot remove `{}`", dir.display())
+        })
 }

@@ -9,13 +9,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use rustix::fs::{FileType, OFlags, Stat, fcntl_setfl, fstat};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt,
 };
+
+use crate::parallel::breathe;
 
 /// A question that has come.
 pub struct Letter {
@@ -88,8 +89,7 @@ fn receive(socket: &UnixDatagram, most: usize) -> Option<Letter> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut piece = [IoSliceMut::new(&mut bytes)];
     let Ok(got) = recvmsg(socket, &mut piece, &mut control, RecvFlags::CMSG_CLOEXEC) else {
-        // Little memory, say: no reason to spin.
-        std::thread::sleep(Duration::from_millis(10));
+        breathe();
         return None;
     };
     let (mut sender, mut answers) = (None, None);

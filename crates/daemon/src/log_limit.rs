@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fermata_control::settings;
+use fermata_control::{settings, wait};
 
 use crate::daemon::Daemon;
 use crate::session::output::shorten;
@@ -23,16 +23,20 @@ pub fn limit(daemon: &Arc<Daemon>) {
     }
     let daemon = Arc::downgrade(daemon);
     let watch = move || {
-        while let Some(daemon) = Weak::upgrade(&daemon) {
+        let turn = || {
+            let Some(daemon) = Weak::upgrade(&daemon) else {
+                return Some(());
+            };
             let sessions = daemon.sessions();
             let logs = sessions.iter().map(|session| session.log());
             for log in logs.chain([daemon.workers_log()]) {
                 // A log that is gone, or a full disk: the next turn tries again.
                 let _ = shorten(&log, limit);
             }
-            drop(daemon);
-            std::thread::sleep(TURN);
-        }
+            None
+        };
+        // Polled: the programs and workers write there by themselves, a line at a time.
+        wait::until(Duration::MAX, TURN, turn);
     };
     // Without a thread logs grow as they did.
     let _ = std::thread::Builder::new().name("logs".into()).spawn(watch);

@@ -104,8 +104,8 @@ pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
             behind.parts.iter().map(|it| it.worker.clone()).collect()
         };
         let mut complete = true;
-        for worker in workers {
-            complete &= look(session, &worker)?;
+        for worker in &workers {
+            complete &= look(session, worker)?;
         }
         if let (true, Some(behind)) = (complete, &mut session.lock().behind) {
             if behind.stand == ArrivalStand::Coming {
@@ -113,7 +113,11 @@ pub(crate) fn watch(session: &Session) -> std::result::Result<(), String> {
             }
             return Ok(());
         }
-        std::thread::sleep(TURNS[usize::from(begun.elapsed() > Duration::from_secs(1))]);
+        let turn = TURNS[usize::from(begun.elapsed() > Duration::from_secs(1))];
+        // A worker does not say by itself how far it is. The loss of the first ends the pause.
+        if let Some(worker) = workers.first() {
+            worker.pause(turn);
+        }
     }
 }
 
@@ -162,17 +166,12 @@ fn look(session: &Session, worker: &Arc<Worker>) -> std::result::Result<bool, St
 /// # Errors
 /// `Locked` when it takes too long.
 pub(crate) fn settle(session: &Session) -> Result<()> {
-    let until = Instant::now() + SETTLE_TIME;
-    while session.lock().is_coming() {
-        if Instant::now() > until {
-            let message = format!(
-                "the device data of session `{}` is still coming from its image",
-                session.name
-            );
-            return Err(fail(FailureKind::Locked, message)
-                .hint("try again later, or restore with `--eager`"));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    let settled = session.wait_for(SETTLE_TIME, |inner| (!inner.is_coming()).then_some(()));
+    settled.ok_or_else(|| {
+        let message = format!(
+            "the device data of session `{}` is still coming from its image",
+            session.name
+        );
+        fail(FailureKind::Locked, message).hint("try again later, or restore with `--eager`")
+    })
 }

@@ -12,8 +12,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fermata_control::wait;
 use fermata_hostmem::demand::{self, Server, Turn};
 use parking_lot::{Condvar, Mutex};
 
@@ -23,6 +24,8 @@ use crate::sys;
 
 /// Where CRIU looks, in the folder that it works in.
 const SOCKET: &str = "lazy-pages.socket";
+/// Between two looks at that of another daemon.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Listens for the CRIU that will work in `dir`; `holder` leads to [`hold`]. This process must be able to change its working
 /// folder: the name of a socket must be short.
@@ -123,12 +126,7 @@ impl Pages {
 
 /// As [`Pages::wait`], for a program that another daemon has restored in `dir`, below `init`.
 pub fn are_there(dir: &Path, init: ProcessId, limit: Duration) -> bool {
-    let until = Instant::now() + limit;
-    while init.alive() && dir.join(SOCKET).exists() {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
+    let missing = || init.alive() && dir.join(SOCKET).exists();
+    // Polled: the process that brings them is the other daemon's, and tells its end by the socket alone.
+    wait::until(limit, LOOK, || (!missing()).then_some(())).is_some()
 }

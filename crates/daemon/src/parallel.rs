@@ -2,10 +2,19 @@
 
 use std::io;
 use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
 
 use fermata_control::worker::FailureKind;
 
 use crate::failure::{OrFail, Result, fail};
+
+/// How long the system is left alone once it has refused a descriptor or memory.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// A pause after the system has refused a descriptor or memory, for others to give some back. Nothing tells when they have.
+pub fn breathe() {
+    std::thread::sleep(BREATH);
+}
 
 /// A thread, or why there is none.
 pub type Beside<'scope, T> = io::Result<ScopedJoinHandle<'scope, Result<T>>>;

@@ -6,10 +6,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use fermata_control::wait;
+use rustix::process::{Pid, Signal};
 
 /// A process, told from later ones with the same number by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -40,6 +40,12 @@ impl ProcessId {
         stat(self.pid).is_some_and(|s| s.start == self.start && s.state != 'Z')
     }
 
+    /// Waits until it has ended; false if it has not within `limit`.
+    pub fn ends_within(&self, limit: Duration) -> bool {
+        let ended = |pid| wait::process_ends(pid, limit, || self.alive());
+        pid_of(self.pid).is_none_or(ended)
+    }
+
     /// Whether a signal has stopped it.
     pub fn is_stopped(&self) -> bool {
         stat(self.pid).is_some_and(|s| s.start == self.start && s.state == 'T')
@@ -61,23 +67,9 @@ pub fn runs(child: &Child) -> bool {
     ProcessId::of(child.id()).is_some_and(|it| it.alive())
 }
 
-/// Waits until a child has ended, at most `limit`; it stays to be reaped. Where no descriptor is left to wait on, the
-/// whole `limit` passes.
+/// Waits until a child has ended, at most `limit`; it stays to be reaped.
 pub fn ends_within(child: &Child, limit: Duration) {
-    let until = Instant::now() + limit;
-    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let wait = Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        let mut ends = process.as_ref().map(|it| PollFd::new(it, PollFlags::IN));
-        let found = poll(ends.as_mut_slice(), Some(&wait));
-        if found != Err(rustix::io::Errno::INTR) {
-            return;
-        }
-    }
+    wait::child_ends(child, limit);
 }
 
 /// The parts of `/proc/PID/stat` that are used.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use fermata_control::PROTOCOL;
 use fermata_control::user::SessionState;
+use fermata_control::wait;
 use fermata_control::worker::{FromWorker, ToWorker};
 
 use crate::agent::Arrival;
@@ -25,8 +26,7 @@ use crate::pause;
 use crate::proc::{self, ProcessId};
 use crate::restore::Source;
 use crate::rollback;
-use crate::session::Detached;
-use crate::session::{Part, Session};
+use crate::session::{Detached, Inner, Part, Session};
 use crate::wake as block;
 use crate::worker::{STEP_TIME, Wire, Worker};
 
@@ -39,6 +39,8 @@ const TRACE_TIME: Duration = Duration::from_secs(600);
 /// Between two looks, at first and later.
 const TURN: Duration = Duration::from_millis(20);
 const LATE_TURN: Duration = Duration::from_millis(200);
+/// How long a program of an earlier release takes to say Back.
+const BACK_TIME: Duration = Duration::from_millis(500);
 
 /// Serves a connection to the workers' socket.
 pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
@@ -150,7 +152,8 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
         missing = still;
         match busy {
             _ if missing.is_empty() => {}
-            None => std::thread::sleep(LATE_TURN),
+            // What comes back is noted in the session; the end of a process is not.
+            None => session.pause(LATE_TURN),
             Some(_) if Instant::now() > until => {
                 // Who wants something of it meanwhile is told how it is.
                 busy = None;
@@ -159,7 +162,7 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
                     session.name
                 ));
             }
-            Some(_) => std::thread::sleep(TURN),
+            Some(_) => session.pause(TURN),
         }
     }
     busy.get_or_insert_with(|| session.busy.lock());
@@ -290,18 +293,22 @@ fn give_up(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Option<Detach
 /// Whether the program is parked in earnest: not stopped on its way there, and in nobody's hands.
 fn is_free(session: &Session, detached: Detached) -> bool {
     let root = session.lock().root;
-    let until = Instant::now() + TRACE_TIME;
-    while root.is_some_and(|root| proc::is_traced(root.pid)) && Instant::now() < until {
-        std::thread::sleep(TURN);
-    }
+    let free = || !root.is_some_and(|root| proc::is_traced(root.pid));
+    // Polled: the kernel tells only the tracer of its end.
+    wait::until(TRACE_TIME, TURN, || free().then_some(()));
     if let Some(waits) = block::waits(detached.process.pid, detached.wake_block) {
         return waits && detached.process.alive();
     }
     // A program of an earlier release: one that was not detached any more says Back; one that was waits for ever.
-    std::thread::sleep(Duration::from_millis(500));
-    let mut inner = session.lock();
-    let member = inner.member(detached.process);
-    member.is_some_and(|it| it.returned.agent.is_none()) && detached.process.alive()
+    let still_parked = |inner: &Inner| {
+        let member = inner
+            .members
+            .iter()
+            .find(|it| it.process == detached.process);
+        member.is_some_and(|it| it.returned.agent.is_none())
+    };
+    let says_back = |inner: &Inner| (!still_parked(inner)).then_some(());
+    session.wait_for(BACK_TIME, says_back).is_none() && detached.process.alive()
 }
 
 fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {

@@ -9,7 +9,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::user::{ArrivalStand, SessionState};
 use fermata_control::worker::{FailureKind, Pace};
@@ -127,10 +127,7 @@ pub(crate) fn start_again(daemon: &Arc<Daemon>, session: &Arc<Session>, reason: 
 /// Ends a process, and waits until it has.
 fn end(process: &ProcessId) {
     process.signal(Signal::KILL);
-    let until = Instant::now() + END_TIME;
-    while process.alive() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    process.ends_within(END_TIME);
 }
 
 fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {

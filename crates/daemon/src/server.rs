@@ -17,6 +17,7 @@ use crate::daemon::Daemon;
 use crate::log::Log;
 use crate::log_limit;
 use crate::nvml;
+use crate::parallel::breathe;
 use crate::program;
 use crate::requests;
 use crate::returning;
@@ -178,8 +179,7 @@ fn accept(
     let work = move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
-                // No descriptors left: wait for some to be closed.
-                std::thread::sleep(std::time::Duration::from_millis(50));
+                breathe();
                 continue;
             };
             let serve = serve.clone();

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use fermata_control::wait;
+
 use crate::proc;
 
 /// The kernel's tables of sockets change while they are read: what stands in the way of a checkpoint is looked at so often.
-pub const LOOKS: u32 = 3;
+const LOOKS: u32 = 3;
 /// Between two looks.
-pub const TURN: Duration = Duration::from_millis(10);
+const TURN: Duration = Duration::from_millis(10);
 
 /// Who holds a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,18 @@ pub struct Unsaved {
     pub what: String,
     /// What else can be done.
     pub hint: &'static str,
+}
+
+/// What `look` finds, which looks [`LOOKS`] times unless it finds nothing.
+pub fn settled(mut look: impl FnMut() -> Vec<Unsaved>) -> Vec<Unsaved> {
+    let (mut found, mut left) = (Vec::new(), LOOKS);
+    // Polled: the kernel tells nobody of a change to its tables.
+    wait::until(Duration::MAX, TURN, || {
+        found = look();
+        left -= 1;
+        (found.is_empty() || left == 0).then_some(())
+    });
+    found
 }
 
 /// The sockets that processes hold, by inode.

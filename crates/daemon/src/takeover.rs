@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::user::SessionState;
 
@@ -88,13 +88,14 @@ fn watch(session: &Session) {
     let init = session.lock().init;
     // `__outer` of a restored session: the parent of its process 1.
     let outer = init.and_then(|it| ProcessId::of(*proc::ancestors(it.pid).get(1)?));
-    while session.lock().root.is_some_and(|root| root.alive()) {
-        std::thread::sleep(TURN);
+    let root = || session.lock().root.filter(ProcessId::alive);
+    while let Some(root) = root() {
+        // It may be another meanwhile.
+        root.ends_within(TURN);
     }
     // It writes the status after the end, and ends then.
-    let until = Instant::now() + END_TIME;
-    while outer.is_some_and(|it| it.alive()) && Instant::now() < until {
-        std::thread::sleep(TURN);
+    if let Some(outer) = outer {
+        outer.ends_within(END_TIME);
     }
     let recorded = fs::read_to_string(session.dir.join(session::EXIT_FILE)).ok();
     session.ended(recorded.and_then(|text| text.trim().parse().ok()));

@@ -14,7 +14,7 @@ use std::time::Duration;
 use fermata_control::worker::{FromWorker, Tier, TierState, ToWorker};
 use fermata_control::{Paths, settings};
 use fermata_store::Store;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::cache::ImageCache;
 use crate::failure::{Result, from_store};
@@ -36,6 +36,8 @@ pub struct MemoryTier {
     ready: u64,
     limit: u64,
     filling: Mutex<Filling>,
+    /// It is to look again.
+    asked: Condvar,
     log: Arc<Log>,
 }
 
@@ -81,6 +83,7 @@ impl MemoryTier {
                 ready,
                 limit,
                 filling: Mutex::default(),
+                asked: Condvar::new(),
                 log: Arc::clone(log),
             })
         })
@@ -139,6 +142,7 @@ impl MemoryTier {
         }
         let mut filling = self.filling.lock();
         filling.again = true;
+        self.asked.notify_all();
         if std::mem::replace(&mut filling.running, true) {
             return;
         }
@@ -171,9 +175,10 @@ impl MemoryTier {
                 pause = RETRY[0];
                 continue;
             }
-            drop(filling);
-            // Images may be removed, or other programs end.
-            std::thread::sleep(pause);
+            // Images may be removed, or other programs end: nothing tells. What is asked for anew ends the pause.
+            if !filling.again {
+                self.asked.wait_for(&mut filling, pause);
+            }
             pause = (pause * 2).min(RETRY[1]);
         }
     }

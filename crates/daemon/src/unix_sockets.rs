@@ -17,7 +17,7 @@ use rustix::net::{
 };
 
 use crate::proc;
-use crate::sockets::{Holder, LOOKS, TURN, Unsaved, holders};
+use crate::sockets::{Holder, Unsaved, holders, settled};
 
 /// `struct nlmsghdr`: length, type, flags, sequence, port.
 const HEADER: usize = 16;
@@ -61,23 +61,15 @@ struct Socket {
 
 /// The Unix sockets of the processes `tree` that are connected to a process outside, which is none of `ours`.
 pub fn unsaved(tree: &[u32], ours: &[u32]) -> Vec<Unsaved> {
-    let mut found = Vec::new();
-    for look in 0..LOOKS {
-        if look > 0 {
-            std::thread::sleep(TURN);
-        }
+    settled(|| {
         let held = holders(tree);
         // A kernel that does not tell leaves it to CRIU.
         let table = match held.is_empty() {
             true => Vec::new(),
             false => table().unwrap_or_default(),
         };
-        found = judge(&table, &held, ours);
-        if found.is_empty() {
-            break;
-        }
-    }
-    found
+        judge(&table, &held, ours)
+    })
 }
 
 fn judge(table: &[Socket], held: &HashMap<u64, Holder>, ours: &[u32]) -> Vec<Unsaved> {

@@ -5,15 +5,18 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::agent::{WAKE_IDLE, WAKE_REATTACH, WAKE_SAYS, WAKE_WAITING, wake_block};
+use fermata_control::wait;
 use fermata_control::worker::FailureKind;
 
 use crate::failure::{OrFail, Result};
 
 /// How long the page with the block may take to come from the image.
 const PAGE_TIME: Duration = Duration::from_secs(60);
+/// Between two attempts to write to it.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Tells the agent of process `pid`, whose block lies at `address`, to connect to `socket` and to
 /// present `token`.
@@ -22,16 +25,12 @@ const PAGE_TIME: Duration = Duration::from_secs(60);
 /// `Internal` when the memory cannot be written, or there is no block.
 pub fn wake(pid: u32, address: u64, socket: &Path, token: &str) -> Result<()> {
     let (socket, token) = (socket.as_os_str().as_bytes(), token.as_bytes());
-    let until = Instant::now() + PAGE_TIME;
-    let written = loop {
-        match write(pid, address, socket, token) {
-            // The page still comes from the image; the agent, which waits on it, is about to fetch it.
-            Err(error) if is_missing(&error) && Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            other => break other,
-        }
-    };
+    let write = || write(pid, address, socket, token);
+    let is_final = |written: &io::Result<()>| !written.as_ref().is_err_and(is_missing);
+    // Polled: the page still comes from the image; the agent, which waits on it, is about to fetch it, and nothing tells
+    // another process when it is there.
+    let written = wait::until(PAGE_TIME, LOOK, || Some(write()).filter(is_final));
+    let written = written.unwrap_or_else(write);
     written.or_fail(FailureKind::Internal, || {
         format!("cannot wake the program, process {pid}")
     })

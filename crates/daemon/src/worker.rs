@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::user::Text;
 use fermata_control::worker::{
     Back, Device, ENV_NEXT_DAEMON, ENV_SOCKET, FailureKind, FromWorker, NextDaemon, ToWorker,
 };
 use fermata_control::{Connection, PROTOCOL};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::process::Signal;
 
 use crate::driver::Driver;
@@ -72,7 +72,7 @@ pub struct Worker {
     answers: Mutex<Answers>,
     /// None if another daemon has started it.
     child: Mutex<Option<Child>>,
-    fate: Arc<Mutex<Fate>>,
+    life: Arc<Life>,
     /// What its last program shared with it.
     ring: Mutex<Option<OwnedFd>>,
 }
@@ -92,6 +92,14 @@ struct Answers {
     from: Receiver<FromWorker>,
     /// Answers that nobody waits for any more.
     owed: u64,
+}
+
+/// What becomes of it.
+#[derive(Default)]
+struct Life {
+    fate: Mutex<Fate>,
+    /// It is lost.
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -172,8 +180,8 @@ impl Worker {
 
     fn listen(connection: Arc<Wire>, known: Known, child: Option<Child>) -> Result<Arc<Self>> {
         let (sender, answers) = channel();
-        let fate = Arc::new(Mutex::new(Fate::default()));
-        let reader = (connection.clone(), fate.clone());
+        let life = Arc::<Life>::default();
+        let reader = (connection.clone(), life.clone());
         std::thread::Builder::new()
             .name("worker-reader".into())
             .spawn(move || read(&reader.0, &sender, &reader.1))
@@ -201,7 +209,7 @@ impl Worker {
                 owed: 0,
             }),
             child: Mutex::new(child),
-            fate,
+            life,
             ring: Mutex::default(),
         }))
     }
@@ -237,12 +245,20 @@ impl Worker {
 
     /// Why it cannot serve any more, if so.
     pub fn lost(&self) -> Option<String> {
-        self.fate.lock().lost.clone()
+        self.life.fate.lock().lost.clone()
+    }
+
+    /// A pause between two questions. Its loss ends the pause.
+    pub fn pause(&self, turn: Duration) {
+        let mut fate = self.life.fate.lock();
+        if fate.lost.is_none() {
+            self.life.ended.wait_for(&mut fate, turn);
+        }
     }
 
     /// Calls `watcher` with the reason when the worker is lost; at once if it is already.
     pub fn watch(&self, watcher: impl FnOnce(String) + Send + 'static) {
-        let mut fate = self.fate.lock();
+        let mut fate = self.life.fate.lock();
         match fate.lost.clone() {
             Some(reason) => {
                 drop(fate);
@@ -321,20 +337,11 @@ impl Worker {
 
     /// Ends it: asked first, killed when it does not. Returns when it is gone.
     pub fn end(&self) {
-        self.fate.lock().ending = true;
+        self.life.fate.lock().ending = true;
         // Fails only when it is gone already.
         let _ = self.connection.send(&ToWorker::Exit, &[]);
-        let until = Instant::now() + EXIT_TIME;
         let mut child = self.child.lock();
-        while Instant::now() < until && self.process.alive() {
-            if child
-                .as_mut()
-                .is_some_and(|it| !matches!(it.try_wait(), Ok(None)))
-            {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.process.ends_within(EXIT_TIME);
         self.process.signal(Signal::KILL);
         if let Some(child) = child.as_mut() {
             let _ = child.wait();
@@ -523,11 +530,7 @@ fn open(
     }
 }
 
-fn read(
-    connection: &Connection<FromWorker, ToWorker>,
-    answers: &Sender<FromWorker>,
-    fate: &Mutex<Fate>,
-) {
+fn read(connection: &Connection<FromWorker, ToWorker>, answers: &Sender<FromWorker>, life: &Life) {
     let reason = loop {
         match connection.recv(Duration::from_secs(3600)) {
             Ok((FromWorker::Lost { reason }, _)) => break reason,
@@ -541,8 +544,9 @@ fn read(
             Err(e) => break from_control(&e).message,
         }
     };
-    let mut fate = fate.lock();
+    let mut fate = life.fate.lock();
     fate.lost = Some(reason.clone());
+    life.ended.notify_all();
     let watcher = fate.watcher.take().filter(|_| !fate.ending);
     drop(fate);
     if let Some(watcher) = watcher {

@@ -205,7 +205,8 @@ impl Taking<'_> {
                     let message = format!("copying has not gone on for {STALL_TIME:?}");
                     return Err(fail(FailureKind::Internal, message));
                 }
-                std::thread::sleep(TURN);
+                // A worker does not say by itself how far it is; its loss ends the pause.
+                worker.pause(TURN);
             }
         };
         let workers = workers_of(served).into_iter().enumerate().collect();

@@ -80,7 +80,7 @@ impl Halt<'_> {
             let since = Instant::now();
             let mut holding = ask(worker, Hold::All)?;
             while !holding.idle && since.elapsed() < SOON {
-                std::thread::sleep(TURNS[0]);
+                worker.pause(TURNS[0]);
                 holding = ask(worker, Hold::All)?;
             }
             if holding.idle {
@@ -118,7 +118,7 @@ impl Halt<'_> {
                 }
                 // The program runs, and writes its memory.
                 meanwhile();
-                std::thread::sleep(TURNS[1]);
+                worker.pause(TURNS[1]);
             }
         }
     }

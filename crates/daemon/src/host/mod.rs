@@ -100,6 +100,7 @@ impl HostCopy {
 
     /// Waits until mappings are known to stay, and copies them while the program runs, as [`Self::converge`].
     pub fn ahead(&mut self, report: &mut dyn FnMut(u64)) -> u64 {
+        // The time itself is what makes them settled.
         std::thread::sleep(SETTLED);
         self.converge(report)
     }

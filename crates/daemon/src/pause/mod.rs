@@ -13,7 +13,7 @@ mod resume;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::user::{self, SessionState};
 use fermata_control::worker::FailureKind;
@@ -94,18 +94,14 @@ fn refuse_paused(session: &Session) -> Result<()> {
 
 /// Waits until nothing is left of an earlier pause.
 fn await_removal(session: &Session) -> Result<()> {
-    let until = Instant::now() + REMOVAL_TIME;
-    while session.lock().entry.is_some() {
-        if Instant::now() > until {
-            let message = format!(
-                "the data of the last pause of session `{}` is still being removed",
-                session.name
-            );
-            return Err(fail(FailureKind::Locked, message).hint("try again later"));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    let removed = session.wait_for(REMOVAL_TIME, |inner| inner.entry.is_none().then_some(()));
+    removed.ok_or_else(|| {
+        let message = format!(
+            "the data of the last pause of session `{}` is still being removed",
+            session.name
+        );
+        fail(FailureKind::Locked, message).hint("try again later")
+    })
 }
 
 fn attempt(

@@ -10,9 +10,10 @@
 //! with a worker or without one: the next daemon gives those without one another, from the entry (`returning`).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fermata_control::user::{self, DeviceChoice, SessionState};
+use fermata_control::wait;
 use fermata_control::worker::{FailureKind, LoadCheck, Pace, ToWorker};
 use fermata_store::moments;
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ use crate::worker::Worker;
 
 /// How long a process whose return has failed may take to wait for the next summons.
 const PARKED_TIME: Duration = Duration::from_secs(10);
+/// Between two looks at it.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A session on its way back.
 struct Return<'a> {
@@ -370,13 +373,11 @@ impl Return<'_> {
 
 /// Whether a process waits for a summons, or does so soon.
 pub fn waits(detached: Detached) -> bool {
-    let until = Instant::now() + PARKED_TIME;
-    let waits = || wake::waits(detached.process.pid, detached.wake_block) == Some(true);
-    while !waits() {
-        if Instant::now() > until || !detached.process.alive() {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
+    let look = || match wake::waits(detached.process.pid, detached.wake_block) {
+        Some(true) => Some(true),
+        _ if !detached.process.alive() => Some(false),
+        _ => None,
+    };
+    // Polled: it says so in its own memory, and has no connection.
+    wait::until(PARKED_TIME, LOOK, look).unwrap_or(false)
 }

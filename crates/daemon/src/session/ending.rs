@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 use fermata_control::agent::ENV_TOKEN;
 use fermata_control::user::{ArrivalStand, SessionState};
 use fermata_control::worker::FailureKind;
-use parking_lot::MutexGuard;
 use rustix::process::{Pid, Signal};
 
-use super::{Inner, Session};
+use super::{Inner, Locked, Session};
 use crate::failure::{Result, fail};
 use crate::namespace::kill_tree;
 use crate::proc::{self, ProcessId};
@@ -28,6 +27,8 @@ const ROLLBACK_TIME: Duration = Duration::from_secs(60);
 const LOSS_TIME: Duration = Duration::from_secs(1);
 /// How long the end of a worker may take to be noticed.
 const NOTICE_TIME: Duration = Duration::from_secs(60);
+/// How often it is looked which of worker and program has ended.
+const TURN: Duration = Duration::from_millis(5);
 /// How long processes may take to go once they are killed.
 const END_TIME: Duration = Duration::from_secs(30);
 
@@ -76,7 +77,7 @@ impl Session {
 
     /// What changes, locked, unless `other` holds, or the worker was lost while data was coming. Which of
     /// worker and program was first to end may take a moment to be known.
-    fn unless_lost(&self, other: impl Fn(&Inner) -> bool) -> Option<MutexGuard<'_, Inner>> {
+    fn unless_lost(&self, other: impl Fn(&Inner) -> bool) -> Option<Locked<'_>> {
         let begun = Instant::now();
         loop {
             let inner = self.lock();
@@ -91,7 +92,8 @@ impl Session {
                 return Some(inner);
             }
             drop(inner);
-            std::thread::sleep(Duration::from_millis(5));
+            // A worker's end is noted by its own connection, and in `/proc`; only a change here ends the pause.
+            self.pause(TURN);
         }
     }
 
@@ -190,7 +192,9 @@ impl Session {
                 return;
             }
             left.iter().for_each(|process| process.signal(Signal::KILL));
-            std::thread::sleep(Duration::from_millis(2));
+            for process in left {
+                process.ends_within(until.saturating_duration_since(Instant::now()));
+            }
         }
     }
 
@@ -199,21 +203,21 @@ impl Session {
     /// # Errors
     /// `NotFound` when it has ended.
     pub fn signal(&self, number: i32) -> Result<()> {
-        let until = Instant::now() + ROLLBACK_TIME;
         let kills = number == Signal::KILL.as_raw();
-        let (root, init) = loop {
-            let mut inner = self.lock();
+        let is_missing =
+            |it: &Inner| it.root.is_none() && kills && it.state == SessionState::Restoring;
+        self.wait_for(ROLLBACK_TIME, |inner| {
             let comes = inner.rolls_back() || inner.again.is_some();
-            if inner.root.is_none() && kills && inner.state == SessionState::Restoring {
+            (inner.root.is_some() || !comes || is_missing(inner)).then_some(())
+        });
+        let (root, init) = {
+            let mut inner = self.lock();
+            if is_missing(&inner) {
                 // Whoever restores it ends it, as soon as there is something to end.
                 inner.killed = true;
                 return Ok(());
             }
-            if inner.root.is_some() || !comes || Instant::now() > until {
-                break (inner.root, inner.init);
-            }
-            drop(inner);
-            std::thread::sleep(Duration::from_millis(10));
+            (inner.root, inner.init)
         };
         let root = root.filter(ProcessId::alive).ok_or_else(|| {
             fail(
@@ -287,6 +291,36 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::session::Plan;
+
+    #[test]
+    fn a_change_wakes_those_who_wait_for_it_and_a_look_does_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let plan = crate::daemon::scene::plan("x".to_owned(), folder.path().join("x"));
+        let session = Session::new(plan).expect("made");
+        let ready = |inner: &Inner| inner.ready.then_some(());
+        assert!(session.wait_for(Duration::ZERO, ready).is_none());
+        let (told, tell) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let looks = std::cell::Cell::new(0);
+            let counted = |inner: &Inner| {
+                looks.set(looks.get() + 1);
+                // The second look is that of the change.
+                ready(inner).map(|()| looks.get())
+            };
+            let session = &session;
+            scope.spawn(move || {
+                for _ in 0..100 {
+                    drop(session.lock());
+                }
+                session.lock().ready = true;
+            });
+            scope.spawn(move || told.send(session.wait_for(Duration::from_secs(600), ready)));
+            let woken = session.wait_for(Duration::from_secs(600), counted);
+            assert!(woken.expect("ready") <= 2, "a look was taken for a change");
+            let other = tell.recv_timeout(Duration::from_secs(300));
+            assert_eq!(other.expect("woken"), Some(()));
+        });
+    }
 
     #[test]
     fn a_session_can_be_killed_while_it_is_restored() {

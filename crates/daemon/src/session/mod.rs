@@ -26,10 +26,12 @@ mod token;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use fermata_control::user::{self, ArrivalStand, DeviceChoice, SessionState};
 use fermata_control::worker::FailureKind;
@@ -75,7 +77,41 @@ pub struct Session {
     pub arrivals: AtomicU64,
     started: u64,
     inner: Mutex<Inner>,
+    /// Something of `inner` may have changed.
+    touched: Condvar,
+    /// The state has changed, and is noted down.
     changed: Condvar,
+}
+
+/// What changes of a session, locked. Those who wait for a change ([`Session::wait_for`]) look again once it has been
+/// written to; a look of theirs is no change.
+pub struct Locked<'s> {
+    inner: MutexGuard<'s, Inner>,
+    touched: &'s Condvar,
+    is_touched: bool,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        self.is_touched = true;
+        &mut self.inner
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if self.is_touched {
+            self.touched.notify_all();
+        }
+    }
 }
 
 /// What changes.
@@ -189,13 +225,38 @@ impl Session {
             arrivals: AtomicU64::new(0),
             started,
             inner: Mutex::new(inner),
+            touched: Condvar::new(),
             changed: Condvar::new(),
         }
     }
 
     /// What changes, locked. Not to be held while waiting for anything.
-    pub fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    pub fn lock(&self) -> Locked<'_> {
+        Locked {
+            inner: self.inner.lock(),
+            touched: &self.touched,
+            is_touched: false,
+        }
+    }
+
+    /// Waits until `look` finds something in what changes; `None` if it does not within `limit`.
+    pub fn wait_for<T>(&self, limit: Duration, look: impl Fn(&Inner) -> Option<T>) -> Option<T> {
+        let until = Instant::now() + limit;
+        let mut inner = self.inner.lock();
+        loop {
+            if let Some(found) = look(&inner) {
+                return Some(found);
+            }
+            if self.touched.wait_until(&mut inner, until).timed_out() {
+                return look(&inner);
+            }
+        }
+    }
+
+    /// A pause, for those who look at more than what changes here: a change ends it. What has changed before it began it
+    /// does not see.
+    pub fn pause(&self, turn: Duration) {
+        self.touched.wait_for(&mut self.inner.lock(), turn);
     }
 
     /// Its processes.

@@ -12,7 +12,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::{Ends, state};
-use crate::sockets::{Holder, LOOKS, TURN, Unsaved, holders};
+use crate::sockets::{Holder, Unsaved, holders, settled};
 
 /// A socket in the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,21 +32,13 @@ const ACCEPT_HINT: &str = "try again when the program has accepted them, or take
 
 /// The sockets of the processes `tree` that an image cannot hold.
 pub fn unsaved(tree: &[u32]) -> Vec<Unsaved> {
-    let mut found = Vec::new();
-    for look in 0..LOOKS {
-        if look > 0 {
-            std::thread::sleep(TURN);
-        }
+    settled(|| {
         let held = holders(tree);
-        found = match (held.is_empty(), tree.first()) {
+        match (held.is_empty(), tree.first()) {
             (false, Some(root)) => judge(&sockets(*root), &held),
             _ => Vec::new(),
-        };
-        if found.is_empty() {
-            break;
         }
-    }
-    found
+    })
 }
 
 /// Whether the connection that process `pid` has from one end to another is held at its other end by a process that is

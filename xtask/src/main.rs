@@ -11,6 +11,7 @@ mod header;
 mod imports;
 mod modules;
 mod output;
+mod pauses;
 mod scan;
 mod structure;
 mod support;
@@ -27,7 +28,7 @@ usage: cargo xtask TASK
   exports CRATE...                  unsupported.rs, per_thread.rs and proc_table.rs of softgpu, client
   coverage                          docs/coverage.md
   circles CRATE...                  files of a crate that import each other in a loop, and what ties them
-  check                             generated files, crate edges, circles, names, sizes, headers, forbidden code";
+  check                             generated files, crate edges, circles, names, sizes, pauses, headers, forbidden code";
 
 fn main() -> ExitCode {
     match run() {

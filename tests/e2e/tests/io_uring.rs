@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use fermata_e2e::case::{Device, Mode, PROGRAM_LIMIT};
+use fermata_e2e::case::{Device, PROGRAM_LIMIT};
 use fermata_e2e::scene::Scene;
 
 const PYTHON: &str = "/usr/bin/python3";

@@ -10,7 +10,7 @@ use fermata_e2e::case::PROGRAM_LIMIT;
 use fermata_e2e::command::{self, Finished};
 use fermata_e2e::fermata::COMMAND_LIMIT;
 use fermata_e2e::output::Output;
-use fermata_e2e::scene::{SHORT, Scene, wait_until};
+use fermata_e2e::scene::{SHORT, Scene};
 
 /// Says where it is and what it reads, once there is a file `go`.
 const PROGRAM: &str = "

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use fermata_e2e::case::{Device, Mode};
-use fermata_e2e::output::Output;
 use fermata_e2e::scene::{Scene, wait_until};
 
 const PYTHON: &str = "/usr/bin/python3";

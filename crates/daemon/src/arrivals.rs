@@ -8,6 +8,7 @@ use std::time::Duration;
 use fermata_control::PROTOCOL;
 use fermata_control::agent::{FromAgent, ToAgent};
 use fermata_control::user::SessionState;
+use tracing::warn;
 
 use crate::agent::{Arrival, Link};
 use crate::attach::{INITIALIZATION_ERROR, adopt, offer, share, welcome};
@@ -52,7 +53,7 @@ impl Coming {
 /// Serves a connection to the agents' socket up to Welcome or Reject.
 pub fn receive(daemon: &Arc<Daemon>, link: Link) {
     let refuse = |link: &Link, status: u32, reason: &str| {
-        daemon.log.line(&format!("refused a program: {reason}"));
+        warn!("refused a program: {reason}");
         // The program may be gone, which is as good.
         let _ = link.send(
             &ToAgent::Reject {
@@ -96,7 +97,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                 "the first message is not Hello",
             );
         }
-        Err(e) => return daemon.log.line(&from_control(&e).message),
+        Err(e) => return warn!("{}", from_control(&e).message),
     };
     let (inner_pid, token, wake_block, coming) = hello;
     let process = link.peer_pid().ok().and_then(ProcessId::of);
@@ -118,7 +119,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         wake_block,
     };
     if coming == Coming::Back {
-        return returning::agent(daemon, &session, arrival);
+        return returning::agent(&session, arrival);
     }
     if coming == Coming::Woken {
         let waiting = {
@@ -137,8 +138,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
             return refuse(&late.link, INITIALIZATION_ERROR, reason);
         }
         // It waits for the next summons.
-        let text = format!("session `{}` came back unasked", session.name);
-        return daemon.log.line(&text);
+        return warn!(session = %session.name, "session `{}` came back unasked", session.name);
     }
     session.arrivals.fetch_add(1, Ordering::Relaxed);
     if !has_parted(&session, arrival.process) {
@@ -198,7 +198,7 @@ fn first(
         Ok(()) => {
             // From here on the program is attached, whatever happens.
             if let Err(failure) = adopt(session, arrival, &worker) {
-                daemon.log.line(&failure.message);
+                warn!(session = %session.name, "{}", failure.message);
                 worker.end();
             }
             daemon

@@ -21,6 +21,7 @@ use fermata_control::agent::ToAgent;
 use fermata_control::worker::{FailureKind, FromWorker, LOAD_FAILED, ToWorker};
 use fermata_store::moments;
 use fermata_wire::Side;
+use tracing::warn;
 
 use crate::agent::{Agent, Arrival, Link};
 use crate::daemon::Daemon;
@@ -163,8 +164,11 @@ pub fn rejoin(
         if !detached.process.alive() || worker.lost().is_some() {
             return Err(failure);
         }
-        let text = format!("`{}` is woken once more: {}", session.name, failure.message);
-        daemon.log.line(&text);
+        warn!(
+            session = %session.name,
+            "`{}` is woken once more: {}",
+            session.name, failure.message
+        );
         reattach(daemon, session, worker, detached, None)
     })
 }

@@ -20,9 +20,9 @@ use fermata_control::{Paths, settings};
 use fermata_store::image::Image;
 use fermata_store::{Kept, PackCache, PackId, StoreError, is_memory};
 use parking_lot::{Condvar, Mutex};
+use tracing::warn;
 
 use crate::failure::{Failure, Hint, Result, fail, from_store};
-use crate::log::Log;
 
 /// The variable that sets how much is kept.
 const SETTING: &str = "FERMATA_CACHE";
@@ -44,7 +44,6 @@ pub struct ImageCache {
     changed: Condvar,
     /// Held by whoever changes the folder.
     work: Mutex<()>,
-    log: Arc<Log>,
 }
 
 #[derive(Default)]
@@ -70,7 +69,7 @@ impl Drop for Busy {
 impl ImageCache {
     /// The cache that the environment asks for, with what a dead daemon has left of it; none by default, for it
     /// takes memory from everybody.
-    pub fn from_env(paths: &Paths, log: &Arc<Log>) -> Option<Arc<Self>> {
+    pub fn from_env(paths: &Paths) -> Option<Arc<Self>> {
         let limit = settings::number(SETTING).ok().flatten().unwrap_or(0);
         let folder = folder(&paths.runtime);
         let packs = PackCache::new(&folder, limit);
@@ -79,7 +78,7 @@ impl ImageCache {
             return None;
         }
         if !is_memory(&folder) {
-            log.line(&format!("no cache is kept: `{MEMORY}` is not in memory"));
+            warn!("no cache is kept: `{MEMORY}` is not in memory");
             return None;
         }
         let cache = Arc::new(Self {
@@ -88,7 +87,6 @@ impl ImageCache {
             state: Mutex::default(),
             changed: Condvar::default(),
             work: Mutex::default(),
-            log: Arc::clone(log),
         });
         let runs = Arc::clone(&cache);
         let started = std::thread::Builder::new()
@@ -147,7 +145,7 @@ impl ImageCache {
         let trouble = trouble.unwrap_or_default();
         let mut state = self.state.lock();
         if !trouble.is_empty() && state.trouble != trouble && !state.closed {
-            self.log.line(&format!("cache: {trouble}"));
+            warn!("cache: {trouble}");
         }
         state.trouble = trouble;
         filled

@@ -12,13 +12,13 @@ use fermata_control::{Paths, settings};
 use fermata_store::Store;
 use fermata_store::image::{check_name, unix_now};
 use parking_lot::Mutex;
+use tracing::warn;
 
 use crate::cache::ImageCache;
 use crate::criu::Criu;
 use crate::driver::Driver;
 use crate::failure::{Hint, OrFail, Result, fail, from_store};
 use crate::kerndat::Kerndat;
-use crate::log::Log;
 use crate::monitor::Monitors;
 use crate::pool::Pool;
 use crate::removal::remove_folder;
@@ -43,8 +43,8 @@ pub struct Daemon {
     pub tier: Option<Arc<MemoryTier>>,
     /// Packs of images on a disk, kept in memory, if that is asked for.
     pub cache: Option<Arc<ImageCache>>,
-    /// Its log.
-    pub log: Arc<Log>,
+    /// Path of its log.
+    pub log: PathBuf,
     /// What tells of the machine's GPUs.
     pub monitors: Monitors,
     /// Its own executable, for helper processes.
@@ -57,12 +57,12 @@ pub struct Daemon {
 
 impl Daemon {
     /// A daemon in existing folders, without sessions.
-    pub fn new(paths: Paths, executable: PathBuf, log: Arc<Log>) -> Arc<Self> {
-        let cache = ImageCache::from_env(&paths, &log);
-        let tier = MemoryTier::from_env(&paths, cache.as_deref(), &log);
+    pub fn new(paths: Paths, executable: PathBuf, log: PathBuf) -> Arc<Self> {
+        let cache = ImageCache::from_env(&paths);
+        let tier = MemoryTier::from_env(&paths, cache.as_deref());
         let workers_log = paths.runtime.join(WORKERS_LOG);
         let monitors = Monitors::new(&paths.home, workers_log.clone());
-        let pool = Pool::new(&paths.home, workers_log, log.clone(), tier.clone());
+        let pool = Pool::new(&paths.home, workers_log, tier.clone());
         if let Some(tier) = &tier {
             tier.refill();
         }
@@ -276,7 +276,7 @@ impl Daemon {
         sessions.remove(&session.name);
         session.retire();
         if let Err(failure) = remove_folder(&session.dir) {
-            self.log.line(&failure.message);
+            warn!(session = %session.name, "{}", failure.message);
         }
     }
 
@@ -290,7 +290,7 @@ impl Daemon {
             runtime_dir: self.paths.runtime.clone(),
             image_dir: self.paths.images.clone(),
             store_dir: self.paths.store(),
-            log: self.log.path().into(),
+            log: self.log.as_path().into(),
             running: u32::try_from(running).unwrap_or(u32::MAX),
             spare_workers: self.pool.waiting(),
             memory_tier: self.memory_tier(),
@@ -322,8 +322,7 @@ impl Daemon {
         }
         for session in &live {
             if !session.wait(END_TIME) {
-                self.log
-                    .line(&format!("session `{}` does not end", session.name));
+                warn!(session = %session.name, "session `{}` does not end", session.name);
             }
         }
     }
@@ -432,7 +431,7 @@ pub(crate) mod scene {
             logs: None,
         };
         fs::create_dir(&paths.runtime).expect("made");
-        let log = Arc::new(Log::open(folder.join("run/log")).expect("a log"));
+        let log = folder.join("run/log");
         Daemon::new(paths, folder.join("fermatad"), log)
     }
 

@@ -12,6 +12,7 @@ use fermata_nvml::ask::{
 };
 use fermata_nvml::code::Code;
 use fermata_nvml::table;
+use tracing::warn;
 
 use crate::daemon::Daemon;
 use crate::driver::Driver;
@@ -63,9 +64,7 @@ fn answer(daemon: &Daemon, letter: &Letter) {
 /// `None` while the session's worker is busy with something else.
 fn outcome(daemon: &Daemon, ask: Ask, process: u32) -> Option<Outcome> {
     let Some(session) = daemon.session_of(&ask.token, process) else {
-        daemon.log.line(&format!(
-            "refused NVML to process {process}, which is of no session"
-        ));
+        warn!("refused NVML to process {process}, which is of no session");
         return Some(Outcome::failed(Code::DRIVER_NOT_LOADED));
     };
     let Some(function) = table::find(&ask.call.function) else {
@@ -101,7 +100,7 @@ fn outcome(daemon: &Daemon, ask: Ask, process: u32) -> Option<Outcome> {
             Some(outcome)
         }
         Err(failure) => {
-            daemon.log.line(&failure.message);
+            warn!(session = %session.name, "{}", failure.message);
             Some(Outcome::failed(Code::UNKNOWN))
         }
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use fermata_control::settings;
 use fermata_control::worker::ToWorker;
 use parking_lot::Mutex;
+use tracing::warn;
 
 use crate::driver::Driver;
 use crate::failure::Result;
-use crate::log::Log;
 use crate::tier::MemoryTier;
 use crate::worker::{self, STEP_TIME, Variables, Worker};
 
@@ -17,7 +17,6 @@ use crate::worker::{self, STEP_TIME, Variables, Worker};
 pub struct Pool {
     home: PathBuf,
     worker_log: PathBuf,
-    log: Arc<Log>,
     tier: Option<Arc<MemoryTier>>,
     most: usize,
     spares: Mutex<Spares>,
@@ -31,18 +30,12 @@ struct Spares {
 
 impl Pool {
     /// An empty pool of the installation at `home`.
-    pub fn new(
-        home: &Path,
-        worker_log: PathBuf,
-        log: Arc<Log>,
-        tier: Option<Arc<MemoryTier>>,
-    ) -> Arc<Self> {
+    pub fn new(home: &Path, worker_log: PathBuf, tier: Option<Arc<MemoryTier>>) -> Arc<Self> {
         let most = settings::number("FERMATA_SPARE_WORKERS").ok().flatten();
         let most = most.and_then(|most| usize::try_from(most).ok());
         Arc::new(Self {
             home: home.into(),
             worker_log,
-            log,
             tier,
             most: most.unwrap_or(1),
             spares: Mutex::default(),
@@ -93,9 +86,7 @@ impl Pool {
                     pool.warm(&worker);
                     pool.keep(worker);
                 }
-                Err(failure) => pool
-                    .log
-                    .line(&format!("no spare worker: {}", failure.message)),
+                Err(failure) => warn!("no spare worker: {}", failure.message),
             }
         };
         // Without a thread there is no spare worker; the next session starts its own.
@@ -151,8 +142,7 @@ impl Pool {
         }
         let warm = worker.request(&ToWorker::Warm, &[], STEP_TIME, &mut |_, _| {});
         if let Err(failure) = warm {
-            self.log
-                .line(&format!("a worker is not warm: {}", failure.message));
+            warn!("a worker is not warm: {}", failure.message);
         }
     }
 
@@ -173,8 +163,7 @@ impl Pool {
             && let Err(failure) = tier.keep(&worker)
         {
             // It serves all the same.
-            self.log
-                .line(&format!("a worker has no memory tier: {}", failure.message));
+            warn!("a worker has no memory tier: {}", failure.message);
         }
         Ok(worker)
     }

@@ -11,6 +11,7 @@ use fermata_control::program::{About, Answer, MOST_BYTES, Question, SOCKET};
 use fermata_control::user::{Checkpoint, DEFAULT_POOL, Mode, Then, Validate};
 use fermata_store::image::check_name;
 use parking_lot::Mutex;
+use tracing::warn;
 
 use crate::checkpoint::checkpoint;
 use crate::daemon::Daemon;
@@ -150,10 +151,11 @@ fn begin(
                     image: taken.image.display().to_string(),
                 },
                 Err(failure) => {
-                    daemon.log.line(&format!(
+                    warn!(
+                        session = %session.name,
                         "a checkpoint that `{}` asked for itself failed: {}",
                         session.name, failure.message
-                    ));
+                    );
                     Answer::Failed {
                         message: failure.message,
                         hint: failure.hint,

@@ -9,6 +9,7 @@ use fermata_control::worker::FailureKind;
 use fermata_control::{Connection, PROTOCOL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
+use tracing::warn;
 
 use crate::checkpoint::checkpoint;
 use crate::daemon::Daemon;
@@ -42,7 +43,7 @@ pub fn serve(daemon: &Arc<Daemon>, user: &User) {
             Err(e) if e.is_closed() => return,
             Err(e) => {
                 let message = format!("a request cannot be read: {}", crate::failure::chain(&e));
-                daemon.log.line(&message);
+                warn!("{message}");
                 // The user may be gone.
                 let _ = user.send(
                     &FromDaemon::Failed(fail(FailureKind::Internal, message)),
@@ -53,9 +54,9 @@ pub fn serve(daemon: &Arc<Daemon>, user: &User) {
         };
         let shutdown = matches!(request.verb, Verb::Shutdown { .. });
         let answer = answer(daemon, user, request, fds).unwrap_or_else(|mut failure| {
-            daemon.log.line(&format!("failed: {}", failure.message));
+            warn!("failed: {}", failure.message);
             if failure.hint.is_empty() {
-                failure.hint = next_step(failure.kind, daemon.log.path());
+                failure.hint = next_step(failure.kind, &daemon.log);
             }
             FromDaemon::Failed(failure)
         });

@@ -17,6 +17,7 @@ use fermata_control::PROTOCOL;
 use fermata_control::user::SessionState;
 use fermata_control::wait;
 use fermata_control::worker::{FromWorker, ToWorker};
+use tracing::{error, info, warn};
 
 use crate::agent::Arrival;
 use crate::attach;
@@ -48,11 +49,11 @@ pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
         return;
     };
     let Ok((FromWorker::Back(back), _)) = link.recv(HELLO_TIME) else {
-        return daemon.log.line("a worker came back and did not say so");
+        return warn!("a worker came back and did not say so");
     };
     if back.protocol != PROTOCOL {
         // It goes on serving its program, and asks again: perhaps a daemon of its own release.
-        return daemon.log.line("a worker of another release came back");
+        return warn!("a worker of another release came back");
     }
     let its = |session: &Arc<Session>| {
         let inner = session.lock();
@@ -66,9 +67,7 @@ pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
         if !back.serving {
             let _ = link.send(&ToWorker::Exit, &[]);
         }
-        return daemon
-            .log
-            .line("a worker came back that belongs to no session");
+        return warn!("a worker came back that belongs to no session");
     };
     match Worker::returned(link, process, back, &session.variables) {
         Ok(worker) => {
@@ -76,30 +75,30 @@ pub fn worker(daemon: &Arc<Daemon>, link: Wire) {
                 member.returned.worker = Some(worker);
             }
         }
-        Err(failure) => daemon.log.line(&failure.message),
+        Err(failure) => warn!(session = %session.name, "{}", failure.message),
     }
 }
 
 /// Takes an agent that has come back.
-pub fn agent(daemon: &Arc<Daemon>, session: &Arc<Session>, arrival: Arrival) {
+pub fn agent(session: &Session, arrival: Arrival) {
     let mut inner = session.lock();
     let process = arrival.process;
     let name = &session.name;
     match inner.member(process) {
         Some(member) if member.agent.is_none() => member.returned.agent = Some(arrival),
         Some(_) => {
-            let text = format!(
+            warn!(
+                session = %name,
                 "process {} of session `{name}` came back twice",
                 process.pid
             );
-            daemon.log.line(&text);
         }
         None => {
-            let text = format!(
+            warn!(
+                session = %name,
                 "process {} of session `{name}` came back without a worker",
                 process.pid
             );
-            daemon.log.line(&text);
         }
     }
 }
@@ -157,10 +156,11 @@ pub fn join(daemon: &Arc<Daemon>, session: &Arc<Session>) {
             Some(_) if Instant::now() > until => {
                 // Who wants something of it meanwhile is told how it is.
                 busy = None;
-                daemon.log.line(&format!(
+                warn!(
+                    session = %session.name,
                     "session `{}` has not come back yet: it goes on without this daemon",
                     session.name
-                ));
+                );
             }
             Some(_) => session.pause(TURN),
         }
@@ -194,7 +194,7 @@ fn revive(
     vain: &mut Vec<Detached>,
 ) {
     if let Err(failure) = pause::revive(daemon, session, detached) {
-        daemon.log.line(&failure.message);
+        warn!(session = %session.name, "{}", failure.message);
         session.lock().member_or_new(detached.process).detached = Some(detached);
         vain.push(detached);
     }
@@ -268,7 +268,7 @@ fn take(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>, half
         }
     };
     let Err(failure) = joined else { return true };
-    daemon.log.line(&failure.message);
+    warn!(session = %session.name, "{}", failure.message);
     match detached {
         Some(detached) => {
             attach::reject(daemon, session, detached, &failure.message);
@@ -285,9 +285,7 @@ fn give_up(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Option<Detach
         Some(detached) => attach::reject(daemon, session, detached, reason),
         None => session.worker_lost(reason),
     }
-    daemon
-        .log
-        .line(&format!("session `{}` is lost: {reason}", session.name));
+    error!(session = %session.name, "session `{}` is lost: {reason}", session.name);
 }
 
 /// Whether the program is parked in earnest: not stopped on its way there, and in nobody's hands.
@@ -314,9 +312,7 @@ fn is_free(session: &Session, detached: Detached) -> bool {
 fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     session.lock().note = None;
     session.set_state(SessionState::Running);
-    daemon
-        .log
-        .line(&format!("session `{}` has come back", session.name));
+    info!(session = %session.name, "session `{}` has come back", session.name);
     let (workers, resumed) = {
         let inner = session.lock();
         let resumed = inner.entry.as_ref().map(|it| it.complete);
@@ -330,7 +326,7 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     if let Some(resumed) = resumed {
         // What cannot be asked is lost soon, which is told then.
         if resumed && let Err(failure) = begin(true) {
-            daemon.log.line(&failure.message);
+            warn!(session = %session.name, "{}", failure.message);
         }
         return pause::watch(daemon, session);
     }
@@ -358,6 +354,6 @@ fn running(daemon: &Arc<Daemon>, session: &Arc<Session>) {
     if let Err(failure) = followed {
         // The worker goes on; only a rollback is not possible.
         session.lock().behind = None;
-        daemon.log.line(&failure.message);
+        warn!(session = %session.name, "{}", failure.message);
     }
 }

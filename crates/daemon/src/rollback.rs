@@ -15,6 +15,7 @@ use fermata_control::user::{ArrivalStand, SessionState};
 use fermata_control::worker::{FailureKind, Pace};
 use parking_lot::Mutex;
 use rustix::process::Signal;
+use tracing::warn;
 
 use crate::daemon::Daemon;
 use crate::failure::{Failure, Hint, OrFail, Result, fail};
@@ -93,8 +94,7 @@ fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
         std::mem::take(&mut inner.members)
     };
     session.save();
-    let log = &source.daemon.log;
-    log.line(&format!("`{}` is rolled back: {reason}", session.name));
+    warn!(session = %session.name, "`{}` is rolled back: {reason}", session.name);
     let _busy = session.busy.lock();
     let former = session.lock().former;
     former.iter().for_each(end);
@@ -107,8 +107,7 @@ fn roll_back(source: &Source, session: &Arc<Session>, reason: &str) {
 
 /// Goes on with what another daemon has begun by [`roll_back`].
 pub(crate) fn start_again(daemon: &Arc<Daemon>, session: &Arc<Session>, reason: &str) {
-    let log = &daemon.log;
-    log.line(&format!("`{}` is rolled back: {reason}", session.name));
+    warn!(session = %session.name, "`{}` is rolled back: {reason}", session.name);
     let _busy = session.busy.lock();
     let former = {
         let mut inner = session.lock();
@@ -131,7 +130,6 @@ fn end(process: &ProcessId) {
 }
 
 fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
-    let log = &source.daemon.log;
     let _busy = source.daemon.cache.as_ref().map(|cache| cache.busy());
     let how = How {
         lazy: false,
@@ -146,7 +144,7 @@ fn fill_again(source: &Source, session: &Arc<Session>, reason: &str) {
         Ok(()) => {
             let seconds = phases.seconds();
             let text = format!("rolled back to its image, in {seconds:.1} s: {reason}");
-            log.line(&format!("`{}` {text}", session.name));
+            warn!(session = %session.name, "`{}` {text}", session.name);
             let mut inner = session.lock();
             inner.phases = phases.list();
             inner.note = Some(text);

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use fermata_control::{Connection, Paths, private_folder, settings};
 use rustix::fs::{FlockOperation, Mode};
+use tracing::{info, warn};
 
 use crate::arrivals;
 use crate::daemon::Daemon;
-use crate::log::Log;
+use crate::log;
 use crate::log_limit;
 use crate::nvml;
 use crate::parallel::breathe;
@@ -49,16 +50,16 @@ pub fn serve() -> anyhow::Result<()> {
         )
     })?;
     let _alone = lock(&paths.runtime)?;
-    let log =
-        Arc::new(Log::open(paths.runtime.join("fermatad.log")).context("cannot open the log")?);
-    log.line(&format!(
+    let log = paths.runtime.join("fermatad.log");
+    log::begin(log.clone()).context("cannot open the log")?;
+    info!(
         "started, version {}, process {}",
         env!("CARGO_PKG_VERSION"),
         std::process::id()
-    ));
+    );
 
     for setting in unknown {
-        log.line(&setting.to_string());
+        warn!("{setting}");
     }
     let daemon = Daemon::new(paths, executable, log);
     let agents = listen(&daemon.agent_socket())?;
@@ -78,7 +79,7 @@ pub fn serve() -> anyhow::Result<()> {
             let link = Connection::new(socket, "the program");
             match link.peer_uid() {
                 Ok(peer) if peer == uid => arrivals::receive(&daemon, link),
-                _ => daemon.log.line("refused a program of another user"),
+                _ => warn!("refused a program of another user"),
             }
         }
     })?;
@@ -88,7 +89,7 @@ pub fn serve() -> anyhow::Result<()> {
             let link = Connection::new(socket, "worker");
             match link.peer_uid() {
                 Ok(peer) if peer == uid => returning::worker(&daemon, link),
-                _ => daemon.log.line("refused a worker of another user"),
+                _ => warn!("refused a worker of another user"),
             }
         }
     })?;
@@ -98,7 +99,7 @@ pub fn serve() -> anyhow::Result<()> {
             let connection = Connection::new(socket, "the user's tool");
             match connection.peer_uid() {
                 Ok(peer) if peer == uid || peer == 0 => requests::serve(&daemon, &connection),
-                _ => daemon.log.line("refused a request of another user"),
+                _ => warn!("refused a request of another user"),
             }
         }
     })?;
@@ -121,7 +122,7 @@ fn sweep(daemon: &Arc<Daemon>) {
 
 /// Ends everything the daemon has started, and its sockets.
 fn end(daemon: &Daemon) {
-    daemon.log.line("ends");
+    info!("ends");
     // Nobody new; all fail only when they are gone already.
     let _ = fs::remove_file(daemon.paths.socket());
     let _ = fs::remove_file(daemon.agent_socket());
@@ -129,7 +130,7 @@ fn end(daemon: &Daemon) {
     let _ = fs::remove_file(daemon.nvml_socket());
     let _ = fs::remove_file(daemon.program_socket());
     daemon.close();
-    daemon.log.line("ended");
+    info!("ended");
 }
 
 /// One daemon per runtime folder; the lock ends with its process.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fermata_control::user::SessionState;
+use tracing::{info, warn};
 
 use crate::daemon::Daemon;
 use crate::persist::SessionMeta;
@@ -28,8 +29,7 @@ impl Daemon {
             let Some(meta) = SessionMeta::load(&dir) else {
                 if session::has_printed(&dir) {
                     // Of a release that this one does not understand, or what a crash has left: only the user knows.
-                    let text = format!("`{}` is of no session that is known", dir.display());
-                    self.log.line(&text);
+                    warn!("`{}` is of no session that is known", dir.display());
                 } else {
                     output::displace(&dir);
                     let _ = fs::remove_dir_all(&dir);
@@ -40,8 +40,7 @@ impl Daemon {
             let session = Session::found(meta, dir);
             self.found(&session);
             if session.live() {
-                self.log
-                    .line(&format!("found session `{}`, still running", session.name));
+                info!(session = %session.name, "found session `{}`, still running", session.name);
                 if session.lock().again.is_none() {
                     let watched = session.clone();
                     // Unwatched it is only reported as running for too long.

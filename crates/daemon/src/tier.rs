@@ -15,10 +15,10 @@ use fermata_control::worker::{FromWorker, Tier, TierState, ToWorker};
 use fermata_control::{Paths, settings};
 use fermata_store::Store;
 use parking_lot::{Condvar, Mutex};
+use tracing::warn;
 
 use crate::cache::ImageCache;
 use crate::failure::{Result, from_store};
-use crate::log::Log;
 use crate::worker::{Pending, Worker, unexpected};
 
 /// How long a worker may take to say how its tier is.
@@ -38,7 +38,6 @@ pub struct MemoryTier {
     filling: Mutex<Filling>,
     /// It is to look again.
     asked: Condvar,
-    log: Arc<Log>,
 }
 
 /// What the thread that makes packs ready does.
@@ -54,18 +53,14 @@ struct Filling {
 impl MemoryTier {
     /// The tier that the environment asks for; none if there is neither a cache, nor images in memory and a limit
     /// above 0.
-    pub fn from_env(
-        paths: &Paths,
-        cache: Option<&ImageCache>,
-        log: &Arc<Log>,
-    ) -> Option<Arc<Self>> {
+    pub fn from_env(paths: &Paths, cache: Option<&ImageCache>) -> Option<Arc<Self>> {
         // Wrong values have ended the daemon by now.
         let setting = |name| settings::number(name).ok().flatten();
         let ready = setting("FERMATA_MEMORY_TIER").unwrap_or(0);
         let limit = setting("FERMATA_MEMORY_TIER_LIMIT");
         let in_memory = fermata_store::is_memory(&paths.images);
         if !in_memory && ready > 0 {
-            log.line("no memory is kept ready: images are on a disk");
+            warn!("no memory is kept ready: images are on a disk");
         }
         let ready = if in_memory { ready } else { 0 };
         let cached = cache.map_or(0, ImageCache::limit);
@@ -84,7 +79,6 @@ impl MemoryTier {
                 limit,
                 filling: Mutex::default(),
                 asked: Condvar::new(),
-                log: Arc::clone(log),
             })
         })
     }
@@ -164,7 +158,7 @@ impl MemoryTier {
             };
             let mut filling = self.filling.lock();
             if !trouble.is_empty() && filling.trouble != trouble {
-                self.log.line(&format!("memory tier: {trouble}"));
+                warn!("memory tier: {trouble}");
             }
             filling.trouble = trouble;
             if filling.trouble.is_empty() {

@@ -7,6 +7,7 @@ use fermata_control::user::{Checkpointed, SessionState, Then, Totals};
 use fermata_control::worker::{FailureKind, FromWorker, ToWorker};
 use parking_lot::Mutex;
 use rustix::process::Signal;
+use tracing::{error, warn};
 
 use super::halt::Parked;
 use super::image::{describe, folder_bytes};
@@ -89,8 +90,7 @@ impl Taking<'_> {
             Ok(image) => image.dir().to_owned(),
             Err(failure) => {
                 if let Err(first) = resumed {
-                    let text = format!("nor is there an image: {}", failure.message);
-                    daemon.log.line(&text);
+                    warn!(session = %session.name, "nor is there an image: {}", failure.message);
                     return Err(first);
                 }
                 if then == Then::Stop {
@@ -186,10 +186,7 @@ fn bring_one_back(
         Ok(()) => return Ok(()),
         Err(failure) => failure,
     };
-    daemon.log.line(&format!(
-        "`{}` cannot go on: {}",
-        session.name, failure.message
-    ));
+    error!(session = %session.name, "`{}` cannot go on: {}", session.name, failure.message);
     if detached.process.alive() {
         reject(daemon, session, detached, &failure.message);
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fermata_control::settings;
 use fermata_control::worker::FailureKind;
 use fermata_store::moments;
+use tracing::warn;
 
 use super::taking::Taking;
 use crate::criu::DUMP_LOG;
@@ -87,7 +88,7 @@ impl Taking<'_> {
             return None;
         }
         self.phases.time("host ahead", || {
-            let note = |text: String| self.daemon.log.line(&text);
+            let note = |text: String| warn!(session = %self.session.name, "{text}");
             let (helper, draft) = (self.criu.helper(), self.draft.path());
             let mut copy = HostCopy::begin(helper, self.root.pid, draft, self.needed_bytes, &note)?;
             copy.ahead(&mut |bytes| report("host ahead", bytes, bytes));
@@ -144,8 +145,8 @@ impl Taking<'_> {
         if copy.as_ref().is_some_and(HostCopy::has_failed)
             && let Err(failure) = &dumped
         {
-            let text = format!("memory is dumped by CRIU after all: {}", failure.message);
-            self.daemon.log.line(&text);
+            let why = &failure.message;
+            warn!(session = %self.session.name, "memory is dumped by CRIU after all: {why}");
             copy = None;
             dumped = self.empty_host().and_then(|()| {
                 let dumping = self.begin(false)?;

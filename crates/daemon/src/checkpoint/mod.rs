@@ -32,6 +32,7 @@ use std::time::Duration;
 use fermata_control::user::{Checkpoint, Checkpointed, Mode, Then};
 use fermata_control::worker::{FailureKind, Way};
 use fermata_store::image::{Draft, sweep_drafts};
+use tracing::info;
 
 pub(crate) use self::finish::{bring_back, finished};
 use self::halt::workers_of;
@@ -90,11 +91,12 @@ pub fn checkpoint(
     if let Some(cache) = &daemon.cache {
         cache.used(&taken.image);
     }
-    daemon.log.line(&format!(
+    info!(
+        session = %session.name,
         "checkpoint of `{}` is `{}`",
         session.name,
         taken.image.display()
-    ));
+    );
     Ok(taken)
 }
 
@@ -113,9 +115,7 @@ fn attempt(
     let before_it = session.processes();
     let arrivals = || session.arrivals.load(Ordering::Relaxed);
     let before = arrivals();
-    daemon
-        .log
-        .line(&format!("checkpoint of `{}` begins", session.name));
+    info!(session = %session.name, "checkpoint of `{}` begins", session.name);
     taking.take(request, report).map_err(|failure| {
         let left = session.processes();
         let fewer = before_it.agents.iter().any(|it| !left.agents.contains(it));

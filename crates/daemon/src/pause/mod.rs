@@ -19,6 +19,7 @@ use fermata_control::user::{self, SessionState};
 use fermata_control::worker::FailureKind;
 use fermata_store::moments;
 use parking_lot::Mutex;
+use tracing::info;
 
 pub use self::resume::{park_again, resume, revive, waits, watch};
 use crate::attach::share;
@@ -71,11 +72,12 @@ pub fn pause(
         }
         attempts += 1;
     };
-    daemon.log.line(&format!(
+    info!(
+        session = %session.name,
         "`{}` is paused, its data is in `{}`",
         session.name,
         paused.data.folder.display()
-    ));
+    );
     Ok(paused)
 }
 
@@ -132,7 +134,7 @@ fn attempt(
         })
         .and_then(|()| take(daemon, session, &served, entry, report));
     if taken.is_err() {
-        session.drop_entry(&daemon.log);
+        session.drop_entry();
     }
     taken
 }

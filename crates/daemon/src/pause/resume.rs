@@ -17,6 +17,7 @@ use fermata_control::wait;
 use fermata_control::worker::{FailureKind, LoadCheck, Pace, ToWorker};
 use fermata_store::moments;
 use parking_lot::Mutex;
+use tracing::{error, info, warn};
 
 use super::{Entry, end_all, stays_paused};
 use crate::attach::{AttachmentEnds, let_wait, load, offer, reattach, reject};
@@ -81,7 +82,7 @@ pub fn resume(
     let coming = session.lock().is_coming();
     let (seconds, phases) = (back.phases.seconds(), back.phases.list());
     watch(daemon, &session);
-    daemon.log.line(&format!("`{}` is resumed", session.name));
+    info!(session = %session.name, "`{}` is resumed", session.name);
     Ok(user::Resumed {
         session: session.name.clone(),
         device_bytes,
@@ -147,9 +148,9 @@ pub fn watch(daemon: &Arc<Daemon>, session: &Arc<Session>) {
         let (daemon, session) = (Arc::clone(daemon), Arc::clone(session));
         move || {
             if let Err(reason) = on_demand::watch(&session) {
-                lose(&daemon, &session, &reason);
+                lose(&session, &reason);
             }
-            session.drop_entry(&daemon.log);
+            session.drop_entry();
             let driver = session.lock().workers().first().map(|it| it.driver.clone());
             if let Some(driver) = driver {
                 daemon.pool.refill(driver, session.variables.clone());
@@ -166,14 +167,14 @@ pub fn watch(daemon: &Arc<Daemon>, session: &Arc<Session>) {
 }
 
 /// The data of a program that runs cannot be brought: its calls fail from now on.
-fn lose(daemon: &Daemon, session: &Session, reason: &str) {
+fn lose(session: &Session, reason: &str) {
     let workers = {
         let mut inner = session.lock();
         inner.behind = None;
         inner.workers()
     };
     let text = format!("its data could not be brought back after the pause: {reason}");
-    daemon.log.line(&format!("`{}`: {text}", session.name));
+    error!(session = %session.name, "`{}`: {text}", session.name);
     session.worker_lost(&text);
     // Operations that wait for data would wait for ever.
     end_all(workers.iter());
@@ -357,11 +358,11 @@ impl Return<'_> {
             return Err(stays_paused(self.session, failure.clone()));
         }
         for (detached, first) in waiting {
-            let log = &self.daemon.log;
-            log.line(&format!(
+            warn!(
+                session = %self.session.name,
                 "`{}`: process {} is tried once more: {}",
                 self.session.name, detached.process.pid, first.message
-            ));
+            );
             if let Err(failure) = self.one(driver, detached, report) {
                 reject(self.daemon, self.session, detached, &failure.message);
                 return Err(failure);

@@ -37,6 +37,7 @@ use fermata_control::user::{self, ArrivalStand, DeviceChoice, SessionState};
 use fermata_control::worker::FailureKind;
 use fermata_store::image::unix_now;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tracing::warn;
 
 pub use self::detached::Detached;
 pub use self::member::{Behind, Member, MemberMeta, Part, Served};
@@ -44,7 +45,6 @@ pub use self::persist::has_printed;
 pub use self::token::{same_token, token};
 use crate::agent::Agent;
 use crate::failure::{Failure, OrFail, Result};
-use crate::log::Log;
 use crate::pages::Pages;
 use crate::paused_data::Entry;
 use crate::proc::{self, ProcessId};
@@ -306,13 +306,13 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Removes what a pause has put aside, if there is something; what cannot be removed is told in `log`.
-    pub fn drop_entry(&self, log: &Log) {
+    /// Removes what a pause has put aside, if there is something; what cannot be removed is told in the log.
+    pub fn drop_entry(&self) {
         let Some(entry) = self.lock().entry.clone() else {
             return;
         };
         if let Err(failure) = entry.remove() {
-            log.line(&failure.message);
+            warn!(session = %self.name, "{}", failure.message);
         }
         {
             let mut inner = self.lock();

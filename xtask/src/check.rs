@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::exports::{self, Shim};
-use crate::{coverage, pauses, scan, structure};
+use crate::{coverage, pauses, rpc, scan, structure};
 
 /// Lines a hand-written file may have.
 const LINES: usize = 800;
@@ -103,12 +103,15 @@ fn generated(root: &Path, findings: &mut Vec<String>) -> Result<()> {
             }
         }
     }
-    let page = coverage::page(root)?;
-    if !page.is_fresh(root) {
-        findings.push(format!(
-            "{}: stale, run `cargo xtask coverage`",
-            page.path.display()
-        ));
+    let others = [
+        (coverage::page(root)?, "coverage"),
+        (rpc::messages(root)?, "rpc"),
+    ];
+    for (file, task) in others {
+        if !file.is_fresh(root) {
+            let path = file.path.display();
+            findings.push(format!("{path}: stale, run `cargo xtask {task}`"));
+        }
     }
     Ok(())
 }

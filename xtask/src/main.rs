@@ -12,6 +12,7 @@ mod imports;
 mod modules;
 mod output;
 mod pauses;
+mod rpc;
 mod scan;
 mod structure;
 mod support;
@@ -27,6 +28,7 @@ usage: cargo xtask TASK
   abi --cuda-include DIR [--types]  the API tables (and with --types the C types) from the headers in DIR
   exports CRATE...                  unsupported.rs, per_thread.rs and proc_table.rs of softgpu, client
   coverage                          docs/coverage.md
+  rpc                               the messages of CRIU's protocol, from crates/daemon/rpc.proto
   circles CRATE...                  files of a crate that import each other in a loop, and what ties them
   check                             generated files, crate edges, circles, names, sizes, pauses, headers, forbidden code";
 
@@ -59,6 +61,7 @@ fn run() -> Result<()> {
             output::write_all(&root, exports::files(&root, shim)?)
         }),
         "coverage" => output::write_all(&root, vec![coverage::page(&root)?]),
+        "rpc" => output::write_all(&root, vec![rpc::messages(&root)?]),
         "circles" if !rest.is_empty() => rest.iter().try_for_each(|name| {
             let of = modules::Crate::read(&root.join("crates").join(name).join("src"))?;
             let circles = imports::report(&of);

@@ -27,7 +27,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use crate::criu_end;
 use crate::criu_environment;
 use crate::criu_rpc::{
-    Answer, CGROUPS_IGNORE, InheritFd, NETWORK_LOCK_SKIP, Options, Request, kind,
+    CriuCgMode, CriuNetworkLockMethod, CriuOpts, CriuReq, CriuReqType, CriuResp, InheritFd,
 };
 use crate::failure::{Hint, OrFail, Result, fail};
 use crate::kerndat::Kerndat;
@@ -155,9 +155,9 @@ impl Criu {
         let mut child = self.start(None, theirs, false)?;
         let answer = call(
             &ours,
-            &Request {
-                kind: kind::VERSION,
-                ..Request::default()
+            &CriuReq {
+                r#type: CriuReqType::Version.into(),
+                ..CriuReq::default()
             },
             Some(VERSION_TIME),
             &|| proc::runs(&child),
@@ -168,7 +168,8 @@ impl Criu {
             .version
             .ok_or_else(|| fail(FailureKind::Host, "CRIU does not say its version"))?;
         let sublevel = version.sublevel.unwrap_or(0);
-        Ok(format!("{}.{}.{sublevel}", version.major, version.minor))
+        let (major, minor) = (version.major_number, version.minor_number);
+        Ok(format!("{major}.{minor}.{sublevel}"))
     }
 
     /// Asks the CRIU behind `channel` to restore from `dir`; `inherit` replaces files of the image by
@@ -183,7 +184,7 @@ impl Criu {
         connected: bool,
         inherit: Vec<InheritFd>,
     ) -> Result<u32> {
-        let options = Options {
+        let options = CriuOpts {
             rst_sibling: Some(true),
             inherit_fd: inherit,
             lazy_pages: Some(lazy),
@@ -192,10 +193,10 @@ impl Criu {
             log_file: Some(RESTORE_LOG.into()),
             ..options(dir)
         };
-        let request = Request {
-            kind: kind::RESTORE,
-            options: Some(options),
-            go_on: None,
+        let request = CriuReq {
+            r#type: CriuReqType::Restore.into(),
+            opts: Some(options),
+            notify_success: None,
         };
         let seconds = memory_bytes(dir) / LEAST_RATE;
         let limit = WORK_TIME + Duration::from_secs(seconds);
@@ -292,33 +293,33 @@ pub fn channel() -> Result<(OwnedFd, OwnedFd)> {
     })
 }
 
-pub(crate) fn options(dir: &Path) -> Options {
-    Options {
+pub(crate) fn options(dir: &Path) -> CriuOpts {
+    CriuOpts {
         images_dir_fd: -1,
         images_dir: Some(dir.as_os_str().as_bytes().to_vec()),
         log_level: Some(4),
         file_locks: Some(true),
-        manage_cgroups_mode: Some(CGROUPS_IGNORE),
-        network_lock: Some(NETWORK_LOCK_SKIP),
+        manage_cgroups_mode: Some(CriuCgMode::Ignore.into()),
+        network_lock: Some(CriuNetworkLockMethod::Skip.into()),
         ghost_limit: Some(GHOST_BYTES),
         timeout: Some(FREEZE_SECONDS),
-        ..Options::default()
+        ..CriuOpts::default()
     }
 }
 
 /// Asks, and waits for the answer as [`receive`] does.
 fn call(
     socket: &OwnedFd,
-    request: &Request,
+    request: &CriuReq,
     limit: Option<Duration>,
     hope: &dyn Fn() -> bool,
-) -> io::Result<Answer> {
+) -> io::Result<CriuResp> {
     send(socket, request)?;
     receive(socket, limit, hope)
 }
 
 /// Sends CRIU a request, or an answer to what it has asked.
-pub(crate) fn send(socket: &OwnedFd, request: &Request) -> io::Result<()> {
+pub(crate) fn send(socket: &OwnedFd, request: &CriuReq) -> io::Result<()> {
     rustix::net::send(socket, &request.encode_to_vec(), SendFlags::NOSIGNAL)?;
     Ok(())
 }
@@ -330,7 +331,7 @@ pub(crate) fn receive(
     socket: &OwnedFd,
     limit: Option<Duration>,
     hope: &dyn Fn() -> bool,
-) -> io::Result<Answer> {
+) -> io::Result<CriuResp> {
     let mut until = limit.map(|limit| Instant::now() + limit);
     let mut hopeless = false;
     loop {
@@ -358,19 +359,19 @@ pub(crate) fn receive(
     if bytes == 0 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
     }
-    Answer::decode(&buffer[..bytes]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    CriuResp::decode(&buffer[..bytes]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
 pub(crate) fn check(
-    answer: io::Result<Answer>,
+    answer: io::Result<CriuResp>,
     what: &str,
     log: &Path,
     kind: FailureKind,
 ) -> Result<()> {
     let reason = match answer {
         Ok(answer) if answer.success => return Ok(()),
-        Ok(answer) => first_error(log).or(answer.message).unwrap_or_else(|| {
-            match answer.errno.filter(|e| *e != 0) {
+        Ok(answer) => first_error(log).or(answer.cr_errmsg).unwrap_or_else(|| {
+            match answer.cr_errno.filter(|e| *e != 0) {
                 Some(errno) => io::Error::from_raw_os_error(errno.abs()).to_string(),
                 None => "it gives no reason".into(),
             }
@@ -436,15 +437,15 @@ mod tests {
 
     #[test]
     fn requests_are_encoded_with_the_documented_numbers() {
-        let request = Request {
-            kind: kind::DUMP,
-            options: Some(Options {
+        let request = CriuReq {
+            r#type: CriuReqType::Dump.into(),
+            opts: Some(CriuOpts {
                 images_dir_fd: -1,
                 leave_running: Some(true),
                 images_dir: Some("d".into()),
-                ..Options::default()
+                ..CriuOpts::default()
             }),
-            go_on: None,
+            notify_success: None,
         };
         let mut expected = vec![0x08, 1, 0x12, 17, 0x08];
         expected.extend([0xff; 9]);

@@ -17,7 +17,7 @@ use fermata_control::worker::FailureKind;
 
 use crate::criu::{self, Criu, DUMP_LOG};
 use crate::criu_end;
-use crate::criu_rpc::{Answer, Options, Request, kind};
+use crate::criu_rpc::{CriuOpts, CriuReq, CriuReqType, CriuResp};
 use crate::failure::{OrFail, Result, fail};
 use crate::proc::{self, ProcessId};
 
@@ -72,7 +72,7 @@ impl Dumping {
         };
         let target = ProcessId::of(pid).ok_or_else(|| ended(pid))?;
         let child = criu.start(foreign, theirs, filtered)?;
-        let options = Options {
+        let options = CriuOpts {
             pid: i32::try_from(inner).ok(),
             leave_running: Some(true),
             notify_scripts: Some(true),
@@ -81,10 +81,10 @@ impl Dumping {
             log_file: Some(DUMP_LOG.into()),
             ..criu::options(dir)
         };
-        let request = Request {
-            kind: kind::DUMP,
-            options: Some(options),
-            go_on: None,
+        let request = CriuReq {
+            r#type: CriuReqType::Dump.into(),
+            opts: Some(options),
+            notify_success: None,
         };
         let dumping = Self {
             target,
@@ -144,36 +144,36 @@ impl Dumping {
     }
 
     /// Waits for a step, and lets others pass; the answer if the dump has ended instead.
-    fn until(&self, step: &str, limit: Option<Duration>) -> Result<Option<Answer>> {
+    fn until(&self, step: &str, limit: Option<Duration>) -> Result<Option<CriuResp>> {
         loop {
             let answer = match self.receive(limit) {
                 Ok(answer) => answer,
                 Err(error) => return self.checked(Err(error)).map(|()| None),
             };
-            match &answer.notification {
-                _ if answer.kind != kind::NOTIFY => return Ok(Some(answer)),
-                Some(it) if it.step.as_deref() == Some(step) => return Ok(None),
+            match &answer.notify {
+                _ if answer.r#type() != CriuReqType::Notify => return Ok(Some(answer)),
+                Some(it) if it.script.as_deref() == Some(step) => return Ok(None),
                 _ => self.answer(true)?,
             }
         }
     }
 
-    fn receive(&self, limit: Option<Duration>) -> io::Result<Answer> {
+    fn receive(&self, limit: Option<Duration>) -> io::Result<CriuResp> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let runs = || self.child.as_ref().is_some_and(proc::runs);
         criu::receive(socket, limit, &|| self.target.alive() && runs())
     }
 
     fn answer(&self, go_on: bool) -> Result<()> {
-        let request = Request {
-            kind: kind::NOTIFY,
-            options: None,
-            go_on: Some(go_on),
+        let request = CriuReq {
+            r#type: CriuReqType::Notify.into(),
+            opts: None,
+            notify_success: Some(go_on),
         };
         criu::send(self.socket()?, &request).or_else(|error| self.checked(Err(error)))
     }
 
-    fn checked(&self, answer: io::Result<Answer>) -> Result<()> {
+    fn checked(&self, answer: io::Result<CriuResp>) -> Result<()> {
         if !matches!(&answer, Ok(it) if it.success) && !self.target.alive() {
             return Err(ended(self.target.pid));
         }

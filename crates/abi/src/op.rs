@@ -506,6 +506,15 @@ pub enum Op<'a> {
         #[serde(with = "serde_bytes")]
         shared: &'a [u8],
     },
+
+    // --- more of graphs: images hold operations by their number in this list, so new ones come last ---
+    /// Gives single kernels of an executable graph other parameters: a list of `fermata-graph`'s `KernelChange`, postcard.
+    /// Not answered; what fails is as with `GraphUpdate`.
+    GraphSetKernels {
+        exec: Handle,
+        #[serde(borrow)]
+        kernels: Blob<'a>,
+    },
 }
 
 impl Op<'_> {

@@ -47,6 +47,9 @@ pub struct State {
 
 type Name = (Handle, Vec<NodeId>);
 
+/// A node with its way from the root.
+pub type Place = (Vec<NodeId>, NodeId);
+
 /// An executable graph.
 #[derive(Debug)]
 pub struct Exec {
@@ -58,8 +61,12 @@ pub struct Exec {
     pub flags: u64,
     /// How the worker's idea of it differs.
     pub stale: Stale,
+    /// The kernels of [`Stale::Kernels`], each with its way from the root.
+    pub changed: Vec<Place>,
+    /// Where kernels are in the graph that the worker has, once one has changed by itself.
+    pub places: Option<HashMap<Place, Place>>,
     /// Nodes that do nothing for now, with their way from the root.
-    pub disabled: HashSet<(Vec<NodeId>, NodeId)>,
+    pub disabled: HashSet<Place>,
     /// Shared memory through which copies of ordinary memory go, by node and end.
     pub bounces: HashMap<(Vec<NodeId>, NodeId, bool), Bounce>,
 }
@@ -78,6 +85,8 @@ pub struct Bounce {
 pub enum Stale {
     /// Not at all.
     No,
+    /// Parameters of some kernels have changed.
+    Kernels,
     /// Parameters have changed.
     Parameters,
     /// It must be made anew.
@@ -277,8 +286,14 @@ impl State {
         let before = &inner.node(id).map_err(refused)?.kind;
         let after = fermata_graph::update::replaced(before, &kind)
             .map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
-        inner.set(id, after).map_err(refused)?;
-        exec.stale = exec.stale.max(Stale::Parameters);
-        Ok(())
+        match fermata_graph::update::changed_kernels(id, before, &after) {
+            Some(changed) => {
+                let from_root = |(way, node): Place| ([&path[..], &way].concat(), node);
+                exec.changed.extend(changed.into_iter().map(from_root));
+                exec.stale = exec.stale.max(Stale::Kernels);
+            }
+            None => exec.stale = exec.stale.max(Stale::Parameters),
+        }
+        inner.set(id, after).map_err(refused)
     }
 }

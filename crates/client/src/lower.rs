@@ -8,18 +8,20 @@
 //!   before:  copy device ─► host          after:  copy device ─► shared     then   callback shared ─► host
 //! ```
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use fermata_abi::op::{Blob, HostKind, Op};
 use fermata_abi::sys::driver::CUDA_ERROR_INVALID_VALUE;
+use fermata_graph::update::KernelChange;
 use fermata_graph::{Copy, CopyEnd, EdgeData, Graph, HostCall, NodeId, NodeKind, Place};
 
 use crate::callback::{self, Rows};
 use crate::capture::PLAIN;
 use crate::context::Context;
 use crate::entry::Result;
-use crate::graphs::{Bounce, Exec, Stale, refused};
+use crate::graphs::{Bounce, Exec, Place as NodePlace, Stale, refused};
 use crate::handles;
 use crate::host;
 use crate::link;
@@ -37,6 +39,18 @@ pub fn refresh(session: &Session, handle: u64, exec: &mut Exec) -> Result {
         return Ok(());
     }
     let stale = exec.stale;
+    if stale == Stale::Kernels
+        && let Some(encoded) = changed_kernels(exec)
+    {
+        let kernels = Blob::Inline(&encoded);
+        link::post(&Op::GraphSetKernels {
+            exec: handle,
+            kernels,
+        })?;
+        exec.changed.clear();
+        exec.stale = Stale::No;
+        return Ok(());
+    }
     let encoded = encode(session, exec)?;
     if stale == Stale::Shape {
         link::post(&Op::GraphDestroy { exec: handle })?;
@@ -58,8 +72,28 @@ pub fn refresh(session: &Session, handle: u64, exec: &mut Exec) -> Result {
             )
         })?;
     }
+    exec.changed.clear();
     exec.stale = Stale::No;
     Ok(())
+}
+
+/// The kernels that have changed, if the worker's graph has been lowered in order to name them, and they are few.
+fn changed_kernels(exec: &Exec) -> Option<Vec<u8>> {
+    let places = exec.places.as_ref()?;
+    let change = |(path, node): &NodePlace| {
+        let (at, lowered) = places.get(&(path.clone(), *node))?;
+        match &exec.graph.inner(path).ok()?.node(*node).ok()?.kind {
+            NodeKind::Kernel(kernel) => Some(KernelChange {
+                path: Cow::Borrowed(at),
+                node: *lowered,
+                kernel: Cow::Borrowed(kernel),
+            }),
+            _ => None,
+        }
+    };
+    let changes: Option<Vec<_>> = exec.changed.iter().map(change).collect();
+    let encoded = postcard::to_stdvec(&changes?).ok()?;
+    (encoded.len() <= POSTED).then_some(encoded)
 }
 
 /// Makes an executable graph of a definition.
@@ -75,6 +109,8 @@ pub fn create(
         graph,
         flags,
         stale: Stale::No,
+        changed: Vec::new(),
+        places: None,
         disabled: Default::default(),
         bounces: HashMap::new(),
     };
@@ -130,8 +166,14 @@ fn encode(session: &Session, exec: &mut Exec) -> Result<Vec<u8>> {
     };
     let lowered = lowering.graph(&graph);
     exec.graph = graph;
-    postcard::to_stdvec(&lowered?).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+    let (lowered, places) = lowered?;
+    // Most graphs never change; those that do, do so again and again.
+    exec.places = (exec.stale == Stale::Kernels).then(|| places.into_iter().collect());
+    postcard::to_stdvec(&lowered).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
+
+/// Where kernels of a graph are in the worker's.
+type Places = Vec<(NodePlace, NodePlace)>;
 
 struct Lowering<'l> {
     session: &'l Session,
@@ -140,8 +182,10 @@ struct Lowering<'l> {
 }
 
 impl Lowering<'_> {
-    fn graph(&mut self, graph: &Graph) -> Result<Graph> {
+    /// The graph for the worker, and where its kernels are there.
+    fn graph(&mut self, graph: &Graph) -> Result<(Graph, Places)> {
         let mut out = Graph::new();
+        let mut places = Places::new();
         // The last node that each node has become.
         let mut ends: HashMap<NodeId, NodeId> = HashMap::new();
         for id in graph.order().map_err(refused)? {
@@ -151,22 +195,33 @@ impl Lowering<'_> {
                 .iter()
                 .filter_map(|(from, data)| Some((*ends.get(from)?, *data)))
                 .collect();
-            let mut steps = self.node(id, &node.kind)?.into_iter();
+            let (steps, inside) = self.node(id, &node.kind)?;
+            let mut steps = steps.into_iter();
             let Some(first) = steps.next() else { continue };
+            let is_kernel = matches!(first, NodeKind::Kernel(_));
             let mut last = out.add(first, &after).map_err(refused)?;
+            if self.exec.stale == Stale::Kernels {
+                let below = |node, (path, at): NodePlace| ([&[node][..], &path].concat(), at);
+                let from_here =
+                    |(from, to): (NodePlace, NodePlace)| (below(id, from), below(last, to));
+                places.extend(inside.into_iter().map(from_here));
+                places.extend(is_kernel.then(|| ((Vec::new(), id), (Vec::new(), last))));
+            }
             for step in steps {
                 last = out.add(step, &[(last, PLAIN)]).map_err(refused)?;
             }
             ends.insert(id, last);
         }
-        Ok(out)
+        Ok((out, places))
     }
 
-    fn node(&mut self, id: NodeId, kind: &NodeKind) -> Result<Vec<NodeKind>> {
+    /// What a node becomes, and where the kernels of its own graph are then.
+    fn node(&mut self, id: NodeId, kind: &NodeKind) -> Result<(Vec<NodeKind>, Places)> {
         if self.exec.disabled.contains(&(self.path.clone(), id)) {
-            return Ok(vec![NodeKind::Empty]);
+            return Ok((vec![NodeKind::Empty], Places::new()));
         }
-        Ok(vec![match kind {
+        let mut inside = Places::new();
+        let step = match kind {
             NodeKind::Host(call) => {
                 host_call(callback::of_function(call.function, call.user_data)?)
             }
@@ -175,11 +230,14 @@ impl Lowering<'_> {
                 self.path.push(id);
                 let lowered = self.graph(child);
                 self.path.pop();
-                NodeKind::ChildGraph(Box::new(lowered?))
+                let (child, places) = lowered?;
+                inside = places;
+                NodeKind::ChildGraph(Box::new(child))
             }
-            NodeKind::Memcpy(copy) => return self.copy(id, copy),
+            NodeKind::Memcpy(copy) => return Ok((self.copy(id, copy)?, Places::new())),
             other => other.clone(),
-        }])
+        };
+        Ok((vec![step], inside))
     }
 
     fn copy(&mut self, id: NodeId, copy: &Copy) -> Result<Vec<NodeKind>> {

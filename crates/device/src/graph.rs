@@ -139,6 +139,28 @@ fn batch_entry(op: &BatchOp) -> cu::CUstreamBatchMemOpParams {
     entry
 }
 
+/// Calls `call` with a kernel's function, size and parameters as the driver wants them for a node.
+fn with_params<R>(
+    launch: &KernelLaunch<'_>,
+    call: impl FnOnce(&cu::CUDA_KERNEL_NODE_PARAMS) -> R,
+) -> R {
+    let size = launch.size;
+    with_extra(launch.params, |extra| {
+        call(&cu::CUDA_KERNEL_NODE_PARAMS {
+            func: launch.function.raw(),
+            gridDimX: size.grid[0],
+            gridDimY: size.grid[1],
+            gridDimZ: size.grid[2],
+            blockDimX: size.block[0],
+            blockDimY: size.block[1],
+            blockDimZ: size.block[2],
+            sharedMemBytes: size.shared,
+            extra,
+            ..Default::default()
+        })
+    })
+}
+
 impl Driver {
     /// An empty graph.
     ///
@@ -285,24 +307,11 @@ impl Driver {
         after: &[cu::CUgraphNode],
         launch: &KernelLaunch<'_>,
     ) -> Result<()> {
-        let size = launch.size;
-        with_extra(launch.params, |extra| {
-            let params = cu::CUDA_KERNEL_NODE_PARAMS {
-                func: launch.function.raw(),
-                gridDimX: size.grid[0],
-                gridDimY: size.grid[1],
-                gridDimZ: size.grid[2],
-                blockDimX: size.block[0],
-                blockDimY: size.block[1],
-                blockDimZ: size.block[2],
-                sharedMemBytes: size.shared,
-                extra,
-                ..Default::default()
-            };
+        with_params(launch, |params| {
             // SAFETY: dependencies are live handles; parameters outlive the call and are copied.
             unsafe {
                 self.f
-                    .cuGraphAddKernelNode_v2(node, graph, after.as_ptr(), after.len(), &params)
+                    .cuGraphAddKernelNode_v2(node, graph, after.as_ptr(), after.len(), params)
             }
         })?;
         for attribute in launch.attributes {
@@ -311,6 +320,54 @@ impl Driver {
             unsafe { self.f.cuGraphKernelNodeSetAttribute(*node, id, &value)? };
         }
         Ok(())
+    }
+
+    /// The graph inside a child-graph node, which is a copy of the one that it was made from.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn graph_inside(&self, node: NodeHandle) -> Result<GraphHandle> {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the pointer refers to a live local.
+        unsafe {
+            self.f
+                .cuGraphChildGraphNodeGetGraph(node.raw(), &mut graph)?
+        };
+        Ok(GraphHandle::from_raw(graph))
+    }
+
+    /// The node of a copy of a graph that stands for `original`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn node_in_copy(&self, original: NodeHandle, copy: GraphHandle) -> Result<NodeHandle> {
+        let mut node = std::ptr::null_mut();
+        // SAFETY: the pointer refers to a live local.
+        unsafe {
+            self.f
+                .cuGraphNodeFindInClone(&mut node, original.raw(), copy.raw())?
+        };
+        Ok(NodeHandle::from_raw(node))
+    }
+
+    /// Gives one kernel of an executable graph another function, size and parameters; its attributes stay. `node` is of the
+    /// graph that was made executable, or of one inside it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn set_exec_kernel(
+        &self,
+        exec: ExecHandle,
+        node: NodeHandle,
+        launch: &KernelLaunch<'_>,
+    ) -> Result<()> {
+        with_params(launch, |params| {
+            // SAFETY: parameters outlive the call and are copied.
+            unsafe {
+                self.f
+                    .cuGraphExecKernelNodeSetParams_v2(exec.raw(), node.raw(), params)
+            }
+        })
     }
 
     /// Makes a graph executable in the current context.

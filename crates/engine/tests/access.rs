@@ -283,8 +283,7 @@ fn a_graph_touches_what_its_nodes_do_and_updates_are_seen() {
     let (exec, params) = (0x9000, block(&[a]));
     let first = graph(function, &params, b, (c, d));
     let live = &mut bench.site.live;
-    let made = live.instantiate(CONTEXT, &first, 0).unwrap();
-    live.executables.insert(exec, (made, CONTEXT));
+    live.instantiate(exec, CONTEXT, &first, 0).unwrap();
     let record = Executable {
         context: CONTEXT,
         flags: 0,
@@ -329,8 +328,7 @@ fn a_graph_that_is_updated_again_and_again_leaves_nothing_behind() {
     let graph = graph(function, &block(&[a]), b, (c, d));
     let live = &mut bench.site.live;
     let update = |live: &mut fermata_engine::Live, exec: u64| {
-        let made = live.instantiate(CONTEXT, &graph, 0).unwrap();
-        live.executables.insert(exec, (made, CONTEXT));
+        live.instantiate(exec, CONTEXT, &graph, 0).unwrap();
         live.update(exec, &graph).unwrap();
         assert_ne!(live.graph_revision(exec), 0);
         let (made, _) = live.take_executable(exec).unwrap();

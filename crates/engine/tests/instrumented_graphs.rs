@@ -4,12 +4,15 @@
 
 mod common;
 
+use std::borrow::Cow;
+
 use common::{Bench, CONTEXT, LEGACY, bench, block};
 use fermata_abi::op::StreamRef;
 use fermata_device::{DriverError, PinnedWords};
-use fermata_engine::LiveStream;
 use fermata_engine::access::Range;
 use fermata_engine::instrumented::{Guard, Instrumented, Violation};
+use fermata_engine::{LiveStream, Site};
+use fermata_graph::update::{KernelChange, changed_kernels};
 use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, NodeId, NodeKind};
 use fermata_state::{Executable, Stream};
 
@@ -100,8 +103,8 @@ fn around(start: u64) -> Range {
 
 /// Makes `graph` executable, in place of what `exec` is.
 fn instantiate(bench: &mut Bench, exec: u64, graph: Graph) {
-    let made = bench.site.live.instantiate(CONTEXT, &graph, 0).unwrap();
-    bench.site.live.add_executable(exec, made, CONTEXT);
+    let live = &mut bench.site.live;
+    live.instantiate(exec, CONTEXT, &graph, 0).unwrap();
     let record = Executable {
         context: CONTEXT,
         flags: 0,
@@ -110,6 +113,31 @@ fn instantiate(bench: &mut Bench, exec: u64, graph: Graph) {
     let executables = &mut bench.site.session.executables;
     let _ = executables.remove(exec);
     executables.insert(exec, record).unwrap();
+}
+
+/// Gives its kernels the parameters that they have in `graph`, each by itself.
+fn update(bench: &mut Bench, exec: u64, graph: Graph) {
+    let Site { session, live } = &mut bench.site;
+    let known = session.executables.get_mut(exec).unwrap();
+    let root = |graph: &Graph| NodeKind::ChildGraph(Box::new(graph.clone()));
+    let changed = changed_kernels(NodeId(0), &root(&known.graph), &root(&graph)).unwrap();
+    let change = |(path, node): (Vec<NodeId>, NodeId)| {
+        let path = path[1..].to_vec();
+        let NodeKind::Kernel(kernel) = &graph.inner(&path).unwrap().node(node).unwrap().kind else {
+            panic!("a kernel")
+        };
+        KernelChange {
+            kernel: Cow::Owned(kernel.clone()),
+            path: Cow::Owned(path),
+            node,
+        }
+    };
+    let changes: Vec<_> = changed.into_iter().map(change).collect();
+    for change in &changes {
+        change.apply(&mut known.graph).unwrap();
+    }
+    assert_eq!(known.graph, graph);
+    live.change_kernels(exec, &graph, &changes).unwrap();
 }
 
 /// Launches it as it is.
@@ -247,6 +275,55 @@ fn a_launch_that_waits_is_checked_by_its_own_ranges() {
 }
 
 #[test]
+fn kernels_are_given_other_parameters_at_any_depth_and_while_they_are_instrumented() {
+    let mut bench = bench();
+    let scene = Scene::new(&mut bench);
+    let exec = 0xe031;
+    // Three additions: by a kernel of the graph, of a graph in it, and of one in that.
+    let of = |addresses: [u64; 3]| {
+        let [first, second, third] = addresses.map(|at| kernel(scene.outer, block(&[at])));
+        let innermost = NodeKind::ChildGraph(Box::new(chain(vec![third])));
+        let inner = NodeKind::ChildGraph(Box::new(chain(vec![second, innermost])));
+        chain(vec![first, inner])
+    };
+    let (p, q) = (scene.p, scene.q);
+    let mut counts = (0, 0);
+    let mut runs = |bench: &mut Bench, adds: (u32, u32)| {
+        replay(bench, exec);
+        bench.site.live.driver.synchronize_context().unwrap();
+        counts = (counts.0 + adds.0, counts.1 + adds.1);
+        assert_eq!(scene.read(bench), counts);
+    };
+    instantiate(&mut bench, exec, of([p, p, p]));
+    runs(&mut bench, (3, 0));
+    update(&mut bench, exec, of([p, p, q]));
+    runs(&mut bench, (2, 1));
+    update(&mut bench, exec, of([q, q, q]));
+    runs(&mut bench, (0, 3));
+
+    let mut instrumented = instrumented(&mut bench);
+    let all = scene.both();
+    launch(&mut bench, &mut instrumented, (exec, LEGACY), &all).unwrap();
+    assert_eq!(finish(&mut bench, &mut instrumented), []);
+    // All kernels are instrumented now; the update gives all of them back, not only the one that changes.
+    update(&mut bench, exec, of([q, p, q]));
+    instrumented.put_back_all(&mut bench.site);
+    instrumented.close(&mut bench.site.live).unwrap();
+    counts.1 += 3;
+    let mut runs = |bench: &mut Bench, adds: (u32, u32)| {
+        replay(bench, exec);
+        bench.site.live.driver.synchronize_context().unwrap();
+        counts = (counts.0 + adds.0, counts.1 + adds.1);
+        assert_eq!(scene.read(bench), counts);
+    };
+    runs(&mut bench, (1, 2));
+    update(&mut bench, exec, of([p, q, q]));
+    runs(&mut bench, (1, 2));
+    update(&mut bench, exec, of([q, p, p]));
+    runs(&mut bench, (2, 1));
+}
+
+#[test]
 fn what_the_program_changes_meanwhile_is_checked_as_it_is_then() {
     let mut bench = bench();
     let scene = Scene::new(&mut bench);
@@ -261,8 +338,7 @@ fn what_the_program_changes_meanwhile_is_checked_as_it_is_then() {
         assert_eq!((without.as_str(), found), ("", Vec::from_iter(expected)));
     };
     check(&mut bench, None);
-    bench.site.live.update(exec, &of(scene.q)).unwrap();
-    bench.site.session.executables.get_mut(exec).unwrap().graph = of(scene.q);
+    update(&mut bench, exec, of(scene.q));
     check(&mut bench, Some(scene.q));
     // Another executable graph with the handle of the first, as when a node is switched off.
     instantiate(&mut bench, exec, of(scene.p));

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use fermata_abi::sys::driver as cu;
+use serde::{Deserialize, Serialize};
 
-use crate::{Copy, Graph, KernelNode, MemsetNode, NodeId, NodeKind};
+use crate::{Copy, Graph, GraphError, KernelNode, MemsetNode, NodeId, NodeKind};
 
 /// Why an executable graph cannot be updated, and at which node of the new graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -124,6 +125,79 @@ pub fn replaced(before: &NodeKind, after: &NodeKind) -> Result<NodeKind, Reason>
     }
 }
 
+/// Other parameters for one kernel of an executable graph.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelChange<'a> {
+    /// The way to its graph, as of [`Graph::inner`].
+    pub path: std::borrow::Cow<'a, [NodeId]>,
+    /// The node.
+    pub node: NodeId,
+    /// What it becomes; its attributes and its context stay.
+    pub kernel: std::borrow::Cow<'a, KernelNode>,
+}
+
+impl KernelChange<'_> {
+    /// Makes it in `graph`, where it must name a kernel with the same attributes and context.
+    ///
+    /// # Errors
+    /// It does not; the graph is unchanged.
+    pub fn apply(&self, graph: &mut Graph) -> Result<(), GraphError> {
+        let graph = graph.inner_mut(&self.path)?;
+        match &graph.node(self.node)?.kind {
+            NodeKind::Kernel(before) if alike(before, &self.kernel) => {
+                let kernel = self.kernel.clone().into_owned();
+                graph.set(self.node, NodeKind::Kernel(kernel))
+            }
+            other => Err(GraphError::WrongKind {
+                node: self.node,
+                found: other.name(),
+                expected: "a kernel with these attributes",
+            }),
+        }
+    }
+}
+
+fn alike(before: &KernelNode, after: &KernelNode) -> bool {
+    (before.context, &before.attributes) == (after.context, &after.attributes)
+}
+
+/// The kernels that differ between two states of a node, each with its way from there; none if anything else differs.
+pub fn changed_kernels(
+    id: NodeId,
+    before: &NodeKind,
+    after: &NodeKind,
+) -> Option<Vec<(Vec<NodeId>, NodeId)>> {
+    let mut found = Vec::new();
+    collect(id, (before, after), &mut Vec::new(), &mut found).then_some(found)
+}
+
+fn collect(
+    id: NodeId,
+    (before, after): (&NodeKind, &NodeKind),
+    path: &mut Vec<NodeId>,
+    found: &mut Vec<(Vec<NodeId>, NodeId)>,
+) -> bool {
+    match (before, after) {
+        (NodeKind::Kernel(old), NodeKind::Kernel(new)) if alike(old, new) => {
+            if old != new {
+                found.push((path.clone(), id));
+            }
+            true
+        }
+        (NodeKind::ChildGraph(old), NodeKind::ChildGraph(new)) => {
+            path.push(id);
+            let same = old.len() == new.len()
+                && old.nodes().zip(new.nodes()).all(|((a, old), (b, new))| {
+                    (a, &old.dependencies) == (b, &new.dependencies)
+                        && collect(a, (&old.kind, &new.kind), path, found)
+                });
+            path.pop();
+            same
+        }
+        (old, new) => old == new,
+    }
+}
+
 /// A kernel node may get another function of its context.
 fn kernel(before: &KernelNode, after: &KernelNode) -> bool {
     before.context == after.context
@@ -216,5 +290,83 @@ mod tests {
             replaced(&before, &node(Place::Device, Place::Device)),
             Err(Reason::Parameters)
         );
+    }
+
+    fn launch(params: u8) -> NodeKind {
+        NodeKind::Kernel(KernelNode {
+            function: 1,
+            context: 0,
+            grid: [1; 3],
+            block: [1; 3],
+            shared_bytes: 0,
+            params: vec![params],
+            attributes: Vec::new(),
+        })
+    }
+
+    /// A kernel, a fill, and a graph with two kernels, of which the second lies in a graph of its own.
+    fn nested(params: [u8; 3], fill: u32) -> NodeKind {
+        let of = |kinds: Vec<NodeKind>| {
+            let mut graph = Graph::new();
+            for kind in kinds {
+                graph.add(kind, &[]).expect("added");
+            }
+            NodeKind::ChildGraph(Box::new(graph))
+        };
+        let fill = NodeKind::Memset(MemsetNode {
+            dst: 1,
+            pitch: 0,
+            value: fill,
+            element_size: 1,
+            width: 1,
+            height: 1,
+        });
+        let [first, second, third] = params.map(launch);
+        of(vec![first, fill, of(vec![second, of(vec![third])])])
+    }
+
+    #[test]
+    fn kernels_that_change_are_found_at_any_depth() {
+        let top = NodeId(7);
+        let before = nested([1, 2, 3], 0);
+        let changed = |after: &NodeKind| changed_kernels(top, &before, after);
+        assert_eq!(changed(&before), Some(vec![]));
+        let (first, third) = (
+            (vec![top], NodeId(1)),
+            (vec![top, NodeId(3), NodeId(2)], NodeId(1)),
+        );
+        assert_eq!(changed(&nested([9, 2, 8], 0)), Some(vec![first, third]));
+        assert_eq!(changed(&nested([1, 2, 3], 1)), None);
+        assert_eq!(changed(&launch(1)), None);
+    }
+
+    #[test]
+    fn a_kernel_is_changed_where_it_is_named_and_nothing_else() {
+        let NodeKind::ChildGraph(mut graph) = nested([1, 2, 3], 0) else {
+            panic!("a graph")
+        };
+        let change = |path: &[u64], node, params| {
+            let NodeKind::Kernel(kernel) = launch(params) else {
+                panic!("a kernel")
+            };
+            KernelChange {
+                path: path.iter().copied().map(NodeId).collect(),
+                node: NodeId(node),
+                kernel: std::borrow::Cow::Owned(kernel),
+            }
+        };
+        change(&[3, 2], 1, 8).apply(&mut graph).expect("changed");
+        assert_eq!(NodeKind::ChildGraph(graph.clone()), nested([1, 2, 8], 0));
+        let mut special = change(&[], 1, 5);
+        special.kernel.to_mut().context = 4;
+        for wrong in [
+            change(&[], 2, 5),
+            change(&[2], 1, 5),
+            change(&[], 9, 5),
+            special,
+        ] {
+            wrong.apply(&mut graph).expect_err("refused");
+        }
+        assert_eq!(NodeKind::ChildGraph(graph), nested([1, 2, 8], 0));
     }
 }

@@ -186,9 +186,9 @@ pub(crate) fn context_of(op: &Op<'_>, session: &Session) -> Option<Handle> {
         | Op::EventSync { event }
         | Op::EventQuery { event }
         | Op::EventElapsed { start: event, .. } => of_event(event),
-        Op::GraphUpdate { exec, .. } | Op::GraphDestroy { exec } => {
-            session.executables.get(*exec).ok().map(|it| it.context)
-        }
+        Op::GraphUpdate { exec, .. }
+        | Op::GraphSetKernels { exec, .. }
+        | Op::GraphDestroy { exec } => session.executables.get(*exec).ok().map(|it| it.context),
         _ => None,
     })
 }

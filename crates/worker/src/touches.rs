@@ -96,7 +96,9 @@ impl Touches {
             }
             Op::EventElapsed { start, end } => touches.events = [Some(*start), Some(*end)],
             Op::FunctionSetAttribute { function, .. } => touches.changes = Some(*function),
-            Op::GraphUpdate { exec, .. } | Op::GraphDestroy { exec } => {
+            Op::GraphUpdate { exec, .. }
+            | Op::GraphSetKernels { exec, .. }
+            | Op::GraphDestroy { exec } => {
                 touches.changes = Some(*exec);
             }
             Op::ContextSync { context } => touches.scope = Scope::Context(*context),

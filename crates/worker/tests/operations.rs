@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use common::{Answer, CONTEXT, FUNCTION, HostView, LEGACY, MODULE, Program, STREAM, Worker};
@@ -11,7 +12,8 @@ use common::{PATIENCE, load_anew, started, words};
 use fermata_abi::op::{Blob, Extent, ImageRef, Occupancy, Op, Pitch, Place, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_control::worker::{FailureKind, FromWorker, LoadCheck, Pace, ToWorker};
-use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, MemsetNode, NodeKind};
+use fermata_graph::update::KernelChange;
+use fermata_graph::{EdgeData, Graph, HostCall, KernelNode, MemsetNode, NodeId, NodeKind};
 
 const PINNED: u64 = 0x2000_0000_0000;
 const MIB: u64 = 1 << 20;
@@ -185,6 +187,20 @@ fn mapped_physical_memory_comes_back_at_its_addresses() {
 fn graphs_run_update_and_come_back() {
     let (worker, program) = started();
     let device = program.alloc(256);
+    let adds = |value: u32| {
+        let mut params = device.to_le_bytes().to_vec();
+        params.extend_from_slice(&value.to_le_bytes());
+        params.extend_from_slice(&64u32.to_le_bytes());
+        KernelNode {
+            function: FUNCTION,
+            context: 0,
+            grid: [1, 1, 1],
+            block: [64, 1, 1],
+            shared_bytes: 0,
+            params,
+            attributes: Vec::new(),
+        }
+    };
     let graph = |value: u32| {
         let mut graph = Graph::new();
         let set = MemsetNode {
@@ -196,20 +212,8 @@ fn graphs_run_update_and_come_back() {
             height: 1,
         };
         let set = graph.add(NodeKind::Memset(set), &[]).unwrap();
-        let mut params = device.to_le_bytes().to_vec();
-        params.extend_from_slice(&5u32.to_le_bytes());
-        params.extend_from_slice(&64u32.to_le_bytes());
-        let kernel = KernelNode {
-            function: FUNCTION,
-            context: 0,
-            grid: [1, 1, 1],
-            block: [64, 1, 1],
-            shared_bytes: 0,
-            params,
-            attributes: Vec::new(),
-        };
         let kernel = graph
-            .add(NodeKind::Kernel(kernel), &[(set, EdgeData::default())])
+            .add(NodeKind::Kernel(adds(5)), &[(set, EdgeData::default())])
             .unwrap();
         let call = NodeKind::Host(HostCall {
             function: 0,
@@ -247,9 +251,30 @@ fn graphs_run_update_and_come_back() {
         },
     );
     run(&program, 25);
+    // The second node is the kernel, the first one is none.
+    let change = |program: &Program, node: u64, value: u32| {
+        let change = KernelChange {
+            path: Cow::Borrowed(&[]),
+            node: NodeId(node),
+            kernel: Cow::Owned(adds(value)),
+        };
+        let changes = postcard::to_stdvec(&vec![change]).unwrap();
+        program.post(&Op::GraphSetKernels {
+            exec: 0x600,
+            kernels: Blob::Inline(&changes),
+        });
+    };
+    change(&program, 2, 7);
+    run(&program, 27);
     let (_worker, program) = move_over(worker, program);
     done(&program, &fill(device, 0, 64, true));
-    run(&program, 25);
+    run(&program, 27);
+    change(&program, 2, 9);
+    run(&program, 29);
+    change(&program, 1, 11);
+    let refused = program.ask(&Op::ContextSync { context: CONTEXT });
+    assert!(matches!(refused, Answer::Error(_, _)), "{refused:?}");
+    run(&program, 29);
     program.post(&Op::GraphDestroy { exec: 0x600 });
     done(&program, &Op::ContextSync { context: CONTEXT });
 }

@@ -18,8 +18,8 @@ use crate::processes::{self, Process};
 use crate::sandbox::Sandbox;
 use crate::tree::Tree;
 
-/// A program that is at work whatever a test does with it, and however long that takes: a quarter of an hour.
-pub const SLOW: &[&str] = &["--steps", "200000", "--pause-ms", "100", "--size", "128"];
+/// A program that is at work whatever a test does with it, and however long that takes: nearly three hours.
+pub const SLOW: &[&str] = &["--steps", "2000000", "--pause-ms", "100", "--size", "128"];
 
 /// A program that is caught at work by [`Scene::hold`], and is soon done when it is let go.
 pub const SHORT: &[&str] = &["--steps", "400", "--size", "128"];

@@ -1,17 +1,20 @@
 //! Executable graphs: from data to the driver's objects.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use fermata_abi::op::Handle;
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
     BatchOp, ContextHandle, CopyBox, CopySide, DriverError, Endpoint, ExecHandle, FunctionHandle,
-    GraphHandle, Grid, KernelLaunch, NodeSpec,
+    GraphHandle, Grid, KernelLaunch, NodeHandle, NodeSpec,
 };
-use fermata_graph::{CopyEnd, EdgeData, Graph, KernelNode, MemOp, MemOpKind, NodeKind, Place};
+use fermata_graph::update::KernelChange;
+use fermata_graph::{
+    CopyEnd, EdgeData, Graph, KernelNode, MemOp, MemOpKind, NodeId, NodeKind, Place,
+};
 
 use super::attributes::of_node;
+use super::templates::{MadeNode, Nodes, Template, is_kept, node_at};
 use crate::Live;
 
 /// What takes the place of a kernel node's function and parameter block.
@@ -25,11 +28,36 @@ pub(crate) type Replacements<'a> = &'a dyn Fn(&KernelNode) -> Option<Instead>;
 
 const PLAIN: Replacements<'static> = &|_: &KernelNode| None;
 
+/// How a graph is built in the driver.
+#[derive(Clone, Copy)]
+struct Build<'a> {
+    replacements: Replacements<'a>,
+    /// Whether nodes of child graphs will be named.
+    names_inside: bool,
+}
+
+impl Build<'static> {
+    fn plain(names_inside: bool) -> Self {
+        Self {
+            replacements: PLAIN,
+            names_inside,
+        }
+    }
+}
+
 fn refuse(code: cu::CUresult, why: impl Into<Cow<'static, str>>) -> DriverError {
     DriverError {
         call: "cuGraphInstantiate",
         code,
         name: why.into(),
+    }
+}
+
+fn size_of(node: &KernelNode) -> Grid {
+    Grid {
+        grid: node.grid,
+        block: node.block,
+        shared: node.shared_bytes,
     }
 }
 
@@ -59,21 +87,36 @@ fn batch(op: &MemOp) -> BatchOp {
 }
 
 impl Live {
-    /// Makes a graph executable in `context`.
+    /// Makes the program's executable graph `exec` of a graph, in `context`.
     ///
     /// # Errors
     /// An unknown handle in the graph, a node kind that is not supported, or what the driver says.
     pub fn instantiate(
         &mut self,
+        exec: Handle,
         context: Handle,
         graph: &Graph,
         flags: u64,
-    ) -> Result<ExecHandle, DriverError> {
+    ) -> Result<(), DriverError> {
         let entered = self.enter(context)?.handle;
-        let built = self.build(entered, graph, PLAIN, 0)?;
-        let exec = self.driver.instantiate(built, flags);
-        self.driver.destroy_graph(built)?;
-        exec
+        let is_kept = is_kept(graph);
+        let (built, nodes) = self.build(entered, graph, Build::plain(is_kept), 0)?;
+        let made = self.driver.instantiate(built, flags);
+        match (&made, is_kept) {
+            (Ok(_), true) => {
+                let template = Template {
+                    graph: built,
+                    nodes,
+                    is_plain: true,
+                };
+                self.drop_template(exec);
+                self.templates.insert(exec, template);
+            }
+            _ => self.driver.destroy_graph(built)?,
+        }
+        self.executables.insert(exec, (made?, context));
+        self.revise(exec);
+        Ok(())
     }
 
     /// Gives an executable graph the parameters of `graph`.
@@ -81,15 +124,59 @@ impl Live {
     /// # Errors
     /// As [`Live::instantiate`]; `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE` if the shapes differ.
     pub fn update(&mut self, exec: Handle, graph: &Graph) -> Result<(), DriverError> {
-        let updated = self.replace_kernels(exec, graph, PLAIN);
+        let updated = self.update_whole(exec, graph, PLAIN);
+        if let Some(template) = self.templates.get_mut(&exec) {
+            template.is_plain = updated.is_ok();
+        }
         self.revise(exec);
         updated
     }
 
-    /// The program's executable graph `exec` is this one from now on.
-    pub fn add_executable(&mut self, exec: Handle, made: ExecHandle, context: Handle) {
-        self.executables.insert(exec, (made, context));
-        self.revise(exec);
+    /// Makes changes in an executable graph that make it `graph`.
+    ///
+    /// # Errors
+    /// As [`Live::update`].
+    pub fn change_kernels(
+        &mut self,
+        exec: Handle,
+        graph: &Graph,
+        changes: &[KernelChange<'_>],
+    ) -> Result<(), DriverError> {
+        // What a node does not take, the whole graph may.
+        if let Ok(true) = self.set_kernels(exec, changes) {
+            self.revise(exec);
+            return Ok(());
+        }
+        self.update(exec, graph)
+    }
+
+    /// Gives single kernels of an executable graph other parameters; false if the whole must be updated.
+    fn set_kernels(
+        &mut self,
+        exec: Handle,
+        changes: &[KernelChange<'_>],
+    ) -> Result<bool, DriverError> {
+        let Some((handle, context)) = self.executables.get(&exec).copied() else {
+            return Ok(false);
+        };
+        self.enter(context)?;
+        let template = self.templates.get(&exec).filter(|it| it.is_plain);
+        let Some(template) = template else {
+            return Ok(false);
+        };
+        for change in changes {
+            let Some(node) = node_at(&template.nodes, &change.path, change.node) else {
+                return Ok(false);
+            };
+            let launch = KernelLaunch {
+                function: self.function_of(&change.kernel)?,
+                size: size_of(&change.kernel),
+                params: &change.kernel.params,
+                attributes: &[],
+            };
+            self.driver.set_exec_kernel(handle, node, &launch)?;
+        }
+        Ok(true)
     }
 
     /// No two states of executable graphs have one number, also if one is made again under a handle.
@@ -109,6 +196,18 @@ impl Live {
         graph: &Graph,
         replacements: Replacements<'_>,
     ) -> Result<(), DriverError> {
+        if let Some(template) = self.templates.get_mut(&exec) {
+            template.is_plain = false;
+        }
+        self.update_whole(exec, graph, replacements)
+    }
+
+    fn update_whole(
+        &mut self,
+        exec: Handle,
+        graph: &Graph,
+        replacements: Replacements<'_>,
+    ) -> Result<(), DriverError> {
         let (handle, context) = *self.executables.get(&exec).ok_or_else(|| {
             refuse(
                 cu::CUDA_ERROR_INVALID_VALUE,
@@ -116,32 +215,28 @@ impl Live {
             )
         })?;
         let entered = self.enter(context)?.handle;
-        let built = self.build(entered, graph, replacements, 0)?;
+        let build = Build {
+            replacements,
+            names_inside: false,
+        };
+        let (built, _) = self.build(entered, graph, build, 0)?;
         let updated = self.driver.update_exec(handle, built);
         self.driver.destroy_graph(built)?;
         updated
     }
 
-    /// Makes an executable graph from data other than what it was recorded with.
-    ///
-    /// # Errors
-    /// As [`Live::instantiate`].
-    pub fn make_anew(
-        &mut self,
-        exec: Handle,
-        context: Handle,
-        graph: &Graph,
-        flags: u64,
-    ) -> Result<(), DriverError> {
-        let made = self.instantiate(context, graph, flags)?;
-        self.add_executable(exec, made, context);
-        Ok(())
-    }
-
     /// Takes an executable graph out that is about to be destroyed, with all that is known of it.
     pub fn take_executable(&mut self, exec: Handle) -> Option<(ExecHandle, Handle)> {
         self.revisions.remove(&exec);
+        self.drop_template(exec);
         self.executables.remove(&exec)
+    }
+
+    fn drop_template(&mut self, exec: Handle) {
+        if let Some(template) = self.templates.remove(&exec) {
+            // With its context it has gone already.
+            let _ = self.driver.destroy_graph(template.graph);
+        }
     }
 
     /// A number that changes whenever the program makes or updates an executable graph.
@@ -153,9 +248,9 @@ impl Live {
         &self,
         context: ContextHandle,
         graph: &Graph,
-        replacements: Replacements<'_>,
+        how: Build<'_>,
         depth: u32,
-    ) -> Result<GraphHandle, DriverError> {
+    ) -> Result<(GraphHandle, Nodes), DriverError> {
         if depth > 16 {
             return Err(refuse(
                 cu::CUDA_ERROR_NOT_SUPPORTED,
@@ -166,7 +261,7 @@ impl Live {
             .order()
             .map_err(|error| refuse(cu::CUDA_ERROR_INVALID_VALUE, error.to_string()))?;
         let built = self.driver.create_graph()?;
-        let mut nodes = HashMap::new();
+        let mut nodes = Nodes::new();
         for id in order {
             let added = graph
                 .node(id)
@@ -174,30 +269,29 @@ impl Live {
                 .and_then(|node| {
                     let given = node.dependencies.iter();
                     let (plain, special): (Vec<_>, Vec<_>) = given
-                        .filter_map(|(from, data)| Some((*nodes.get(from)?, *data)))
+                        .filter_map(|(from, data)| Some((nodes.get(from)?.handle, *data)))
                         .partition(|(_, data)| *data == EdgeData::default());
                     let after: Vec<_> = plain.iter().map(|(from, _)| *from).collect();
-                    let added =
-                        self.add(built, &after, &node.kind, context, replacements, depth)?;
+                    let made = self.add(built, &after, &node.kind, context, how, depth)?;
                     for (from, data) in special {
                         let data = [data.from_port, data.to_port, data.kind];
-                        let edge = (from, added);
+                        let edge = (from, made.handle);
                         // A driver that takes no such edge gets one that waits for all of the node.
                         self.driver
                             .add_edge(built, edge, data)
                             .or_else(|_| self.driver.add_edge(built, edge, [0; 3]))?;
                     }
-                    Ok(added)
+                    Ok(made)
                 });
             match added {
-                Ok(handle) => nodes.insert(id, handle),
+                Ok(made) => nodes.insert(id, made),
                 Err(error) => {
                     self.driver.destroy_graph(built)?;
                     return Err(error);
                 }
             };
         }
-        Ok(built)
+        Ok((built, nodes))
     }
 
     fn add(
@@ -206,9 +300,9 @@ impl Live {
         after: &[fermata_device::NodeHandle],
         kind: &NodeKind,
         context: ContextHandle,
-        replacements: Replacements<'_>,
+        how: Build<'_>,
         depth: u32,
-    ) -> Result<fermata_device::NodeHandle, DriverError> {
+    ) -> Result<MadeNode, DriverError> {
         let context_of = |handle: Handle| match handle {
             0 => Ok(context),
             other => self
@@ -231,28 +325,19 @@ impl Live {
                 )
             })
         };
-        match kind {
+        let mut inside = Nodes::new();
+        let handle = match kind {
             NodeKind::Kernel(node) => {
-                let function = self.functions.get(&node.function).ok_or_else(|| {
-                    refuse(
-                        cu::CUDA_ERROR_INVALID_HANDLE,
-                        format!("there is no function {:#x}", node.function),
-                    )
-                })?;
+                let function = self.function_of(node)?;
                 let attributes = of_node(node);
-                let size = Grid {
-                    grid: node.grid,
-                    block: node.block,
-                    shared: node.shared_bytes,
-                };
-                let instead = replacements(node);
+                let instead = (how.replacements)(node);
                 let (function, params) = match &instead {
                     Some(other) => (other.function, &other.params),
-                    None => (function.handle, &node.params),
+                    None => (function, &node.params),
                 };
                 let launch = KernelLaunch {
                     function,
-                    size,
+                    size: size_of(node),
                     params,
                     attributes: &attributes,
                 };
@@ -294,10 +379,13 @@ impl Live {
                     .add_node(graph, after, &NodeSpec::Host(call), context)
             }
             NodeKind::ChildGraph(child) => {
-                let child = self.build(context, child, replacements, depth + 1)?;
+                let (child, made) = self.build(context, child, how, depth + 1)?;
                 let added = self
                     .driver
                     .add_node(graph, after, &NodeSpec::Child(child), context);
+                if let (Ok(node), true) = (&added, how.names_inside) {
+                    inside = self.inside(*node, made);
+                }
                 self.driver.destroy_graph(child)?;
                 added
             }
@@ -325,7 +413,36 @@ impl Live {
                 cu::CUDA_ERROR_NOT_SUPPORTED,
                 format!("{} nodes are not supported", kind.name()),
             )),
-        }
+        }?;
+        Ok(MadeNode { handle, inside })
+    }
+
+    /// The nodes of a child graph, which is a copy of the graph that it was made from. Those that the driver does not name
+    /// are left out, and cannot be changed by themselves.
+    fn inside(&self, child: NodeHandle, made: Nodes) -> Nodes {
+        let Ok(copy) = self.driver.graph_inside(child) else {
+            return Nodes::new();
+        };
+        let named = |(id, original): (NodeId, MadeNode)| {
+            let handle = self.driver.node_in_copy(original.handle, copy).ok()?;
+            // Of a graph inside that one there is another copy.
+            let inside = match original.inside.is_empty() {
+                true => Nodes::new(),
+                false => self.inside(handle, original.inside),
+            };
+            Some((id, MadeNode { handle, inside }))
+        };
+        made.into_iter().filter_map(named).collect()
+    }
+
+    fn function_of(&self, node: &KernelNode) -> Result<FunctionHandle, DriverError> {
+        let found = self.functions.get(&node.function).map(|it| it.handle);
+        found.ok_or_else(|| {
+            refuse(
+                cu::CUDA_ERROR_INVALID_HANDLE,
+                format!("there is no function {:#x}", node.function),
+            )
+        })
     }
 
     fn side(&self, end: &CopyEnd) -> Result<CopySide, DriverError> {

@@ -11,6 +11,7 @@ mod reach;
 mod set_aside;
 mod sharing;
 mod spare;
+mod templates;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -34,6 +35,7 @@ pub use moved::Moved;
 pub(crate) use reach::Reach;
 pub use set_aside::SetAside;
 pub use spare::SpareStaging;
+use templates::Template;
 
 use crate::hashers::SharedHasher;
 use crate::module_images::Examinations;
@@ -90,6 +92,8 @@ pub struct Live {
     pub events: HandleMap<Handle, (EventHandle, Handle)>,
     /// Executable graphs, each with its context.
     pub executables: HandleMap<Handle, (ExecHandle, Handle)>,
+    /// What executable graphs were made from, where it is kept.
+    pub(crate) templates: HandleMap<Handle, Template>,
     /// [`Live::graph_revision`] of executable graphs, and the last number given.
     pub(crate) revisions: HandleMap<Handle, u64>,
     last_revision: u64,
@@ -162,6 +166,7 @@ impl Live {
             streams: HandleMap::default(),
             events: HandleMap::default(),
             executables: HandleMap::default(),
+            templates: HandleMap::default(),
             revisions: HandleMap::default(),
             last_revision: 0,
             arrays: HandleMap::default(),

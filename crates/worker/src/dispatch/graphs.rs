@@ -3,6 +3,7 @@
 use fermata_abi::op::{Blob, Handle, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_graph::Graph;
+use fermata_graph::update::KernelChange;
 use fermata_state::Executable;
 
 use super::{DONE, Step};
@@ -30,8 +31,7 @@ impl Server {
             )));
         }
         let graph = self.graph(graph)?;
-        let made = self.site.live.instantiate(context, &graph, flags)?;
-        self.site.live.add_executable(exec, made, context);
+        self.site.live.instantiate(exec, context, &graph, flags)?;
         self.site.session.executables.insert(
             exec,
             Executable {
@@ -41,6 +41,22 @@ impl Server {
             },
         )?;
         DONE
+    }
+
+    pub(super) fn graph_set_kernels(&mut self, exec: Handle, kernels: &Blob<'_>) -> Step {
+        let bytes = self.blob(kernels)?;
+        let changes: Vec<KernelChange<'_>> = postcard::from_bytes(&bytes)?;
+        let live = &mut self.site.live;
+        let known = self.site.session.executables.get_mut(exec)?;
+        for change in &changes {
+            let made = change.apply(&mut known.graph);
+            made.map_err(|error| OpError::invalid(error.to_string()))?;
+        }
+        let there = live.executables.contains_key(&exec);
+        if there && live.change_kernels(exec, &known.graph, &changes).is_ok() {
+            return DONE;
+        }
+        self.graph_anew(exec)
     }
 
     pub(super) fn graph_update(&mut self, exec: Handle, graph: &Blob<'_>) -> Step {
@@ -53,12 +69,19 @@ impl Server {
         if there && live.update(exec, &known.graph).is_ok() {
             return DONE;
         }
-        // Nobody waits to hear of a failure: what the graph was must not be launched in its place, nor be restored.
+        self.graph_anew(exec)
+    }
+
+    /// Makes an executable graph that could not be changed anew. Nobody waits to hear of a failure: what the graph was must
+    /// not be launched in its place, nor be restored.
+    fn graph_anew(&mut self, exec: Handle) -> Step {
+        let live = &mut self.site.live;
+        let known = self.site.session.executables.get(exec)?;
         if let Some((handle, context)) = live.take_executable(exec) {
             live.enter(context)?;
             live.driver.destroy_exec(handle)?;
         }
-        live.make_anew(exec, known.context, &known.graph, known.flags)?;
+        live.instantiate(exec, known.context, &known.graph, known.flags)?;
         DONE
     }
 

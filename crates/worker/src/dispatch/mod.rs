@@ -279,6 +279,7 @@ impl Server {
                 flags,
             } => self.graph_instantiate(*exec, *context, graph, *flags),
             Op::GraphUpdate { exec, graph } => self.graph_update(*exec, graph),
+            Op::GraphSetKernels { exec, kernels } => self.graph_set_kernels(*exec, kernels),
             Op::GraphLaunch { exec, stream } => self.graph_launch(*exec, *stream),
             Op::GraphDestroy { exec } => self.graph_destroy(*exec),
         }

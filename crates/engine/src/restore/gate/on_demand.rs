@@ -127,7 +127,8 @@ impl OnDemand {
             | Op::PeerEnable { .. }
             | Op::PeerDisable { .. }
             | Op::GraphInstantiate { .. }
-            | Op::GraphUpdate { .. } => Needs::Everything,
+            | Op::GraphUpdate { .. }
+            | Op::GraphSetKernels { .. } => Needs::Everything,
             Op::MemAlloc { .. }
             | Op::MemAllocAsync { .. }
             | Op::MemCreate { .. }

@@ -355,10 +355,8 @@ fn executables(session: &Session, live: &mut Live) -> Result<(), EngineError> {
             continue;
         }
         let operation = format!("instantiate graph {handle:#x}");
-        let made = live
-            .instantiate(it.context, &it.graph, it.flags)
+        live.instantiate(handle, it.context, &it.graph, it.flags)
             .map_err(EngineError::driver(operation))?;
-        live.add_executable(handle, made, it.context);
     }
     Ok(())
 }

@@ -1,0 +1,52 @@
+//! Graphs of the driver that executable graphs were made from, kept to name single nodes by.
+//!
+//! Programs of XLA give some kernels of an executable graph other parameters before every launch. The driver takes them for
+//! one node at a time (`cuGraphExecKernelNodeSetParams`), named by the node of the graph that was made executable, or as a
+//! whole graph (`cuGraphExecUpdate`), which has to be built for that: on an H200 36 us for ten nodes.
+
+use std::collections::HashMap;
+
+use fermata_device::{GraphHandle, NodeHandle};
+use fermata_graph::{Graph, NodeId, NodeKind};
+
+/// Larger graphs are not kept: they would take as much memory again, and nearly all of them stay as they are.
+const MOST_NODES: usize = 1024;
+
+/// The driver's nodes of a graph.
+pub(crate) type Nodes = HashMap<NodeId, MadeNode>;
+
+/// A node in the driver.
+pub(crate) struct MadeNode {
+    pub handle: NodeHandle,
+    /// The nodes of its own graph, if it is a child graph and they are asked for.
+    pub inside: Nodes,
+}
+
+/// What an executable graph was made from.
+pub(crate) struct Template {
+    pub graph: GraphHandle,
+    pub nodes: Nodes,
+    /// Whether the executable graph has the program's own kernels.
+    pub is_plain: bool,
+}
+
+/// Whether a graph is small enough to be kept.
+pub(crate) fn is_kept(graph: &Graph) -> bool {
+    count(graph) <= MOST_NODES
+}
+
+fn count(graph: &Graph) -> usize {
+    let of = |kind: &NodeKind| match kind {
+        NodeKind::ChildGraph(child) => 1 + count(child),
+        _ => 1,
+    };
+    graph.nodes().map(|(_, node)| of(&node.kind)).sum()
+}
+
+/// The driver's node of a node, by the way to its graph.
+pub(crate) fn node_at(nodes: &Nodes, path: &[NodeId], node: NodeId) -> Option<NodeHandle> {
+    match path.split_first() {
+        None => nodes.get(&node).map(|it| it.handle),
+        Some((first, rest)) => node_at(&nodes.get(first)?.inside, rest, node),
+    }
+}

@@ -52,11 +52,24 @@ steps_done() { grep -c '^step' || true; }
 say "1. An uninterrupted run on device \`$device\`, without Fermata"
 begun=$(now)
 expected=$(LD_LIBRARY_PATH=$library_path timeout 120 "$heat" --steps "$steps" | digest)
+if [ -z "$expected" ]; then
+    echo "demo: \`$heat\` does not run on device \`$device\`" >&2
+    exit 1
+fi
 echo "digest $expected, $(since "$begun")"
 
 say "2. The same program under Fermata, checkpointed in the middle"
 timeout 60 "$fermata" run --device "$device" --name heat --detach -- "$heat" --steps "$steps" --pause-ms 5
-until [ "$("$fermata" logs heat | steps_done)" -ge 20 ]; do sleep 0.02; done
+tries=0
+until [ "$("$fermata" logs heat | steps_done)" -ge 20 ]; do
+    tries=$((tries + 1))
+    if [ $tries -gt 1000 ]; then
+        echo "demo: the program does not get on; its log:" >&2
+        "$fermata" logs heat >&2
+        exit 1
+    fi
+    sleep 0.05
+done
 begun=$(now)
 timeout 60 "$fermata" checkpoint heat -o "$FERMATA_IMAGE_DIR/heat-1"
 took=$(since "$begun")

@@ -40,7 +40,7 @@ class Ranks {
             }
             if (child == 0) {
                 rank_ = r;
-                // Whoever kills the job kills its first process.
+                // A test that kills the job kills its first process.
                 prctl(PR_SET_PDEATHSIG, SIGKILL);
                 if (getppid() != first) {
                     _exit(1);

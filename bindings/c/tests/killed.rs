@@ -52,7 +52,7 @@ fn survives_with(program: &Path, size: &str, saver: &[&str], pause: &str, seed: 
         let saved = &mut command(program);
         saved.args(options).args(saver).args(["--pause-ms", pause]);
         if kill <= KILLS {
-            // Whoever is late to kill it finds it here, not at its end.
+            // A test that is late to kill it finds it here, not at its end.
             saved.env("HOLD_AT", (step + REPORTED).to_string());
         }
         let (output, ended) = kill_at(saved, step, after);

@@ -11,6 +11,7 @@ mod place;
 mod printer;
 mod progress;
 mod verb;
+mod words;
 
 use std::process::ExitCode;
 

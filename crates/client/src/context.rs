@@ -200,7 +200,7 @@ impl Contexts {
         context.map_or(Ok(()), |context| self.end(session, &context))
     }
 
-    /// Ends the primary context whoever holds it.
+    /// Ends the primary context even if it is still retained.
     pub fn reset(&self, session: &Session, device: CUdevice) -> Result {
         let context = {
             let mut primaries = self.lock(session);

@@ -2,7 +2,7 @@
 //!
 //! `FERMATA_TEST_QUIESCE_AT=N` makes the thread that comes to the N-th call since `cuInit` (from 1) wait before
 //! it, outside, until the session has been stopped once. `FERMATA_TEST_QUIESCE_MARK=PATH` names the folder
-//! that is made when it has come there. With `N` = 0 nobody waits, and the mark is a file that holds the number
+//! that is made when it has come there. With `N` = 0 no thread waits, and the mark is a file that holds the number
 //! of calls so far, eight bytes, little-endian.
 
 use std::ffi::CString;

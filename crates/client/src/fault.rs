@@ -3,7 +3,7 @@
 //! ```text
 //!  an answer carries a fault ─► learn: the context is dead ─► check: whatever names it is answered with the fault
 //! ```
-//! The driver answers nearly every call on such a context with its fault, also those which nobody waits for here.
+//! The driver answers nearly every call on such a context with its fault, also those without an answer.
 //! What the program has not been told yet it learns from the next answer, as with any error.
 
 use std::sync::atomic::{AtomicBool, Ordering};

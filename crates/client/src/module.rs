@@ -381,7 +381,7 @@ impl Modules {
         let module = self.library_module(&kernel.library, context, |_| ())?;
         let name = kernel.name.to_str().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let function = self.function(&module, name)?;
-        // Held meanwhile, so that whoever sets one finds the function, or this finds what was set.
+        // Held meanwhile, so that a thread that sets one finds the function, or this finds what was set.
         let attributes = kernel.attributes.lock();
         for (&attribute, &value) in &*attributes {
             function.set_attribute(attribute, value)?;

@@ -156,7 +156,7 @@ fn crowd() {
 
 #[test]
 fn threads_that_copy_at_the_same_time_do_not_wait_for_each_other_for_ever() {
-    // Room for two pieces of a copy: whoever waited for a third with both in hand would wait for ever, as many threads do
+    // Room for two pieces of a copy: a thread that waited for a third while it held both would wait for ever, as many threads do
     // with the usual room.
     let config = fermata_wire::Config {
         staging: 8 << 20,

@@ -8,7 +8,7 @@ use crate::trust::TrustError;
 /// A failed step of a conversation; the message names the peer and the step.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens there.
+    /// No process listens there.
     #[error("cannot connect to {peer} at `{path}`")]
     Connect {
         /// Who was called.

@@ -59,7 +59,7 @@ impl<In: DeserializeOwned, Out: Serialize> Connection<In, Out> {
     /// Connects to the socket at `path`, if this user or root has made it and listens there. Nothing is sent.
     ///
     /// # Errors
-    /// [`ControlError::Connect`] when nobody listens there, [`ControlError::Untrusted`] when another user does, or
+    /// [`ControlError::Connect`] when no process listens there, [`ControlError::Untrusted`] when another user does, or
     /// when another user could put a socket there.
     pub fn connect(path: &Path, peer: impl Into<String>) -> Result<Self, ControlError> {
         Self::connect_trusting(path, peer.into(), Trust::own())

@@ -29,6 +29,7 @@ pub mod wait;
 pub mod worker;
 
 pub use error::ControlError;
+pub use fermata_terms::Choice;
 pub use frame::{Connection, MAX_FDS, MAX_FRAME};
 pub use paths::Paths;
 pub use trust::{TrustError, check_socket, private_folder};

@@ -12,13 +12,14 @@
 
 use std::path::PathBuf;
 
+pub use fermata_terms::{Mode, Then};
 use serde::{Deserialize, Serialize};
 
 pub use crate::pause::{Pause, PausedData, Resume};
 pub use crate::text::Text;
 pub use crate::worker::{
-    Device, Failure, FailureKind, LoadCheck, Miss, Order, Stall, Timeline, Totals, Validate,
-    Validation,
+    Device, Failure, FailureKind, LoadCheck, Miss, PrefetchOrder, Stall, Timeline, Totals,
+    Validate, Validation,
 };
 
 /// Name of the daemon's socket for users in its runtime folder.
@@ -144,47 +145,6 @@ pub struct Run {
     pub umask: Option<u32>,
 }
 
-/// Protocol of a checkpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// The best the daemon knows.
-    #[default]
-    Auto,
-    /// Copy while stopped.
-    Stop,
-    /// Copy on the device, then drain.
-    Snapshot,
-    /// State at the start.
-    Cow,
-    /// State at the end.
-    Recopy,
-}
-
-impl Mode {
-    /// As on the command line and in manifests.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Stop => "stop",
-            Self::Snapshot => "snapshot",
-            Self::Cow => "cow",
-            Self::Recopy => "recopy",
-        }
-    }
-}
-
-/// What becomes of the program after a checkpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Then {
-    /// It goes on.
-    #[default]
-    Run,
-    /// It is ended.
-    Stop,
-}
-
 /// An image to take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
@@ -231,7 +191,7 @@ pub struct Restore {
     pub eager: bool,
     /// Else the order of device data that no operation waits for.
     #[serde(default)]
-    pub order: Order,
+    pub order: PrefetchOrder,
     /// What names kernels that use data before it is there.
     #[serde(default)]
     pub check: LoadCheck,

@@ -36,6 +36,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub use fermata_terms::{
+    LoadCheck, Miss, Pace, PrefetchOrder, Stall, Step, Timeline, Validate, Validation, Way,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::text::Text;
@@ -307,33 +310,6 @@ pub struct NextDaemon {
     pub variables: BTreeMap<String, Option<Text>>,
 }
 
-/// When the data of an image is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Pace {
-    /// Before the program runs.
-    Eager,
-    /// While it runs, in this order; what an operation needs comes first.
-    Behind(Order),
-    /// While it runs, for a program that cannot start again from the image: all memory is made before the load is
-    /// answered, and kernels wait for all data.
-    Certain,
-    /// As [`Self::Certain`], but a kernel whose text shows all that it may touch waits for that only.
-    Foreseen,
-}
-
-/// The order of data that no operation waits for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Order {
-    /// As earlier restores of the image have used it.
-    #[default]
-    Profile,
-    /// By address.
-    Default,
-    /// The profile backwards, for comparison.
-    Worst,
-}
-
 /// How far a restore behind a running program is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Restoring {
@@ -350,19 +326,6 @@ pub struct Restoring {
     /// Where kernels were caught using data before it was there, if they check themselves.
     #[serde(default)]
     pub misses: Vec<Miss>,
-}
-
-/// A step of a Load; steps may overlap.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Step {
-    /// Its name.
-    pub name: String,
-    /// Seconds from the Load's begin to its own.
-    pub start: f64,
-    /// Seconds it took.
-    pub seconds: f64,
-    /// Bytes moved, or 0.
-    pub bytes: u64,
 }
 
 /// How a restore behind a running program stands.
@@ -463,7 +426,7 @@ pub struct Totals {
     /// What a capture behind the program has cost it.
     #[serde(default)]
     pub stall: Stall,
-    /// What vouches for what was copied behind the program.
+    /// How what was copied behind the program was validated.
     #[serde(default)]
     pub validation: Validation,
     /// Why an image of the session may be refused where it is restored.
@@ -474,32 +437,6 @@ pub struct Totals {
     pub steps: Vec<Step>,
 }
 
-/// Ways to take an image behind the running program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
-    /// All device memory is copied on the device in the stop, and drained behind.
-    Snapshot,
-    /// What the program is about to write is copied aside first.
-    Cow,
-    /// Copied ahead; the stop takes what was written meanwhile.
-    Recopy,
-}
-
-/// How mis-speculations are found while the program is copied behind its back.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Validate {
-    /// Digests of the stop, compared with those of what was copied.
-    #[default]
-    Content,
-    /// Kernels that check their own stores.
-    Ptx,
-    /// Both.
-    Both,
-    /// Nothing: the image may be wrong.
-    Off,
-}
-
 /// What the manifest of an image says of the files that a worker reads: their BLAKE3, 64 hexadecimal digits each. A worker
 /// that finds another file in their place refuses the image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -508,97 +445,6 @@ pub struct ImageDigests {
     pub state: String,
     /// Of `chunks`.
     pub chunks: String,
-}
-
-/// What names kernels that use data before it is there, in a restore behind the running program.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LoadCheck {
-    /// Nothing: they are caught all the same, but not told from others.
-    #[default]
-    Off,
-    /// Kernels that check their own accesses.
-    Ptx,
-}
-
-impl Validate {
-    /// As on the command line and in manifests.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Content => "content",
-            Self::Ptx => "ptx",
-            Self::Both => "both",
-            Self::Off => "off",
-        }
-    }
-}
-
-/// What vouches for an image.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Validation {
-    /// By what.
-    pub by: Validate,
-    /// Why that is not what was asked for, or why it did not suffice; may be empty.
-    pub note: String,
-    /// Launches that checked their stores.
-    pub checked: u64,
-    /// Launches of kernels and graphs that could not, although they should have.
-    pub unchecked: u64,
-    /// Stores outside the predicted access sets, as far as launches can be told apart.
-    pub violations: u64,
-    /// The first of them.
-    pub misses: Vec<Miss>,
-}
-
-/// An access outside the predicted access set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Miss {
-    /// The kernel's name.
-    pub kernel: String,
-    /// Where.
-    pub address: u64,
-    /// How many bytes.
-    pub bytes: u64,
-    /// Number of the buffer there; 0 if it is none of the image's.
-    pub buffer: u64,
-}
-
-/// What a capture behind the program has cost it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Stall {
-    /// Operations that had to wait for a copy.
-    pub waits: u64,
-    /// Seconds they waited, in all.
-    pub waited_seconds: f64,
-    /// Seconds spent on putting copies before operations.
-    pub issuing_seconds: f64,
-    /// Bytes copied aside on the devices.
-    pub isolated_bytes: u64,
-    /// The most bytes that lay aside at once.
-    pub pool_bytes: u64,
-    /// Operations that may touch more than could be foreseen.
-    pub incomplete: u64,
-    /// Seconds until everything had been copied.
-    #[serde(default)]
-    pub copying_seconds: f64,
-    /// When what was done.
-    #[serde(default)]
-    pub timeline: Timeline,
-}
-
-/// When a capture behind the program did what: sums over spans of equal length.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Timeline {
-    /// Seconds after the checkpoint's begin at which the first span began; the daemon knows.
-    pub start: f64,
-    /// Seconds of each span.
-    pub span: f64,
-    /// Bytes copied to the host, or found to be in the store.
-    pub copied: Vec<u64>,
-    /// Bytes copied aside on devices.
-    pub aside: Vec<u64>,
-    /// Seconds that an operation of the program waited for a copy.
-    pub waited: Vec<f64>,
 }
 
 /// A failed request.

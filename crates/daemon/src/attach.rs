@@ -6,9 +6,9 @@
 //!                                                                             └─────────────► Resumed
 //!  after a daemon's end  Back: see `returning`
 //! ```
-//! On reattachment the worker sends the program's host memory while it attaches, so nobody waits for
+//! On reattachment the worker sends the program's host memory while it attaches, so the daemon does not wait for
 //! `Attached` before the agent listens. The program is welcomed first: whenever this daemon dies, either both have
-//! an end of the ring or the worker is still asked for nothing. A worker that attaches to nobody gives its session up.
+//! an end of the ring or the worker is still asked for nothing. A worker whose program does not come gives its session up.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +35,7 @@ use crate::worker::{STALL_TIME, Worker, unexpected};
 /// `CUresult` for programs that cannot be served.
 pub(crate) const INITIALIZATION_ERROR: u32 = 3;
 
-/// How long whoever is to bring a parked program back may take: the session is lost with the wait, so it is as long as
+/// How long the reattachment of a parked program may take: the session is lost with the wait, so it is as long as
 /// a machine may stand still that swaps, is paused, or waits for a disk.
 const BACK_TIME: Duration = Duration::from_secs(600);
 /// How long a worker may take to be done with what it was asked for before: a file server may be away meanwhile.
@@ -197,7 +197,7 @@ fn summon(
     let mut called_again = false;
     let come = loop {
         match arrivals.recv_timeout(again) {
-            // It comes when whoever has stopped it lets it go on.
+            // It was stopped by a signal, and comes when it is continued.
             Err(RecvTimeoutError::Timeout) if process.is_stopped() => {}
             Err(RecvTimeoutError::Timeout) if process.alive() && begun.elapsed() < BACK_TIME => {
                 // Fails where it has just ended, or the machine has too little left of something for now.
@@ -263,7 +263,7 @@ pub fn reject(daemon: &Daemon, session: &Arc<Session>, detached: Detached, reaso
     session.worker_lost(reason);
 }
 
-/// What connects one program with one worker. Nobody else may keep a copy of the side socket's ends.
+/// What connects one program with one worker. No other process may keep a copy of the side socket's ends.
 pub struct AttachmentEnds {
     ring: OwnedFd,
     program: OwnedFd,

@@ -42,7 +42,7 @@ pub struct ImageCache {
     store: PathBuf,
     state: Mutex<State>,
     changed: Condvar,
-    /// Held by whoever changes the folder.
+    /// Held by the thread that changes the folder.
     work: Mutex<()>,
 }
 

@@ -196,7 +196,7 @@ impl Drop for Dumping {
             return;
         };
         let wait = move || criu_end::end(&mut child, criu::END_TIME);
-        // The program may be waiting for whoever drops this. Without a thread CRIU is reaped with the daemon.
+        // The program may be waiting for the thread that drops this. Without a thread CRIU is reaped with the daemon.
         let _ = std::thread::Builder::new().name("reap".into()).spawn(wait);
     }
 }

@@ -422,7 +422,7 @@ pub(crate) mod scene {
 
     use super::*;
 
-    /// A daemon that serves nobody, in a folder of its own.
+    /// A daemon without sockets, in a folder of its own.
     pub(crate) fn daemon(folder: &Path) -> Arc<Daemon> {
         let paths = Paths {
             runtime: folder.join("run"),

@@ -133,7 +133,7 @@ fn hash(file: &File, part: u64) -> io::Result<String> {
         let crashed = || Err(io::Error::other("a thread has failed"));
         threads.into_iter().try_for_each(|it| match it {
             Ok(thread) => thread.join().unwrap_or_else(|_| crashed()),
-            // Whoever there is does the whole.
+            // One thread then hashes the whole file.
             Err(_) => work(),
         })
     })?;

@@ -23,7 +23,7 @@ use crate::proc::ProcessId;
 use crate::sys::{self, Extra};
 use crate::worker::{self, Variables};
 
-/// How long an answer may take: a driver that nobody uses takes seconds to start.
+/// How long an answer may take: a driver that no process uses takes seconds to start.
 const ANSWER_TIME: Duration = Duration::from_secs(50);
 /// How many monitors there are at most, of different drivers and variables.
 const MOST: usize = 4;

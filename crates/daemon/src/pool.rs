@@ -42,7 +42,7 @@ impl Pool {
         })
     }
 
-    /// A worker with `driver` and `variables` that has served nobody. Whoever takes one calls
+    /// A worker with `driver` and `variables` that has served no program. The caller calls
     /// [`Pool::refill`] when the program runs, so that making the next one does not slow it down.
     ///
     /// # Errors

@@ -288,7 +288,7 @@ fn give_up(daemon: &Arc<Daemon>, session: &Arc<Session>, detached: Option<Detach
     error!(session = %session.name, "session `{}` is lost: {reason}", session.name);
 }
 
-/// Whether the program is parked in earnest: not stopped on its way there, and in nobody's hands.
+/// Whether the program is parked in earnest: not stopped on its way there, and traced by no process.
 fn is_free(session: &Session, detached: Detached) -> bool {
     let root = session.lock().root;
     let free = || !root.is_some_and(|root| proc::is_traced(root.pid));

@@ -1,6 +1,6 @@
 //! Starting a program as a session.
 //!
-//! The program leads its own session and group, reads what it was given or `/dev/null`, and writes to the session's log, opened for appending: whoever else appends (device `printf`, a
+//! The program leads its own session and group, reads what it was given or `/dev/null`, and writes to the session's log, opened for appending: another writer (device `printf`, a
 //! restored copy) never overwrites it, and CRIU needs to restore no position.
 
 use std::ffi::OsString;

@@ -37,7 +37,7 @@ pub struct Taken {
 /// [`Taken`] when another daemon of this user runs; else folders and sockets cannot be made.
 pub fn serve() -> anyhow::Result<()> {
     sys::block_end_signals();
-    // What it makes is its user's alone, whoever started it; programs get the mask of their own `fermata run`.
+    // What it makes is its user's alone, whatever mask it was started with; programs get the mask of their own `fermata run`.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let unknown = settings::load().context("a setting cannot be used")?;
     let paths = Paths::find();
@@ -67,7 +67,7 @@ pub fn serve() -> anyhow::Result<()> {
     // Last: who finds this one finds the others too.
     let users = listen(&daemon.paths.socket())?;
     let uid = rustix::process::getuid().as_raw();
-    // Who comes before the sessions are known waits in a socket's queue, and is not told that there is none.
+    // Until the daemon has reloaded its sessions, clients wait in the sockets' backlogs, and none is told that there is none.
     daemon.adopt();
     sweep(&daemon);
     nvml::serve(&daemon)?;

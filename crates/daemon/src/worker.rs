@@ -90,7 +90,7 @@ struct Known {
 /// What a worker says. It answers each request once, in their order, however late.
 struct Answers {
     from: Receiver<FromWorker>,
-    /// Answers that nobody waits for any more.
+    /// Answers that no caller waits for any more.
     owed: u64,
 }
 

@@ -276,7 +276,7 @@ fn a_criu_that_is_killed_leaves_no_child_behind() {
     criu.version().expect_err("it is killed");
     let child = fs::read_to_string(program.with_extension("child")).expect("its child");
     let state = || fs::read_to_string(format!("/proc/{}/stat", child.trim()));
-    // Whoever reaps it may take its time.
+    // Its parent may take some time to reap it.
     wait_for("the end of CRIU's child", || {
         state().map_or(true, |it| it.contains(") Z "))
     });

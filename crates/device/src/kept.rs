@@ -1,7 +1,7 @@
 //! Pages that stay mapped after their allocation has been freed, for the next one of their size. Pure.
 //!
 //! Mapping pages costs a hundred times what else there is to an allocation. The addresses count as free;
-//! whoever takes them for something else must first unmap what is kept there.
+//! code that takes them for something else must first unmap what is kept there.
 
 use std::collections::{BTreeMap, BTreeSet};
 

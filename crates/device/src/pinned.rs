@@ -15,7 +15,7 @@ struct Slot {
     start: *mut u8,
 }
 
-// SAFETY: a slot is the only name of its memory, and whoever holds it holds it alone.
+// SAFETY: a slot is the only name of its memory, so its holder is the only user.
 unsafe impl Send for Slot {}
 
 struct Shared {

@@ -6,7 +6,7 @@
 //!   registered: one slice at a time, so that nobody waits long for the driver
 //!   spans:     [claimed: one user]   [shared: many readers]
 //! ```
-//! Whoever makes a window vouches that nobody else writes to what is claimed or shared here: packs of a
+//! The maker of a window guarantees that no other code writes to what is claimed or shared here: packs of a
 //! store are the writer's alone until they are published, and never change afterwards.
 
 use std::collections::BTreeMap;

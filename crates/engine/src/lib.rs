@@ -44,7 +44,6 @@ pub use live::{
 pub use module_images::Examining;
 pub use share::{ShareError, Sharing};
 pub use site::{Site, Summary};
-pub use steps::Step;
 pub use thread::Thread;
 pub use tier::{Tier, TierState, TierStatus};
 pub use variables::{discover as discover_variables, discover_of as discover_variables_of};

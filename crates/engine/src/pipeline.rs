@@ -141,7 +141,7 @@ impl<T> Queue<T> {
         self.state.lock().failed
     }
 
-    /// The failure, if there was one: in full to whoever asks first.
+    /// The failure, if there was one: in full to the first caller.
     pub(crate) fn outcome(&self) -> Result<(), EngineError> {
         let mut state = self.state.lock();
         match state.failure.take() {

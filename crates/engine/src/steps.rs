@@ -3,19 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fermata_store::Taken;
-
-/// A step of a load. Steps may overlap.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Step {
-    /// Its name.
-    pub name: &'static str,
-    /// Seconds from the load's begin to its own.
-    pub start: f64,
-    /// Seconds it took.
-    pub seconds: f64,
-    /// Bytes moved, or 0.
-    pub bytes: u64,
-}
+use fermata_terms::Step;
 
 /// The steps so far.
 #[derive(Debug)]
@@ -48,7 +36,7 @@ impl Steps {
     /// A step that took so long, at once or in parts.
     pub fn spent(&mut self, name: &'static str, from: Instant, time: Duration, bytes: u64) {
         self.done.push(Step {
-            name,
+            name: name.to_owned(),
             start: from.saturating_duration_since(self.begun).as_secs_f64(),
             seconds: time.as_secs_f64(),
             bytes,

@@ -7,7 +7,7 @@ use fermata_nvml::ask::{Call, Given, MOST_ELEMENTS, Outcome, structure_size};
 use fermata_nvml::code::Code;
 use fermata_nvml::table::{self, Kind, MOST_PARAMETERS};
 
-use crate::{known, local};
+use crate::{known, users};
 
 /// What device handles point to: the handle of device n is the address of word n. They stay right in forked children
 /// and after a restore, and nothing but their place is in them.
@@ -22,7 +22,7 @@ pub type Words = [usize; MOST_PARAMETERS];
 /// `words` are as the function's kinds in the table demand; pointers among them are null or as NVML's reference says.
 pub unsafe fn made(name: &str, words: Words) -> Code {
     let body = || {
-        if !local::initialised() {
+        if !users::initialised() {
             return Err(Code::UNINITIALIZED);
         }
         // SAFETY: by the caller's promise.

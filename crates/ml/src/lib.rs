@@ -20,6 +20,7 @@ mod home;
 mod known;
 mod local;
 mod refused;
+mod users;
 
 /// A panic of this library is an error of its caller's call, and says nothing on the program's standard error. The
 /// runtime in this library is its own, so the program's and other libraries' panics are told as ever.

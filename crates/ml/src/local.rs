@@ -2,24 +2,17 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use fermata_nvml::ask::{Call, Given};
 use fermata_nvml::code::Code;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::users::{USERS, initialised};
 use crate::{ask, call};
-
-/// How often `nvmlInit` was called more than `nvmlShutdown`. A forked child has its parent's count, as with NVIDIA's.
-static USERS: AtomicU32 = AtomicU32::new(0);
 
 /// Words of the largest set of processors that is asked for.
 const SET_WORDS: usize = 16;
-
-/// Whether functions may be called.
-pub fn initialised() -> bool {
-    USERS.load(Ordering::Relaxed) > 0
-}
 
 fn caught(body: impl FnOnce() -> Result<(), Code>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -8,10 +8,10 @@ use std::ffi::c_int;
 
 use fermata_nvml::code::Code;
 
-use crate::local;
+use crate::users;
 
 fn refuse(code: Code) -> c_int {
-    let code = match local::initialised() {
+    let code = match users::initialised() {
         true => code,
         false => Code::UNINITIALIZED,
     };

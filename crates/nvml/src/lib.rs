@@ -8,55 +8,24 @@
 //! ```
 
 pub mod ask;
+mod bus;
 pub mod code;
+mod error;
 pub mod facts;
 mod forward;
 mod library;
 pub mod table;
 
+pub use bus::Bus;
+pub use error::NvmlError;
 pub use forward::Forward;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use library::{End, Library};
 
 /// What NVML is called on every machine that has it.
 pub const LIBRARY: &str = "libnvidia-ml.so.1";
-
-/// Why NVML says nothing.
-#[derive(Debug, thiserror::Error)]
-pub enum NvmlError {
-    /// It is not on this machine.
-    #[error("cannot load `{path}`: {source}")]
-    Load {
-        /// What was to be loaded.
-        path: PathBuf,
-        /// Why it could not be.
-        #[source]
-        source: libloading::Error,
-    },
-    /// A call failed.
-    #[error("`{call}` answered {code}{text}")]
-    Call {
-        /// The function.
-        call: &'static str,
-        /// An `nvmlReturn_t`.
-        code: i32,
-        /// What the library calls it, with a separator before it; or nothing.
-        text: String,
-    },
-}
-
-/// Where a GPU is on the PCI bus.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bus {
-    /// Domain.
-    pub domain: u32,
-    /// Bus.
-    pub bus: u32,
-    /// Device.
-    pub device: u32,
-}
 
 /// A GPU and its links.
 #[derive(Debug, Clone, PartialEq)]

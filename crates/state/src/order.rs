@@ -133,7 +133,7 @@ impl Session {
         unloaded.collect()
     }
 
-    /// Takes a module and its functions out; whoever does has to say where it went.
+    /// Takes a module and its functions out; the caller has to say where it went.
     pub(crate) fn take_module(
         &mut self,
         handle: Handle,

@@ -32,7 +32,7 @@ impl Heavy {
         Self(able)
     }
 
-    /// Executes it; false if that failed, and nobody may rely on it this time.
+    /// Executes it; false if that failed, so that its effect must not be relied on.
     pub fn execute(&self) -> bool {
         !self.0 || membarrier(MembarrierCommand::GlobalExpedited).is_ok()
     }
@@ -46,7 +46,7 @@ impl Light {
     /// Registers this process for the barriers of consumers. A child made by fork has to do so again.
     pub fn register(&self) {
         let done = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
-        // Relaxed: whoever sees the old value executes a fence too many.
+        // Relaxed: a thread that sees the old value executes one fence too many.
         self.0.store(done, Ordering::Relaxed);
     }
 

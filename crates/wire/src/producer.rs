@@ -148,7 +148,7 @@ impl Producer {
         Self { rest, ..self }
     }
 
-    /// Lets go of the memory file and says so. Nobody may send meanwhile; threads that wait for answers must rest.
+    /// Lets go of the memory file and says so. No thread may send meanwhile; threads that wait for answers must rest.
     /// Bytes of the staging area that are in use stay readable.
     ///
     /// # Errors
@@ -303,7 +303,7 @@ impl Producer {
         self.request(op, None)?.wait(buffer)
     }
 
-    /// A range of the staging area; waits until enough has been given back. Whoever holds one already must not wait
+    /// A range of the staging area; waits until enough has been given back. A thread that holds one must not wait
     /// for another: see [`Producer::try_stage`] and [`Producer::stage_both`].
     ///
     /// # Errors

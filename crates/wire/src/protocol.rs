@@ -14,7 +14,7 @@
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// `word`: nobody sleeps.
+/// `word`: no thread sleeps.
 const AWAKE: u32 = 0;
 /// `word`: the sleeper is, or is about to be, asleep.
 pub(crate) const ASLEEP: u32 = 1;

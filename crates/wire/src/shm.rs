@@ -38,8 +38,8 @@ pub fn create(config: &Config) -> Result<OwnedFd, WireError> {
     Ok(fd)
 }
 
-/// Makes the pages of a memory file's staging area, 64 MiB by default: whoever registers them with a driver later has
-/// less to wait for. Nobody may be attached.
+/// Makes the pages of a memory file's staging area, 64 MiB by default: a process that registers them with a driver later has
+/// less to wait for. No process may be attached.
 pub fn touch(fd: BorrowedFd<'_>, config: &Config) {
     const PART: u64 = 1 << 20;
     let Ok(layout) = Layout::new(config) else {
@@ -60,7 +60,7 @@ pub fn touch(fd: BorrowedFd<'_>, config: &Config) {
 }
 
 /// Makes a memory file that has been used as [`create`] made it, but for the staging area: its pages stay, so
-/// that a worker that has registered them with a driver can go on with them. Nobody may be attached.
+/// that a worker that has registered them with a driver can go on with them. No process may be attached.
 ///
 /// # Errors
 /// It is not one of this `config`, or cannot be written.
@@ -158,7 +158,7 @@ impl Mapping {
     pub fn leave(&self) -> Result<(), WireError> {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the range is this mapping's own, and stays mapped throughout; whoever reaches it does so through
+        // SAFETY: the range is this mapping's own, and stays mapped throughout; it is reached only through
         // atomics and byte copies, which private memory allows as well.
         unsafe {
             rustix::mm::mmap_anonymous(self.base.as_ptr().cast(), self.bytes, protection, flags)

@@ -41,7 +41,7 @@ pub enum FromProgram {
 
 /// One end of the side socket.
 ///
-/// The socket's hang-up is how each side learns that the other died, so nobody else may keep a copy of
+/// The socket's hang-up is how each side learns that the other died, so no other process may keep a copy of
 /// either end.
 #[derive(Debug)]
 pub struct Side(OwnedFd);

@@ -41,7 +41,7 @@ impl StagingPool {
 
     /// A range of `len` bytes; waits until enough has been given back. `alive` is asked now and then.
     ///
-    /// Whoever holds a range already must not wait for another: all may hold a part of the area, and nobody gets more.
+    /// A thread that holds a range must not wait for another: each of several threads could hold a part of the area and wait for more.
     ///
     /// # Errors
     /// [`WireError::TooLarge`] if the area is smaller than that; whatever `alive` says.
@@ -122,7 +122,7 @@ impl StagingPool {
         self.lock().taken(self.area.bytes())
     }
 
-    /// Has whoever waits for room look at the worker, and for room, now.
+    /// Makes threads that wait for room look again, at the worker and for room.
     pub fn nudge(&self) {
         self.returned.notify_all();
     }

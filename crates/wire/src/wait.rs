@@ -25,7 +25,7 @@ const SPIN_FEW_CORES: u32 = 20;
 const SPIN_PAYS: u128 = 100;
 /// The shortest spin.
 const SPIN_LEAST: u32 = 2;
-/// A wait for no longer than this is a nap: whoever takes it has something else to look at, spins there if at all,
+/// A wait for no longer than this is a nap: the thread has something else to look at, spins there if at all,
 /// and how long it lasted says nothing about the waits that end.
 const NAP: Duration = Duration::from_micros(500);
 

@@ -51,7 +51,7 @@ impl Callbacks {
         });
     }
 
-    /// The program has left; whoever waits goes on.
+    /// The program has left; threads that wait go on.
     pub fn detach(&self) {
         self.state.lock().program = None;
     }

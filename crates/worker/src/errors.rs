@@ -1,6 +1,6 @@
 //! Errors of operations: how each becomes a `CUresult`, and those that wait for the next answer.
 //!
-//! An operation nobody waits for fails silently at first; its context remembers the error until a
+//! An operation without an answer fails silently at first; its context remembers the error until a
 //! synchronising operation is answered. An error that kills the context is remembered for ever.
 
 use std::collections::BTreeMap;

@@ -104,7 +104,7 @@ impl Server {
         self.condemned
     }
 
-    /// Keeps the program waiting until the daemon has ended it, or this process. If nobody does, the
+    /// Keeps the program waiting until the daemon has ended it, or this process. If it does not, the
     /// program is let go: its calls then fail.
     pub(crate) fn await_rollback(&mut self, consumer: &mut Consumer, requests: &Requests) -> Ended {
         let until = Instant::now() + PATIENCE;

@@ -35,7 +35,7 @@ impl Server {
         recorded.map(|()| ReplyBody::None)
     }
 
-    /// Serving ends: waits for what is still being loaded, which nobody will use.
+    /// Serving ends: waits for what is still being loaded, which no program will use.
     pub(crate) fn abandon_loads(&mut self) {
         let end = Instant::now() + PATIENCE;
         for waiting in std::mem::take(&mut self.waiting) {

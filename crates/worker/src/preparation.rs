@@ -109,7 +109,7 @@ fn keep(inbox: &Receiver<Order>) {
                 });
             }
             Ok(Order::Pin(staging, driver, context)) => {
-                // Whoever needs buffers that are not there makes some.
+                // A save that needs buffers that are not there makes some.
                 let _ = staging.make(&driver, context);
             }
             Err(RecvTimeoutError::Timeout) => {}

@@ -149,7 +149,7 @@ impl Server {
             }
             let answered = self.poll() && !progress;
             progress |= answered | self.unpark();
-            // Whoever has it stopped has held what is not issued; if not, that comes first.
+            // A stop holds all streams first, so operations that are not issued are part of the image; without that they are issued first.
             let may_stop = self.lot.is_empty() || self.may_keep();
             if requests.stop.load(Ordering::Acquire) && !progress && may_stop {
                 return Ended::Detached;
@@ -311,7 +311,7 @@ impl Server {
         }
     }
 
-    /// Answers, or remembers the error of what nobody waits for.
+    /// Answers, or remembers the error of an operation without an answer.
     pub(crate) fn answer(
         &mut self,
         ticket: Option<Ticket>,

@@ -12,7 +12,9 @@ use common::{
 };
 use fermata_abi::op::{Op, Place};
 use fermata_abi::sys::driver as cu;
-use fermata_control::worker::{FromWorker, LoadCheck, Order, Pace, Restoring, Stand, ToWorker};
+use fermata_control::worker::{
+    FromWorker, LoadCheck, Pace, PrefetchOrder, Restoring, Stand, ToWorker,
+};
 
 const BUFFER: u64 = 16 << 20;
 /// So many, that most are not even on their way when the first is asked for.
@@ -94,7 +96,7 @@ impl Image {
         let mut worker = Worker::start_with(true, &[hold.variable()]);
         hold.only(COPIES, 0);
         let (store, image) = self.paths("image");
-        let pace = Pace::Behind(Order::Worst);
+        let pace = Pace::Behind(PrefetchOrder::Worst);
         let loaded = worker.ask(ToWorker::Load {
             store: store.into(),
             digests: common::digests(&image),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::content::{check, fill, table};
 use common::{PATIENCE, Worker};
-use fermata_control::worker::{FromWorker, LoadCheck, Order, Pace, Stand, Step, ToWorker};
+use fermata_control::worker::{FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, Step, ToWorker};
 use fermata_store::image::ChunkTable;
 use fermata_store::{Kept, PackCache, PackFile, Store};
 
@@ -136,7 +136,7 @@ fn arrived(worker: &mut Worker) -> Vec<Step> {
     }
 }
 
-const PACES: [Pace; 2] = [Pace::Eager, Pace::Behind(Order::Default)];
+const PACES: [Pace; 2] = [Pace::Eager, Pace::Behind(PrefetchOrder::Default)];
 
 fn copies_are_taken(hashes: bool) {
     let scene = Scene::new(hashes);
@@ -178,7 +178,7 @@ fn damage(scene: &Scene) {
             .iter_mut()
             .step_by(4096)
             .for_each(|it| *it ^= 4);
-        // In place, as damage comes: whoever has it mapped sees it.
+        // In place, as damage comes: a process that has it mapped sees it.
         std::fs::write(&copy, bytes).unwrap();
     }
 }

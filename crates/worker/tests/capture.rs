@@ -111,7 +111,7 @@ fn a_graph_that_is_changed_during_a_capture_is_vouched_for_by_its_instrumented_k
     assert_eq!(found, [last, last - 1, last - 2]);
 }
 
-/// A kernel that cannot be instrumented, of a module that comes while data is copied: nobody vouches for a graph of it,
+/// A kernel that cannot be instrumented, of a module that comes while data is copied: a graph of it is not validated,
 /// and a stop takes everything.
 #[test]
 fn a_graph_that_cannot_be_instrumented_is_named_and_not_vouched_for() {

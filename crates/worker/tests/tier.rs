@@ -14,7 +14,7 @@ use common::hold::COPIES;
 use common::place::{Place, keep, keep_until};
 use common::{PATIENCE, Worker};
 use fermata_control::worker::{
-    Failure, FailureKind, FromWorker, LoadCheck, Order, Pace, Stand, ToWorker,
+    Failure, FailureKind, FromWorker, LoadCheck, Pace, PrefetchOrder, Stand, ToWorker,
 };
 use fermata_store::ChunkId;
 
@@ -129,7 +129,7 @@ fn what_the_device_finds_damaged_is_never_the_programs() {
     damage(&place, &image);
     let damaged =
         |failure: &Failure| failure.kind == FailureKind::Damaged && !failure.message.is_empty();
-    for pace in [Pace::Eager, Pace::Behind(Order::Default)] {
+    for pace in [Pace::Eager, Pace::Behind(PrefetchOrder::Default)] {
         let mut second = Worker::start_with(false, &[]);
         let until = Instant::now() + PATIENCE;
         while keep(&mut second, &place, 1 << 40).registered == 0 {
@@ -387,7 +387,7 @@ fn nothing_is_held_of_what_is_gone(collected: bool) {
         store: place.store().into(),
         digests: common::digests(&image),
         image: image.clone().into(),
-        pace: Pace::Behind(Order::Default),
+        pace: Pace::Behind(PrefetchOrder::Default),
         check: LoadCheck::Off,
         ignore_places: false,
     });

@@ -103,7 +103,7 @@ pub struct Protocol {
     pub mode: Mode,
     /// Bytes of device memory that `cow` may set aside.
     pub pool: u64,
-    /// What vouches for the image.
+    /// How the image is validated.
     pub validate: Validate,
 }
 

@@ -18,7 +18,7 @@ pub struct Halt {
 }
 
 impl Halt {
-    /// Whoever comes to the moment `name` from now on waits.
+    /// Every thread that reaches the moment `name` from now on waits.
     ///
     /// # Errors
     /// When the folder cannot be written.

@@ -30,7 +30,7 @@ pub struct Timings {
     pub waits: u64,
     /// Stores that nobody had foreseen, told by kernels that check themselves.
     pub violations: u64,
-    /// What vouches for the image.
+    /// How the image is validated.
     pub by: Validate,
 }
 

@@ -1,4 +1,4 @@
-//! Whoever dies at whichever step of a checkpoint or restore: the attempt ends, there is no wrong image, older ones stay
+//! A process is killed at each step of a checkpoint or restore: the attempt ends, there is no wrong image, older ones stay
 //! whole, nobody else is harmed, and nothing is left. Here every step with every victim, and with every protocol that
 //! has it; `e2e deaths` has every victim at every step of every protocol.
 

@@ -248,7 +248,7 @@ fn another_model_of_device_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Answers whoever connects to the socket that its argument names.
+/// Answers every connection to the socket that its argument names.
 const SOCKET: &str = "
 import socket, sys
 s = socket.socket(socket.AF_UNIX)

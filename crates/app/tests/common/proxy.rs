@@ -11,7 +11,7 @@ pub enum Verdict {
     Pass,
     /// The service says no.
     Refuse,
-    /// It is never answered: whoever asked is no more.
+    /// It is never answered: the client that asked has ended.
     Drop,
 }
 

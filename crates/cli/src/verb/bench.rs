@@ -4,14 +4,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use fermata_bench::{Bench, Findings, Settings};
 use fermata_report::units;
 
 use super::Device;
-use super::checkpoint::Validate;
 use crate::failure::Failure;
 use crate::printer::Printer;
+use fermata_control::Choice;
+use fermata_control::worker::Validate;
 
 /// Measure what Fermata costs on this machine.
 ///
@@ -82,17 +82,13 @@ impl Common {
     fn settings(self) -> Settings {
         let is_soft = self.is_soft();
         let usual = if is_soft { 128 << 20 } else { 16 << 30 };
-        let validators = Validate::value_variants().iter();
         Settings {
             is_soft,
             bytes: self.bytes.unwrap_or(usual),
             runs: self.runs,
             images: self.images,
             command: self.command,
-            validators: validators
-                .filter_map(ValueEnum::to_possible_value)
-                .map(|value| value.get_name().to_owned())
-                .collect(),
+            validators: Validate::ALL.iter().map(|it| it.1.to_owned()).collect(),
         }
     }
 }

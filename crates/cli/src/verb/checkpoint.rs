@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
-use fermata_control::user::{self, Checkpointed, FromDaemon, Verb};
+use fermata_control::user::{self, Checkpointed, FromDaemon, Mode, Then, Validate, Verb};
 use fermata_report::{breakdown, units};
 
 use crate::daemon::{Daemon, unexpected};
@@ -11,49 +10,7 @@ use crate::failure::Failure;
 use crate::place;
 use crate::printer::Printer;
 use crate::progress::Progress;
-
-/// `--mode`.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Mode {
-    /// The best there is for this session.
-    #[default]
-    Auto,
-    /// Copy on the device while the program stands still, to storage while it runs; needs as much free
-    /// device memory as the program uses.
-    Snapshot,
-    /// Copy while the program runs; what it is about to write is copied aside first. The image shows the
-    /// start.
-    Cow,
-    /// Copy while the program runs, then stop it for what it has written meanwhile. The image shows the
-    /// end.
-    Recopy,
-    /// Copy while the program stands still.
-    Stop,
-}
-
-/// `--then`.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Then {
-    /// The program goes on.
-    #[default]
-    Run,
-    /// The program is ended.
-    Stop,
-}
-
-/// `--validate`.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub enum Validate {
-    /// Digests of the stop are compared with those of what was copied.
-    #[default]
-    Content,
-    /// Kernels check their own stores, which slows them down and names them; `cow` then needs no digests.
-    Ptx,
-    /// Both.
-    Both,
-    /// Nothing: the image may be wrong. For comparison only.
-    Off,
-}
+use crate::words::words;
 
 /// Take an image of a session.
 ///
@@ -76,16 +33,16 @@ pub struct Args {
     #[arg(long, short, value_name = "IMAGE")]
     output: Option<PathBuf>,
     /// How device memory is copied.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value = Mode::default().name(), value_parser = words::<Mode>())]
     mode: Mode,
     /// What becomes of the program afterwards.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value = Then::default().name(), value_parser = words::<Then>())]
     then: Then,
     /// Device memory that `cow` may set aside, per device; 0 works, and lets the program wait more.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::parse_bytes)]
     pool: u64,
     /// How writes that were not predicted are found while the program is copied behind its back.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value = Validate::default().name(), value_parser = words::<Validate>())]
     validate: Validate,
     /// Leave TCP connections out whose other end is outside the session, instead of refusing the program. It keeps them;
     /// in a restored one they are closed, and it must connect again. Those within the session come back whole.
@@ -103,24 +60,10 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let verb = Verb::Checkpoint(user::Checkpoint {
         session: args.session,
         output: output.as_deref().map(|p: &Path| p.into()),
-        mode: match args.mode {
-            Mode::Auto => user::Mode::Auto,
-            Mode::Snapshot => user::Mode::Snapshot,
-            Mode::Cow => user::Mode::Cow,
-            Mode::Recopy => user::Mode::Recopy,
-            Mode::Stop => user::Mode::Stop,
-        },
-        then: match args.then {
-            Then::Run => user::Then::Run,
-            Then::Stop => user::Then::Stop,
-        },
+        mode: args.mode,
+        then: args.then,
         pool_bytes: args.pool,
-        validate: match args.validate {
-            Validate::Content => user::Validate::Content,
-            Validate::Ptx => user::Validate::Ptx,
-            Validate::Both => user::Validate::Both,
-            Validate::Off => user::Validate::Off,
-        },
+        validate: args.validate,
         tcp_close: args.tcp_close,
     });
     let done = match daemon.ask(verb, &Progress::new(printer))? {
@@ -128,8 +71,8 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         other => return Err(unexpected(&other)),
     };
     let validation = &done.device.validation;
-    if validation.by == user::Validate::Off {
-        printer.warn("nothing vouches for this image; it is for comparison only");
+    if validation.by == Validate::Off {
+        printer.warn("this image was not validated; it is for comparison only");
     }
     if !validation.note.is_empty() {
         printer.warn(&format!("{}: {}", validation.by.name(), validation.note));

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use fermata_control::user::{self, FromDaemon, LoadCheck, Restored, Verb};
+use fermata_control::worker::PrefetchOrder;
 use fermata_report::{breakdown, units};
 
 use super::Device;
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 use crate::input::Input;
 use crate::printer::Printer;
 use crate::progress::Progress;
+use crate::words::words;
 use crate::{attend, place};
 
 /// Start sessions from an image.
@@ -43,12 +45,12 @@ pub struct Args {
     #[arg(long)]
     eager: bool,
     /// The order of device data that no operation waits for; for measurements.
-    #[arg(long, value_enum, default_value_t, hide = true)]
-    order: Order,
+    #[arg(long, default_value = PrefetchOrder::default().name(), value_parser = words::<PrefetchOrder>(), hide = true)]
+    order: PrefetchOrder,
     /// Whether kernels check themselves for using data before it is there. Without, such a kernel is caught all the same,
     /// and the program starts again; with, it is named, and the next restore of the image lets it wait for what it uses.
-    #[arg(long, value_enum, default_value_t)]
-    validate: Validate,
+    #[arg(long, default_value = LoadCheck::default().name(), value_parser = words::<LoadCheck>())]
+    validate: LoadCheck,
     /// Go on although files that the program had open have changed since.
     #[arg(long)]
     ignore_changed_files: bool,
@@ -68,38 +70,6 @@ pub struct Args {
     times: bool,
 }
 
-/// See [`user::Order`].
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum Order {
-    /// As earlier restores have used it.
-    #[default]
-    Profile,
-    /// By address.
-    Default,
-    /// The worst there is.
-    Worst,
-}
-
-impl From<Order> for user::Order {
-    fn from(order: Order) -> Self {
-        match order {
-            Order::Profile => Self::Profile,
-            Order::Default => Self::Default,
-            Order::Worst => Self::Worst,
-        }
-    }
-}
-
-/// `--validate`.
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum Validate {
-    /// They do not.
-    #[default]
-    Off,
-    /// By their PTX, until all data is there.
-    Ptx,
-}
-
 /// Does it.
 pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
     super::run::check_name(args.name.as_deref())?;
@@ -109,11 +79,8 @@ pub fn call(args: Args, printer: &Printer) -> Result<u8, Failure> {
         device: args.device.into(),
         copies: args.copies,
         eager: args.eager,
-        order: args.order.into(),
-        check: match args.validate {
-            Validate::Off => LoadCheck::Off,
-            Validate::Ptx => LoadCheck::Ptx,
-        },
+        order: args.order,
+        check: args.validate,
         ignore_changed_files: args.ignore_changed_files,
         ignore_places: args.ignore_places,
         trust_owner: args.trust_owner,

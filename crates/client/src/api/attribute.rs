@@ -144,7 +144,7 @@ fn check_managed(address: u64, count: usize) -> Result {
     }
 }
 
-/// What is true of memory that is shared all the time: no preference, nothing prefetched, nobody mapped
+/// What is true of memory that is shared all the time: no preference, nothing prefetched, no device mapped
 /// in particular.
 ///
 /// # Safety

@@ -205,7 +205,7 @@ fn take(
     })
 }
 
-/// From here on the session's data is in its entry, and its workers are nobody's.
+/// From here on the session's data is in its entry, and no process uses its workers.
 fn keep(session: &Session, parked: &[Parked], entry: &Entry) -> Result<()> {
     {
         let mut inner = session.lock();

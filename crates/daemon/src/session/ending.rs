@@ -213,7 +213,7 @@ impl Session {
         let (root, init) = {
             let mut inner = self.lock();
             if is_missing(&inner) {
-                // Whoever restores it ends it, as soon as there is something to end.
+                // The restore ends it, as soon as there is something to end.
                 inner.killed = true;
                 return Ok(());
             }

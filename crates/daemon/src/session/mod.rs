@@ -275,7 +275,7 @@ impl Session {
         output::path(&self.dir)
     }
 
-    /// The log, opened for appending: all who print share the end of the file, whoever opened it.
+    /// The log, opened for appending: every process that prints appends at the end of the file.
     ///
     /// # Errors
     /// It cannot be created.
@@ -384,7 +384,7 @@ impl Session {
     pub fn worker_lost(&self, reason: &str) {
         let mut inner = self.lock();
         if inner.rolls_back() {
-            // Whoever looks after the restore brings the program back.
+            // The thread that watches the restore rolls the program back.
             return;
         }
         // The data of a paused session is not with its workers.

@@ -67,7 +67,7 @@ impl Session {
         Arc::new(session)
     }
 
-    /// Its folder is about to be removed: nothing is noted down any more, whoever is still about to.
+    /// Its folder is about to be removed: from now on no thread notes anything down in it.
     pub fn retire(&self) {
         self.lock().retired = true;
     }

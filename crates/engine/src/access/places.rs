@@ -31,7 +31,7 @@ impl Places {
         host_region(session, address).or_else(|| self.variable(session, address))
     }
 
-    /// The bytes a target stands for; `None` for an array, and for an address that is nobody's.
+    /// The bytes a target stands for; `None` for an array, and for an address in no memory of the session.
     pub fn range(&mut self, session: &Session, target: &Target) -> Option<Range> {
         match target {
             Target::Exactly(range) => Some(*range),

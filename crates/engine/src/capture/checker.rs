@@ -13,10 +13,10 @@ use fermata_abi::op::{Handle, Launch, StreamRef};
 use fermata_device::{ContextHandle, DriverError};
 
 use super::shared::Shared;
-use super::vouch::Miss;
 use crate::access::{AccessSet, Places, Predictor, Range};
 use crate::instrumented::{Guard, Instrumented};
 use crate::{Site, variables};
+use fermata_terms::Miss;
 
 /// Launches of a kernel in a stream that are told apart.
 const DEPTH: usize = 16;
@@ -67,7 +67,7 @@ impl Checker {
         let checked = self.instrumented.launch(site, launch, stream, &allowed)?;
         let mut inner = shared.inner.lock();
         match checked {
-            true => inner.vouched.checked += 1,
+            true => inner.validation.checked += 1,
             false => {
                 let kernel = site.session.functions.get(launch.function);
                 let name = kernel.map(|it| it.name.clone()).unwrap_or_default();
@@ -108,7 +108,7 @@ impl Checker {
             .launch_graph(site, exec, stream, &allowed)?;
         let mut inner = shared.inner.lock();
         match without.is_empty() {
-            true => inner.vouched.checked += 1,
+            true => inner.validation.checked += 1,
             false => inner.unchecked(&format!(
                 "a graph ran with kernels that are not instrumented: {without}"
             )),
@@ -149,7 +149,7 @@ impl Checker {
         {
             let mut inner = shared.inner.lock();
             let buffer = inner.map.buffer_at(found.address).unwrap_or(0);
-            inner.vouched.miss(Miss {
+            inner.validation.add(Miss {
                 kernel: found.kernel,
                 address: found.address,
                 bytes: found.bytes,

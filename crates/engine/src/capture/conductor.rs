@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use fermata_device::Driver;
 
 use super::map::{Slot, State, device_of};
+use super::purpose::Purpose;
 use super::shared::{Inner, Shared};
-use super::way::Purpose;
 use crate::EngineError;
 use crate::digest::{self, Digest, Zeros};
 use crate::hashers::SharedHasher;
@@ -29,7 +29,7 @@ const SHRINKING: f64 = 0.7;
 
 /// An operation that has waited is often followed by another that has to: for so long nothing is begun that would
 /// be before it in the link or in the store's buffers. So a pool that is too small does not make it worse: its
-/// slots are emptied when nobody waits.
+/// slots are emptied when no operation waits.
 const LINGER: Duration = Duration::from_millis(1);
 /// What it waited for is there, but it has not gone yet: so long it is waited for.
 const GOING: Duration = Duration::from_millis(50);
@@ -265,7 +265,7 @@ fn read(shared: &Shared, piece: &Piece) {
         inner.relieved = Some(Instant::now());
     }
     inner.moved += piece.len as u64;
-    inner.stall.timeline.copied(piece.len as u64);
+    inner.cost.timeline.copied(piece.len as u64);
 }
 
 /// Begins another pass over what was written meanwhile, if it pays.

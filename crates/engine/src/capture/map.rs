@@ -43,7 +43,7 @@ struct Buffer {
     count: usize,
     /// Pieces that are not done.
     left: usize,
-    /// The program has freed it, and nobody wants it.
+    /// The program has freed it, and the image does not need it.
     gone: bool,
 }
 
@@ -386,7 +386,7 @@ impl ChunkMap {
             .is_some_and(|alias| self.buffers[alias.buffer].left > 0)
     }
 
-    /// The allocation at `address` is free, and nobody wants what was in it. False while a piece of it is
+    /// The allocation at `address` is free, and the image does not need what was in it. False while a piece of it is
     /// being read.
     pub(crate) fn give_up(&mut self, address: Address) -> bool {
         let Some(alias) = self.aliases.get(&address).copied() else {
@@ -548,7 +548,7 @@ mod tests {
             map.soil(index);
             map.set_done(index);
         }
-        // What is done is touched, too, by whoever asks for all.
+        // A question for all pieces includes those that are done.
         let mut found = Vec::new();
         map.touched(&exactly(BASE, 1), true, &mut found);
         assert_eq!(found, [0]);

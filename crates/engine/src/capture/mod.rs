@@ -15,23 +15,22 @@
 mod begin;
 mod checker;
 mod conductor;
+mod cost;
 mod map;
 mod outcome;
 mod pool;
+mod purpose;
 mod ready;
 mod reference;
 mod run;
 mod shared;
+mod stopped;
 mod teach;
 mod timeline;
-mod vouch;
+mod validation;
 mod watch;
-mod way;
 
 pub use self::begin::{begin, begin_ahead};
-pub use self::outcome::{Ahead, Image, Outcome, Stall};
+pub use self::outcome::{Ahead, Image, Outcome};
 pub use self::ready::{Prepared, Sketch, Wish, prepare, sketch};
 pub use self::run::Capture;
-pub use self::timeline::{Span, Timeline};
-pub use self::vouch::{Miss, Validate, Vouched};
-pub use self::way::Way;

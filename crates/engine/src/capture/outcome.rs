@@ -1,35 +1,12 @@
 //! How a capture ends, and what it has cost the program.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use fermata_abi::op::Handle;
+use fermata_terms::{Stall, Validation};
 
-use super::timeline::Timeline;
-use super::vouch::Vouched;
 use crate::Summary;
 use crate::sink::Sink;
-
-/// What a capture has cost the program.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Stall {
-    /// Operations that had to wait.
-    pub waits: u64,
-    /// How long they waited, in all.
-    pub waited: Duration,
-    /// Time spent on putting copies before operations.
-    pub issuing: Duration,
-    /// Bytes copied aside.
-    pub isolated_bytes: u64,
-    /// The most bytes that lay aside at once.
-    pub pool_bytes: u64,
-    /// Operations that may touch more than could be foreseen.
-    pub incomplete: u64,
-    /// How long the copying took; what has been copied is hashed and checked behind it.
-    pub copying: Duration,
-    /// When what was done, from the begin of the copying.
-    pub timeline: Timeline,
-}
 
 /// What an image is made of.
 pub struct Image {
@@ -38,7 +15,7 @@ pub struct Image {
     /// What it cost.
     pub stall: Stall,
     /// How it was validated.
-    pub vouched: Vouched,
+    pub validation: Validation,
 }
 
 /// How a capture has ended.
@@ -58,7 +35,7 @@ pub struct Ahead {
     /// What it has cost.
     pub stall: Stall,
     /// How the image that comes of it is validated.
-    pub vouched: Vouched,
+    pub validation: Validation,
     /// Whether the copying was to be an image and was overtaken.
     pub(super) overtaken: bool,
     /// Buffers that were written by what no instrumented kernel has named.

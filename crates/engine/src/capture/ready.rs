@@ -16,16 +16,17 @@ use parking_lot::Mutex;
 use super::checker;
 use super::map::{ChunkMap, Slot, device_of};
 use super::pool::{DevicePool, PAGE, Place, room, slot_bytes};
-use super::vouch::{Validate, Vouched};
-use super::way::Way;
+use super::validation::settle_on;
 use crate::access::Predictor;
 use crate::hashers::SharedHasher;
 use crate::live::Reach;
 use crate::protocol::pieces;
 use crate::sink::Sink;
 use crate::{CHUNK, EngineError, Live, STAGING_BUFFERS, Site, Tier, variables};
+use fermata_terms::Way;
+use fermata_terms::{Validate, Validation};
 
-/// Captures that are overtaken before a session is captured at its end, if nobody says how.
+/// Captures that are overtaken before a session is captured at its end, unless the request names a way.
 const OFTEN: u32 = 2;
 
 /// How the program is captured, as asked for.
@@ -42,7 +43,7 @@ pub struct Wish {
 /// What can be made ready while the program runs. Dropped, it gives everything back.
 pub struct Prepared {
     pub(super) way: Way,
-    pub(super) vouched: Vouched,
+    pub(super) validation: Validation,
     pub(super) sink: Sink,
     pub(super) pools: Vec<DevicePool>,
     staging: Option<PinnedPool>,
@@ -161,7 +162,7 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
     sink.stand_back();
     let mut prepared = Prepared {
         way: sketch.wish.way.unwrap_or(Way::Snapshot),
-        vouched: Vouched::default(),
+        validation: Validation::default(),
         sink,
         pools: Vec::new(),
         staging,
@@ -169,8 +170,8 @@ pub fn prepare(mut sketch: Sketch, store: &Store) -> Result<Prepared, EngineErro
     };
     let vouch = |prepared: &mut Prepared| {
         let validate = sketch.wish.validate;
-        let (by, note) = validate.with(prepared.way, &sketch.without);
-        (prepared.vouched.by, prepared.vouched.note) = (by, note);
+        let (by, note) = settle_on(validate, prepared.way, &sketch.without);
+        (prepared.validation.by, prepared.validation.note) = (by, note);
     };
     if prepared.way == Way::Recopy {
         vouch(&mut prepared);
@@ -209,8 +210,8 @@ impl Prepared {
     }
 
     /// What will vouch for it.
-    pub fn vouched(&self) -> &Vouched {
-        &self.vouched
+    pub fn validation(&self) -> &Validation {
+        &self.validation
     }
 
     /// A slot of `bytes` in the pool of `device`, if there is room.

@@ -10,19 +10,20 @@ use super::checker::Checker;
 use super::conductor::Conductor;
 use super::map::ChunkMap;
 use super::outcome::{Ahead, Image, Outcome};
+use super::purpose::Purpose;
 use super::ready::Prepared;
 use super::reference::Reference;
 use super::shared::Shared;
-use super::vouch;
+use super::validation;
 use super::watch::Watch;
-use super::way::{Purpose, Way};
 use crate::access::Predictor;
 use crate::files::Records;
 use crate::live::Exposed;
 use crate::protocol::stop::publish;
 use crate::sink::Sink;
-use crate::steps::Step;
 use crate::{EngineError, Gate, Site, Summary};
+use fermata_terms::Step;
+use fermata_terms::Way;
 
 /// A capture under way.
 pub struct Capture {
@@ -53,7 +54,7 @@ pub(super) fn launch(
 ) -> Result<(Capture, Box<dyn Gate>), EngineError> {
     let Prepared {
         way,
-        vouched,
+        validation,
         sink,
         pools,
         ..
@@ -62,10 +63,10 @@ pub(super) fn launch(
         Some(_) => Purpose::Start,
         None => Purpose::End,
     };
-    let shared = Arc::new(Shared::new(purpose, map, pools, vouched, sink.hurry()));
+    let shared = Arc::new(Shared::new(purpose, map, pools, validation, sink.hurry()));
     let (total, validate) = {
         let inner = shared.inner.lock();
-        (inner.map.left().bytes, inner.vouched.by)
+        (inner.map.left().bytes, inner.validation.by)
     };
     let predictor = site.live.lasting.take::<Predictor>().unwrap_or_default();
     let checker = validate.by_instrumenting().then(|| Checker::new(site));
@@ -82,7 +83,7 @@ pub(super) fn launch(
         .spawn(move || {
             let begun = Instant::now();
             let sink = conductor.run();
-            own.inner.lock().stall.copying = begun.elapsed();
+            own.inner.lock().cost.copying = begun.elapsed();
             end(&own, sink, finish)
         });
     match thread {
@@ -108,29 +109,31 @@ pub(super) fn launch(
 
 /// What becomes of a sink whose pieces have been read.
 fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcome, EngineError> {
-    let (failure, yielded, stall, vouched, launched) = {
+    let (failure, yielded, stall, validation, launched) = {
         let mut inner = shared.inner.lock();
         let launched = std::mem::take(&mut inner.launched);
         inner.count_wait();
-        let mut vouched = std::mem::take(&mut inner.vouched);
+        let mut validation = std::mem::take(&mut inner.validation);
         if let Some(why) = &inner.yielded {
-            vouched.note.clone_from(why);
+            validation.note.clone_from(why);
         }
         let yielded = inner.yielded.is_some();
         let failure = inner.failure.take();
-        let stall = std::mem::take(&mut inner.stall);
-        (failure, yielded, stall, vouched, launched)
+        let stall = inner.cost.stall();
+        (failure, yielded, stall, validation, launched)
     };
     let ahead = |sink, overtaken: Option<&BTreeSet<u64>>| {
-        let named: BTreeSet<u64> = vouched.misses.iter().map(|miss| miss.buffer).collect();
+        let named: BTreeSet<u64> = validation.misses.iter().map(|miss| miss.buffer).collect();
         let buffers = overtaken.into_iter().flatten().copied();
         Ahead {
             sink,
             stall: stall.clone(),
             overtaken: overtaken.is_some(),
             unexplained: buffers.filter(|buffer| !named.contains(buffer)).collect(),
-            suspects: vouch::suspects(launched.iter().map(|(function, open)| (*function, *open))),
-            vouched: vouched.clone().compared(),
+            suspects: validation::suspects(
+                launched.iter().map(|(function, open)| (*function, *open)),
+            ),
+            validation: validation.clone().compared(),
         }
     };
     let Some(finish) = finish else {
@@ -147,11 +150,11 @@ fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcom
     }
     let wrong = sink.differing()?;
     let mut buffers: BTreeSet<u64> = wrong.iter().map(|piece| piece.buffer).collect();
-    if vouched.fails() {
-        let missed = vouched.misses.iter().map(|miss| miss.buffer);
+    if validation.fails() {
+        let missed = validation.misses.iter().map(|miss| miss.buffer);
         buffers.extend(missed.filter(|buffer| *buffer != 0));
     }
-    if yielded || vouched.fails() || !buffers.is_empty() {
+    if yielded || validation.fails() || !buffers.is_empty() {
         return Ok(Outcome::Overtaken(ahead(sink, Some(&buffers)), buffers));
     }
     sink.take_images(finish.records.images());
@@ -169,7 +172,7 @@ fn end(shared: &Shared, mut sink: Sink, finish: Option<Finish>) -> Result<Outcom
     Ok(Outcome::Complete(Image {
         summary,
         stall,
-        vouched,
+        validation,
     }))
 }
 

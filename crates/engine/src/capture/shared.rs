@@ -10,12 +10,12 @@ use fermata_abi::sys::driver as cu;
 use fermata_device::{ContextHandle, Driver, EventHandle, StreamHandle};
 use parking_lot::{Condvar, Mutex};
 
+use super::cost::Cost;
 use super::map::{ChunkMap, Mark};
-use super::outcome::Stall;
 use super::pool::DevicePool;
-use super::vouch::Vouched;
-use super::way::Purpose;
+use super::purpose::Purpose;
 use crate::EngineError;
+use fermata_terms::Validation;
 
 /// A point in a stream of ours, after copies aside.
 #[derive(Debug)]
@@ -38,10 +38,10 @@ pub(crate) struct Inner {
     pub yielded: Option<String>,
     /// Copies wait until then, for the program has transfers of its own.
     pub yield_until: Option<Instant>,
-    pub stall: Stall,
+    pub cost: Cost,
     /// Since when an operation waits, if one does.
     pub waiting: Option<Instant>,
-    pub vouched: Vouched,
+    pub validation: Validation,
     /// Contexts in which instrumented kernels have been launched.
     pub checked_in: BTreeSet<ContextHandle>,
     /// Kernels launched meanwhile, each with whether all it touches was foreseen.
@@ -81,7 +81,7 @@ impl Shared {
         purpose: Purpose,
         map: ChunkMap,
         pools: Vec<DevicePool>,
-        vouched: Vouched,
+        validation: Validation,
         hurry: Arc<AtomicBool>,
     ) -> Self {
         let last_pass = map.left().bytes;
@@ -92,9 +92,9 @@ impl Shared {
             failure: None,
             yielded: None,
             yield_until: None,
-            stall: Stall::default(),
+            cost: Cost::default(),
             waiting: None,
-            vouched,
+            validation,
             checked_in: BTreeSet::new(),
             launched: HashMap::new(),
             closed: false,
@@ -212,9 +212,9 @@ impl Inner {
     /// An operation waits no longer, or what it waits for has come.
     pub(crate) fn count_wait(&mut self) {
         if let Some(since) = self.waiting.take() {
-            self.stall.waits += 1;
-            self.stall.waited += since.elapsed();
-            self.stall.timeline.waited(since);
+            self.cost.waits += 1;
+            self.cost.waited += since.elapsed();
+            self.cost.timeline.waited(since);
         }
     }
 
@@ -236,9 +236,9 @@ impl Inner {
 
     /// A launch could not be checked; the first reason is told.
     pub(crate) fn unchecked(&mut self, why: &str) {
-        self.vouched.unchecked += 1;
-        if self.vouched.note.is_empty() {
-            self.vouched.note = why.to_owned();
+        self.validation.unchecked += 1;
+        if self.validation.note.is_empty() {
+            self.validation.note = why.to_owned();
         }
     }
 

@@ -8,6 +8,8 @@
 
 use std::time::{Duration, Instant};
 
+use fermata_terms::Timeline;
+
 /// Spans; when time goes beyond the last, every two become one.
 const SPANS: usize = 256;
 /// How long a span is at first.
@@ -15,7 +17,7 @@ const FIRST: Duration = Duration::from_millis(1);
 
 /// What a capture did in one span of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Span {
+struct Span {
     /// Bytes that were copied to the host, or found to be in the store.
     pub copied: u64,
     /// Bytes that were copied aside on a device.
@@ -26,13 +28,13 @@ pub struct Span {
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Timeline {
+pub(crate) struct Spans {
     begun: Instant,
     span: Duration,
     spans: Vec<Span>,
 }
 
-impl Default for Timeline {
+impl Default for Spans {
     /// One that begins now.
     fn default() -> Self {
         Self {
@@ -43,15 +45,20 @@ impl Default for Timeline {
     }
 }
 
-impl Timeline {
-    /// How long each span is.
-    pub fn span(&self) -> Duration {
-        self.span
-    }
-
+impl Spans {
     /// All spans up to the last in which anything was done.
-    pub fn spans(&self) -> &[Span] {
-        &self.spans
+    pub(super) fn timeline(&self) -> Timeline {
+        Timeline {
+            start: 0.0,
+            span: self.span.as_secs_f64(),
+            copied: self.spans.iter().map(|it| it.copied).collect(),
+            aside: self.spans.iter().map(|it| it.aside).collect(),
+            waited: self
+                .spans
+                .iter()
+                .map(|it| it.waited.as_secs_f64())
+                .collect(),
+        }
     }
 
     /// Bytes have been copied now.
@@ -113,21 +120,21 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_when_spans_are_joined() {
-        let mut line = Timeline::default();
+        let mut line = Spans::default();
         for millis in 0..5000 {
             line.at(Duration::from_millis(millis)).copied += 3;
         }
-        assert!(line.spans().len() <= SPANS);
-        let sum: u64 = line.spans().iter().map(|it| it.copied).sum();
-        assert_eq!((sum, line.span()), (15_000, Duration::from_millis(32)));
+        assert!(line.spans.len() <= SPANS);
+        let sum: u64 = line.spans.iter().map(|it| it.copied).sum();
+        assert_eq!((sum, line.span), (15_000, Duration::from_millis(32)));
     }
 
     #[test]
     fn a_wait_is_in_every_span_that_it_lasted_through() {
-        let mut line = Timeline::default();
+        let mut line = Spans::default();
         let micros = Duration::from_micros;
         line.wait(micros(500), micros(3200));
-        let waited: Vec<_> = line.spans().iter().map(|it| it.waited).collect();
+        let waited: Vec<_> = line.spans.iter().map(|it| it.waited).collect();
         assert_eq!(waited, [500, 1000, 1000, 200].map(micros));
     }
 }

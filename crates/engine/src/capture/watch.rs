@@ -23,8 +23,8 @@ use fermata_device::{ContextHandle, Driver, DriverError, EventHandle, StreamHand
 use super::checker::Checker;
 use super::map::{ChunkMap, Slot, State, address_of, device_of};
 use super::pool::DevicePool;
+use super::purpose::Purpose;
 use super::shared::{MarkEvent, Shared};
-use super::way::Purpose;
 use crate::access::{AccessSet, Predictor, kernels_of};
 use crate::live::Exposed;
 use crate::{EngineError, Gate, Passage, Site};
@@ -235,13 +235,13 @@ impl Watch {
             for (index, slot) in &aside {
                 inner.map.set_isolated(*index, *slot, mark);
                 let bytes = inner.map.piece(*index).len as u64;
-                inner.stall.isolated_bytes += bytes;
-                inner.stall.timeline.put_aside(bytes);
+                inner.cost.isolated_bytes += bytes;
+                inner.cost.timeline.put_aside(bytes);
             }
         }
         let used = inner.pools.iter().map(DevicePool::used).sum::<u64>();
-        inner.stall.pool_bytes = inner.stall.pool_bytes.max(used);
-        inner.stall.issuing += begun.elapsed();
+        inner.cost.pool_bytes = inner.cost.pool_bytes.max(used);
+        inner.cost.issuing += begun.elapsed();
         if late {
             inner.press(true);
         }
@@ -361,7 +361,7 @@ impl Gate for Watch {
                     .yield_for(Duration::from_secs_f64(moved as f64 / LINK));
             }
             if !self.set.complete {
-                self.shared.inner.lock().stall.incomplete += 1;
+                self.shared.inner.lock().cost.incomplete += 1;
             }
         }
         self.touched.clear();

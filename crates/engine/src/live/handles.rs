@@ -1,6 +1,6 @@
 //! Maps by handle for the path of every launch.
 //!
-//! Handles are numbers in a row, given out by one program to itself: nobody else chooses them, so a hash
+//! Handles are numbers in a row, given out by one program to itself: no other program chooses them, so a hash
 //! that resists chosen keys would only cost time.
 
 use std::collections::HashMap;

@@ -19,7 +19,7 @@ impl SpareStaging {
     /// becomes `context`.
     ///
     /// # Errors
-    /// What the driver says; whoever needs buffers makes some then.
+    /// What the driver says; the thread that needs buffers makes some then.
     pub fn make(&self, driver: &Driver, context: ContextHandle) -> Result<(), DriverError> {
         if self.0.get().is_none() {
             driver.set_current(context)?;

@@ -17,8 +17,9 @@ use crate::capture::Ahead;
 use crate::digest::{self, Digest};
 use crate::files::Records;
 use crate::sink::{Behind, Order, Saved, Sink};
-use crate::steps::{Step, Steps};
+use crate::steps::Steps;
 use crate::{EngineError, Live, Progress, Site, Summary, files, variables};
+use fermata_terms::Step;
 
 /// A session whose bytes have been read; see [`capture`].
 pub struct Captured {

@@ -13,7 +13,6 @@ mod blocks;
 mod gate;
 mod learning;
 mod loading;
-mod pace;
 mod rebuild;
 mod times;
 
@@ -22,28 +21,28 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fermata_store::{ChunkReader, Store, Taken, moments};
+use fermata_terms::{Pace, PrefetchOrder};
 use parking_lot::Mutex;
 
-use crate::steps::{Step, Steps};
+use crate::steps::Steps;
 use crate::{EngineError, Gate, Live, Progress, Site, Summary, files};
 use blocks::Blocks;
+use fermata_terms::Step;
 use gate::on_demand::OnDemand;
 use learning::checked_launches::CheckedLaunches;
 use learning::recorder::Recorder;
 use loading::content;
 use loading::loader::{self, Loader};
+use loading::prefetch_order::in_order;
 use loading::schedule::{Limits, Schedule};
 use loading::verifier::Verifier;
 use rebuild::{objects, preconditions};
 use times::Times;
 
 pub use crate::files::ImageFiles;
-pub use learning::checked_launches::Caught;
 pub use learning::profile::Profile;
 pub use loading::background::{Background, Standing};
-pub use loading::prefetch_order::PrefetchOrder;
 pub use loading::schedule::Stand;
-pub use pace::Pace;
 
 /// A session that can run.
 pub struct Loaded {
@@ -59,7 +58,7 @@ pub struct Loaded {
     pub steps: Vec<Step>,
 }
 
-/// Rebuilds the session in `image`, whose content is in `store`, in a process that has served nobody. `made` is
+/// Rebuilds the session in `image`, whose content is in `store`, in a process that has served no program. `made` is
 /// called when its objects are there, and other work on the devices no longer delays the program. With `checks` kernels
 /// check themselves while data comes; in an eager load those do for a while that an earlier one has caught.
 ///
@@ -181,7 +180,7 @@ fn begin(
         Pace::Eager | Pace::Certain | Pace::Foreseen => PrefetchOrder::Default,
         Pace::Behind(order) => order,
     };
-    let order = order.of(&blocks, &profile);
+    let order = in_order(order, &blocks, &profile);
     let reader = reader(live, store)?;
     let mut stored = blocks.all().iter().flat_map(|it| &it.stored);
     let in_tier = live.tier.is_some() && stored.any(|(_, id)| reader.is_near(id));

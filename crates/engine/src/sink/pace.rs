@@ -25,7 +25,7 @@ impl WriteRate {
         }
     }
 
-    /// Returns when `bytes` may be written; false if nobody wants them any more.
+    /// Returns when `bytes` may be written; false if the save has been given up.
     pub fn wait(&self, bytes: u64, given_up: &dyn Fn() -> bool) -> bool {
         if self.rate == 0 {
             return true;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_take_their_time_whoever_writes_them() {
+    fn the_rate_holds_for_all_writers_together() {
         let (pace, begun) = (WriteRate::new(1 << 20), Instant::now());
         std::thread::scope(|scope| {
             for _ in 0..2 {

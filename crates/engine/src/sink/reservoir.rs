@@ -1,6 +1,6 @@
 //! Host memory between staging buffers and a store that is slower than the link.
 //!
-//! What nobody waits for has a limit. While the program waits, chunks go beyond it as long as an eighth of the
+//! While the program runs, this memory has a limit. While the program waits, chunks go beyond it as long as an eighth of the
 //! machine's memory stays available, so that the program waits for the link and never for storage.
 
 use std::fs;
@@ -16,7 +16,7 @@ const LEFT: u64 = 8;
 
 /// See the module. Buffers are of [`CHUNK`] bytes, made when they are needed and used again.
 pub(super) struct Reservoir {
-    /// Buffers there may be while nobody waits.
+    /// The most buffers while the program does not wait.
     limit: u64,
     state: Mutex<State>,
 }

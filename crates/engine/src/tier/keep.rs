@@ -173,7 +173,7 @@ impl Tier {
         Ok(Added::Registered)
     }
 
-    /// Touching and pinning them takes longer than a program should stand still for. Whoever finds none makes
+    /// Touching and pinning them takes longer than a program should stand still for. A save that finds none makes
     /// some then.
     fn make_staging(&self) {
         let bytes = STAGING_BUFFERS as u64 * CHUNK;

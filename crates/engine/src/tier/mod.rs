@@ -96,7 +96,7 @@ pub struct Tier {
     context: ContextHandle,
     limit: u64,
     state: Mutex<State>,
-    /// Made with the first window, if nobody else brings some; for what does not go through one.
+    /// Made with the first window, unless the session has some already; for data that does not go through a window.
     staging: OnceLock<PinnedPool>,
     brings_staging: bool,
     /// Checkpoints and restores under way, which registering would slow down.

@@ -3,12 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use super::server::receive_byte;
-
-/// A descriptor comes with this byte.
-pub(super) const HELD: u8 = b'h';
-/// Nothing is missing any more.
-pub(super) const DONE: u8 = b'd';
+use super::bytes::{DONE, HELD, receive_byte};
 
 /// Holds what [`super::Server`] sends through `socket` until nothing is missing; then lets go of all. If the server dies
 /// before, `end` is called, which must end the processes: their descriptors are held until it returns.

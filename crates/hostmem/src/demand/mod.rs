@@ -19,6 +19,7 @@
 //! may be undone before it is reported. It refuses (`EAGAIN`) every page while an event has not been read. So events are
 //! applied before page faults are answered, and what was refused is tried again.
 
+mod bytes;
 mod hold;
 mod missing;
 mod process;

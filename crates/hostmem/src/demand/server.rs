@@ -3,19 +3,18 @@
 //! CRIU connects to the socket and sends, for each process, its number in 4 bytes and then one byte with a userfaultfd; a
 //! negative number is a process without memory. [`RESTORED`] in place of a number says that the processes are about to run.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    listen, recv, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
 };
 
-use super::hold::{DONE, HELD};
+use super::bytes::{DONE, HELD, receive_byte};
 use super::process::{BUFFER, Outcome, Process};
 use crate::error::{Error, Result};
 
@@ -257,23 +256,4 @@ fn send(holder: &OwnedFd, uffd: &OwnedFd) -> io::Result<()> {
 /// One byte, and the descriptor that comes with it.
 pub(super) fn receive(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     Ok(receive_byte(socket)?.and_then(|(_, fd)| fd))
-}
-
-/// The next byte, with a descriptor if one comes with it; none at the end.
-pub(super) fn receive_byte(socket: &OwnedFd) -> io::Result<Option<(u8, Option<OwnedFd>)>> {
-    let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut control,
-        flags,
-    )?;
-    let fd = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
-        _ => None,
-    });
-    Ok((received.bytes == 1).then_some((byte[0], fd)))
 }

@@ -1,4 +1,4 @@
-//! Device memory of other processes. A handle names the process and its descriptor of the memory, which whoever opens it
+//! Device memory of other processes. A handle names the process and its descriptor of the memory, which the process that opens it
 //! finds in `/proc`.
 //!
 //! | offset | bytes | field |

@@ -75,7 +75,7 @@ pub struct Manifest {
     pub phases: Vec<Phase>,
     /// What the program has felt of it beside the stop.
     pub stall: StallRecord,
-    /// What vouches for what was copied while the program ran.
+    /// How what was copied while the program ran was validated.
     pub validation: ValidationRecord,
     /// What the writer needs at restore beyond the above (log length, open files), by name.
     pub extra: BTreeMap<String, serde_json::Value>,
@@ -203,7 +203,7 @@ pub struct TimelineRecord {
     pub waited: Vec<f64>,
 }
 
-/// What vouches for what was copied while the program ran.
+/// How what was copied while the program ran was validated.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ValidationRecord {
@@ -246,7 +246,7 @@ pub struct FileRecord {
     pub blake3: String,
 }
 
-/// [`ValidationRecord::by`] of an image that nothing vouches for.
+/// [`ValidationRecord::by`] of an image that was not validated.
 const NOTHING: &str = "off";
 
 impl Manifest {

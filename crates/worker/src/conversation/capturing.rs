@@ -4,11 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fermata_control::worker::{self as control, Failure, FailureKind, FromWorker};
-use fermata_engine::capture::{self, Ahead, Capture, Outcome, Prepared, Validate, Way, Wish};
+use fermata_engine::capture::{self, Ahead, Capture, Outcome, Prepared, Wish};
 use fermata_engine::{EngineError, Gate, Site};
 use fermata_store::Store;
 
-use super::account::steps;
 use super::serving::{Serving, ended, on_server};
 use crate::failure::{failure, from_engine};
 
@@ -58,14 +57,9 @@ impl Capturing {
         }
         let store = Store::open(store, true).map_err(|error| from_engine(&error.into()))?;
         let wish = Wish {
-            way: way.map(to_engine),
+            way,
             pool_bytes,
-            validate: match validate {
-                control::Validate::Content => Validate::Content,
-                control::Validate::Ptx => Validate::Ptx,
-                control::Validate::Both => Validate::Both,
-                control::Validate::Off => Validate::Off,
-            },
+            validate,
         };
         wait_for_images(serving)?;
         let sketch = on_server(serving, move |server| {
@@ -76,7 +70,7 @@ impl Capturing {
         // The rest takes its time, and the program does not wait for it.
         let prepared = sketch.and_then(|sketch| capture::prepare(sketch, &store));
         let prepared = prepared.map_err(|error| from_engine(&error))?;
-        let way = from_way(prepared.way());
+        let way = prepared.way();
         self.prepared = Some(prepared);
         Ok(FromWorker::Prepared { way })
     }
@@ -96,7 +90,7 @@ impl Capturing {
             })
         })?;
         let capture = begun.map_err(|error| from_engine(&error))?;
-        let way = from_way(capture.way());
+        let way = capture.way();
         self.capture = Some(capture);
         let steps = Vec::new();
         Ok(FromWorker::Begun { way, steps })
@@ -112,8 +106,8 @@ impl Capturing {
         let check = std::env::var_os(CHECK).is_some();
         let begun = capture::begin(site, prepared, image, check);
         let (capture, gate) = begun.map_err(|error| from_engine(&error))?;
-        let way = from_way(capture.way());
-        let steps = steps(capture.steps());
+        let way = capture.way();
+        let steps = capture.steps().to_vec();
         self.capture = Some(capture);
         Ok((gate, FromWorker::Begun { way, steps }))
     }
@@ -165,21 +159,5 @@ impl Capturing {
             // Its gate notices, and gives back what it holds.
             drop(capture.join());
         }
-    }
-}
-
-fn to_engine(way: control::Way) -> Way {
-    match way {
-        control::Way::Snapshot => Way::Snapshot,
-        control::Way::Cow => Way::Cow,
-        control::Way::Recopy => Way::Recopy,
-    }
-}
-
-fn from_way(way: Way) -> control::Way {
-    match way {
-        Way::Snapshot => control::Way::Snapshot,
-        Way::Cow => control::Way::Cow,
-        Way::Recopy => control::Way::Recopy,
     }
 }

@@ -8,11 +8,10 @@ use fermata_control::worker::{
     self as control, FailureKind, FromWorker, LoadCheck, Pace, Restoring,
 };
 use fermata_engine::Live;
-use fermata_engine::restore::{self, ImageFiles, Loaded, PrefetchOrder, Stand};
+use fermata_engine::restore::{self, ImageFiles, Loaded, Stand};
 use fermata_store::Store;
 use fermata_wire::StagedArea;
 
-use super::account::steps;
 use super::{Reporter, Worker};
 use crate::errors::Faults;
 use crate::failure::{failure, from_engine};
@@ -99,7 +98,7 @@ impl Worker {
                     site.live,
                     &store,
                     image,
-                    (engine_pace(pace), check == LoadCheck::Ptx),
+                    (pace, check == LoadCheck::Ptx),
                     &|done, total| report.tell(done, total),
                     &mut |live| beside.begin(live),
                 )
@@ -129,7 +128,7 @@ impl Worker {
         self.site = Some(site);
         Ok(FromWorker::Loaded {
             totals: self.totals(summary),
-            steps: steps(&taken),
+            steps: taken,
         })
     }
 
@@ -157,31 +156,9 @@ impl Worker {
             done: standing.done,
             total: standing.total,
             seconds: standing.seconds,
-            steps: steps(&standing.steps),
+            steps: standing.steps,
             stand,
-            misses: standing.caught.iter().map(miss).collect(),
+            misses: standing.caught,
         })
-    }
-}
-
-fn miss(caught: &restore::Caught) -> control::Miss {
-    control::Miss {
-        kernel: caught.kernel.clone(),
-        address: caught.address,
-        bytes: caught.bytes,
-        buffer: caught.buffer,
-    }
-}
-
-fn engine_pace(pace: Pace) -> restore::Pace {
-    match pace {
-        Pace::Eager => restore::Pace::Eager,
-        Pace::Certain => restore::Pace::Certain,
-        Pace::Foreseen => restore::Pace::Foreseen,
-        Pace::Behind(order) => restore::Pace::Behind(match order {
-            control::Order::Profile => PrefetchOrder::Profile,
-            control::Order::Default => PrefetchOrder::Default,
-            control::Order::Worst => PrefetchOrder::Worst,
-        }),
     }
 }

@@ -7,8 +7,8 @@
 //!                   └──────────────────┘
 //! ```
 //! When the daemon is gone, the worker serves its program, and looks for the next daemon; it ends with the
-//! program. A program that was detached then, for a checkpoint, is kept for some time, and the next daemon started for
-//! it if nobody else does.
+//! program. A program that was detached then, for a checkpoint, is kept for some time, and the worker starts the next daemon for
+//! it if no command does.
 //!
 //! Here: what is asked, and who answers it. `opening`: the driver, and what is ready before a program. `attaching`: the
 //! thread that serves it. `saving`: an image of a stopped program. `capturing`: one behind a running program.
@@ -97,7 +97,7 @@ struct Worker {
     tier: Option<Arc<Tier>>,
     /// What the last Save has left to do; its thread publishes and writes.
     behind: Option<JoinHandle<Result<Summary, EngineError>>>,
-    /// What the last Save's copying ahead has cost, and what vouches for it.
+    /// What the last Save's copying ahead has cost, and how it was validated.
     account: Account,
     /// What the next attachment begins with.
     gate: Option<Box<dyn Gate>>,
@@ -299,7 +299,7 @@ impl Worker {
             ToWorker::Look => {
                 let names = self.names.clone();
                 self.capturing.look(|captured| {
-                    let account = Account::of(&captured.stall, &captured.vouched);
+                    let account = Account::of(&captured.stall, &captured.validation);
                     totals(names, captured.summary.clone(), &account)
                 })
             }

@@ -7,7 +7,7 @@ use fermata_control::worker::{Failure, FailureKind, FromWorker, LOAD_FAILED, Tot
 use fermata_engine::{EngineError, Site, Summary, protocol};
 use fermata_store::Store;
 
-use super::account::{Account, steps};
+use super::account::Account;
 use super::serving::on_server;
 use super::{Reporter, Worker, totals};
 use crate::failure::{failure, from_engine};
@@ -106,7 +106,7 @@ impl Worker {
                 .and_then(|store| Ok((store, capturing.take_ahead()?)))
                 .and_then(|(store, ahead)| {
                     if let Some(ahead) = &ahead {
-                        account = Account::of(&ahead.stall, &ahead.vouched);
+                        account = Account::of(&ahead.stall, &ahead.validation);
                     }
                     protocol::stop::capture(&mut site, &store, ahead, image, &progress)
                 })
@@ -115,7 +115,7 @@ impl Worker {
         let summary = Summary::of(&site.session);
         self.site = Some(site);
         let captured = captured.map_err(|error| from_engine(&error))?;
-        let steps = steps(captured.steps());
+        let steps = captured.steps().to_vec();
         let thread = std::thread::Builder::new()
             .name("finish".to_owned())
             .spawn(move || captured.finish());

@@ -23,7 +23,7 @@ pub(super) struct Serving {
     pub(super) kicker: Kicker,
 }
 
-/// Nobody is served any more.
+/// The failure of a request to a program that has ended.
 pub(super) fn ended() -> Failure {
     failure(FailureKind::NotFound, "the program has ended", "")
 }
@@ -35,7 +35,7 @@ pub(super) fn on_server<T: Send + 'static>(
 ) -> Result<T, Failure> {
     let (sender, receiver) = mpsc::channel();
     let errand = Box::new(move |server: &mut Server| {
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = sender.send(work(server));
     });
     serving.requests.errands.lock().push(errand);

@@ -25,7 +25,7 @@ impl Server {
     }
 
     fn launch_now(&mut self, launch: &Launch<'_>, stream: StreamRef) -> Result<(), OpError> {
-        // What vouches for an image goes before what is only looked at.
+        // Validation of an image goes before a trace.
         if let Some(gate) = &mut self.gate
             && gate.launch(&mut self.site, launch, stream)?
         {

@@ -45,7 +45,7 @@ impl Server {
     pub(super) fn stream_destroy(&mut self, stream: Handle) -> Step {
         let Stream { context, flags, .. } = *self.site.session.streams.get(stream)?;
         let key = StreamRef { context, stream };
-        // Its work goes on; whoever waits for the context waits for it too.
+        // Its work goes on; a wait for the context includes it.
         let marks = self.mark(&[key])?;
         if !marks.is_empty() {
             let apart = flags & cu::CU_STREAM_NON_BLOCKING != 0;

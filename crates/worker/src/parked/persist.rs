@@ -46,7 +46,7 @@ impl Server {
         self.site.session.queued = queued.collect();
     }
 
-    /// Drops what is parked: nobody waits for it any more.
+    /// Drops what is parked: its program has ended.
     pub(crate) fn abandon_parked(&mut self) {
         self.lot = Lot::default();
     }

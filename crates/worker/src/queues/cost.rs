@@ -2,7 +2,7 @@
 //!
 //! A stretch ends with an event. While it was seen not to have completed it has lasted at least so long, once it has
 //! completed at most so long; the estimates of what is in it are scaled to fit between the two. So one stretch is enough
-//! to correct an estimate, and a stretch that nobody has watched changes none that fits.
+//! to correct an estimate, and a stretch that was not watched changes no estimate that fits.
 
 use std::time::Duration;
 

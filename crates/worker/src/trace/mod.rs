@@ -322,7 +322,7 @@ impl Recorder {
         self.trace.kernels = self.kernels.values().chain(&self.gone).cloned().collect();
         self.trace.kernels.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(file) = &self.file {
-            // Whoever asked for the file sees that it is not there.
+            // The user who asked for the file sees that it is not there.
             let _ = write(file, &self.trace);
         }
         *PARKED.lock() = Some(*self);

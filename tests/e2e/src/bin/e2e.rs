@@ -54,7 +54,7 @@ enum Verb {
         /// Sizes of the pool in bytes, crossed with the protocol `cow`
         #[arg(long, value_delimiter = ',', default_values_t = [POOL])]
         pools: Vec<u64>,
-        /// What vouches for images, crossed with the protocols that copy behind the program
+        /// How images are validated, crossed with the protocols that copy behind the program
         #[arg(long, value_delimiter = ',', default_value = "content")]
         validate: Vec<Validate>,
     },

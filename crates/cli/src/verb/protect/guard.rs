@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use fermata_control::Paths;
 use fermata_control::user::{
-    self, Checkpoint, Checkpointed, DeviceChoice, FromDaemon, LoadCheck, Mode, Order, Session,
-    SessionState, Then, Validate, Verb,
+    self, Checkpoint, Checkpointed, DeviceChoice, FromDaemon, LoadCheck, Mode, PrefetchOrder,
+    Session, SessionState, Then, Validate, Verb,
 };
 use serde_json::json;
 
@@ -280,7 +280,7 @@ impl Guard {
             device: DeviceChoice::Auto,
             copies: 1,
             eager: false,
-            order: Order::default(),
+            order: PrefetchOrder::default(),
             check: LoadCheck::default(),
             ignore_changed_files: false,
             ignore_places: false,

@@ -27,9 +27,9 @@ use crate::restore::learning::checked_launches::CheckedLaunches;
 use crate::restore::learning::recorder::Recorder;
 use crate::restore::loading::schedule::{Schedule, Stand};
 use crate::restore::loading::verifier::Verifier;
-use crate::restore::pace::Pace;
 use crate::restore::times::Times;
 use crate::{EngineError, Gate, Passage, Site};
+use fermata_terms::Pace;
 
 /// Between two looks at what kernels have reported.
 const LOOK: Duration = Duration::from_millis(2);

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use fermata_abi::op::{Address, Handle, Launch, StreamRef};
 use fermata_device::DriverError;
+use fermata_terms::Miss;
 use parking_lot::Mutex;
 
 use crate::Site;
@@ -26,19 +27,6 @@ use crate::restore::times::Times;
 /// How long the thread that launches may take to let another look.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A mis-speculation, as an instrumented kernel has reported it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caught {
-    /// The kernel's name.
-    pub kernel: String,
-    /// Where.
-    pub address: Address,
-    /// How many bytes.
-    pub bytes: u64,
-    /// Number of the buffer there; 0 if there is none.
-    pub buffer: u64,
-}
-
 /// See the module. The thread that serves the program launches and looks; any thread that notices a fault asks for its cause.
 pub(in crate::restore) struct CheckedLaunches {
     /// `None` if nothing is checked, or not any more.
@@ -46,7 +34,7 @@ pub(in crate::restore) struct CheckedLaunches {
     blocks: Arc<Blocks>,
     recorder: Arc<Recorder>,
     times: Arc<Times>,
-    caught: Mutex<Vec<Caught>>,
+    caught: Mutex<Vec<Miss>>,
 }
 
 impl CheckedLaunches {
@@ -174,7 +162,7 @@ impl CheckedLaunches {
             let instrumented = self.instrumented.try_lock_for(PATIENCE);
             let reports =
                 instrumented.and_then(|instrumented| Some(instrumented.as_ref()?.reported()));
-            let place = |found: Violation| Caught {
+            let place = |found: Violation| Miss {
                 buffer: self.blocks.buffer_at(found.address).map_or(0, |it| it.0),
                 kernel: found.kernel,
                 address: found.address,
@@ -190,7 +178,7 @@ impl CheckedLaunches {
     }
 
     /// What [`Self::faulted`] has found.
-    pub fn caught(&self) -> Vec<Caught> {
+    pub fn caught(&self) -> Vec<Miss> {
         self.caught.lock().clone()
     }
 

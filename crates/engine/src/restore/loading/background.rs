@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use fermata_store::Taken;
 
-use crate::restore::learning::checked_launches::{Caught, CheckedLaunches};
+use crate::restore::learning::checked_launches::CheckedLaunches;
 use crate::restore::loading::schedule::{Schedule, Stand};
 use crate::restore::times::Times;
-use crate::steps::{Step, Steps};
+use crate::steps::Steps;
 use crate::thread::Thread;
 use crate::{EngineError, Progress};
+use fermata_terms::Miss;
+use fermata_terms::Step;
 
 /// How long threads may take to notice that the session is over.
 const END_TIME: Duration = Duration::from_secs(5);
@@ -43,7 +45,7 @@ pub struct Standing {
     /// What they were spent on.
     pub steps: Vec<Step>,
     /// What kernels that check themselves have told of a fault.
-    pub caught: Vec<Caught>,
+    pub caught: Vec<Miss>,
 }
 
 impl Background {
@@ -78,7 +80,7 @@ impl Background {
         }
     }
 
-    /// Why the data does not come; nobody else is told of it.
+    /// Why the data does not come; only this caller gets the failure in full.
     fn failure(&self, stand: Stand) -> EngineError {
         match stand {
             Stand::Failed(error) => {

@@ -2,44 +2,36 @@
 
 use std::collections::HashMap;
 
+use fermata_terms::PrefetchOrder;
+
 use crate::restore::blocks::Blocks;
 use crate::restore::learning::profile::Profile;
 
-/// See the module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PrefetchOrder {
-    /// As earlier restores have used them, then by address.
-    #[default]
-    Profile,
-    /// By address.
-    Default,
-    /// The profile backwards: the worst there is, to compare with.
-    Worst,
-}
-
-impl PrefetchOrder {
-    /// All blocks, each once.
-    pub(in crate::restore) fn of(self, blocks: &Blocks, profile: &Profile) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..blocks.all().len()).collect();
-        if self == Self::Default {
-            order.sort_by_key(|index| blocks.all()[*index].at);
-            return order;
-        }
-        let place: HashMap<u64, usize> = profile
-            .order
-            .iter()
-            .enumerate()
-            .map(|(place, at)| (*at, place))
-            .collect();
-        order.sort_by_key(|index| {
-            let at = blocks.all()[*index].at;
-            (place.get(&at).copied().unwrap_or(usize::MAX), at)
-        });
-        if self == Self::Worst {
-            order.reverse();
-        }
-        order
+/// All blocks, each once.
+pub(in crate::restore) fn in_order(
+    by: PrefetchOrder,
+    blocks: &Blocks,
+    profile: &Profile,
+) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..blocks.all().len()).collect();
+    if by == PrefetchOrder::Default {
+        order.sort_by_key(|index| blocks.all()[*index].at);
+        return order;
     }
+    let place: HashMap<u64, usize> = profile
+        .order
+        .iter()
+        .enumerate()
+        .map(|(place, at)| (*at, place))
+        .collect();
+    order.sort_by_key(|index| {
+        let at = blocks.all()[*index].at;
+        (place.get(&at).copied().unwrap_or(usize::MAX), at)
+    });
+    if by == PrefetchOrder::Worst {
+        order.reverse();
+    }
+    order
 }
 
 #[cfg(test)]
@@ -57,11 +49,17 @@ mod tests {
             order: vec![200, 999, 300],
             ..Profile::default()
         };
-        assert_eq!(PrefetchOrder::Profile.of(&blocks, &profile), [2, 0, 1]);
-        assert_eq!(PrefetchOrder::Worst.of(&blocks, &profile), [1, 0, 2]);
-        assert_eq!(PrefetchOrder::Default.of(&blocks, &profile), [1, 2, 0]);
         assert_eq!(
-            PrefetchOrder::Profile.of(&blocks, &Profile::default()),
+            in_order(PrefetchOrder::Profile, &blocks, &profile),
+            [2, 0, 1]
+        );
+        assert_eq!(in_order(PrefetchOrder::Worst, &blocks, &profile), [1, 0, 2]);
+        assert_eq!(
+            in_order(PrefetchOrder::Default, &blocks, &profile),
+            [1, 2, 0]
+        );
+        assert_eq!(
+            in_order(PrefetchOrder::Profile, &blocks, &Profile::default()),
             [1, 2, 0]
         );
     }

@@ -7,8 +7,8 @@
 //!
 //!  readers: take() ─► ready()      uploader: next() ─► copied()      mapper: job() ─► made(), present()
 //! ```
-//! Blocks that an operation waits for come first, then the others in the order given. How many pieces that
-//! nobody waits for are under way at once is limited, so that an awaited one overtakes most of them.
+//! Blocks that an operation waits for come first, then the others in the order given. Only a limited
+//! number of pieces that no operation waits for are under way at once, so that an awaited one overtakes most of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,18 +28,18 @@ pub(in crate::restore) struct Limits {
     pub stride: usize,
     /// Pieces being copied at once.
     pub in_flight: usize,
-    /// Pieces under way that nobody waits for, at most.
+    /// The most pieces under way that no operation waits for.
     pub ahead: usize,
 }
 
 impl Limits {
-    /// A piece that somebody waits for comes after no more than these.
+    /// A piece that an operation waits for comes after no more than these.
     const BEHIND: Self = Self {
         stride: 4,
         in_flight: 16,
         ahead: 24,
     };
-    /// Nobody waits for a piece: as much is given to the device as keeps its link busy while a call of another thread
+    /// No operation waits for a piece: as much is given to the device as keeps its link busy while a call of another thread
     /// holds the driver, which the registering of memory does for milliseconds.
     const EAGER: Self = Self {
         stride: 4,

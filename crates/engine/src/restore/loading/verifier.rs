@@ -33,7 +33,7 @@ pub(in crate::restore) struct Verifier {
     driver: Arc<Driver>,
     contexts: BTreeMap<u32, ContextHandle>,
     hashers: BTreeMap<u32, OnceLock<SharedHasher>>,
-    /// Pieces of each block that nobody has hashed.
+    /// Pieces of each block that have not been hashed.
     unseen: Mutex<HashMap<usize, Vec<usize>>>,
 }
 

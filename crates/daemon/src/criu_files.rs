@@ -65,12 +65,12 @@ pub struct ChangedFile {
     pub found: u64,
 }
 
-/// Files of the dump in `host` that have another size now, `except` one. Files that are gone are left
+/// Files of the dump in `host` that have another size now, `except` some. Files that are gone are left
 /// for CRIU to name: it keeps those that were deleted while open.
 ///
 /// # Errors
 /// CRIU's list cannot be read.
-pub fn changed(host: &Path, except: &Path) -> io::Result<Vec<ChangedFile>> {
+pub fn changed(host: &Path, except: &dyn Fn(&Path) -> bool) -> io::Result<Vec<ChangedFile>> {
     let mut changed: Vec<ChangedFile> = Vec::new();
     let entries = decode(&fs::read(host.join(FILE))?)?;
     for file in entries.into_iter().filter_map(|entry| entry.regular) {
@@ -82,7 +82,7 @@ pub fn changed(host: &Path, except: &Path) -> io::Result<Vec<ChangedFile>> {
             continue;
         };
         let seen = changed.iter().any(|c| c.path == path);
-        if path == except || seen || meta.len() == recorded {
+        if except(&path) || seen || meta.len() == recorded {
             continue;
         }
         changed.push(ChangedFile {
@@ -277,7 +277,7 @@ mod tests {
         let length = |path| length_of(dir.path(), path).expect("read");
         assert_eq!((length(&log), length(&other)), (Some(1), Some(4)));
         assert_eq!(length(dir.path()), None);
-        let found = changed(dir.path(), &log).expect("read");
+        let found = changed(dir.path(), &|path| path == log).expect("read");
         let expected = ChangedFile {
             path: other,
             flags: 2,

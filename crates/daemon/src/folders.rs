@@ -1,5 +1,5 @@
-//! Folders in which a program has sockets. CRIU makes the sockets again at their paths, but not the folders, which may be
-//! gone by then: programs remove those that they have made when they end, and another machine never had them.
+//! Folders in which a program has sockets and temporary files. CRIU makes the sockets again at their paths, but not the folders,
+//! which may be gone by then: programs remove those that they have made when they end, and another machine never had them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, Permissions};
@@ -32,16 +32,16 @@ struct Noted {
     sockets: BTreeSet<PathBuf>,
 }
 
-/// Notes down the folders that the sockets of the dump in `host` are in. To be called while the program stands still.
+/// Notes down the folders that the sockets of the dump in `host`, and other `files`, are in. To be called while the program
+/// stands still.
 ///
 /// # Errors
 /// CRIU's list cannot be read, or this one not be written.
-pub fn note_down(host: &Path) -> io::Result<()> {
+pub fn note_down(host: &Path, files: impl Iterator<Item = PathBuf>) -> io::Result<()> {
     let sockets = criu_files::sockets(host)?;
-    let paths: BTreeSet<&Path> = sockets
-        .iter()
-        .flat_map(|socket| socket.ancestors().skip(1))
-        .collect();
+    let all: Vec<PathBuf> = sockets.iter().cloned().chain(files).collect();
+    let above = all.iter().flat_map(|path| path.ancestors().skip(1));
+    let paths: BTreeSet<&Path> = above.collect();
     let folder = |path: &Path| {
         let meta = fs::metadata(path).ok()?;
         Some(Folder {

@@ -197,6 +197,9 @@ fn init(job: &Job) -> io::Result<i32> {
     for file in &job.replaced {
         fds.push(reopen(file)?);
     }
+    for file in &job.nameless {
+        fds.push(file.nameless(&job.dir)?);
+    }
     fds.extend(input);
     reap(job.root, start_criu(job, fds)?)
 }

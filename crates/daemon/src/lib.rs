@@ -69,6 +69,7 @@ mod space;
 mod sys;
 mod takeover;
 mod tcp;
+mod temporary;
 mod tier;
 mod turn;
 mod unix_sockets;

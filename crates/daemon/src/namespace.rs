@@ -21,6 +21,7 @@ use crate::helper_modes::{HelperReport, Job, LOG, OUTER};
 use crate::pages::Pages;
 use crate::proc::{self, ProcessId};
 use crate::sys::{self, Extra};
+use crate::temporary::Temporary;
 
 /// How long the namespace may take to come up.
 const START_TIME: Duration = Duration::from_secs(60);
@@ -44,6 +45,8 @@ pub struct HostImage<'a> {
     pub old_log: Option<PathBuf>,
     /// Files that are taken as they are now, although they have changed.
     pub replaced: Vec<ChangedFile>,
+    /// Memory shared by name that the program gets without one.
+    pub nameless: Vec<Temporary>,
     /// Bring pages in on demand.
     pub lazy: bool,
     /// Whether the image holds TCP connections whole; else they come back closed.
@@ -85,6 +88,7 @@ impl Namespace {
             root: image.root,
             log: image.log.clone(),
             replaced: image.replaced.clone(),
+            nameless: image.nameless.clone(),
             input: image.input.is_some(),
             exit_file: image.exit_file.clone(),
             agents: image.agents.clone(),
@@ -235,8 +239,10 @@ fn bring_up(
         inherit.push(inherited(log, LOG));
     }
     let mut numbers = LOG + 1..;
-    for (file, number) in image.replaced.iter().zip(&mut numbers) {
-        inherit.push(inherited(&file.path, number));
+    let replaced = image.replaced.iter().map(|it| &it.path);
+    let nameless = image.nameless.iter().map(|it| &it.path);
+    for (path, number) in replaced.chain(nameless).zip(&mut numbers) {
+        inherit.push(inherited(path, number));
     }
     if let Some(((pipe, _), fd)) = image.input.zip(numbers.next()) {
         let key = format!("pipe:[{pipe}]").into_bytes();

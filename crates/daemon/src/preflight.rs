@@ -12,6 +12,9 @@ use crate::session::Processes;
 use crate::tcp::live;
 use crate::unix_sockets;
 
+/// What the names of mappings of System V memory begin with.
+const SYSTEM_V: &str = " /SYSV";
+
 /// What stands in the way at a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Obstacle {
@@ -104,6 +107,22 @@ fn traced(pid: u32) -> Option<Obstacle> {
     })
 }
 
+/// System V memory of the whole machine: CRIU dumps only that of a program that has its own.
+fn of_machine(pid: u32, maps: &str) -> Option<Obstacle> {
+    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/ipc")).ok();
+    let shared = maps.lines().any(|line| line.contains(SYSTEM_V));
+    (shared && namespace("self") == namespace(&pid.to_string())).then(|| Obstacle {
+        pid,
+        what: format!(
+            "process {} has System V memory (`shmget`) of the machine",
+            shown(pid)
+        ),
+        hint: "start the program by `fermata run` without `FERMATA_SYSTEM_V=allow`: then it has its own"
+            .to_owned(),
+        connection: false,
+    })
+}
+
 fn of_process(pid: u32) -> Vec<Obstacle> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let descriptors = proc::descriptors(pid).into_iter();
@@ -122,6 +141,7 @@ fn of_process(pid: u32) -> Vec<Obstacle> {
             })
         })
         .collect();
+    found.extend(of_machine(pid, &maps));
     if found.is_empty()
         && let Some(device) = mapped_device(&maps)
     {

@@ -102,9 +102,14 @@ fn start(
         .args(&argv[1..])
         .current_dir(request.cwd.to_path())
         .env_clear();
-    let io_uring_allowed = env
-        .iter()
-        .any(|(name, value)| name == settings::IO_URING && value == settings::ALLOW);
+    let is_allowed = |what: &str| {
+        let mut all = env.iter();
+        all.any(|(name, value)| name == what && value == settings::ALLOW)
+    };
+    let (io_uring, system_v) = (
+        is_allowed(settings::IO_URING),
+        is_allowed(settings::SYSTEM_V),
+    );
     command.envs(injected(env, &daemon.paths.home));
     command.env(ENV_SOCKET, daemon.agent_socket());
     command.env(ENV_TOKEN, &session.lock().token);
@@ -120,7 +125,8 @@ fn start(
             setsid: true,
             former_limits: true,
             umask: Some(request.umask.unwrap_or(USUAL_UMASK)),
-            without_io_uring: !io_uring_allowed,
+            without_io_uring: !io_uring,
+            own_ipc: !system_v,
             ..Extra::default()
         },
     );

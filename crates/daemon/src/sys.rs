@@ -35,6 +35,9 @@ pub struct Extra {
     pub umask: Option<u32>,
     /// Whether it and all below it can make no io_uring, where this process may see to that ([`deny_io_uring`]).
     pub without_io_uring: bool,
+    /// Whether it and all below it have System V memory, semaphores and queues of their own, where this process may see to that:
+    /// CRIU dumps them only so.
+    pub own_ipc: bool,
     /// What CRIU knows of the kernel; its descriptor [`KERNEL_DESCRIPTOR`], and that of all below it.
     pub kernel: Option<Arc<OwnedFd>>,
 }
@@ -174,6 +177,10 @@ pub fn prepare(command: &mut Command, extra: Extra) {
             if extra.own_mounts {
                 check(libc::unshare(libc::CLONE_NEWNS))?;
             }
+            if extra.own_ipc {
+                // Without the right to it no checkpoint can be taken either.
+                libc::unshare(libc::CLONE_NEWIPC);
+            }
             if extra.setsid {
                 check(libc::setsid())?;
             }
@@ -249,7 +256,7 @@ unsafe fn deny_io_uring() {
 /// Only between fork and exec: whatever had those numbers is closed.
 unsafe fn place(fds: &[OwnedFd]) -> io::Result<()> {
     // Above the targets first, so that no source is overwritten before its turn.
-    const MOST: usize = 64;
+    const MOST: usize = 512;
     let mut high = [-1; MOST];
     if fds.len() > MOST {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));

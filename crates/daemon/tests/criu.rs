@@ -123,6 +123,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             connected: true,
             input: None,
             replaced: Vec::new(),
+            nameless: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
             agents: "/nowhere/agent.sock".into(),
         };
@@ -171,6 +172,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
         connected: true,
         input: None,
         replaced: Vec::new(),
+        nameless: Vec::new(),
         exit_file: dir.join("exit-3"),
         agents: "/nowhere/agent.sock".into(),
     };
@@ -197,6 +199,7 @@ fn a_dumped_program_runs_twice_at_once_in_its_own_namespaces() {
             connected: true,
             input: None,
             replaced: Vec::new(),
+            nameless: Vec::new(),
             exit_file: dir.join(format!("exit-{n}")),
             agents: "/nowhere/agent.sock".into(),
         };
@@ -232,6 +235,7 @@ fn an_image_that_lacks_a_file_leaves_nothing_behind() {
         connected: true,
         input: None,
         replaced: Vec::new(),
+        nameless: Vec::new(),
         exit_file: dir.path().join("exit"),
         agents: "/nowhere/agent.sock".into(),
     };

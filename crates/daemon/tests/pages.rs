@@ -85,6 +85,7 @@ impl Scene {
             connected: true,
             input: None,
             replaced: Vec::new(),
+            nameless: Vec::new(),
             exit_file: self.path(&format!("exit-{}", self.restored)),
             agents: "/nowhere/agent.sock".into(),
         };

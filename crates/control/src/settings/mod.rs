@@ -14,7 +14,7 @@ pub use check::{UnknownSetting, WrongSetting, check, check_environment};
 use check::{check_value, find};
 pub use file::FileError;
 pub use sources::{Origin, SettingsError, complete, example, find as find_value, load, value};
-pub use table::{ALLOW, IO_URING, Kind, Reader, SETTINGS, Setting};
+pub use table::{ALLOW, IO_URING, Kind, Reader, SETTINGS, SYSTEM_V, Setting};
 pub use value::bytes_of;
 
 /// The number that setting `name` has in this process, a count or bytes; none if it is not set.

@@ -101,6 +101,8 @@ use Reader::{All, Build, Daemon, Fermata, Program, Python, Start, Worker};
 
 /// The setting that says whether programs get io_uring.
 pub const IO_URING: &str = "FERMATA_IO_URING";
+/// The setting that says whether programs get the System V memory of the machine.
+pub const SYSTEM_V: &str = "FERMATA_SYSTEM_V";
 /// What such a setting says for yes.
 pub const ALLOW: &str = "allow";
 
@@ -237,6 +239,13 @@ pub const SETTINGS: &[Setting] = &[
         Start,
         Permission,
         "`deny`: programs find no io_uring, which no checkpoint can hold, and use other calls; `allow`: the checkpoint of a program that holds one is refused",
+        "deny",
+    ),
+    setting(
+        SYSTEM_V,
+        Start,
+        Permission,
+        "`deny`: a program shares System V memory, semaphores and message queues with its children only, and images hold them; `allow`: with all of the machine, and the checkpoint of a program that has such memory is refused",
         "deny",
     ),
     setting(

@@ -1,6 +1,8 @@
 //! The host process in a checkpoint: memory that is copied ahead, CRIU's dump, and what only the dump tells.
 
 use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fermata_control::settings;
@@ -24,6 +26,7 @@ use crate::record::{self, AgentRecord, Record};
 use crate::session::{Served, output};
 use crate::tcp::dumped::{self, Unusable};
 use crate::tcp::live;
+use crate::temporary;
 use crate::worker::texts;
 
 /// How often memory is copied again while the device is waited for.
@@ -55,6 +58,12 @@ impl Dumped {
         record.log_length = self.log_length;
         record.connections = Some(self.connections);
     }
+}
+
+/// Notes down the folders of sockets and temporary files.
+fn note_folders(host: &Path) -> io::Result<()> {
+    let files = temporary::list(host)?;
+    folders::note_down(host, files.into_iter().map(|it| it.path))
 }
 
 /// Why connections keep the dump from being an image.
@@ -136,9 +145,17 @@ impl Taking<'_> {
         let Ahead {
             dumping, mut copy, ..
         } = ahead;
-        let mut still = || match &mut copy {
-            Some(copy) => self.phases.time("host last", || copy.last(root)),
-            None => Ok(()),
+        let files = || {
+            let copied = temporary::copy(&host, &proc::tree(root), &record.log);
+            copied.or_fail(FailureKind::User, || {
+                "cannot copy the temporary files of the program".into()
+            })
+        };
+        let mut still = || {
+            if let Some(copy) = &mut copy {
+                self.phases.time("host last", || copy.last(root))?;
+            }
+            files()
         };
         moments::pass("dump");
         let mut dumped = dumping.go(&mut still);
@@ -150,7 +167,7 @@ impl Taking<'_> {
             copy = None;
             dumped = self.empty_host().and_then(|()| {
                 let dumping = self.begin(false)?;
-                dumping.go(&mut || Ok(()))
+                dumping.go(&mut || files())
             });
         }
         let stopped = dumped.map_err(|failure| self.explained(failure))?;
@@ -161,7 +178,7 @@ impl Taking<'_> {
         clear_registrations(&self.draft.host()).or_fail(FailureKind::Internal, || {
             format!("cannot change `{}`", self.draft.host().display())
         })?;
-        folders::note_down(&self.draft.host()).or_fail(FailureKind::User, || {
+        note_folders(&self.draft.host()).or_fail(FailureKind::User, || {
             format!("cannot write to `{}`", self.draft.host().display())
         })?;
         // CRIU's log is no part of the image; the session keeps that of the last dump.

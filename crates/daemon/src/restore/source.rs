@@ -32,6 +32,7 @@ use crate::progress::Report;
 use crate::record::{self, Place, Record};
 use crate::session::Detached;
 use crate::session::{EXIT_FILE, Session, output};
+use crate::temporary::{self, Placed, Temporary};
 use crate::worker::Worker;
 
 /// How an image is brought back.
@@ -104,7 +105,7 @@ impl Source {
             checked.map_err(|e| from_store(&e))?;
         }
         let store = store.dir().to_owned();
-        let changed = criu_files::changed(&image.host(), &record.log)
+        let changed = changed_files(&image.host(), &record.log)
             .or_fail(FailureKind::Damaged, || {
                 format!("cannot read `{}`", image.host().display())
             })?;
@@ -170,9 +171,10 @@ impl Source {
                 format!("cannot make `{}`", session.log().display())
             })?;
         let folders = Made::again(&self.image.host()).map_err(no_folder)?;
+        let files = Placed::again(&self.image.host()).map_err(no_file)?;
         let (served, settled) = std::thread::scope(|scope| {
             let host = beside(scope, "host", || {
-                phases.time("host", || self.host(session, how.lazy))
+                phases.time("host", || self.host(session, files.nameless(), how.lazy))
             });
             let sound = beside(scope, "sound", || {
                 phases.time("verify", || self.late.check(&self.image))
@@ -215,6 +217,7 @@ impl Source {
         if served.is_empty() {
             session.set_state(SessionState::Running);
             folders.keep();
+            files.keep();
             return Ok(());
         }
         let workers: Vec<_> = served.iter().map(|(worker, _)| worker.clone()).collect();
@@ -254,6 +257,7 @@ impl Source {
         }
         attached.inspect_err(|_| workers.iter().for_each(|it| it.end()))?;
         folders.keep();
+        files.keep();
         Ok(())
     }
 
@@ -325,7 +329,7 @@ impl Source {
         }
     }
 
-    fn host(&self, session: &Session, lazy: bool) -> Result<Namespace> {
+    fn host(&self, session: &Session, nameless: &[Temporary], lazy: bool) -> Result<Namespace> {
         let criu = self.daemon.criu()?;
         let input = self.input.as_ref().map(|(pipe, end)| (*pipe, end));
         if let Some((pipe, end)) = input {
@@ -341,6 +345,7 @@ impl Source {
             log: session.log(),
             old_log: Some(self.record.log.clone()),
             replaced: self.replaced.clone(),
+            nameless: nameless.to_vec(),
             lazy,
             connected: self.record.connections.is_some(),
             input,
@@ -434,12 +439,28 @@ fn has_ended() -> Failure {
     fail(FailureKind::Internal, "the restored process has ended")
 }
 
+/// Files of the dump in `host` that have another size now. What the image holds of its own, its log among it, has not.
+fn changed_files(host: &Path, log: &Path) -> io::Result<Vec<ChangedFile>> {
+    let mut files = temporary::list(host)?;
+    files.retain(Temporary::is_memory);
+    let held = |path: &Path| path == log || files.iter().any(|it| it.path == path);
+    criu_files::changed(host, &held)
+}
+
 fn no_folder((path, error): (PathBuf, std::io::Error)) -> Failure {
     let message = format!(
-        "no folder for the program's sockets, `{}`: {error}",
+        "no folder for the program's sockets and temporary files, `{}`: {error}",
         path.display()
     );
     fail(FailureKind::User, message).hint("make it, with the owner and mode that it had")
+}
+
+fn no_file((path, error): (PathBuf, io::Error)) -> Failure {
+    let message = format!(
+        "cannot make the program's temporary file `{}` again: {error}",
+        path.display()
+    );
+    fail(FailureKind::User, message).hint("make its folder again, or free some space there")
 }
 
 fn changed_failure(file: &ChangedFile) -> Failure {
@@ -468,7 +489,8 @@ fn explain(failure: Failure) -> Failure {
     }
     if message.contains("Address already in use") {
         return fail(FailureKind::User, message)
-            .hint("the program listens on a port that is taken: `ss -lntxp` says by whom; end that, and restore again");
+            .hint("the program listens on a port that is taken: `ss -lntxp` says by whom; end that, and restore again. If it says none, \
+                   connections that ended less than a minute ago hold the port: try again then");
     }
     failure
 }

@@ -50,9 +50,10 @@ use crate::pages;
 use crate::parallel::all_at_once;
 use crate::phases::Phases;
 use crate::preflight;
-use crate::proc::ProcessId;
+use crate::proc::{self, ProcessId};
 use crate::progress::Report;
 use crate::session::Session;
+use crate::tcp::reuse;
 use crate::turn::{ATTEMPTS, Turn};
 use crate::worker::Worker;
 
@@ -155,6 +156,7 @@ impl<'a> Taking<'a> {
         let needed_bytes = check_space(daemon, session, root, &folder, ready)?;
         wait_for_pages(session)?;
         let draft = Draft::create(&store, &folder, &name).map_err(|e| from_store(&e))?;
+        reuse::allow(&proc::tree(root.pid));
         Ok(Self {
             daemon,
             session,

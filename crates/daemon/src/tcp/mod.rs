@@ -7,10 +7,11 @@
 //!  not accepted yet           likewise
 //! ```
 //! `live` reads the kernel's tables before a program is stopped; `dumped` judges what CRIU has written, for a connection
-//! may have been made since, and makes it fit for a restore.
+//! may have been made since, and makes it fit for a restore. `reuse` lets what is restored listen where it did.
 
 pub mod dumped;
 pub mod live;
+pub mod reuse;
 
 use std::fmt;
 use std::net::SocketAddr;

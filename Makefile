@@ -57,6 +57,7 @@ check: deps
 test: PROFILE := dev
 test: check build
 	sh tools/setup.sh mpi s3 nvml
+	$(MAKE) --no-print-directory -C programs mpi OUT=$(CURDIR)/build/programs
 	$(CARGO) test --workspace --locked
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p fermata-wire --lib --locked --target-dir $(TARGET)/loom
 	build/test/e2e quick

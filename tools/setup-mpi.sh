@@ -1,6 +1,6 @@
 #!/bin/sh
 # Puts MPICH and Open MPI of this machine's Debian suite into .deps/mpi/, and mpi4py
-# into .deps/mpi4py/, for the tests of the application library's ranks.
+# into .deps/mpi4py/, for the tests of the application library's ranks and of MPI jobs.
 set -eu
 
 cd "$(dirname "$0")/.."

@@ -1,0 +1,178 @@
+//! MPI jobs of one host: launcher and ranks are one session, which is checkpointed while messages are on their way, killed, and
+//! restored with its result. The MPIs are those of `tools/setup.sh mpi`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use fermata_e2e::case::{Device, Mode};
+use fermata_e2e::output::Output;
+use fermata_e2e::programs;
+use fermata_e2e::scene::{Scene, wait_until};
+
+const RANKS: &str = "4";
+const STEPS: u64 = 60;
+
+/// An MPI, and how its messages travel.
+struct Mpi {
+    program: &'static str,
+    launcher: &'static str,
+    options: &'static [&'static str],
+    variables: &'static [(&'static str, &'static str)],
+}
+
+/// Shared memory, and its launcher with a process that starts the ranks.
+const MPICH: Mpi = Mpi {
+    program: "ring-mpich",
+    launcher: "usr/bin/mpiexec.hydra",
+    options: &[],
+    variables: &[],
+};
+
+/// Shared memory, and the memory of other processes read directly.
+const OPEN_MPI: Mpi = Mpi {
+    program: "ring-openmpi",
+    launcher: "usr/bin/orterun",
+    options: &["--oversubscribe"],
+    variables: &[
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ],
+};
+
+/// TCP alone.
+const OPEN_MPI_TCP: Mpi = Mpi {
+    options: &["--oversubscribe", "--mca", "btl", "self,tcp"],
+    ..OPEN_MPI
+};
+
+impl Mpi {
+    /// The folder of all MPIs.
+    fn folder() -> Result<PathBuf> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = root.canonicalize()?.join(".deps/mpi");
+        if !folder.join("done").exists() {
+            bail!("no MPI in `{}`: run `tools/setup.sh mpi`", folder.display());
+        }
+        Ok(folder)
+    }
+
+    /// What it needs in the environment of a job.
+    fn environment(&self, scene: &Scene) -> Result<Vec<(&'static str, OsString)>> {
+        let at = Self::folder()?;
+        let libraries = at.join("usr/lib/x86_64-linux-gnu");
+        let folders = [
+            libraries.join("openmpi/lib"),
+            libraries.clone(),
+            at.join("lib/x86_64-linux-gnu"),
+        ];
+        // Open MPI looks for its parts where it was built to be.
+        let own = [
+            ("OPAL_PREFIX", at.join("usr")),
+            ("OPAL_LIBDIR", libraries.clone()),
+            ("OPAL_PKGLIBDIR", libraries.join("openmpi/lib/openmpi3")),
+            ("OPAL_DATADIR", at.join("usr/share")),
+            ("TMPDIR", scene.sandbox().work()),
+        ];
+        let mut all: Vec<(&'static str, OsString)> = own.map(|(k, v)| (k, v.into())).into();
+        all.push(("LD_LIBRARY_PATH", std::env::join_paths(folders)?));
+        all.extend(self.variables.iter().map(|(k, v)| (*k, (*v).into())));
+        Ok(all)
+    }
+
+    /// Starts a job that stands still after its last step, as session `name`.
+    fn start(&self, scene: &Scene, name: &str) -> Result<()> {
+        let mut variables = self.environment(scene)?;
+        let hold = scene.hold(STEPS)?;
+        variables.extend(hold.map(|(k, v)| (k, v.into())));
+        let program = scene.tree().program(&format!("mpi/{}", self.program));
+        let program = program.context("run `make programs` once the MPIs are there")?;
+        let program = program.to_str().context("a path")?;
+        let launcher = Self::folder()?.join(self.launcher);
+        // While the first rank pauses the others wait for it within MPI.
+        let job = ["-n", RANKS, program, "--pause-ms", "100"];
+        let words = [self.options, &job].concat();
+        scene
+            .fermata()
+            .run_with(&variables, name, Device::Soft, &launcher, &words)?;
+        Ok(())
+    }
+}
+
+/// Demands that session `name` ends with the result that is recorded for this number of ranks.
+fn check_result(scene: &Scene, name: &str) -> Result<()> {
+    wait_until("a job ends", || {
+        Ok(scene.fermata().session(name)?.state == "exited")
+    })?;
+    let log = scene.fermata().log(name)?;
+    let expected = Output {
+        steps: (1..=STEPS).collect(),
+        digest: programs::digest("ring").map(str::to_owned),
+        ..Output::default()
+    };
+    let found = Output::parse(&log)?;
+    let checked = found.check_complete(&expected);
+    checked.with_context(|| format!("the log is: {log}"))
+}
+
+/// A job is checkpointed by one protocol after the other, each time in the middle of its work, killed, and restored.
+fn comes_back(mpi: &Mpi) -> Result<()> {
+    let scene = Scene::new()?;
+    let fermata = scene.fermata();
+    mpi.start(&scene, "job-0")?;
+    for (at, mode) in [Mode::Cow, Mode::Stop, Mode::Snapshot]
+        .into_iter()
+        .enumerate()
+    {
+        let (name, next) = (format!("job-{at}"), format!("job-{}", at + 1));
+        let image = format!("image-{at}");
+        let done = Output::parse(&fermata.log(&name)?)?.steps.len();
+        scene.wait_steps(&name, done + 2 + 3 * at)?;
+        let session = fermata.session(&name)?;
+        ensure!(session.processes.len() == 4, "{:?}", session.processes);
+        fermata.checkpoint(&name, &image, mode)?;
+        fermata.kill(&name)?;
+        scene
+            .try_restore(&image, &next)?
+            .success("fermata restore")?;
+    }
+    scene.let_go()?;
+    check_result(&scene, "job-3")?;
+    // The job has removed what it had made; the image has it all the same.
+    scene
+        .try_restore("image-1", "again")?
+        .success("fermata restore")?;
+    check_result(&scene, "again")?;
+    scene.close()
+}
+
+#[test]
+fn a_job_of_mpich_comes_back_with_its_result() -> Result<()> {
+    comes_back(&MPICH)
+}
+
+#[test]
+fn a_job_of_open_mpi_comes_back_with_its_result() -> Result<()> {
+    comes_back(&OPEN_MPI)
+}
+
+#[test]
+fn a_job_of_open_mpi_over_tcp_comes_back_with_its_result() -> Result<()> {
+    comes_back(&OPEN_MPI_TCP)
+}
+
+#[test]
+fn a_job_of_open_mpi_goes_on_after_its_checkpoint() -> Result<()> {
+    let scene = Scene::new()?;
+    OPEN_MPI.start(&scene, "job")?;
+    scene.wait_steps("job", 3)?;
+    scene.fermata().checkpoint("job", "image", Mode::Cow)?;
+    scene.let_go()?;
+    check_result(&scene, "job")?;
+    // It has ended, and what it shared with it.
+    scene
+        .try_restore("image", "again")?
+        .success("fermata restore")?;
+    check_result(&scene, "again")?;
+    scene.close()
+}

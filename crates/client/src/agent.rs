@@ -251,13 +251,13 @@ fn follow(summons: &wake::Summons) -> Result<Control, String> {
         Control::connect(summons.socket.as_ref(), "fermatad").map_err(|error| error.to_string())?;
     let (ends, resume) = session::attach(&control, &summons.token, true, REGIONS)?;
     link::enter(ends).map_err(|error| error.to_string())?;
-    let ready = map_regions().and_then(|()| match resume {
-        true => Ok(()),
-        false => wait_for_resume(&control).map_err(|error| error.to_string()),
-    });
-    if let Err(reason) = ready {
+    if let Err(reason) = map_regions() {
         detach();
         return Err(reason);
+    }
+    if !resume && control.send(&FromAgent::Mapped, &[]).is_ok() {
+        // A daemon that has ended meanwhile lets it go on as well: its worker serves.
+        let _ = await_order(&control);
     }
     callback::come_back();
     // From here on the worker goes on with what was queued.
@@ -281,15 +281,6 @@ fn come_back(home: &Summons) -> Option<Control> {
     };
     control.send(&back, &[]).ok()?;
     Some(control)
-}
-
-fn wait_for_resume(control: &Control) -> Result<(), ControlError> {
-    match await_order(control)? {
-        ToAgent::Resume => Ok(()),
-        _ => Err(ControlError::Closed {
-            peer: "fermatad".into(),
-        }),
-    }
 }
 
 /// Maps every region that the worker sends.

@@ -229,6 +229,7 @@ pub fn attach(
         token: token.to_owned(),
         wake_block: wake::address(),
         reattach,
+        says_mapped: true,
     };
     control
         .send(&hello, &[])

@@ -12,6 +12,10 @@
 //!     │        (CRIU dumps)           │
 //!     │ ◄─ wake block written through /proc/PID/mem ─┘
 //!     │ Hello { reattach } ─────────► │
+//!     │ ◄──────────────────── Welcome │
+//!     │ Mapped ─────────────────────► │   where several processes of a session are to go on at one moment
+//!     │ ◄───────────────────── Resume │
+//!     │ Resumed ────────────────────► │
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +35,9 @@ pub enum FromAgent {
         wake_block: u64,
         /// Whether this follows a detachment (checkpoint or restore).
         reattach: bool,
+        /// Whether it says [`FromAgent::Mapped`] after a Welcome that does not resume.
+        #[serde(default)]
+        says_mapped: bool,
     },
     /// All threads are parked, the ring is drained, the GPU idle.
     Quiesced {
@@ -51,6 +58,8 @@ pub enum FromAgent {
     },
     /// Nothing of ours that CRIU cannot dump is left. The connection ends here.
     Detached,
+    /// Everything shared is mapped again; the threads wait for Resume.
+    Mapped,
     /// Threads run again.
     Resumed,
     /// The first message on a connection to a daemon that has taken an ended one's place: the program is

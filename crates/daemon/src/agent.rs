@@ -27,6 +27,8 @@ pub struct Arrival {
     pub inner_pid: u32,
     /// Address of its wake block.
     pub wake_block: u64,
+    /// Whether it says when everything is mapped, and waits then.
+    pub says_mapped: bool,
 }
 
 /// An agent that has been welcomed.
@@ -165,8 +167,27 @@ impl Agent {
     /// # Errors
     /// As [`Agent::resumed`].
     pub fn resume(&self, limit: Duration) -> Result<()> {
-        self.send(&ToAgent::Resume)?;
+        self.go_on()?;
         self.resumed(limit)
+    }
+
+    /// As [`Agent::resume`], but does not wait for it.
+    ///
+    /// # Errors
+    /// Its connection has ended.
+    pub fn go_on(&self) -> Result<()> {
+        self.send(&ToAgent::Resume)
+    }
+
+    /// Waits until everything shared is mapped; the program's threads wait for [`Agent::go_on`].
+    ///
+    /// # Errors
+    /// It does not say so within `limit`.
+    pub fn mapped(&self, limit: Duration) -> Result<()> {
+        match self.receive(limit, "come back")? {
+            FromAgent::Mapped => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// Waits until the program's threads run again.
@@ -265,6 +286,7 @@ mod tests {
             process: ProcessId::of(std::process::id()).expect("it runs"),
             inner_pid: 1,
             wake_block: 0,
+            says_mapped: true,
         };
         let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
         let agent = Agent::start(arrival, |_| {}).expect("listens");
@@ -313,6 +335,7 @@ mod tests {
             process: ProcessId::of(std::process::id()).expect("it runs"),
             inner_pid: 1,
             wake_block: 0,
+            says_mapped: true,
         };
         let program: Connection<ToAgent, FromAgent> = Connection::new(theirs.into(), "the daemon");
         let agent = Agent::start(arrival, |_| {}).expect("listens");

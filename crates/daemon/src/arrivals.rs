@@ -71,6 +71,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                 token,
                 wake_block,
                 reattach,
+                says_mapped,
             },
             _,
         )) => {
@@ -79,7 +80,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                     format!("the library speaks protocol {protocol}, the daemon {PROTOCOL}");
                 return refuse(&link, status::SYSTEM_DRIVER_MISMATCH, &reason);
             }
-            (pid, token, wake_block, Coming::of(reattach))
+            (pid, token, (wake_block, says_mapped), Coming::of(reattach))
         }
         Ok((
             FromAgent::Back {
@@ -89,7 +90,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
                 wake_block,
             },
             _,
-        )) => (pid, token, wake_block, Coming::Back),
+        )) => (pid, token, (wake_block, false), Coming::Back),
         Ok(_) => {
             return refuse(
                 &link,
@@ -99,7 +100,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         }
         Err(e) => return warn!("{}", from_control(&e).message),
     };
-    let (inner_pid, token, wake_block, coming) = hello;
+    let (inner_pid, token, (wake_block, says_mapped), coming) = hello;
     let process = link.peer_pid().ok().and_then(ProcessId::of);
     let Some(process) = process else {
         return refuse(&link, INITIALIZATION_ERROR, "its process has ended");
@@ -117,6 +118,7 @@ pub fn receive(daemon: &Arc<Daemon>, link: Link) {
         process,
         inner_pid,
         wake_block,
+        says_mapped,
     };
     if coming == Coming::Back {
         return returning::agent(&session, arrival);

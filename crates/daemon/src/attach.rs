@@ -4,11 +4,14 @@
 //!  first use of CUDA     Hello ─► worker from the pool ─► Attach ─► Welcome
 //!  after a detachment    wake block ─► Hello { reattach } ─► Welcome ─► Attach ┬► regions ─► Attached
 //!                                                                             └─────────────► Resumed
+//!     several processes                                                       └► Mapped ─► all have ─► Resume ─► Resumed
 //!  after a daemon's end  Back: see `returning`
 //! ```
 //! On reattachment the worker sends the program's host memory while it attaches, so the daemon does not wait for
 //! `Attached` before the agent listens. The program is welcomed first: whenever this daemon dies, either both have
 //! an end of the ring or the worker is still asked for nothing. A worker whose program does not come gives its session up.
+//! Processes of one session go on when all of them have their memory: one may read that of another at once (MPI does, with
+//! `process_vm_readv`).
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -112,7 +115,31 @@ pub fn offer(session: &Session, worker: &Worker) -> Result<AttachmentEnds> {
     Ok(ends)
 }
 
-/// Wakes a detached process and connects it with `worker`; it then runs. `offered` are the ends of a worker
+/// A process that has its worker and its memory again.
+#[must_use]
+pub struct Reattached {
+    agent: Arc<Agent>,
+    /// Whether it waits for the others of its session; else it is about to run.
+    waits: bool,
+}
+
+/// Lets reattached processes of a session run, all at one moment; what has come of each. Where some could not be reattached the
+/// others run all the same.
+pub fn go_on(processes: Vec<Result<Reattached>>) -> Vec<Result<()>> {
+    let tell = |it: Reattached| match it.waits {
+        true => it.agent.go_on().map(|()| it),
+        false => Ok(it),
+    };
+    let told: Vec<_> = processes.into_iter().map(|it| it.and_then(tell)).collect();
+    let runs = |it: Result<Reattached>| {
+        it?.agent.resumed(BACK_TIME)?;
+        moments::pass("resumed");
+        Ok(())
+    };
+    told.into_iter().map(runs).collect()
+}
+
+/// Wakes a detached process and connects it with `worker`; it runs with [`go_on`]. `offered` are the ends of a worker
 /// that serves already; any other is first waited for, until it has done what it was asked for before.
 ///
 /// # Errors
@@ -123,7 +150,7 @@ pub fn reattach(
     worker: &Arc<Worker>,
     detached: Detached,
     offered: Option<AttachmentEnds>,
-) -> Result<()> {
+) -> Result<Reattached> {
     if offered.is_none() {
         // One that still writes, or has not noticed that its program is gone, could not attach.
         match worker.request(&ToWorker::Detach, &[], DONE_TIME, &mut |_, _| {})? {
@@ -134,19 +161,21 @@ pub fn reattach(
     moments::pass("reattach");
     let arrival = summon(daemon, session, detached, AGAIN)?;
     moments::pass("welcome");
+    let waits = arrival.says_mapped && session.lock().members.len() > 1;
     match offered {
-        Some(ends) => welcome(&arrival.link, true, &ends)?,
+        Some(ends) => welcome(&arrival.link, !waits, &ends)?,
         None => {
             let ends = join(session, worker)?;
-            welcome(&arrival.link, true, &ends)?;
+            welcome(&arrival.link, !waits, &ends)?;
             moments::pass("serve");
             serve(worker, &ends)?;
         }
     }
     let agent = adopt(session, arrival, worker)?;
-    agent.resumed(BACK_TIME)?;
-    moments::pass("resumed");
-    Ok(())
+    if waits {
+        agent.mapped(BACK_TIME)?;
+    }
+    Ok(Reattached { agent, waits })
 }
 
 /// As [`reattach`], once more where that fails although program and worker live: what has failed may have been the
@@ -159,7 +188,7 @@ pub fn rejoin(
     session: &Arc<Session>,
     worker: &Arc<Worker>,
     detached: Detached,
-) -> Result<()> {
+) -> Result<Reattached> {
     reattach(daemon, session, worker, detached, None).or_else(|failure| {
         if !detached.process.alive() || worker.lost().is_some() {
             return Err(failure);
@@ -395,6 +424,7 @@ mod tests {
                     process: detached.process,
                     inner_pid: 1,
                     wake_block: at,
+                    says_mapped: true,
                 };
                 let mut inner = session.lock();
                 let member = inner.member(detached.process);

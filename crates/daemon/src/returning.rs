@@ -264,7 +264,8 @@ fn take(daemon: &Arc<Daemon>, session: &Arc<Session>, worker: &Arc<Worker>, half
         }
         Half::Parked(detached) => {
             let woken = attach::rejoin(daemon, session, worker, detached);
-            (woken, Some(detached))
+            let mut woken = attach::go_on(vec![woken]);
+            (woken.pop().unwrap_or(Ok(())), Some(detached))
         }
     };
     let Err(failure) = joined else { return true };

@@ -310,6 +310,7 @@ fn a_program_that_is_killed_while_it_is_restored_ends_the_restore() {
         connected: true,
         input: None,
         replaced: Vec::new(),
+        nameless: Vec::new(),
         exit_file: dir.join("exit"),
         agents: "/nowhere/agent.sock".into(),
     };

@@ -505,6 +505,7 @@ fn hostile_bytes_end_only_their_own_connection() {
         token: "guessed".into(),
         wake_block: 0,
         reattach: false,
+        says_mapped: false,
     };
     let socket = daemon.path().join("run/agent.sock");
     let link = Connection::<fermata_control::agent::ToAgent, _>::connect(&socket, "daemon")

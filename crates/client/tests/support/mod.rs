@@ -129,6 +129,7 @@ impl Stage {
                 token,
                 wake_block,
                 reattach,
+                says_mapped: true,
             } => {
                 assert_eq!(token, TOKEN);
                 self.wake = wake_block;

@@ -14,10 +14,10 @@ use super::image::{describe, folder_bytes};
 use super::parts::Parts;
 use super::sum::{Progress, sum};
 use super::taking::Taking;
-use crate::attach::{reject, rejoin};
+use crate::attach::{Reattached, go_on, reject, rejoin};
 use crate::daemon::Daemon;
 use crate::failure::{Hint, Result, fail, from_store};
-use crate::parallel::all_at_once;
+use crate::parallel::{all_at_once, each_at_once};
 use crate::progress::Report;
 use crate::session::Detached;
 use crate::session::Session;
@@ -171,7 +171,8 @@ pub(crate) fn bring_back(
     parked: &[Parked],
 ) -> Result<()> {
     let back = |it: &Parked| bring_one_back(daemon, session, &it.worker, it.detached);
-    all_at_once(parked.iter().collect(), "reattach", back)?;
+    let back = go_on(each_at_once(parked.iter().collect(), "reattach", back));
+    back.into_iter().collect::<Result<()>>()?;
     session.set_state(SessionState::Running);
     Ok(())
 }
@@ -181,9 +182,9 @@ fn bring_one_back(
     session: &Arc<Session>,
     worker: &Arc<Worker>,
     detached: Detached,
-) -> Result<()> {
+) -> Result<Reattached> {
     let failure = match rejoin(daemon, session, worker, detached) {
-        Ok(()) => return Ok(()),
+        Ok(reattached) => return Ok(reattached),
         Err(failure) => failure,
     };
     error!(session = %session.name, "`{}` cannot go on: {}", session.name, failure.message);

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use super::{Entry, end_all, stays_paused};
-use crate::attach::{AttachmentEnds, let_wait, load, offer, reattach, reject};
+use crate::attach::{AttachmentEnds, Reattached, go_on, let_wait, load, offer, reattach, reject};
 use crate::on_demand;
 use crate::parallel::each_at_once;
 use crate::progress::Report;
@@ -205,7 +205,7 @@ impl Return<'_> {
         moments::pass("resume-noted");
         let places: Vec<Detached> = ready.iter().map(|it| it.0).collect();
         let come = self.phases.time("reattach", || {
-            each_at_once(ready, "attach", |it| self.attach(it))
+            go_on(each_at_once(ready, "attach", |it| self.attach(it)))
         });
         let failed = places.into_iter().zip(come);
         let failed: Vec<(Detached, Failure)> = failed
@@ -305,7 +305,7 @@ impl Return<'_> {
         })
     }
 
-    fn attach(&self, (detached, worker, ends): Ready) -> Result<()> {
+    fn attach(&self, (detached, worker, ends): Ready) -> Result<Reattached> {
         reattach(self.daemon, self.session, &worker, detached, Some(ends))
             .inspect_err(|_| worker.end())
     }
@@ -320,7 +320,9 @@ impl Return<'_> {
         let ready = self.ready(driver, detached, report)?;
         let noted = self.note(std::slice::from_ref(&ready));
         noted.inspect_err(|_| ready.1.end())?;
-        self.attach(ready)
+        go_on(vec![self.attach(ready)])
+            .into_iter()
+            .collect::<Result<()>>()
     }
 
     /// None of the processes goes on.

@@ -12,7 +12,7 @@ use fermata_store::image::{CHUNKS, Held, Image, STATE, check_name};
 use fermata_store::{Owners, moments};
 use parking_lot::Mutex;
 
-use crate::attach::{AttachmentEnds, load, offer, reattach};
+use crate::attach::{AttachmentEnds, go_on, load, offer, reattach};
 use crate::criu::{Criu, RESTORE_LOG};
 use crate::criu_files::{self, ChangedFile};
 use crate::daemon::Daemon;
@@ -25,13 +25,14 @@ use crate::kept_logs;
 use crate::kept_logs::keep_hint;
 use crate::namespace::{self, HostImage, Namespace};
 use crate::on_demand;
-use crate::parallel::{all_at_once, beside, joined};
+use crate::parallel::{beside, each_at_once, joined};
 use crate::phases::Phases;
 use crate::proc::{self, ProcessId};
 use crate::progress::Report;
 use crate::record::{self, Place, Record};
 use crate::session::Detached;
 use crate::session::{EXIT_FILE, Session, output};
+use crate::tcp::reuse;
 use crate::temporary::{self, Placed, Temporary};
 use crate::worker::Worker;
 
@@ -242,7 +243,8 @@ impl Source {
                         reattach(&self.daemon, session, &worker, detached, Some(ends))
                     };
                 let all = parked.into_iter().zip(served);
-                all_at_once(all.collect(), "attach", attach).map(drop)
+                let attached = each_at_once(all.collect(), "attach", attach);
+                go_on(attached).into_iter().collect::<Result<()>>()
             })?;
             session.set_state(SessionState::Running);
             Ok(())
@@ -358,6 +360,10 @@ impl Source {
             let copy = kept_logs::keep(&self.daemon.paths.runtime, &session.name, &said);
             explain(keep_hint(failure, &copy))
         })?;
+        if self.record.connections.is_some_and(|ends| ends > 0) {
+            // The kernel takes the option away from connections that CRIU has restored.
+            reuse::allow(&proc::tree(namespace.root.pid));
+        }
         let mut inner = session.lock();
         inner.init = Some(namespace.init);
         inner.root = Some(namespace.root).filter(|it| *it != ProcessId::ENDED);

@@ -21,6 +21,9 @@ use crate::handles;
 /// Whether any stream is being captured, or any event stands for a place in a graph.
 static CAPTURING: AtomicBool = AtomicBool::new(false);
 
+/// Of a graph that has changed more often since its last launch all parameters are sent.
+const MOST_CHANGED: usize = 4096;
+
 /// All graphs.
 #[derive(Debug, Default)]
 pub struct Graphs(Mutex<State>);
@@ -286,7 +289,8 @@ impl State {
         let before = &inner.node(id).map_err(refused)?.kind;
         let after = fermata_graph::update::replaced(before, &kind)
             .map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
-        match fermata_graph::update::changed_kernels(id, before, &after) {
+        let changed = fermata_graph::update::changed_kernels(id, before, &after);
+        match changed.filter(|_| exec.changed.len() < MOST_CHANGED) {
             Some(changed) => {
                 let from_root = |(way, node): Place| ([&path[..], &way].concat(), node);
                 exec.changed.extend(changed.into_iter().map(from_root));

@@ -41,19 +41,16 @@ fn named(words: &[&str], sys: &str) -> Result<String> {
         ["long", "long"] => "core::ffi::c_longlong",
         ["float"] => "f32",
         ["size_t"] => "usize",
-        // Types of the 32-bit era, which only refusing exports mention.
-        ["CUdeviceptr_v1"] => "core::ffi::c_uint",
-        [old] if old.starts_with("CUDA_") && is_legacy(old) => "core::ffi::c_void",
+        // Types of the 32-bit ABI of CUDA 3.
+        ["CUdeviceptr_v1"] => "fermata_abi::narrow::DevicePointer",
+        ["CUDA_ARRAY_DESCRIPTOR_v1"] => "fermata_abi::narrow::ArrayDescriptor",
+        ["CUDA_ARRAY3D_DESCRIPTOR_v1"] => "fermata_abi::narrow::Array3dDescriptor",
+        ["CUDA_MEMCPY2D_v1"] => "fermata_abi::narrow::Memcpy2d",
+        ["CUDA_MEMCPY3D_v1"] => "fermata_abi::narrow::Memcpy3d",
         [name] if name.starts_with(['C', 'c', 'd']) => return Ok(format!("{sys}::{name}")),
         _ => bail!("cannot name the C type `{}`", words.join(" ")),
     };
     Ok(rust.to_owned())
-}
-
-fn is_legacy(name: &str) -> bool {
-    let stem = name.strip_suffix("_v1");
-    stem.is_some_and(|s| s.ends_with("ARRAY_DESCRIPTOR") || s.ends_with("ARRAY3D_DESCRIPTOR"))
-        || matches!(name, "CUDA_MEMCPY2D_v1" | "CUDA_MEMCPY3D_v1")
 }
 
 /// A parameter name that is no Rust keyword.

@@ -1,8 +1,9 @@
 //! Task `exports`: completes a shim's exports from the API table and what its sources implement.
 //!
-//! Three files are made in the shim's `src/api/`: `per_thread.rs` (variants for per-thread default streams
-//! that forward to an implemented function), `unsupported.rs` (everything else, refusing), and
-//! `proc_table.rs` (symbol name to address, for `cuGetProcAddress`).
+//! Four files are made in the shim's `src/api/`: `narrow.rs` (the 32-bit ABI of CUDA 3, over the functions that
+//! replaced it), `per_thread.rs` (variants for per-thread default streams that forward to an implemented function),
+//! `unsupported.rs` (everything else, refusing), and `proc_table.rs` (symbol name to address, for
+//! `cuGetProcAddress`).
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use anyhow::{Context, Result};
 use fermata_abi::table::{self, DRIVER, Function};
 
 use crate::ctype;
+use crate::narrow;
 use crate::output::{self, Generated};
 use crate::scan;
 
@@ -44,8 +46,17 @@ impl Shim {
         }
     }
 
-    /// Exported symbols that its sources implement.
+    /// Exported symbols that its sources implement, and those of the 32-bit ABI that are made of them.
     pub fn implemented(self, root: &Path) -> Result<BTreeSet<String>> {
+        let mut done = self.written(root)?;
+        let narrow = narrow::functions(&done).map(|(old, _)| old.symbol.to_owned());
+        let narrow: Vec<_> = narrow.collect();
+        done.extend(narrow);
+        Ok(done)
+    }
+
+    /// Exported symbols that its sources implement.
+    fn written(self, root: &Path) -> Result<BTreeSet<String>> {
         let known = table::symbols(DRIVER).collect();
         scan::implemented(&root.join("crates").join(self.name()).join("src"), &known)
     }
@@ -75,6 +86,7 @@ pub fn files(root: &Path, shim: Shim) -> Result<Vec<Generated>> {
     }
 
     Ok(vec![
+        file(shim, "narrow.rs", &narrow::text(&shim.written(root)?)?)?,
         file(
             shim,
             "unsupported.rs",
@@ -100,7 +112,7 @@ fn file(shim: Shim, name: &str, text: &str) -> Result<Generated> {
     })
 }
 
-fn signature(function: &Function, underscore: &str) -> Result<String> {
+pub fn signature(function: &Function, underscore: &str) -> Result<String> {
     let mut params = Vec::new();
     for param in function.params {
         let name = ctype::identifier(param.name);

@@ -10,6 +10,7 @@ mod exports;
 mod header;
 mod imports;
 mod modules;
+mod narrow;
 mod output;
 mod pauses;
 mod rpc;
@@ -26,7 +27,7 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
 
   abi --cuda-include DIR [--types]  the API tables (and with --types the C types) from the headers in DIR
-  exports CRATE...                  unsupported.rs, per_thread.rs and proc_table.rs of softgpu, client
+  exports CRATE...                  narrow.rs, unsupported.rs, per_thread.rs, proc_table.rs of softgpu, client
   coverage                          docs/coverage.md
   rpc                               the messages of CRIU's protocol, from crates/daemon/rpc.proto
   circles CRATE...                  files of a crate that import each other in a loop, and what ties them

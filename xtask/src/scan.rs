@@ -8,7 +8,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// Names of generated files, which say nothing about what is implemented.
-const GENERATED: [&str; 3] = ["unsupported.rs", "per_thread.rs", "proc_table.rs"];
+const GENERATED: [&str; 4] = [
+    "unsupported.rs",
+    "per_thread.rs",
+    "proc_table.rs",
+    "narrow.rs",
+];
 
 /// Exported symbols among `known` that the sources under `folder` implement.
 pub fn implemented(folder: &Path, known: &BTreeSet<&str>) -> Result<BTreeSet<String>> {

@@ -11,6 +11,7 @@
 //!   failure is reported by the next answered operation on that context, as CUDA allows.
 
 mod question;
+mod reference;
 mod shared;
 mod tensor;
 mod texture;
@@ -18,6 +19,7 @@ mod texture;
 use serde::{Deserialize, Serialize};
 
 pub use self::question::{DeviceQuestion, LinkInput, LinkJob, Occupancy, SharedOf};
+pub use self::reference::{Mipmap, ReferenceSettings};
 pub use self::shared::{SHARED, SharedMemory, Sharer};
 pub use self::tensor::{TENSOR_MAP, Tensor, TensorBox};
 pub use self::texture::{Resource, ResourceView, Sampler, Texture};
@@ -515,6 +517,29 @@ pub enum Op<'a> {
         #[serde(borrow)]
         kernels: Blob<'a>,
     },
+    // --- texture and surface references, arrays with levels -----------------------------------------
+    /// How a texture reference (or a surface reference, `surface`) of a module is read. Answered with
+    /// [`ReplyBody::Bytes`], a [`ReferenceSettings`]; `CUDA_ERROR_NOT_FOUND` if there is none.
+    ReferenceGet {
+        module: Handle,
+        name: &'a str,
+        surface: bool,
+    },
+    /// Binds a reference, a surface reference if there is no sampler. Answered with [`ReplyBody::U64`]: bytes from
+    /// where the texture begins to the address that was given.
+    ReferenceBind {
+        module: Handle,
+        name: &'a str,
+        texture: Box<Texture>,
+    },
+    /// An array with levels, and its levels as arrays. Answered.
+    MipmapCreate {
+        mipmap: Handle,
+        context: Handle,
+        shape: Mipmap,
+    },
+    /// Answered.
+    MipmapDestroy { mipmap: Handle },
 }
 
 impl Op<'_> {
@@ -534,6 +559,7 @@ impl Op<'_> {
             | Self::ArrayCreate { context, .. }
             | Self::TextureCreate { context, .. }
             | Self::TextureDestroy { context, .. }
+            | Self::MipmapCreate { context, .. }
             | Self::StreamCreate { context, .. }
             | Self::EventCreate { context, .. }
             | Self::GraphInstantiate { context, .. } => Some(*context),

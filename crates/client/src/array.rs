@@ -23,6 +23,8 @@ pub struct Array {
     pub context: Handle,
     /// What was asked for.
     pub shape: Shape,
+    /// The array with levels that it is a level of.
+    pub of: Option<Handle>,
 }
 
 /// Extent, format and flags of an array.
@@ -45,34 +47,58 @@ pub struct Shape {
 impl Shape {
     /// Bytes of an element, for the plain formats.
     pub fn element(&self) -> Result<u64> {
-        let channel = match self.format {
-            sys::CU_AD_FORMAT_UNSIGNED_INT8 | sys::CU_AD_FORMAT_SIGNED_INT8 => 1,
-            sys::CU_AD_FORMAT_UNSIGNED_INT16
-            | sys::CU_AD_FORMAT_SIGNED_INT16
-            | sys::CU_AD_FORMAT_HALF => 2,
-            sys::CU_AD_FORMAT_UNSIGNED_INT32
-            | sys::CU_AD_FORMAT_SIGNED_INT32
-            | sys::CU_AD_FORMAT_FLOAT => 4,
-            _ => return Err(sys::CUDA_ERROR_NOT_SUPPORTED),
-        };
-        if !matches!(self.channels, 1 | 2 | 4) {
+        element(self.format, self.channels)
+    }
+
+    /// As the API describes an array.
+    pub fn of(desc: &sys::CUDA_ARRAY3D_DESCRIPTOR) -> Self {
+        Self {
+            width: desc.Width as u64,
+            height: desc.Height as u64,
+            depth: desc.Depth as u64,
+            format: desc.Format,
+            channels: desc.NumChannels,
+            flags: desc.Flags,
+        }
+    }
+
+    /// Whether there are arrays like this.
+    pub fn check(&self) -> Result {
+        self.element()?;
+        let flat = self.depth > 0 && self.height == 0;
+        if self.width == 0 || (flat && self.flags & sys::CUDA_ARRAY3D_LAYERED == 0) {
             return Err(sys::CUDA_ERROR_INVALID_VALUE);
         }
-        Ok(channel * u64::from(self.channels))
+        // Their memory is the program's, which maps it. Devices say that they have neither.
+        if self.flags & (sys::CUDA_ARRAY3D_SPARSE | sys::CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
+            return Err(sys::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        Ok(())
     }
+}
+
+/// Bytes of an element, for the plain formats.
+pub fn element(format: u32, channels: u32) -> Result<u64> {
+    let channel = match format {
+        sys::CU_AD_FORMAT_UNSIGNED_INT8 | sys::CU_AD_FORMAT_SIGNED_INT8 => 1,
+        sys::CU_AD_FORMAT_UNSIGNED_INT16
+        | sys::CU_AD_FORMAT_SIGNED_INT16
+        | sys::CU_AD_FORMAT_HALF => 2,
+        sys::CU_AD_FORMAT_UNSIGNED_INT32
+        | sys::CU_AD_FORMAT_SIGNED_INT32
+        | sys::CU_AD_FORMAT_FLOAT => 4,
+        _ => return Err(sys::CUDA_ERROR_NOT_SUPPORTED),
+    };
+    if !matches!(channels, 1 | 2 | 4) {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    Ok(channel * u64::from(channels))
 }
 
 impl Arrays {
     /// A new array.
     pub fn create(&self, context: &Context, shape: Shape) -> Result<Arc<Array>> {
-        shape.element()?;
-        if shape.width == 0
-            || (shape.depth > 0
-                && shape.height == 0
-                && shape.flags & sys::CUDA_ARRAY3D_LAYERED == 0)
-        {
-            return Err(sys::CUDA_ERROR_INVALID_VALUE);
-        }
+        shape.check()?;
         let (array, context) = (handles::fresh(), context.handle);
         let Shape {
             width,
@@ -93,13 +119,24 @@ impl Arrays {
             flags,
         };
         link::ask(&op, link::nothing)?;
-        let made = Arc::new(Array {
+        Ok(self.add(Array {
             handle: array,
             context,
             shape,
-        });
-        self.0.insert(array, made.clone());
-        Ok(made)
+            of: None,
+        }))
+    }
+
+    /// The worker has the array.
+    pub fn add(&self, array: Array) -> Arc<Array> {
+        let made = Arc::new(array);
+        self.0.insert(made.handle, made.clone());
+        made
+    }
+
+    /// Forgets the levels of an array that is gone.
+    pub fn forget_levels(&self, of: Handle) {
+        self.0.remove_if(|array| array.of == Some(of));
     }
 
     /// The array behind a handle.
@@ -110,6 +147,9 @@ impl Arrays {
 
     /// Ends an array.
     pub fn destroy(&self, array: sys::CUarray) -> Result {
+        if self.get(array)?.of.is_some() {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
         let array = self
             .0
             .remove(handles::of(array), sys::CUDA_ERROR_INVALID_HANDLE)?;

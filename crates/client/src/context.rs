@@ -29,6 +29,8 @@ pub struct Context {
     /// `CUctx_flags`.
     pub flags: AtomicU32,
     alive: AtomicBool,
+    /// Holders by `cuCtxAttach`.
+    attached: AtomicU32,
 }
 
 /// All contexts.
@@ -120,6 +122,11 @@ impl Context {
         handles::to_pointer(self.handle)
     }
 
+    /// One more holder, see [`Contexts::detach`].
+    pub fn attach(&self) {
+        self.attached.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Whether it has not been destroyed.
     #[inline]
     pub fn check(&self) -> Result {
@@ -162,6 +169,20 @@ impl Contexts {
             }
         })?;
         self.end(session, &context)
+    }
+
+    /// Gives up what `cuCtxAttach` gave, or the context itself if nothing else holds it.
+    pub fn detach(&self, session: &Session, context: CUcontext) -> Result {
+        let own = current()?;
+        if own.pointer() != context {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        let less = |holders: u32| holders.checked_sub(1);
+        let order = Ordering::AcqRel;
+        match own.attached.fetch_update(order, Ordering::Acquire, less) {
+            Ok(_) => Ok(()),
+            Err(_) => self.destroy(session, context),
+        }
     }
 
     /// One more holder of the primary context.
@@ -274,12 +295,14 @@ impl Contexts {
         // A thread may have used the last one of this handle after its end.
         fault::forget(handle);
         let (flags, alive) = (AtomicU32::new(flags), AtomicBool::new(true));
+        let attached = AtomicU32::new(0);
         let context = Arc::new(Context {
             handle,
             device,
             primary,
             flags,
             alive,
+            attached,
         });
         self.table.insert(handle, context.clone());
         Ok(context)
@@ -298,7 +321,12 @@ impl Contexts {
         session.streams.forget(context.handle);
         session.events.forget(context.handle);
         session.textures.forget(context.handle);
+        session.mipmaps.forget(context.handle);
         session.arrays.forget(context.handle);
+        let gone = context.handle;
+        session
+            .references
+            .forget(|module| module.context.handle == gone);
         session.memory.forget(context.handle);
         let op = Op::ContextDestroy {
             context: context.handle,

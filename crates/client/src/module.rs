@@ -207,6 +207,7 @@ impl Modules {
     fn unload(&self, session: &Session, handle: Handle) -> Result {
         let module = self.modules.remove(handle, CUDA_ERROR_INVALID_HANDLE)?;
         session.managed.forget(session, handle);
+        session.references.forget(|module| module.handle == handle);
         self.functions
             .remove_if(|function| function.module.handle == handle);
         recent::forget_all();

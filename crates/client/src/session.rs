@@ -21,10 +21,12 @@ use crate::event::Events;
 use crate::graphs::Graphs;
 use crate::link::{self, Ends};
 use crate::managed::Managed;
+use crate::mipmap::Mipmaps;
 use crate::mirror::Mirror;
 use crate::module::Modules;
 use crate::physical::PhysicalMemory;
 use crate::pool::Pools;
+use crate::reference::References;
 use crate::shared::OpenedMemory;
 use crate::stream::Streams;
 use crate::texture::Textures;
@@ -64,6 +66,10 @@ pub struct Session {
     pub arrays: Arrays,
     /// Texture and surface objects.
     pub textures: Textures,
+    /// Texture and surface references.
+    pub references: References,
+    /// Arrays with levels.
+    pub mipmaps: Mipmaps,
     /// Streams.
     pub streams: Streams,
     /// Events.
@@ -158,6 +164,8 @@ fn start() -> core::result::Result<Session, CUresult> {
         pools: Pools::default(),
         arrays: Arrays::default(),
         textures: Textures::default(),
+        references: References::default(),
+        mipmaps: Mipmaps::default(),
         streams: Streams::default(),
         events: Events::default(),
         graphs: Graphs::default(),

@@ -3,7 +3,7 @@
 use fermata_abi::sys::driver as cu;
 
 use crate::driver::Result;
-use crate::{ArrayHandle, Driver};
+use crate::{ArrayHandle, Driver, MipmapHandle};
 
 /// Shape of an array, as in `CUDA_ARRAY3D_DESCRIPTOR`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,22 +43,63 @@ impl ArrayShape {
         row.checked_mul(height)?.checked_mul(depth)?;
         Some((row, height, depth))
     }
+
+    fn descriptor(&self) -> cu::CUDA_ARRAY3D_DESCRIPTOR {
+        cu::CUDA_ARRAY3D_DESCRIPTOR {
+            Width: self.width as usize,
+            Height: self.height as usize,
+            Depth: self.depth as usize,
+            Format: self.format,
+            NumChannels: self.channels,
+            Flags: self.flags,
+        }
+    }
 }
 
 impl Driver {
+    /// Creates an array with so many levels in the current context.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn create_mipmap(&self, shape: &ArrayShape, levels: u32) -> Result<MipmapHandle> {
+        let mut mipmap = std::ptr::null_mut();
+        // SAFETY: both pointers refer to live locals.
+        unsafe {
+            self.f
+                .cuMipmappedArrayCreate(&mut mipmap, &shape.descriptor(), levels)?;
+        }
+        Ok(MipmapHandle::from_raw(mipmap))
+    }
+
+    /// A level of an array with levels. It goes with that.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn level(&self, mipmap: MipmapHandle, level: u32) -> Result<ArrayHandle> {
+        let mut array = std::ptr::null_mut();
+        // SAFETY: the pointer refers to a live local.
+        unsafe {
+            self.f
+                .cuMipmappedArrayGetLevel(&mut array, mipmap.raw(), level)?;
+        }
+        Ok(ArrayHandle::from_raw(array))
+    }
+
+    /// Destroys an array with levels.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn destroy_mipmap(&self, mipmap: MipmapHandle) -> Result<()> {
+        // SAFETY: the argument is a handle, which the driver checks.
+        unsafe { self.f.cuMipmappedArrayDestroy(mipmap.raw()) }
+    }
+
     /// Creates an array in the current context.
     ///
     /// # Errors
     /// What the driver says.
     pub fn create_array(&self, shape: &ArrayShape) -> Result<ArrayHandle> {
-        let descriptor = cu::CUDA_ARRAY3D_DESCRIPTOR {
-            Width: shape.width as usize,
-            Height: shape.height as usize,
-            Depth: shape.depth as usize,
-            Format: shape.format,
-            NumChannels: shape.channels,
-            Flags: shape.flags,
-        };
+        let descriptor = shape.descriptor();
         let mut array = std::ptr::null_mut();
         // SAFETY: both pointers refer to live locals.
         unsafe { self.f.cuArray3DCreate_v2(&mut array, &descriptor)? };

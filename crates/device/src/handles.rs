@@ -37,6 +37,8 @@ handles! {
     EventHandle: CUevent;
     /// An array.
     ArrayHandle: CUarray;
+    /// An array with levels.
+    MipmapHandle: CUmipmappedArray;
     /// A graph under construction.
     GraphHandle: CUgraph;
     /// A node of a graph.

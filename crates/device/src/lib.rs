@@ -35,6 +35,7 @@ mod occupancy;
 mod pinned;
 mod places;
 mod ranges;
+mod references;
 mod resident;
 mod stream;
 mod tensor;
@@ -53,8 +54,8 @@ pub use driver::Driver;
 pub use error::{DriverError, LoadError, MemoryError};
 pub use graph::{BatchOp, HostFn, NodeSpec};
 pub use handles::{
-    ArrayHandle, ContextHandle, EventHandle, ExecHandle, FunctionHandle, GraphHandle, ModuleHandle,
-    NodeHandle, PhysicalHandle, StreamHandle,
+    ArrayHandle, ContextHandle, EventHandle, ExecHandle, FunctionHandle, GraphHandle, MipmapHandle,
+    ModuleHandle, NodeHandle, PhysicalHandle, StreamHandle,
 };
 pub use host::HostMapping;
 pub use launch::{Grid, KernelLaunch, LaunchAttribute};
@@ -62,6 +63,7 @@ pub use module::ModuleRefused;
 pub use occupancy::{Clusters, SharedNeed};
 pub use pinned::{PinnedBuffer, PinnedPool};
 pub use resident::{MemoryKind, Resident};
+pub use textures::Texels;
 pub use transfer::{CopyEngine, Direction, HostEnd, InFlight};
 pub use window::{SLICE, SharedSpan, Span, Window};
 pub use words::PinnedWords;

@@ -4,22 +4,43 @@ use fermata_abi::op::{Resource, ResourceView, Sampler, Texture};
 use fermata_abi::sys::driver as cu;
 
 use crate::driver::Result;
-use crate::{ArrayHandle, Driver, DriverError};
+use crate::{ArrayHandle, Driver, DriverError, MipmapHandle};
 
-fn resource(of: &Resource, array: Option<ArrayHandle>) -> Result<cu::CUDA_RESOURCE_DESC> {
+/// The array that a texture is about, in the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Texels {
+    /// An array.
+    Array(ArrayHandle),
+    /// An array with levels.
+    Mipmap(MipmapHandle),
+    /// None: it is about memory.
+    None,
+}
+
+fn resource(of: &Resource, texels: Texels) -> Result<cu::CUDA_RESOURCE_DESC> {
     let mut desc = cu::CUDA_RESOURCE_DESC::default();
     match of {
-        Resource::Array(_) => {
-            let array = array.ok_or_else(|| DriverError {
-                call: "cuTexObjectCreate",
-                code: cu::CUDA_ERROR_INVALID_HANDLE,
-                name: "the array is gone".into(),
-            })?;
-            desc.resType = cu::CU_RESOURCE_TYPE_ARRAY;
-            desc.res.array = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_1 {
-                hArray: array.raw(),
-            };
-        }
+        Resource::Array(_) | Resource::Mipmapped(_) => match texels {
+            Texels::Array(array) => {
+                desc.resType = cu::CU_RESOURCE_TYPE_ARRAY;
+                desc.res.array = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_1 {
+                    hArray: array.raw(),
+                };
+            }
+            Texels::Mipmap(mipmap) => {
+                desc.resType = cu::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+                desc.res.mipmap = cu::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_2 {
+                    hMipmappedArray: mipmap.raw(),
+                };
+            }
+            Texels::None => {
+                return Err(DriverError {
+                    call: "cuTexObjectCreate",
+                    code: cu::CUDA_ERROR_INVALID_HANDLE,
+                    name: "the array is gone".into(),
+                });
+            }
+        },
         Resource::Linear {
             address,
             format,
@@ -88,13 +109,13 @@ fn view(of: &ResourceView) -> cu::CUDA_RESOURCE_VIEW_DESC {
 }
 
 impl Driver {
-    /// Makes a texture or surface object in the current context, of `array` if it is about one.
+    /// Makes a texture or surface object in the current context, of `texels` if it is about an array.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn create_texture(&self, texture: &Texture, array: Option<ArrayHandle>) -> Result<u64> {
+    pub fn create_texture(&self, texture: &Texture, texels: Texels) -> Result<u64> {
         let mut object = 0;
-        let resource = resource(&texture.resource, array)?;
+        let resource = resource(&texture.resource, texels)?;
         let view = texture.view.as_ref().map(view);
         let view = view.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: every pointer is null where the driver allows it, or refers to a live local.

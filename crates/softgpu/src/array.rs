@@ -17,6 +17,8 @@ pub struct Array {
     pub handle: u64,
     /// Handle of its context.
     pub context: u64,
+    /// Handle of the array with levels that it is a level of.
+    pub level_of: Option<u64>,
     /// What the program asked for.
     pub descriptor: cu::CUDA_ARRAY3D_DESCRIPTOR,
     /// Where its bytes are.
@@ -64,6 +66,28 @@ impl Array {
         context: &Context,
         descriptor: cu::CUDA_ARRAY3D_DESCRIPTOR,
     ) -> Result<Arc<Self>> {
+        Self::make(driver, context, descriptor, None)
+    }
+
+    /// Allocates a level of an array with levels.
+    ///
+    /// # Errors
+    /// As [`Array::create`].
+    pub fn create_level(
+        driver: &Driver,
+        context: &Context,
+        descriptor: cu::CUDA_ARRAY3D_DESCRIPTOR,
+        of: u64,
+    ) -> Result<Arc<Self>> {
+        Self::make(driver, context, descriptor, Some(of))
+    }
+
+    fn make(
+        driver: &Driver,
+        context: &Context,
+        descriptor: cu::CUDA_ARRAY3D_DESCRIPTOR,
+        level_of: Option<u64>,
+    ) -> Result<Arc<Self>> {
         let channel = channel_bytes(descriptor.Format).ok_or(INVALID_VALUE)?;
         if descriptor.Width == 0 || !matches!(descriptor.NumChannels, 1 | 2 | 4) {
             return Err(INVALID_VALUE);
@@ -89,6 +113,7 @@ impl Array {
         let array = Arc::new(Self {
             handle: handle::fresh(Tag::Array),
             context: context.handle,
+            level_of,
             descriptor,
             base,
             pitch,

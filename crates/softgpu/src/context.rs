@@ -51,6 +51,8 @@ pub struct Context {
     /// Code of the fault that killed it; 0 while it is well.
     fault: AtomicU32,
     gone: AtomicBool,
+    /// Holders by `cuCtxAttach`.
+    pub attached: AtomicU32,
 }
 
 /// Streams of a context.
@@ -113,6 +115,7 @@ impl Context {
             output: Mutex::default(),
             fault: AtomicU32::new(0),
             gone: AtomicBool::new(false),
+            attached: AtomicU32::new(0),
         })
     }
 
@@ -255,8 +258,12 @@ impl Context {
             .remove_unless(|module| module.context.id != self.id)
         {
             module.forget_functions();
+            driver.references.forget(module.handle);
         }
         driver.views.forget_context(handle);
+        driver
+            .mipmaps
+            .remove_unless(|mipmap| mipmap.context != handle);
         driver.arrays.remove_unless(|array| array.context != handle);
         for library in driver.libraries.all() {
             library.forget_context(self.id);

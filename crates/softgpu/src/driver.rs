@@ -18,8 +18,10 @@ use crate::hold::Hold;
 use crate::library::{Kernel, Library};
 use crate::link::Linker;
 use crate::memory::{Memory, Physical};
+use crate::mipmap::Mipmap;
 use crate::module::{Function, Module};
 use crate::pool::Pool;
+use crate::reference::References;
 use crate::settings::Settings;
 use crate::stream::Stream;
 use crate::view::Views;
@@ -51,8 +53,12 @@ pub struct Driver {
     pub pools: Table<Pool>,
     /// Arrays.
     pub arrays: Table<Array>,
+    /// Arrays with levels; the levels are arrays too.
+    pub mipmaps: Table<Mipmap>,
     /// Texture and surface objects.
     pub views: Views,
+    /// Texture and surface references.
+    pub references: References,
     /// Modules that are being linked.
     pub linkers: Table<Linker>,
     /// Graphs.

@@ -46,6 +46,12 @@ pub enum Tag {
     UserObject = 0x4e,
     /// `CUlinkState`
     Linker = 0x4f,
+    /// `CUtexref` and `CUsurfref`
+    Reference = 0x50,
+    /// `CUmipmappedArray`
+    Mipmap = 0x51,
+    /// `CUasyncCallbackHandle`
+    Notification = 0x52,
 }
 
 /// A fresh handle of a kind.

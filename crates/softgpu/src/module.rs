@@ -42,6 +42,8 @@ pub struct Variable {
     pub size: u64,
     /// It is managed memory.
     pub managed: bool,
+    /// It is a reference.
+    pub reference: Option<exec::Referent>,
 }
 
 /// A kernel of a module.
@@ -176,8 +178,22 @@ impl Module {
     pub fn variable(&self, name: &str) -> Result<&Variable> {
         self.variables
             .iter()
-            .find(|variable| variable.name == name)
+            .find(|variable| variable.name == name && variable.reference.is_none())
             .ok_or(NOT_FOUND)
+    }
+
+    /// The address of the texture reference, or surface reference, with this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn reference(&self, name: &str, surface: bool) -> Result<u64> {
+        let wanted = match surface {
+            true => exec::Referent::Surface,
+            false => exec::Referent::Texture,
+        };
+        let is = |it: &&Variable| it.name == name && it.reference == Some(wanted);
+        let found = self.variables.iter().find(is);
+        found.map(|it| it.address).ok_or(NOT_FOUND)
     }
 
     /// Lets go of the functions. They hold their module: without this neither would ever go away.
@@ -189,6 +205,7 @@ impl Module {
     pub fn unload(&self, driver: &Driver) {
         let _ = self.context.synchronize();
         driver.modules.remove(self.handle);
+        driver.references.forget(self.handle);
         for function in self.forget_functions() {
             driver.functions.remove(function.handle);
         }
@@ -234,6 +251,7 @@ fn place(driver: &Driver, context: &Context, declared: &[GlobalVar]) -> Result<V
             address,
             size: variable.size as u64,
             managed: variable.managed,
+            reference: variable.reference,
         });
     }
     Ok(variables)

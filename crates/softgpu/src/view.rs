@@ -8,17 +8,18 @@ use std::sync::Arc;
 use fermata_abi::sys::driver as cu;
 use parking_lot::RwLock;
 
+use crate::array::Array;
 use crate::driver::Driver;
 use crate::error::{CuError, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Result};
-use crate::exec::texture::{Format, Outside, Texture};
+use crate::exec::texture::{Format, Levels, Outside, Texture};
 use crate::log;
 
 /// A texture or surface object.
 pub struct View {
     /// Handle of its context.
     pub context: u64,
-    /// How kernels see it.
-    pub texture: Arc<Texture>,
+    /// How kernels see it: the levels, of which all but mipmapped arrays have one.
+    pub levels: Vec<Texture>,
     /// It is a surface.
     pub surface: bool,
     /// What the program gave.
@@ -37,7 +38,7 @@ unsafe impl Sync for View {}
 impl std::fmt::Debug for View {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("View")
-            .field("texture", &self.texture)
+            .field("levels", &self.levels)
             .finish()
     }
 }
@@ -125,6 +126,7 @@ fn plain(base: u64, format: Format, channels: u32, size: [u32; 3], pitch: u64) -
         normalized: false,
         raw: true,
         border: [0.0; 4],
+        levels: Levels::default(),
     }
 }
 
@@ -132,11 +134,11 @@ fn dimension(count: usize) -> Result<u32> {
     u32::try_from(count).map_err(|_| INVALID_VALUE)
 }
 
-/// The memory that a resource names.
+/// The memory that a resource names, level for level.
 ///
 /// # Errors
 /// There is none, or it is of a kind that is not supported.
-pub fn texels(driver: &Driver, resource: &cu::CUDA_RESOURCE_DESC) -> Result<Texture> {
+pub fn texels(driver: &Driver, resource: &cu::CUDA_RESOURCE_DESC) -> Result<Vec<Texture>> {
     let channels = |count: u32| {
         matches!(count, 1 | 2 | 4)
             .then_some(count)
@@ -150,20 +152,7 @@ pub fn texels(driver: &Driver, resource: &cu::CUDA_RESOURCE_DESC) -> Result<Text
                 .arrays
                 .get(handle.addr() as u64)
                 .ok_or(INVALID_HANDLE)?;
-            let shape = &array.descriptor;
-            if shape.Flags & cu::CUDA_ARRAY3D_CUBEMAP != 0 {
-                return Err(refuse("a cube map"));
-            }
-            let size = [
-                dimension(shape.Width)?,
-                dimension(array.height as usize)?,
-                dimension(array.depth as usize)?,
-            ];
-            let format = format_of(shape.Format)?;
-            let mut texture = plain(array.base, format, shape.NumChannels, size, array.pitch);
-            texture.told = [size[0], dimension(shape.Height)?, dimension(shape.Depth)?];
-            texture.layered = shape.Flags & cu::CUDA_ARRAY3D_LAYERED != 0;
-            Ok(texture)
+            Ok(vec![of_array(&array)?])
         }
         cu::CU_RESOURCE_TYPE_LINEAR => {
             // SAFETY: as above; plain numbers.
@@ -176,7 +165,7 @@ pub fn texels(driver: &Driver, resource: &cu::CUDA_RESOURCE_DESC) -> Result<Text
             }
             let mut texture = plain(linear.devPtr, format, channels, [width, 1, 1], 0);
             texture.told = [width, 0, 0];
-            Ok(texture)
+            Ok(vec![texture])
         }
         cu::CU_RESOURCE_TYPE_PITCH2D => {
             // SAFETY: as above; plain numbers.
@@ -190,10 +179,46 @@ pub fn texels(driver: &Driver, resource: &cu::CUDA_RESOURCE_DESC) -> Result<Text
             if size.contains(&0) || texture.row_bytes() > pitch {
                 return Err(INVALID_VALUE);
             }
-            Ok(texture)
+            Ok(vec![texture])
         }
-        cu::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => Err(refuse("a mipmapped array")),
+        cu::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => {
+            // SAFETY: as above; any bytes are a handle.
+            let handle = unsafe { resource.res.mipmap.hMipmappedArray };
+            let mipmap = driver.mipmaps.get(handle.addr() as u64);
+            let mipmap = mipmap.ok_or(INVALID_HANDLE)?;
+            mipmap.levels.iter().map(|level| of_array(level)).collect()
+        }
         _ => Err(INVALID_VALUE),
+    }
+}
+
+fn of_array(array: &Array) -> Result<Texture> {
+    let shape = &array.descriptor;
+    if shape.Flags & cu::CUDA_ARRAY3D_CUBEMAP != 0 {
+        return Err(refuse("a cube map"));
+    }
+    let size = [
+        dimension(shape.Width)?,
+        dimension(array.height as usize)?,
+        dimension(array.depth as usize)?,
+    ];
+    let format = format_of(shape.Format)?;
+    let mut texture = plain(array.base, format, shape.NumChannels, size, array.pitch);
+    texture.told = [size[0], dimension(shape.Height)?, dimension(shape.Depth)?];
+    texture.layered = shape.Flags & cu::CUDA_ARRAY3D_LAYERED != 0;
+    Ok(texture)
+}
+
+/// Leaves out the smaller levels that a view does not show.
+pub fn keep_levels(levels: &mut Vec<Texture>, format: &cu::CUDA_RESOURCE_VIEW_DESC) {
+    // A view that says nothing of the texels is none.
+    if format.width == 0 {
+        return;
+    }
+    levels.truncate(format.lastMipmapLevel as usize + 1);
+    let last = levels.len() as u32 - 1;
+    for level in levels {
+        level.levels.last = last;
     }
 }
 
@@ -201,7 +226,27 @@ pub fn texels(driver: &Driver, resource: &cu::CUDA_RESOURCE_DESC) -> Result<Text
 ///
 /// # Errors
 /// Values that do not exist, or are not supported.
-pub fn sampled(mut texture: Texture, sampling: &cu::CUDA_TEXTURE_DESC) -> Result<Texture> {
+pub fn sampled(mut levels: Vec<Texture>, sampling: &cu::CUDA_TEXTURE_DESC) -> Result<Vec<Texture>> {
+    let last = levels.len() as u32 - 1;
+    let between = match sampling.mipmapFilterMode {
+        cu::CU_TR_FILTER_MODE_POINT => false,
+        cu::CU_TR_FILTER_MODE_LINEAR => true,
+        _ => return Err(INVALID_VALUE),
+    };
+    for texture in &mut levels {
+        sample_like(texture, sampling)?;
+        texture.levels = Levels {
+            last,
+            linear: between,
+            bias: sampling.mipmapLevelBias,
+            least: sampling.minMipmapLevelClamp,
+            most: sampling.maxMipmapLevelClamp,
+        };
+    }
+    Ok(levels)
+}
+
+fn sample_like(texture: &mut Texture, sampling: &cu::CUDA_TEXTURE_DESC) -> Result {
     if sampling.flags & cu::CU_TRSF_SRGB != 0 {
         return Err(refuse("colours in sRGB"));
     }
@@ -222,7 +267,7 @@ pub fn sampled(mut texture: Texture, sampling: &cu::CUDA_TEXTURE_DESC) -> Result
     texture.normalized = sampling.flags & cu::CU_TRSF_NORMALIZED_COORDINATES != 0;
     texture.raw = sampling.flags & cu::CU_TRSF_READ_AS_INTEGER != 0;
     texture.border = sampling.borderColor;
-    Ok(texture)
+    Ok(())
 }
 
 /// Refuses a view that reads texels in another form than the resource's.
@@ -230,12 +275,8 @@ pub fn sampled(mut texture: Texture, sampling: &cu::CUDA_TEXTURE_DESC) -> Result
 /// # Errors
 /// It does.
 pub fn check_format(format: &cu::CUDA_RESOURCE_VIEW_DESC) -> Result {
-    let part = [
-        format.firstMipmapLevel,
-        format.lastMipmapLevel,
-        format.firstLayer,
-    ];
-    if format.format != cu::CU_RES_VIEW_FORMAT_NONE || part != [0; 3] {
+    let from = [format.firstMipmapLevel, format.firstLayer];
+    if format.format != cu::CU_RES_VIEW_FORMAT_NONE || from != [0; 2] {
         return Err(refuse("a view in another format, or of a part"));
     }
     Ok(())

@@ -354,9 +354,12 @@ impl Host for Surroundings {
         driver::running().is_ok_and(|driver| driver.memory.registered(address, len, write))
     }
 
-    fn texture(&self, handle: u64) -> Option<Arc<Texture>> {
-        let view = driver::running().ok()?.views.get(handle)?;
-        Some(Arc::clone(&view.texture))
+    fn texture(&self, handle: u64, level: u32) -> Option<Texture> {
+        let driver = driver::running().ok()?;
+        if let Some(view) = driver.views.get(handle) {
+            return view.levels.get(level as usize).cloned();
+        }
+        driver.references.texture(handle, level)
     }
 
     fn print(&self, bytes: &[u8]) {

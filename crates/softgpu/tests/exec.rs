@@ -335,6 +335,7 @@ fn a_texture_of_memory_that_is_gone_is_a_fault_of_the_kernel() {
         normalized: false,
         raw: false,
         border: [0.0; 4],
+        levels: Default::default(),
     };
     let textures = vec![Arc::new(texture)];
     for _ in 0..3 {

@@ -264,6 +264,7 @@ fn image(ty: &str, rest: &str) -> Arg {
         normalized: has("normalized"),
         raw: has("raw"),
         border,
+        levels: Default::default(),
     };
     let texels = padded;
     Arg::Image { texture, texels }

@@ -33,8 +33,8 @@ pub use image::{
 pub use kept::KeptModule;
 pub use memory::{Allocation, HostRegion, Mapping, Memory, Reservation};
 pub use objects::{
-    Array, Context, Device, Event, Executable, Function, ImageId, Module, Places, Stream,
-    TextureKey, Variable,
+    Array, Context, Device, Event, Executable, Function, ImageId, MipmappedArray, Module, Places,
+    ReferenceKey, Stream, TextureKey, Variable,
 };
 pub use order::{KEPT_BYTES, KEPT_MODULES, Loaded, Retired};
 pub use session::{Deferred, Queued, Removed, Session};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermata_abi::op::{Address, Handle};
+use fermata_abi::op::{Address, Handle, Mipmap};
 use fermata_abi::sys::driver as cu;
 use fermata_graph::Graph;
 use serde::{Deserialize, Serialize};
@@ -148,6 +148,26 @@ pub struct TextureKey {
     pub object: u64,
 }
 
+/// Which texture or surface reference.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ReferenceKey {
+    /// Its module.
+    pub module: Handle,
+    /// Whether it is a surface reference.
+    pub surface: bool,
+    /// Its name in there.
+    pub name: String,
+}
+
+/// A CUDA array with levels, which are arrays of their own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MipmappedArray {
+    /// Its context.
+    pub context: Handle,
+    /// Its shape and its levels.
+    pub shape: Mipmap,
+}
+
 /// A CUDA array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Array {
@@ -188,4 +208,5 @@ kinds! {
     Event: "event", CUDA_ERROR_INVALID_HANDLE;
     Executable: "executable graph", CUDA_ERROR_INVALID_VALUE;
     Array: "array", CUDA_ERROR_INVALID_HANDLE;
+    MipmappedArray: "mipmapped array", CUDA_ERROR_INVALID_HANDLE;
 }

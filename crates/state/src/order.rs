@@ -140,6 +140,7 @@ impl Session {
     ) -> Result<(Module, Vec<Handle>), StateError> {
         let module = self.modules.remove(handle)?;
         let of_module = self.functions.take_where(|it| it.module == handle);
+        self.references.retain(|key, _| key.module != handle);
         Ok((module, handles(of_module)))
     }
 

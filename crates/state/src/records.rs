@@ -7,11 +7,12 @@
 //! | 12 | 4 | reserved, 0 |
 //! | 16 | 8 | length of the body |
 //! | 24 | 32 | BLAKE3 of the first 24 bytes and the body |
-//! | 56 | | body: the [`Session`], a list of [`StoredImage`], the shared memory ([`Sharing`]) and [`Session::places`], in postcard |
+//! | 56 | | body: the [`Session`], a list of [`StoredImage`], the shared memory ([`Sharing`]), [`Session::places`], [`Session::references`] and [`Session::mipmaps`], in postcard |
 //!
 //! | version | its body ends before |
 //! | --- | --- |
-//! | 9 | |
+//! | 10 | |
+//! | 9 | the references and the arrays with levels |
 //! | 8 | where multiprocessors lie |
 //! | 7 | the shared memory |
 //! | 6 | the images that libraries hold, what is known of images, and the stored images |
@@ -37,7 +38,7 @@ use crate::{
 };
 
 /// Version written, and the newest read.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 const MAGIC: &[u8; 8] = b"FERMSTAT";
 const HEADER: usize = 56;
 
@@ -145,6 +146,8 @@ pub fn encode(session: &Session) -> Result<Encoded, RecordError> {
     let body = postcard::to_extend(&list, body).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&session.sharing, body).map_err(RecordError::Encode)?;
     let body = postcard::to_extend(&session.places, body).map_err(RecordError::Encode)?;
+    let body = postcard::to_extend(&session.references, body).map_err(RecordError::Encode)?;
+    let body = postcard::to_extend(&session.mipmaps, body).map_err(RecordError::Encode)?;
     let images = stored.iter();
     let images = images.map(|(it, image)| (it.buffer, (*image).clone()));
     Ok(Encoded {
@@ -191,14 +194,15 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     let mut body = Cow::Borrowed(body);
     // Everything that came later is an empty list, or nothing, and takes one byte; nothing shared takes three.
     let missing = match version {
-        1 => 13,
-        2 => 12,
-        3 => 10,
-        4 => 9,
-        5 => 8,
-        6 => 7,
-        7 => 4,
-        8 => 1,
+        1 => 15,
+        2 => 14,
+        3 => 12,
+        4 => 11,
+        5 => 10,
+        6 => 9,
+        7 => 6,
+        8 => 3,
+        9 => 2,
         _ => 0,
     };
     if missing > 0 {
@@ -213,6 +217,10 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, RecordError> {
     session.sharing = sharing;
     let (places, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
     session.places = places;
+    let (references, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
+    session.references = references;
+    let (mipmaps, rest) = postcard::take_from_bytes(rest).map_err(RecordError::Decode)?;
+    session.mipmaps = mipmaps;
     if !rest.is_empty() {
         return Err(RecordError::Damaged("something follows its body"));
     }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use fermata_abi::op::{Address, Handle, Texture};
+use fermata_abi::op::{Address, Handle, Mipmap, Texture};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::{
     Allocation, Array, Context, Device, Event, Executable, Function, HostRegion, ImageBytes,
-    ImageFacts, ImageId, KeptModule, Mapping, Memory, Module, Places, Reservation, Sharing,
-    StateError, Stream, Table, TensorMaps, TextureKey, Variable,
+    ImageFacts, ImageId, KeptModule, Mapping, Memory, MipmappedArray, Module, Places, ReferenceKey,
+    Reservation, Sharing, StateError, Stream, Table, TensorMaps, TextureKey, Variable,
 };
 
 /// See the crate's documentation.
@@ -72,6 +72,13 @@ pub struct Session {
     /// own, see [`crate::records`].
     #[serde(skip)]
     pub places: BTreeMap<u32, Places>,
+    /// Texture and surface references that are bound, and to what, which may be gone. In the records they come behind the
+    /// places.
+    #[serde(skip)]
+    pub references: BTreeMap<ReferenceKey, Texture>,
+    /// Arrays with levels. In the records they come behind the references.
+    #[serde(skip)]
+    pub mipmaps: Table<MipmappedArray>,
 }
 
 /// An operation that waits for its turn.
@@ -115,6 +122,8 @@ pub struct Removed {
     pub arrays: Vec<Handle>,
     /// Texture and surface objects.
     pub textures: Vec<TextureKey>,
+    /// Arrays with levels, and their levels.
+    pub mipmaps: Vec<(Handle, Vec<Handle>)>,
 }
 
 pub(crate) fn handles<T>(taken: Vec<(Handle, T)>) -> Vec<Handle> {
@@ -324,10 +333,66 @@ impl Session {
         removed.streams = handles(self.streams.take_where(|it| it.context == handle));
         removed.events = handles(self.events.take_where(|it| it.context == handle));
         removed.executables = handles(self.executables.take_where(|it| it.context == handle));
-        removed.arrays = handles(self.arrays.take_where(|it| it.context == handle));
+        let mipmaps = self.mipmaps.take_where(|it| it.context == handle);
+        let mipmaps = mipmaps.into_iter();
+        removed.mipmaps = mipmaps
+            .map(|(it, known)| (it, known.shape.levels))
+            .collect();
+        let arrays = handles(self.arrays.take_where(|it| it.context == handle));
+        let is_level = |array: &Handle| removed.mipmaps.iter().any(|(_, it)| it.contains(array));
+        removed.arrays = arrays.into_iter().filter(|it| !is_level(it)).collect();
         let textures = self.textures.extract_if(.., |key, _| key.context == handle);
         removed.textures = textures.map(|(key, _)| key).collect();
         Ok(removed)
+    }
+
+    /// Adds an array with levels; the levels are numbered as other content. `bytes` of each level, rows packed.
+    ///
+    /// # Errors
+    /// A handle is taken.
+    pub fn add_mipmap(
+        &mut self,
+        handle: Handle,
+        context: Handle,
+        shape: Mipmap,
+        bytes: &[u64],
+    ) -> Result<(), StateError> {
+        for ((level, array), bytes) in (0..).zip(&shape.levels).zip(bytes) {
+            let [width, height, depth] = shape.extent(level);
+            let record = Array {
+                context,
+                width,
+                height,
+                depth,
+                format: shape.format,
+                channels: shape.channels,
+                flags: shape.flags,
+                bytes: *bytes,
+                buffer: self.number_buffer(),
+            };
+            self.arrays.insert(*array, record)?;
+        }
+        self.mipmaps
+            .insert(handle, MipmappedArray { context, shape })
+    }
+
+    /// Removes an array with levels, and the levels.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_mipmap(&mut self, handle: Handle) -> Result<MipmappedArray, StateError> {
+        let gone = self.mipmaps.remove(handle)?;
+        for level in &gone.shape.levels {
+            self.arrays.remove(*level)?;
+        }
+        Ok(gone)
+    }
+
+    /// Whether an array is a level of another.
+    pub fn is_level(&self, array: Handle) -> bool {
+        self.mipmaps
+            .iter()
+            .any(|(_, it)| it.shape.levels.contains(&array))
     }
 
     /// Lets go of physical memory. The answer says whether it is gone, or lives on in a mapping.

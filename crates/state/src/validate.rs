@@ -83,6 +83,7 @@ impl Session {
             .chain(self.events.iter().map(|(handle, _)| handle))
             .chain(self.executables.iter().map(|(handle, _)| handle))
             .chain(self.arrays.iter().map(|(handle, _)| handle))
+            .chain(self.mipmaps.iter().map(|(handle, _)| handle))
             .chain(self.memories.iter().map(|(handle, _)| handle))
             .chain(self.held.keys().copied());
         for handle in all {
@@ -126,9 +127,38 @@ impl Session {
             .chain(self.executables.iter().map(|(_, it)| it.context))
             .chain(self.arrays.iter().map(|(_, it)| it.context))
             .chain(self.textures.keys().map(|it| it.context))
+            .chain(self.mipmaps.iter().map(|(_, it)| it.context))
             .chain(self.allocations.iter().map(|(_, it)| it.context));
         for context in contexts {
             self.contexts.get(context)?;
+        }
+        for key in self.references.keys() {
+            self.modules.get(key.module)?;
+        }
+        self.check_mipmaps()
+    }
+
+    fn check_mipmaps(&self) -> Result<(), StateError> {
+        let mut levels = BTreeSet::new();
+        for (handle, mipmap) in self.mipmaps.iter() {
+            let shape = &mipmap.shape;
+            let count = shape.levels.len();
+            let fits = (1..=shape.most_levels() as usize).contains(&count);
+            rule(fits, "mipmapped array", handle, "it has no such levels")?;
+            for (level, array) in (0..).zip(&shape.levels) {
+                let it = self.arrays.get(*array)?;
+                let same = [it.width, it.height, it.depth] == shape.extent(level)
+                    && it.context == mipmap.context
+                    && (it.format, it.channels, it.flags)
+                        == (shape.format, shape.channels, shape.flags);
+                let reason = "a level is another array";
+                rule(
+                    same && levels.insert(*array),
+                    "mipmapped array",
+                    handle,
+                    reason,
+                )?;
+            }
         }
         Ok(())
     }

@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind, Op, Resource, Texture};
+use fermata_abi::op::{DEVICE_BASE, HOST_BASE, HostKind, Mipmap, Op, Resource, Texture};
 use fermata_state::records::{self, RecordError};
 use fermata_state::{
     Allocation, Context, Deferred, Device, Event, Fetched, Function, HostRegion, IMAGE_BUFFERS,
-    ImageBytes, ImageFacts, ImageId, Mapping, Memory, Places, Queued, Reservation, STORED_FROM,
-    Session, Shared, Sharing, Stream, TextureKey,
+    ImageBytes, ImageFacts, ImageId, Mapping, Memory, Places, Queued, ReferenceKey, Reservation,
+    STORED_FROM, Session, Shared, Sharing, Stream, TextureKey,
 };
 use proptest::prelude::*;
 
@@ -313,14 +313,15 @@ fn states_of_older_versions_have_none_of_what_came_later() {
     let mut session = run(vec![Step::Context(0), Step::Stream(0)]);
     let bytes = encode(&session).unwrap();
     for (version, missing) in [
-        (1, 13),
-        (2, 12),
-        (3, 10),
-        (4, 9),
-        (5, 8),
-        (6, 7),
-        (7, 4),
-        (8, 1),
+        (1, 15),
+        (2, 14),
+        (3, 12),
+        (4, 11),
+        (5, 10),
+        (6, 9),
+        (7, 6),
+        (8, 3),
+        (9, 2),
     ] {
         let (body, end) = bytes.split_at(bytes.len() - missing);
         assert!(end.iter().all(|byte| *byte == 0), "empty lists");
@@ -376,6 +377,64 @@ fn textures_are_read_back_and_go_with_their_context() {
 }
 
 #[test]
+fn references_are_read_back_and_go_with_their_module() {
+    let mut session = run(vec![Step::Context(0), Step::Module(0, vec![1])]);
+    let module = session.modules.iter().next().unwrap().0;
+    let key = ReferenceKey {
+        module,
+        surface: true,
+        name: "out".to_owned(),
+    };
+    let bound = Texture {
+        resource: Resource::Array(0x7770),
+        sampler: None,
+        view: None,
+    };
+    session.references.insert(key.clone(), bound.clone());
+    assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
+    let elsewhere = ReferenceKey {
+        module: 0x9990,
+        ..key
+    };
+    session.references.insert(elsewhere.clone(), bound);
+    assert!(session.validate().is_err(), "there is no such module");
+    session.references.remove(&elsewhere);
+    let context = session.contexts.iter().next().unwrap().0;
+    session.remove_context(context).unwrap();
+    assert!(session.references.is_empty());
+}
+
+#[test]
+fn mipmaps_are_read_back_with_their_levels_and_go_with_them() {
+    let mut session = run(vec![Step::Context(0)]);
+    let context = session.contexts.iter().next().unwrap().0;
+    let shape = Mipmap {
+        width: 8,
+        height: 4,
+        depth: 0,
+        format: 32,
+        channels: 1,
+        flags: 0,
+        levels: vec![0x8010, 0x8020, 0x8030],
+    };
+    let bytes = [128, 32, 8];
+    session
+        .add_mipmap(0x8000, context, shape.clone(), &bytes)
+        .unwrap();
+    assert_eq!(session.arrays.get(0x8020).unwrap().width, 4);
+    assert!(session.is_level(0x8030) && !session.is_level(0x8000));
+    assert_eq!(decode(&encode(&session).unwrap()).unwrap(), session);
+    session.arrays.get_mut(0x8020).unwrap().width = 5;
+    assert!(session.validate().is_err(), "no level has this size");
+    session.arrays.get_mut(0x8020).unwrap().width = 4;
+    let removed = session.clone().remove_context(context).unwrap();
+    assert_eq!(removed.mipmaps, [(0x8000, shape.levels)]);
+    assert!(removed.arrays.is_empty(), "levels are none of their own");
+    session.remove_mipmap(0x8000).unwrap();
+    assert!(session.arrays.is_empty());
+}
+
+#[test]
 fn places_of_multiprocessors_are_read_back_and_are_whole() {
     let mut session = run(vec![Step::Context(0)]);
     let places = Places {
@@ -401,7 +460,7 @@ fn a_cut_or_newer_file_is_refused() {
         assert!(decode(&bytes[..len]).is_err());
     }
     let mut newer = bytes.clone();
-    newer[8] = 10;
+    newer[8] = 11;
     let sum = *blake3::Hasher::new()
         .update(&newer[..24])
         .update(&newer[56..])
@@ -412,7 +471,7 @@ fn a_cut_or_newer_file_is_refused() {
         decode(&newer)
             .unwrap_err()
             .to_string()
-            .contains("version 10")
+            .contains("version 11")
     );
 }
 

@@ -303,6 +303,10 @@ impl Server {
             }
             Then::ContextDestroy(context) => self.release_context(context),
             Then::ArrayDestroy(array) => self.release_array(array).and(failure.map_or(Ok(()), Err)),
+            Then::MipmapDestroy(mipmap, gone) => {
+                let released = self.release_mipmap(mipmap, &gone);
+                released.and(failure.map_or(Ok(()), Err))
+            }
         };
         if let (Some((buffer, len)), Ok(())) = (&bytes, &outcome) {
             let body = ReplyBody::Bytes(&buffer[..*len]);

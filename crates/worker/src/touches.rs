@@ -108,6 +108,9 @@ impl Touches {
             | Op::MemFree { .. }
             | Op::HostUnmap { .. }
             | Op::ArrayDestroy { .. }
+            | Op::MipmapDestroy { .. }
+            // Launches before it use what was bound before.
+            | Op::ReferenceBind { .. }
             | Op::TextureDestroy { .. } => touches.scope = Scope::All,
             // They make something, ask for something, or need the program's own synchronisation before.
             Op::Devices
@@ -143,6 +146,8 @@ impl Touches {
             | Op::HostMap { .. }
             | Op::ArrayCreate { .. }
             | Op::TextureCreate { .. }
+            | Op::ReferenceGet { .. }
+            | Op::MipmapCreate { .. }
             | Op::StreamCreate { .. }
             | Op::EventCreate { .. }
             | Op::GraphInstantiate { .. } => {}

@@ -2,6 +2,7 @@
 
 use fermata_abi::op::{Address, Handle, StreamRef};
 use fermata_device::{DriverError, EventHandle, PinnedBuffer};
+use fermata_state::MipmappedArray;
 use fermata_wire::Ticket;
 
 use crate::load::Load;
@@ -60,6 +61,8 @@ pub(crate) enum Then {
     ContextDestroy(Handle),
     /// An array is destroyed.
     ArrayDestroy(Handle),
+    /// An array with levels is destroyed.
+    MipmapDestroy(Handle, MipmappedArray),
 }
 
 /// Destroyed streams whose remaining work is waited for, too.

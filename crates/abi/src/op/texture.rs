@@ -35,13 +35,15 @@ pub enum Resource {
         /// Bytes from row to row.
         pitch: u64,
     },
+    /// An array with levels.
+    Mipmapped(Handle),
 }
 
 impl Resource {
     /// First byte and bytes of linear memory.
     pub fn memory(&self) -> Option<(Address, u64)> {
         match self {
-            Self::Array(_) => None,
+            Self::Array(_) | Self::Mipmapped(_) => None,
             Self::Linear { address, bytes, .. } => Some((*address, *bytes)),
             Self::Pitched {
                 address,

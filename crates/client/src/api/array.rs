@@ -28,15 +28,7 @@ driver_api! {
     }
 
     fn cuArray3DCreate_v2(array: *mut sys::CUarray, desc: *const sys::CUDA_ARRAY3D_DESCRIPTOR) {
-        let desc = get(desc)?;
-        let shape = Shape {
-            width: desc.Width as u64,
-            height: desc.Height as u64,
-            depth: desc.Depth as u64,
-            format: desc.Format,
-            channels: desc.NumChannels,
-            flags: desc.Flags,
-        };
+        let shape = Shape::of(get(desc)?);
         put(array, to_pointer(session()?.arrays.create(&*current()?, shape)?.handle))
     }
 

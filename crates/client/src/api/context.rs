@@ -64,6 +64,21 @@ driver_api! {
         session.contexts.destroy(session, context)
     }
 
+    fn cuCtxAttach(context: *mut sys::CUcontext, flags: c_uint) {
+        session()?;
+        if flags != 0 || context.is_null() {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let own = current()?;
+        own.attach();
+        put(context, own.pointer())
+    }
+
+    fn cuCtxDetach(context: sys::CUcontext) {
+        let session = session()?;
+        session.contexts.detach(session, context)
+    }
+
     fn cuCtxPushCurrent(context: sys::CUcontext) {
         push(session()?.contexts.get(context)?)?;
         Ok(())

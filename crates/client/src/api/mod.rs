@@ -1,5 +1,6 @@
 //! The exported functions, in the driver API's groups.
 
+mod absent;
 mod array;
 mod attribute;
 mod batch;
@@ -27,13 +28,16 @@ mod library;
 mod linker;
 mod logs;
 mod memory;
+mod mipmap;
 mod module;
+mod narrow;
 mod occupancy;
 mod per_thread;
 mod physical;
 mod pointer;
 mod pool;
 mod proc_table;
+mod reference;
 mod shareable;
 mod stream;
 mod tensor_map;

@@ -75,6 +75,13 @@ unsafe extern "C" {
         pool: sys::CUmemoryPool,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
+    fn cuMemBatchDecompressAsync(
+        paramsArray: *mut sys::CUmemDecompressParams,
+        count: usize,
+        flags: core::ffi::c_uint,
+        errorIndex: *mut usize,
+        stream: sys::CUstream,
+    ) -> sys::CUresult;
     fn cuMemDiscardAndPrefetchBatchAsync(
         dptrs: *mut sys::CUdeviceptr,
         sizes: *mut usize,
@@ -93,6 +100,11 @@ unsafe extern "C" {
         hStream: sys::CUstream,
     ) -> sys::CUresult;
     fn cuMemFreeAsync(dptr: sys::CUdeviceptr, hStream: sys::CUstream) -> sys::CUresult;
+    fn cuMemMapArrayAsync(
+        mapInfoList: *mut sys::CUarrayMapInfo,
+        count: core::ffi::c_uint,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
     fn cuMemPrefetchAsync(
         devPtr: sys::CUdeviceptr,
         count: usize,
@@ -583,6 +595,18 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemBatchDecompressAsync_ptsz(
+    paramsArray: *mut sys::CUmemDecompressParams,
+    count: usize,
+    flags: core::ffi::c_uint,
+    errorIndex: *mut usize,
+    stream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemBatchDecompressAsync(paramsArray, count, flags, errorIndex, own(stream)) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
     dptrs: *mut sys::CUdeviceptr,
     sizes: *mut usize,
@@ -627,6 +651,16 @@ pub unsafe extern "C" fn cuMemFreeAsync_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuMemFreeAsync(dptr, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemMapArrayAsync_ptsz(
+    mapInfoList: *mut sys::CUarrayMapInfo,
+    count: core::ffi::c_uint,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemMapArrayAsync(mapInfoList, count, own(hStream)) }
 }
 
 #[unsafe(no_mangle)]

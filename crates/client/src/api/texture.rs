@@ -94,8 +94,10 @@ unsafe fn resource_of(desc: &sys::CUDA_RESOURCE_DESC) -> Result<Resource> {
                     pitch: rows.pitchInBytes as u64,
                 }
             }
-            // There are no arrays with levels.
-            sys::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => return Err(sys::CUDA_ERROR_NOT_SUPPORTED),
+            sys::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => {
+                let mipmap = desc.res.mipmap.hMipmappedArray;
+                Resource::Mipmapped(session()?.mipmaps.get(mipmap)?.handle)
+            }
             _ => return Err(sys::CUDA_ERROR_INVALID_VALUE),
         })
     }
@@ -108,6 +110,12 @@ fn to_resource(of: &Resource) -> sys::CUDA_RESOURCE_DESC {
             desc.resType = sys::CU_RESOURCE_TYPE_ARRAY;
             desc.res.array = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_1 {
                 hArray: to_pointer(*array),
+            };
+        }
+        Resource::Mipmapped(mipmap) => {
+            desc.resType = sys::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+            desc.res.mipmap = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_2 {
+                hMipmappedArray: to_pointer(*mipmap),
             };
         }
         Resource::Linear {

@@ -513,7 +513,31 @@ impl Serving {
                 device.questions.push(format!("{texture:?}"));
                 return (0, ReplyBody::U64(device.questions.len() as u64));
             }
-            Op::TextureDestroy { .. } => device.released += 1,
+            Op::TextureDestroy { .. } | Op::MipmapDestroy { .. } => device.released += 1,
+            Op::ReferenceGet { name: "none", .. } => return (500, ReplyBody::None),
+            Op::ReferenceGet { .. } => {
+                let sampler = Sampler {
+                    address_modes: [1; 3],
+                    filter: 1,
+                    flags: 2,
+                    anisotropy: 0,
+                    level_filter: 0,
+                    levels: [0; 3],
+                    border: [0; 4],
+                };
+                let settings = ReferenceSettings {
+                    sampler,
+                    format: 32,
+                    channels: 1,
+                };
+                bytes.extend(postcard::to_stdvec(&settings).unwrap());
+                return (0, ReplyBody::Bytes(bytes));
+            }
+            Op::ReferenceBind { name, texture, .. } => {
+                device.questions.push(format!("{name}: {texture:?}"));
+                return (0, ReplyBody::U64(0));
+            }
+            Op::MipmapCreate { shape, .. } => device.questions.push(format!("{shape:?}")),
             Op::MemRelease { .. } => device.released += 1,
             Op::MemShare { sharer, memory, .. } => {
                 let shared = SharedMemory {

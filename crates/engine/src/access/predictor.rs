@@ -124,6 +124,7 @@ impl Predictor {
                 set.add(Target::Around(*address), true, true);
             }
         }
+        references(world.session, &mut set);
         set
     }
 
@@ -213,12 +214,14 @@ impl Predictor {
             self.graphs.insert(exec, known);
         }
         let Self { places, graphs, .. } = self;
-        match graphs.get(&exec) {
-            Some(known) => known
-                .plan
-                .set(|address| places.around(session, address).is_some()),
-            None => unknown(),
-        }
+        let Some(known) = graphs.get(&exec) else {
+            return unknown();
+        };
+        let mut set = known
+            .plan
+            .set(|address| places.around(session, address).is_some());
+        references(session, &mut set);
+        set
     }
 }
 
@@ -295,14 +298,30 @@ fn textures(params: &[u8], session: &Session, set: &mut AccessSet) {
     for number in words.map(|word| u64::from_le_bytes(*word)) {
         let known = session.textures.iter();
         for (key, texture) in known.filter(|(key, _)| key.object == number) {
-            let target = match &texture.resource {
-                Resource::Array(array) => Target::Array(*array),
-                memory => match memory.memory() {
-                    Some((start, len)) => Target::Exactly(Range { start, len }),
-                    None => continue,
-                },
-            };
-            set.add(target, true, key.surface);
+            texels(&texture.resource, key.surface, session, set);
+        }
+    }
+}
+
+/// Adds what bound references are about: any kernel may use them, and no parameter says so.
+fn references(session: &Session, set: &mut AccessSet) {
+    for (key, texture) in &session.references {
+        texels(&texture.resource, key.surface, session, set);
+    }
+}
+
+fn texels(resource: &Resource, write: bool, session: &Session, set: &mut AccessSet) {
+    match resource {
+        Resource::Array(array) => set.add(Target::Array(*array), true, write),
+        Resource::Mipmapped(mipmap) => {
+            let known = session.mipmaps.get(*mipmap);
+            let levels = known.iter().flat_map(|it| &it.shape.levels);
+            levels.for_each(|level| set.add(Target::Array(*level), true, write));
+        }
+        memory => {
+            if let Some((start, len)) = memory.memory() {
+                set.add(Target::Exactly(Range { start, len }), true, write);
+            }
         }
     }
 }

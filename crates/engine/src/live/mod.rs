@@ -6,6 +6,7 @@ mod graphs;
 mod handles;
 mod host_calls;
 mod lasting;
+mod mipmaps;
 mod moved;
 mod reach;
 mod set_aside;
@@ -21,8 +22,8 @@ use fermata_abi::op::{Address, Handle, STREAM_LEGACY, StreamRef};
 use fermata_abi::sys::driver as cu;
 use fermata_device::{
     AddressSpace, ArrayHandle, ContextHandle, Driver, DriverError, EventHandle, ExecHandle,
-    FunctionHandle, HostMapping, MemoryError, ModuleHandle, PhysicalHandle, PinnedPool,
-    StreamHandle,
+    FunctionHandle, HostMapping, MemoryError, MipmapHandle, ModuleHandle, PhysicalHandle,
+    PinnedPool, StreamHandle,
 };
 
 pub(crate) use exposed::Exposed;
@@ -31,6 +32,7 @@ pub use handles::HandleMap;
 pub use host_calls::HostCaller;
 use host_calls::HostCalls;
 use lasting::Lasting;
+pub use mipmaps::level_bytes;
 pub use moved::Moved;
 pub(crate) use reach::Reach;
 pub use set_aside::SetAside;
@@ -99,6 +101,8 @@ pub struct Live {
     last_revision: u64,
     /// Arrays, each with its context.
     pub arrays: HandleMap<Handle, (ArrayHandle, Handle)>,
+    /// Arrays with levels, each with its context. The levels are arrays too.
+    pub mipmaps: HandleMap<Handle, (MipmapHandle, Handle)>,
     /// Physical memory made by the program.
     pub memories: HandleMap<Handle, PhysicalHandle>,
     /// Memory shared with other processes.
@@ -170,6 +174,7 @@ impl Live {
             revisions: HandleMap::default(),
             last_revision: 0,
             arrays: HandleMap::default(),
+            mipmaps: HandleMap::default(),
             memories: HandleMap::default(),
             sharing: Sharing::default(),
             hosts: BTreeMap::new(),

@@ -36,7 +36,7 @@ pub(super) fn address_of(piece: &Piece) -> u64 {
     }
 }
 
-/// Addresses that executable graphs name in other nodes than kernels, and those of textures of linear memory: a driver
+/// Addresses that executable graphs name in other nodes than kernels, and those of textures of linear memory, bound references among them: a driver
 /// makes neither of memory that is not there. And those of shared allocations: other processes use them without asking.
 pub(super) fn touched(session: &Session) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
@@ -48,7 +48,7 @@ pub(super) fn touched(session: &Session) -> BTreeSet<u64> {
             found.insert(*address);
         }
     }
-    let of_textures = session.textures.values();
+    let of_textures = session.textures.values().chain(session.references.values());
     found.extend(of_textures.filter_map(|it| Some(it.resource.memory()?.0)));
     found
 }

@@ -15,16 +15,22 @@ fn create(out: Out<cu::CUarray>, descriptor: cu::CUDA_ARRAY3D_DESCRIPTOR) -> Res
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    if descriptor.Flags & (cu::CUDA_ARRAY3D_SPARSE | cu::CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
-        return Err(NOT_SUPPORTED);
-    }
+    check_flags(&descriptor)?;
     context.device.count_allocation()?;
     out.set(to_pointer(
         Array::create(driver()?, &context, descriptor)?.handle,
     ))
 }
 
-fn resolve(handle: cu::CUarray) -> Result<std::sync::Arc<Array>> {
+/// There are no arrays whose memory the program maps.
+pub(super) fn check_flags(descriptor: &cu::CUDA_ARRAY3D_DESCRIPTOR) -> Result {
+    if descriptor.Flags & (cu::CUDA_ARRAY3D_SPARSE | cu::CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
+        return Err(NOT_SUPPORTED);
+    }
+    Ok(())
+}
+
+pub(super) fn resolve(handle: cu::CUarray) -> Result<std::sync::Arc<Array>> {
     driver()?
         .arrays
         .get(to_handle(handle))
@@ -64,7 +70,9 @@ api! {
 
     fn cuArrayDestroy(handle: cu::CUarray) {
         crate::capture::forbid_unsafe()?;
-        resolve(handle)?;
+        if resolve(handle)?.level_of.is_some() {
+            return Err(INVALID_VALUE);
+        }
         context::current()?.synchronize()?;
         Array::destroy(driver()?, to_handle(handle))
     }

@@ -110,6 +110,30 @@ api! {
         Context::destroy(driver()?, to_handle(handle))
     }
 
+    fn cuCtxAttach(out: Out<cu::CUcontext>, flags: c_uint) {
+        if flags != 0 || out.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let context = context::current_any()?;
+        context.attached.fetch_add(1, Ordering::AcqRel);
+        out.set(to_pointer(context.handle))
+    }
+
+    /// Gives up what `cuCtxAttach` gave, or the context itself if nothing else holds it.
+    fn cuCtxDetach(handle: cu::CUcontext) {
+        let driver = driver()?;
+        let context = context::current_any()?;
+        if context.handle != to_handle(handle) {
+            return Err(INVALID_CONTEXT);
+        }
+        let less = |holders: u32| holders.checked_sub(1);
+        let order = Ordering::AcqRel;
+        match context.attached.fetch_update(order, Ordering::Acquire, less) {
+            Ok(_) => Ok(()),
+            Err(_) => Context::destroy(driver, to_handle(handle)),
+        }
+    }
+
     fn cuCtxPushCurrent_v2 | fn cuCtxPushCurrent(handle: cu::CUcontext) {
         driver()?.contexts.get(to_handle(handle)).ok_or(INVALID_CONTEXT)?;
         context::push_current(to_handle(handle));

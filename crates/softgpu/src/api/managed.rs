@@ -17,7 +17,7 @@ use crate::stream::Stream;
 /// Device number of host memory, as these calls report it.
 const CPU: c_int = -1;
 
-fn check_managed(address: u64, len: usize) -> Result {
+pub(super) fn check_managed(address: u64, len: usize) -> Result {
     let range = driver()?.memory.find(address).ok_or(INVALID_VALUE)?;
     let within = address
         .checked_add(len as u64)
@@ -28,7 +28,7 @@ fn check_managed(address: u64, len: usize) -> Result {
     Ok(())
 }
 
-fn prefetch(address: u64, len: usize, device: c_int, stream: cu::CUstream) -> Result {
+pub(super) fn prefetch(address: u64, len: usize, device: c_int, stream: cu::CUstream) -> Result {
     let stream = Stream::resolve(stream)?;
     check_managed(address, len)?;
     capture::forbid_on(&stream)?;
@@ -38,7 +38,7 @@ fn prefetch(address: u64, len: usize, device: c_int, stream: cu::CUstream) -> Re
     capture::submit(&stream, NodeKind::Empty)
 }
 
-fn ordinal(location: &cu::CUmemLocation) -> Result<c_int> {
+pub(super) fn ordinal(location: &cu::CUmemLocation) -> Result<c_int> {
     super::vmm::device_of(location)
 }
 

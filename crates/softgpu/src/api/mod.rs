@@ -70,8 +70,10 @@ fn to_handle<T>(pointer: *mut T) -> u64 {
     pointer.addr() as u64
 }
 
+pub mod absent;
 pub mod args;
 pub mod array;
+pub mod batch;
 pub mod capture;
 pub mod checkpoint;
 pub mod context;
@@ -87,19 +89,23 @@ mod graph_params;
 pub mod init;
 pub mod ipc;
 pub mod launch;
+pub mod launch_old;
 pub mod library;
 pub mod link;
 pub mod managed;
 pub mod memop;
 pub mod memory;
 pub mod memset;
+pub mod mipmap;
 pub mod module;
+pub mod narrow;
 pub mod occupancy;
 pub mod per_thread;
 pub mod pointer;
 pub mod pool;
 pub mod proc_address;
 mod proc_table;
+pub mod reference;
 pub mod stream;
 pub(crate) mod tables;
 pub mod texture;

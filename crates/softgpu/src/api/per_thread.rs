@@ -75,7 +75,36 @@ unsafe extern "C" {
         pool: sys::CUmemoryPool,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
+    fn cuMemBatchDecompressAsync(
+        paramsArray: *mut sys::CUmemDecompressParams,
+        count: usize,
+        flags: core::ffi::c_uint,
+        errorIndex: *mut usize,
+        stream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemDiscardAndPrefetchBatchAsync(
+        dptrs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        prefetchLocs: *mut sys::CUmemLocation,
+        prefetchLocIdxs: *mut usize,
+        numPrefetchLocs: usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemDiscardBatchAsync(
+        dptrs: *mut sys::CUdeviceptr,
+        sizes: *mut usize,
+        count: usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
     fn cuMemFreeAsync(dptr: sys::CUdeviceptr, hStream: sys::CUstream) -> sys::CUresult;
+    fn cuMemMapArrayAsync(
+        mapInfoList: *mut sys::CUarrayMapInfo,
+        count: core::ffi::c_uint,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
     fn cuMemPrefetchAsync(
         devPtr: sys::CUdeviceptr,
         count: usize,
@@ -106,6 +135,19 @@ unsafe extern "C" {
     fn cuMemcpy2DUnaligned_v2(pCopy: *const sys::CUDA_MEMCPY2D) -> sys::CUresult;
     fn cuMemcpy3DAsync_v2(
         pCopy: *const sys::CUDA_MEMCPY3D,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpy3DBatchAsync(
+        numOps: usize,
+        opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+        failIdx: *mut usize,
+        flags: core::ffi::c_ulonglong,
+        hStream: sys::CUstream,
+    ) -> sys::CUresult;
+    fn cuMemcpy3DBatchAsync_v2(
+        numOps: usize,
+        opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+        flags: core::ffi::c_ulonglong,
         hStream: sys::CUstream,
     ) -> sys::CUresult;
     fn cuMemcpy3DPeerAsync(
@@ -553,12 +595,72 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemBatchDecompressAsync_ptsz(
+    paramsArray: *mut sys::CUmemDecompressParams,
+    count: usize,
+    flags: core::ffi::c_uint,
+    errorIndex: *mut usize,
+    stream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemBatchDecompressAsync(paramsArray, count, flags, errorIndex, own(stream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
+    dptrs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    prefetchLocs: *mut sys::CUmemLocation,
+    prefetchLocIdxs: *mut usize,
+    numPrefetchLocs: usize,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe {
+        cuMemDiscardAndPrefetchBatchAsync(
+            dptrs,
+            sizes,
+            count,
+            prefetchLocs,
+            prefetchLocIdxs,
+            numPrefetchLocs,
+            flags,
+            own(hStream),
+        )
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemDiscardBatchAsync_ptsz(
+    dptrs: *mut sys::CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemDiscardBatchAsync(dptrs, sizes, count, flags, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeAsync_ptsz(
     dptr: sys::CUdeviceptr,
     hStream: sys::CUstream,
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuMemFreeAsync(dptr, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemMapArrayAsync_ptsz(
+    mapInfoList: *mut sys::CUarrayMapInfo,
+    count: core::ffi::c_uint,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemMapArrayAsync(mapInfoList, count, own(hStream)) }
 }
 
 #[unsafe(no_mangle)]
@@ -671,6 +773,29 @@ pub unsafe extern "C" fn cuMemcpy3DAsync_v2_ptsz(
 ) -> sys::CUresult {
     // SAFETY: the caller's promises are those of the function called.
     unsafe { cuMemcpy3DAsync_v2(pCopy, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DBatchAsync_ptsz(
+    numOps: usize,
+    opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+    failIdx: *mut usize,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy3DBatchAsync(numOps, opList, failIdx, flags, own(hStream)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy3DBatchAsync_v2_ptsz(
+    numOps: usize,
+    opList: *mut sys::CUDA_MEMCPY3D_BATCH_OP,
+    flags: core::ffi::c_ulonglong,
+    hStream: sys::CUstream,
+) -> sys::CUresult {
+    // SAFETY: the caller's promises are those of the function called.
+    unsafe { cuMemcpy3DBatchAsync_v2(numOps, opList, flags, own(hStream)) }
 }
 
 #[unsafe(no_mangle)]

@@ -31,10 +31,11 @@ api! {
         let (resource, sampling) = (resource.get()?, sampling.get()?);
         let format = if format.is_null() { Default::default() } else { format.get()? };
         view::check_format(&format)?;
-        let texture = view::sampled(view::texels(driver()?, &resource)?, &sampling)?;
+        let mut levels = view::sampled(view::texels(driver()?, &resource)?, &sampling)?;
+        view::keep_levels(&mut levels, &format);
         out.set(driver()?.views.insert(View {
             context: context.handle,
-            texture: Arc::new(texture),
+            levels,
             surface: false,
             resource,
             sampling,
@@ -67,7 +68,7 @@ api! {
         }
         out.set(driver()?.views.insert(View {
             context: context.handle,
-            texture: Arc::new(view::texels(driver()?, &resource)?),
+            levels: view::texels(driver()?, &resource)?,
             surface: true,
             resource,
             sampling: Default::default(),

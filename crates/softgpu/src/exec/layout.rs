@@ -12,7 +12,7 @@ use fermata_ptx::ast::{
 };
 
 use super::translate::{FUNCTIONS, descriptor};
-use super::{GlobalVar, KernelInfo, LoadError, ParamInfo, Relocation, VarSpace};
+use super::{GlobalVar, KernelInfo, LoadError, ParamInfo, Referent, Relocation, VarSpace};
 
 /// The largest variable that is accepted, bytes.
 const MAX_BYTES: u64 = 1 << 33;
@@ -33,6 +33,8 @@ pub(super) struct Layout {
     pub externs: Vec<Name>,
     /// Offsets of shared variables: by name for common ones, by (kernel, name) for a kernel's own.
     pub shared: HashMap<(Option<Name>, Name), (u32, u64)>,
+    /// References among the placed variables.
+    pub references: HashMap<Name, Referent>,
     /// Bytes of each placed variable, by name.
     pub variable_sizes: HashMap<String, u64>,
     /// Device functions whose address is stored in a variable or moved to a register.
@@ -88,6 +90,7 @@ impl Layout {
             variables: Vec::new(),
             externs: Vec::new(),
             shared: HashMap::new(),
+            references: HashMap::new(),
             variable_sizes: HashMap::new(),
             address_taken: HashSet::new(),
             dynamic: HashSet::new(),
@@ -159,6 +162,9 @@ impl Layout {
             }
             Space::Global | Space::Const => {
                 let variable = global(v)?;
+                if let Some(reference) = variable.reference {
+                    self.references.insert(v.name.clone(), reference);
+                }
                 self.variable_sizes
                     .insert(variable.name.clone(), variable.size as u64);
                 self.variables.push(variable);
@@ -225,6 +231,7 @@ impl Layout {
                 init: Vec::new(),
                 relocations: Vec::new(),
                 managed: false,
+                reference: None,
             });
         }
         self.address_taken = taken;
@@ -388,7 +395,19 @@ fn global(v: &Variable) -> Result<GlobalVar, LoadError> {
         init: Vec::new(),
         relocations: Vec::new(),
         managed: v.managed,
+        reference: match v.ty {
+            Type::Texref => Some(Referent::Texture),
+            Type::Surfref => Some(Referent::Surface),
+            Type::Samplerref => Some(Referent::Sampler),
+            _ => None,
+        },
     };
+    if out.reference.is_some() && v.init.is_some() {
+        return Err(unsupported(
+            v,
+            "initial values of a texture, sampler or surface",
+        ));
+    }
     if let Some(init) = &v.init {
         out.init = vec![0; size as usize];
         let mut dims: Vec<u64> = v.dims.iter().map(|d| d.unwrap_or(unsized_len)).collect();

@@ -137,6 +137,19 @@ pub struct GlobalVar {
     pub relocations: Vec<Relocation>,
     /// Declared `.attribute(.managed)`.
     pub managed: bool,
+    /// It is a reference, which nobody may read or write as memory.
+    pub reference: Option<Referent>,
+}
+
+/// What a variable refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Referent {
+    /// A texture: `.texref`.
+    Texture,
+    /// A surface: `.surfref`.
+    Surface,
+    /// How a texture is read: `.samplerref`.
+    Sampler,
 }
 
 /// How a launch failed. The context is dead afterwards, as on a GPU.
@@ -218,9 +231,9 @@ pub enum Fault {
 pub trait Host: Send + Sync {
     /// Whether `len` bytes at `address`, outside the window, may be accessed by a kernel.
     fn accessible(&self, address: u64, len: u64, write: bool) -> bool;
-    /// The texture or surface of a handle that a kernel has.
-    fn texture(&self, handle: u64) -> Option<Arc<texture::Texture>> {
-        let _ = handle;
+    /// A level of the texture or surface of a handle that a kernel has.
+    fn texture(&self, handle: u64, level: u32) -> Option<texture::Texture> {
+        let _ = (handle, level);
         None
     }
     /// Bytes printed by device `printf`, in whole calls.

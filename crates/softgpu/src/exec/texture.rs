@@ -67,6 +67,50 @@ pub struct Texture {
     pub raw: bool,
     /// Colour outside.
     pub border: [f32; 4],
+    /// Which of a mipmapped array's levels are read.
+    pub levels: Levels,
+}
+
+/// Which levels of a mipmapped array are read, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Levels {
+    /// The smallest level; 0 where there are no others.
+    pub last: u32,
+    /// Interpolates between levels.
+    pub linear: bool,
+    /// Added to the level that a kernel asks for.
+    pub bias: f32,
+    /// The least level, parts included.
+    pub least: f32,
+    /// The greatest level, parts included.
+    pub most: f32,
+}
+
+impl Levels {
+    /// The level to read, and with which part of 1 the next one counts.
+    pub fn choose(&self, asked: f32) -> (u32, f64) {
+        if self.last == 0 {
+            return (0, 0.0);
+        }
+        let least = self.least.max(0.0);
+        let most = self.most.min(self.last as f32).max(least);
+        let level = f64::from((asked + self.bias).max(least).min(most)).min(f64::from(self.last));
+        if !self.linear {
+            return (((level + 0.5).floor() as u32).min(self.last), 0.0);
+        }
+        let steps = (level * STEPS).floor();
+        let whole = (steps / STEPS).floor();
+        (whole as u32, steps / STEPS - whole)
+    }
+}
+
+/// Texels of two levels, as floating-point numbers, of which the second counts so much.
+pub fn between(first: [u32; 4], second: [u32; 4], part: f64) -> [u32; 4] {
+    let mix = |n: usize| {
+        let [a, b] = [first[n], second[n]].map(|bits| f64::from(f32::from_bits(bits)));
+        ((a + (b - a) * part) as f32).to_bits()
+    };
+    [0, 1, 2, 3].map(mix)
 }
 
 /// A texel's place as a kernel names it.
@@ -181,7 +225,8 @@ impl Texture {
         Some(inside as u32)
     }
 
-    fn is_raw(&self) -> bool {
+    /// Whether texels are integers, which nothing is interpolated between.
+    pub fn is_raw(&self) -> bool {
         match self.format {
             Format::Unsigned(bytes) | Format::Signed(bytes) => self.raw || bytes == 4,
             _ => false,
@@ -234,4 +279,29 @@ impl Texture {
 fn part(at: i64, next: i64) -> f64 {
     let beyond = (at & 255) as f64 / STEPS;
     if next == 1 { beyond } else { 1.0 - beyond }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_chosen_within_the_bounds_and_mixed_with_the_next() {
+        let mut levels = Levels {
+            last: 3,
+            most: 10.0,
+            ..Levels::default()
+        };
+        assert_eq!(levels.choose(1.4), (1, 0.0));
+        assert_eq!(levels.choose(1.5), (2, 0.0));
+        assert_eq!(levels.choose(9.0), (3, 0.0));
+        levels.linear = true;
+        assert_eq!(levels.choose(1.25), (1, 0.25));
+        assert_eq!(levels.choose(-4.0), (0, 0.0));
+        (levels.bias, levels.most) = (1.0, 2.0);
+        assert_eq!(levels.choose(0.5), (1, 0.5));
+        assert_eq!(levels.choose(1.5), (2, 0.0));
+        assert_eq!(levels.choose(f32::NAN), (0, 0.0));
+        assert_eq!(Levels::default().choose(7.0), (0, 0.0));
+    }
 }

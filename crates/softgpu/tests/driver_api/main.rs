@@ -8,6 +8,8 @@ mod graphs;
 mod launches;
 mod libraries;
 mod linking;
+mod mipmaps;
+mod references;
 mod sticky;
 mod streams;
 mod textures;

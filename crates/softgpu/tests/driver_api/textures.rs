@@ -126,8 +126,8 @@ fn textures_of_what_is_not_supported_are_refused() {
     let _context = Context::new();
     let nothing = of_kind(cu::CU_RESOURCE_TYPE_ARRAY);
     assert_eq!(make(&nothing).0, cu::CUDA_ERROR_INVALID_HANDLE);
-    let smaller_copies = of_kind(cu::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY);
-    assert_eq!(make(&smaller_copies).0, cu::CUDA_ERROR_NOT_SUPPORTED);
+    let no_levels = of_kind(cu::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY);
+    assert_eq!(make(&no_levels).0, cu::CUDA_ERROR_INVALID_HANDLE);
     assert_eq!(
         cuda!(texture::cuTexObjectDestroy(0)),
         cu::CUDA_ERROR_INVALID_HANDLE

@@ -164,6 +164,11 @@ impl Server {
         for key in removed.textures {
             note(live.driver.destroy_texture(key.object, key.surface));
         }
+        for (mipmap, levels) in removed.mipmaps {
+            if let Some((found, _)) = live.take_mipmap(mipmap, &levels) {
+                note(live.driver.destroy_mipmap(found));
+            }
+        }
         for array in removed.arrays {
             if let Some((found, _)) = live.arrays.remove(&array) {
                 note(live.driver.destroy_array(found));

@@ -267,6 +267,11 @@ impl Server {
     }
 
     pub(super) fn array_destroy(&mut self, array: Handle, ticket: Option<Ticket>) -> Step {
+        if self.site.session.is_level(array) {
+            return Err(OpError::invalid(format!(
+                "array {array:#x} is a level of another, which it goes with"
+            )));
+        }
         let context = self.site.session.arrays.remove(array)?.context;
         self.after_all(
             Some(context),

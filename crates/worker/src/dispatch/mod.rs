@@ -10,6 +10,7 @@ mod host_memory;
 mod images;
 mod launch;
 mod memory;
+mod mipmaps;
 mod modules;
 mod occupancy;
 mod sharing;
@@ -133,6 +134,23 @@ impl Server {
                 memory,
             } => self.mem_share(sharer, *address, *memory, ticket),
             Op::MemFetch { memory, shared } => self.mem_fetch(*memory, shared),
+
+            Op::ReferenceGet {
+                module,
+                name,
+                surface,
+            } => self.reference_get(*module, name, *surface, ticket),
+            Op::ReferenceBind {
+                module,
+                name,
+                texture,
+            } => self.reference_bind(*module, name, texture),
+            Op::MipmapCreate {
+                mipmap,
+                context,
+                shape,
+            } => self.mipmap_create(*mipmap, *context, shape),
+            Op::MipmapDestroy { mipmap } => self.mipmap_destroy(*mipmap, ticket),
 
             Op::HostMap {
                 address,

@@ -1,7 +1,9 @@
-//! Texture and surface objects.
+//! Texture and surface objects, and the references of modules.
 
-use fermata_abi::op::{Handle, ReplyBody, Resource, Texture};
-use fermata_state::TextureKey;
+use fermata_abi::op::{Handle, ReplyBody, Texture};
+use fermata_device::ModuleHandle;
+use fermata_state::{ReferenceKey, TextureKey};
+use fermata_wire::Ticket;
 
 use super::{DONE, Reaction, Step};
 use crate::errors::OpError;
@@ -11,11 +13,8 @@ impl Server {
     pub(super) fn texture_create(&mut self, context: Handle, texture: &Texture) -> Step {
         let live = &mut self.site.live;
         live.enter(context)?;
-        let array = match &texture.resource {
-            Resource::Array(array) => Some(live.array(*array)?),
-            _ => None,
-        };
-        let object = live.driver.create_texture(texture, array)?;
+        let texels = live.texels(&texture.resource)?;
+        let object = live.driver.create_texture(texture, texels)?;
         let key = TextureKey {
             context,
             surface: texture.sampler.is_none(),
@@ -36,5 +35,44 @@ impl Server {
         live.enter(key.context)?;
         live.driver.destroy_texture(key.object, key.surface)?;
         DONE
+    }
+
+    pub(super) fn reference_get(
+        &mut self,
+        module: Handle,
+        name: &str,
+        surface: bool,
+        ticket: Option<Ticket>,
+    ) -> Step {
+        let context = self.site.session.modules.get(module)?.context;
+        let loaded = self.module_of(module, context)?;
+        let settings = self.site.live.driver.reference(loaded, name, surface)?;
+        let bytes = postcard::to_stdvec(&settings)
+            .map_err(|error| OpError::invalid(format!("the settings of `{name}`: {error}")))?;
+        self.answer(ticket, Some(context), false, Ok(ReplyBody::Bytes(&bytes)));
+        Ok(Reaction::Later)
+    }
+
+    pub(super) fn reference_bind(&mut self, module: Handle, name: &str, to: &Texture) -> Step {
+        let context = self.site.session.modules.get(module)?.context;
+        let loaded = self.module_of(module, context)?;
+        let live = &mut self.site.live;
+        let texels = live.texels(&to.resource)?;
+        let offset = live.driver.bind_reference(loaded, name, to, texels)?;
+        let key = ReferenceKey {
+            module,
+            surface: to.sampler.is_none(),
+            name: name.to_owned(),
+        };
+        self.site.session.references.insert(key, to.clone());
+        Ok(Reaction::Answer(ReplyBody::U64(offset)))
+    }
+
+    /// A module in the driver, its context made current.
+    fn module_of(&mut self, module: Handle, context: Handle) -> Result<ModuleHandle, OpError> {
+        let live = &mut self.site.live;
+        live.enter(context)?;
+        let loaded = live.modules.get(&module).copied();
+        loaded.ok_or_else(|| OpError::invalid("the module is not loaded"))
     }
 }

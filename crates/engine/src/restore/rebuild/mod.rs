@@ -2,4 +2,5 @@
 
 pub(super) mod objects;
 pub(super) mod preconditions;
+mod references;
 mod textures;

@@ -10,7 +10,7 @@ use fermata_state::{ImageId, Loaded, Session};
 
 use crate::live::{LiveContext, LiveFunction, LiveStream};
 use crate::restore::blocks::{self, Block, Blocks};
-use crate::restore::rebuild::textures;
+use crate::restore::rebuild::{references, textures};
 use crate::{EngineError, Live, Site, places};
 
 /// Makes everything but content. Blocks that may come late are left without memory, and named in `late`.
@@ -37,6 +37,7 @@ fn rebuild_all(site: &mut Site, late: &mut Blocks) -> Result<(), EngineError> {
     streams_and_events(session, live)?;
     arrays(session, live)?;
     textures::rebuild(session, live)?;
+    references::rebind(session, live)?;
     executables(session, live)
 }
 
@@ -327,7 +328,16 @@ fn streams_and_events(session: &Session, live: &mut Live) -> Result<(), EngineEr
 }
 
 fn arrays(session: &Session, live: &mut Live) -> Result<(), EngineError> {
+    for (handle, mipmap) in session.mipmaps.iter() {
+        let operation = format!("make mipmapped array {handle:#x}");
+        live.create_mipmap(handle, mipmap.context, &mipmap.shape)
+            .map_err(EngineError::driver(operation))?;
+    }
     for (handle, array) in session.arrays.iter() {
+        if live.arrays.contains_key(&handle) {
+            // A level of one of those.
+            continue;
+        }
         let operation = format!("make array {handle:#x}");
         live.enter(array.context)
             .map_err(EngineError::driver(&*operation))?;

@@ -4,7 +4,6 @@
 //! A driver counts its objects up. So objects are made until one has the number that is wanted; those before it
 //! stand where objects stood that the program has destroyed, and go when all are there.
 
-use fermata_abi::op::Resource;
 use fermata_device::DriverError;
 use fermata_state::{Session, TextureKey};
 
@@ -22,12 +21,8 @@ pub(in crate::restore) fn rebuild(session: &Session, live: &mut Live) -> Result<
     for (key, texture) in wanted {
         let kind = if key.surface { "surface" } else { "texture" };
         let operation = format!("make {kind} object {}", key.object);
-        let array = match &texture.resource {
-            Resource::Array(array) => match live.arrays.get(array) {
-                Some((found, _)) => Some(*found),
-                None => continue,
-            },
-            _ => None,
+        let Ok(texels) = live.texels(&texture.resource) else {
+            continue;
         };
         if let Some((address, _)) = texture.resource.memory()
             && !lives(session, address)
@@ -36,7 +31,7 @@ pub(in crate::restore) fn rebuild(session: &Session, live: &mut Live) -> Result<
         }
         live.enter(key.context)
             .map_err(EngineError::driver(&*operation))?;
-        let make = || live.driver.create_texture(texture, array);
+        let make = || live.driver.create_texture(texture, texels);
         let mut before = Vec::new();
         let found = reach(key.object, make, &mut before);
         let filler = |object| TextureKey { object, ..*key };
@@ -76,7 +71,8 @@ fn reach(
     Ok(false)
 }
 
-fn lives(session: &Session, address: u64) -> bool {
+/// Whether memory of the session is at an address.
+pub(super) fn lives(session: &Session, address: u64) -> bool {
     let mapped = session.mappings.at_or_below(address);
     let shared = session.host_regions.at_or_below(address);
     let mut variables = session

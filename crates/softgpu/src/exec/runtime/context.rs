@@ -106,6 +106,8 @@ pub struct DeviceThread {
     pub workspace: [u32; 2],
     /// Coordinates for a texture or surface.
     pub coordinates: [u32; 4],
+    /// The level of a texture that is to be read.
+    pub level: f32,
     /// A texel, or the bytes of a surface.
     pub texel: [u32; 4],
 }
@@ -143,6 +145,7 @@ impl DeviceThread {
             polls: 0,
             workspace: [0; 2],
             coordinates: [0; 4],
+            level: 0.0,
             texel: [0; 4],
         }
     }

@@ -4,12 +4,12 @@
 //! [`store`] alone, whose addresses count as compiled code: memory that is gone is a fault of the kernel.
 
 use std::arch::naked_asm;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use super::context::{DeviceThread, Stop};
 use super::helpers::block;
 use super::signal::CodeRange;
-use crate::exec::texture::{Position, Texture};
+use crate::exec::texture::{Position, Texture, between};
 
 /// What is asked of a texture or surface; part of the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,19 @@ pub struct Request {
     pub beyond: Beyond,
     /// Bytes read or written.
     pub bytes: u32,
+    /// The level to be read.
+    pub level: Level,
+}
+
+/// Which level of a texture with smaller copies is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// The largest.
+    Base,
+    /// The one that the context names.
+    Asked,
+    /// The one that fits the distance of positions.
+    Fitting,
 }
 
 impl Request {
@@ -66,6 +79,7 @@ impl Request {
             | u64::from(self.component) << 8
             | (self.beyond as u64) << 10
             | u64::from(self.bytes) << 12
+            | (self.level as u64) << 17
     }
 
     fn unpack(word: u64) -> Self {
@@ -87,6 +101,11 @@ impl Request {
                 _ => Beyond::Zero,
             },
             bytes: (word >> 12 & 31) as u32,
+            level: match word >> 17 & 3 {
+                0 => Level::Base,
+                1 => Level::Asked,
+                _ => Level::Fitting,
+            },
         }
     }
 }
@@ -146,15 +165,31 @@ fn known() {
 pub unsafe extern "C" fn texture(context: *mut DeviceThread, handle: u64, request: u64) {
     let request = Request::unpack(request);
     // SAFETY: called by compiled code with its own context; the reference to the block ends here.
-    let (found, context) = unsafe { (block(context).grid().host.texture(handle), &mut *context) };
-    let Some(texture) = found else {
+    let (found, context) = unsafe {
+        let host = &block(context).grid().host;
+        let level = |n: u32| host.texture(handle, n);
+        let found = level(0).map(|base| match (request.level, base.levels.last) {
+            (Level::Base, _) | (_, 0) => (Some(base), None),
+            (Level::Fitting, _) => (None, None),
+            (Level::Asked, _) => {
+                let (n, part) = base.levels.choose((*context).level);
+                let next = (part > 0.0).then(|| level(n + 1));
+                (level(n), next.flatten().map(|next| (next, part)))
+            }
+        });
+        (found, &mut *context)
+    };
+    // What follows may leave this stack for good: nothing on it may own anything, so textures are copies.
+    let Some((texture, next)) = found else {
         context.stop(Stop::Illegal(format!(
             "{handle:#x} is no texture or surface"
         )));
     };
+    let Some(texture) = texture else {
+        let what = "gradients choose among the levels of a mipmapped array, which is not supported";
+        context.stop(Stop::Illegal(what.to_owned()));
+    };
     known();
-    // What follows may leave this stack for good: nothing on it may own anything, so the texture is copied.
-    let texture = leave_alone(texture);
     let coordinates = context.coordinates;
     let (layer, rest) = if request.layered {
         let [layer, x, y, _] = coordinates;
@@ -178,6 +213,12 @@ pub unsafe extern "C" fn texture(context: *mut DeviceThread, handle: u64, reques
         Action::Sample => {
             let at = Position::Float(rest.map(f32::from_bits), layer);
             context.texel = texture.sample(at, &mut read);
+            if let Some((next, part)) = next
+                && !texture.is_raw()
+            {
+                let second = next.sample(at, &mut read);
+                context.texel = between(context.texel, second, part);
+            }
         }
         Action::Gather => {
             let at = rest.map(f32::from_bits);
@@ -193,11 +234,6 @@ pub unsafe extern "C" fn texture(context: *mut DeviceThread, handle: u64, reques
             }
         }
     }
-}
-
-/// The texture without its owner: plain data.
-fn leave_alone(texture: Arc<Texture>) -> Texture {
-    Texture::clone(&texture)
 }
 
 /// Where bytes of a surface lie; none where the access does nothing.
@@ -267,6 +303,7 @@ mod tests {
             component: 2,
             beyond: Beyond::Zero,
             bytes: 16,
+            level: Level::Fitting,
         };
         assert_eq!(Request::unpack(request.pack()), request);
     }

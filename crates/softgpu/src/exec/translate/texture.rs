@@ -8,8 +8,9 @@ use fermata_ptx::ast::{Instruction, Operand, Type};
 use super::modifiers::Modifiers;
 use super::scope::{Place, natural};
 use super::{Refused, Step, Translator};
+use crate::exec::Referent;
 use crate::exec::runtime::context::DeviceThread;
-use crate::exec::runtime::texture::{self, Action, Beyond, Request};
+use crate::exec::runtime::texture::{self, Action, Beyond, Level, Request};
 
 /// Bytes that one access of a surface moves at most.
 const MOST: u32 = 16;
@@ -52,14 +53,26 @@ impl<'a> Translator<'a, '_> {
         else {
             return Err(Refused::Unsupported);
         };
-        let Place::Register(register) = self.lookup(name)? else {
-            return Err(Refused::Missing(
-                "a texture reference; texture objects are supported, it".to_owned(),
-            ));
+        let handle = match self.lookup(name)? {
+            Place::Register(register) => {
+                let handle = self.b.use_var(register.var);
+                self.fit(handle, types::I64, false)?
+            }
+            // The address of a reference stands for its handle.
+            Place::Fixed { address, .. } if self.refers(name) => {
+                self.b.ins().iconst(types::I64, address as i64)
+            }
+            _ => return Err(Refused::Unsupported),
         };
         let list: &[Operand] = match rest.as_slice() {
             [] => &[],
             [Operand::Vector(list)] => list,
+            [Operand::Name(_), _] => {
+                return Err(Refused::Missing(
+                    "a texture with a sampler of its own; textures that bring theirs are supported, this"
+                        .to_owned(),
+                ));
+            }
             [one] => std::slice::from_ref(one),
             _ => return Err(Refused::Unsupported),
         };
@@ -68,8 +81,13 @@ impl<'a> Translator<'a, '_> {
             let value = self.read(operand, ty)?;
             self.set_field(value, offset_of!(DeviceThread, coordinates) + 4 * index);
         }
-        let handle = self.b.use_var(register.var);
-        self.fit(handle, types::I64, false)
+        Ok(handle)
+    }
+
+    /// Whether a module variable is a texture or surface.
+    fn refers(&self, name: &fermata_ptx::ast::Name) -> bool {
+        let reference = self.unit.layout.references.get(name);
+        reference.is_some_and(|it| *it != Referent::Sampler)
     }
 
     fn request(&mut self, handle: Value, request: Request) {
@@ -91,8 +109,11 @@ impl<'a> Translator<'a, '_> {
     }
 
     fn sample(&mut self, i: &'a Instruction, m: &mut Modifiers<'a>) -> Step {
-        // Of textures without smaller copies only the level 0 can be meant.
-        m.one_of(&["base", "level", "grad"]);
+        let level = match m.one_of(&["base", "level", "grad"]) {
+            Some("level") => Level::Asked,
+            Some("grad") => Level::Fitting,
+            _ => Level::Base,
+        };
         let (dimensions, layered) = Self::shape(m)?;
         let count = m.vector();
         let (result, coordinate) = (m.ty()?, m.ty()?);
@@ -101,6 +122,10 @@ impl<'a> Translator<'a, '_> {
             return Err(Refused::Unsupported);
         }
         let handle = self.coordinates(self.operand(i, 1)?, coordinate, layered)?;
+        if level == Level::Asked {
+            let value = self.read(self.operand(i, 2)?, Type::F32)?;
+            self.set_field(value, offset_of!(DeviceThread, level));
+        }
         let request = Request {
             action: Action::Sample,
             dimensions,
@@ -109,6 +134,7 @@ impl<'a> Translator<'a, '_> {
             component: 0,
             beyond: Beyond::Trap,
             bytes: 0,
+            level,
         };
         self.request(handle, request);
         self.texels(self.operand(i, 0)?, count, result)
@@ -137,6 +163,7 @@ impl<'a> Translator<'a, '_> {
             component,
             beyond: Beyond::Trap,
             bytes: 0,
+            level: Level::Base,
         };
         self.request(handle, request);
         self.texels(self.operand(i, 0)?, count, result)
@@ -171,6 +198,7 @@ impl<'a> Translator<'a, '_> {
             component: 0,
             beyond,
             bytes,
+            level: Level::Base,
         };
         Ok((request, count, ty))
     }
@@ -216,6 +244,7 @@ impl<'a> Translator<'a, '_> {
             component,
             beyond: Beyond::Trap,
             bytes: 0,
+            level: Level::Base,
         };
         self.request(handle, request);
         let value = self.field(types::I32, offset_of!(DeviceThread, texel));

@@ -1,0 +1,103 @@
+//! What devices say that they cannot: each function answers as a driver does on a device that can not.
+//!
+//! `devices` withholds the attributes, so that a program which asks takes another way.
+
+use core::ffi::{c_uint, c_ulonglong};
+
+use fermata_abi::sys::driver as sys;
+
+use crate::entry::{Result, driver_api, get};
+use crate::session::session;
+
+driver_api! {
+    fn cuMulticastCreate(
+        handle: *mut sys::CUmemGenericAllocationHandle,
+        properties: *const sys::CUmulticastObjectProp,
+    ) {
+        get(properties)?;
+        cannot(handle.is_null())
+    }
+
+    fn cuMulticastGetGranularity(
+        granularity: *mut usize,
+        properties: *const sys::CUmulticastObjectProp,
+        _option: sys::CUmulticastGranularity_flags,
+    ) {
+        get(properties)?;
+        cannot(granularity.is_null())
+    }
+
+    // No handle is one of a multicast object.
+
+    fn cuMulticastAddDevice(_handle: sys::CUmemGenericAllocationHandle, device: sys::CUdevice) {
+        session()?.devices.get(device)?;
+        Err(sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuMulticastBindMem(
+        _handle: sys::CUmemGenericAllocationHandle,
+        _offset: usize,
+        _memory: sys::CUmemGenericAllocationHandle,
+        _memory_offset: usize,
+        _size: usize,
+        _flags: c_ulonglong,
+    ) {
+        session()?;
+        Err(sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuMulticastBindAddr(
+        _handle: sys::CUmemGenericAllocationHandle,
+        _offset: usize,
+        _address: sys::CUdeviceptr,
+        _size: usize,
+        _flags: c_ulonglong,
+    ) {
+        session()?;
+        Err(sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuMulticastUnbind(
+        _handle: sys::CUmemGenericAllocationHandle,
+        device: sys::CUdevice,
+        _offset: usize,
+        _size: usize,
+    ) {
+        session()?.devices.get(device)?;
+        Err(sys::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuMemBatchDecompressAsync(
+        params: *mut sys::CUmemDecompressParams,
+        count: usize,
+        flags: c_uint,
+        _failed: *mut usize,
+        stream: sys::CUstream,
+    ) {
+        session()?.streams.resolve(stream)?;
+        cannot(params.is_null() || count == 0 || flags != 0)
+    }
+
+    fn cuMemMapArrayAsync(list: *mut sys::CUarrayMapInfo, count: c_uint, stream: sys::CUstream) {
+        session()?.streams.resolve(stream)?;
+        cannot(list.is_null() || count == 0)
+    }
+
+    fn cuLaunchCooperativeKernelMultiDevice(
+        list: *mut sys::CUDA_LAUNCH_PARAMS,
+        count: c_uint,
+        _flags: c_uint,
+    ) {
+        cannot(list.is_null() || count == 0)
+    }
+}
+
+/// The answer to arguments of which some are wrong, or none.
+fn cannot(wrong: bool) -> Result {
+    session()?;
+    Err(if wrong {
+        sys::CUDA_ERROR_INVALID_VALUE
+    } else {
+        sys::CUDA_ERROR_NOT_SUPPORTED
+    })
+}

@@ -1,0 +1,344 @@
+//! Texture and surface references.
+
+use core::ffi::{c_char, c_int, c_uint};
+use std::sync::Arc;
+
+use fermata_abi::op::Resource;
+use fermata_abi::sys::driver as sys;
+
+use super::function::find;
+use crate::copy::End;
+use crate::entry::{Result, driver_api, get, put, put_if, text};
+use crate::handles::{of, to_pointer};
+use crate::module::Module;
+use crate::reference::Reference;
+use crate::session::session;
+
+/// What a program may say of a texture reference.
+const FLAGS: c_uint = sys::CU_TRSF_READ_AS_INTEGER
+    | sys::CU_TRSF_NORMALIZED_COORDINATES
+    | sys::CU_TRSF_SRGB
+    | sys::CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION
+    | sys::CU_TRSF_SEAMLESS_CUBEMAP;
+
+driver_api! {
+    fn cuModuleGetTexRef(reference: *mut sys::CUtexref, module: sys::CUmodule, name: *const c_char) {
+        let found = session()?.references.of_module(&module_of(module)?, text(name)?, false)?;
+        put(reference, to_pointer(found.handle))
+    }
+
+    fn cuModuleGetSurfRef(reference: *mut sys::CUsurfref, module: sys::CUmodule, name: *const c_char) {
+        let found = session()?.references.of_module(&module_of(module)?, text(name)?, true)?;
+        put(reference, to_pointer(found.handle))
+    }
+
+    fn cuTexRefCreate(reference: *mut sys::CUtexref) {
+        put(reference, to_pointer(session()?.references.create().handle))
+    }
+
+    fn cuTexRefDestroy(reference: sys::CUtexref) {
+        session()?.references.destroy(of(reference))
+    }
+
+    fn cuParamSetTexRef(function: sys::CUfunction, unit: c_int, reference: sys::CUtexref) {
+        find(function)?;
+        known(reference)?;
+        // A kernel finds its references by name; this call is left over from when it did not.
+        if unit == sys::CU_PARAM_TR_DEFAULT { Ok(()) } else { Err(sys::CUDA_ERROR_INVALID_VALUE) }
+    }
+
+    fn cuTexRefSetArray(reference: sys::CUtexref, array: sys::CUarray, flags: c_uint) {
+        if flags != sys::CU_TRSA_OVERRIDE_FORMAT {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let array = session()?.arrays.get(array)?;
+        known(reference)?.change(|it| {
+            (it.settings.format, it.settings.channels) = (array.shape.format, array.shape.channels);
+            it.resource = Some(Resource::Array(array.handle));
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetMipmappedArray(
+        reference: sys::CUtexref,
+        mipmap: sys::CUmipmappedArray,
+        flags: c_uint,
+    ) {
+        if flags != sys::CU_TRSA_OVERRIDE_FORMAT {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mipmap = session()?.mipmaps.get(mipmap)?;
+        known(reference)?.change(|it| {
+            (it.settings.format, it.settings.channels) = (mipmap.shape.format, mipmap.shape.channels);
+            it.resource = Some(Resource::Mipmapped(mipmap.handle));
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetAddress_v2(
+        offset: *mut usize,
+        reference: sys::CUtexref,
+        address: sys::CUdeviceptr,
+        bytes: usize,
+    ) {
+        let reference = known(reference)?;
+        End::device(session()?, address, bytes as u64)?;
+        reference.change(|it| {
+            it.resource = Some(Resource::Linear {
+                address,
+                format: it.settings.format,
+                channels: it.settings.channels,
+                bytes: bytes as u64,
+            });
+            Ok(())
+        })?;
+        let before = reference.bound().offset;
+        if offset.is_null() && before != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        put_if(offset, before as usize);
+        Ok(())
+    }
+
+    fn cuTexRefSetAddress2D_v2(
+        reference: sys::CUtexref,
+        desc: *const sys::CUDA_ARRAY_DESCRIPTOR,
+        address: sys::CUdeviceptr,
+        pitch: usize,
+    ) {
+        pitched(reference, get(desc)?, address, pitch)
+    }
+
+    fn cuTexRefSetAddress2D_v3(
+        reference: sys::CUtexref,
+        desc: *const sys::CUDA_ARRAY_DESCRIPTOR,
+        address: sys::CUdeviceptr,
+        pitch: usize,
+    ) {
+        pitched(reference, get(desc)?, address, pitch)
+    }
+
+    fn cuTexRefSetFormat(reference: sys::CUtexref, format: sys::CUarray_format, channels: c_int) {
+        let channels = u32::try_from(channels).map_err(|_| sys::CUDA_ERROR_INVALID_VALUE)?;
+        crate::array::element(format, channels)?;
+        known(reference)?.change(|it| {
+            (it.settings.format, it.settings.channels) = (format, channels);
+            if let Some(Resource::Linear { format: of, channels: count, .. }) = &mut it.resource {
+                (*of, *count) = (format, channels);
+            }
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetAddressMode(reference: sys::CUtexref, dimension: c_int, mode: sys::CUaddress_mode) {
+        if mode > sys::CU_TR_ADDRESS_MODE_BORDER {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let at = dimension_of(dimension)?;
+        known(reference)?.change(|it| {
+            it.settings.sampler.address_modes[at] = mode;
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetFilterMode(reference: sys::CUtexref, mode: sys::CUfilter_mode) {
+        let mode = filter(mode)?;
+        known(reference)?.change(|it| {
+            it.settings.sampler.filter = mode;
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetMipmapFilterMode(reference: sys::CUtexref, mode: sys::CUfilter_mode) {
+        let mode = filter(mode)?;
+        known(reference)?.change(|it| {
+            it.settings.sampler.level_filter = mode;
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetMipmapLevelBias(reference: sys::CUtexref, bias: f32) {
+        known(reference)?.change(|it| {
+            it.settings.sampler.levels[0] = bias.to_bits();
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetMipmapLevelClamp(reference: sys::CUtexref, least: f32, most: f32) {
+        known(reference)?.change(|it| {
+            it.settings.sampler.levels[1..].copy_from_slice(&[least.to_bits(), most.to_bits()]);
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetMaxAnisotropy(reference: sys::CUtexref, most: c_uint) {
+        known(reference)?.change(|it| {
+            it.settings.sampler.anisotropy = most;
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetBorderColor(reference: sys::CUtexref, color: *mut f32) {
+        let color = get(color.cast_const().cast::<[f32; 4]>())?;
+        known(reference)?.change(|it| {
+            it.settings.sampler.border = color.map(f32::to_bits);
+            Ok(())
+        })
+    }
+
+    fn cuTexRefSetFlags(reference: sys::CUtexref, flags: c_uint) {
+        if flags & !FLAGS != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        known(reference)?.change(|it| {
+            it.settings.sampler.flags = flags;
+            Ok(())
+        })
+    }
+
+    fn cuTexRefGetAddress_v2(address: *mut sys::CUdeviceptr, reference: sys::CUtexref) {
+        let bound = known(reference)?.bound();
+        let found = bound.resource.as_ref().and_then(Resource::memory);
+        let (start, _) = found.ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+        put(address, start - bound.offset)
+    }
+
+    fn cuTexRefGetArray(array: *mut sys::CUarray, reference: sys::CUtexref) {
+        match known(reference)?.bound().resource {
+            Some(Resource::Array(handle)) => put(array, to_pointer(handle)),
+            _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn cuTexRefGetMipmappedArray(mipmap: *mut sys::CUmipmappedArray, reference: sys::CUtexref) {
+        match known(reference)?.bound().resource {
+            Some(Resource::Mipmapped(handle)) => put(mipmap, to_pointer(handle)),
+            _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn cuTexRefGetFormat(
+        format: *mut sys::CUarray_format,
+        channels: *mut c_int,
+        reference: sys::CUtexref,
+    ) {
+        let settings = known(reference)?.bound().settings;
+        put_if(format, settings.format);
+        put_if(channels, settings.channels as c_int);
+        Ok(())
+    }
+
+    fn cuTexRefGetAddressMode(
+        mode: *mut sys::CUaddress_mode,
+        reference: sys::CUtexref,
+        dimension: c_int,
+    ) {
+        let at = dimension_of(dimension)?;
+        put(mode, known(reference)?.bound().settings.sampler.address_modes[at])
+    }
+
+    fn cuTexRefGetFilterMode(mode: *mut sys::CUfilter_mode, reference: sys::CUtexref) {
+        put(mode, known(reference)?.bound().settings.sampler.filter)
+    }
+
+    fn cuTexRefGetMipmapFilterMode(mode: *mut sys::CUfilter_mode, reference: sys::CUtexref) {
+        put(mode, known(reference)?.bound().settings.sampler.level_filter)
+    }
+
+    fn cuTexRefGetMipmapLevelBias(bias: *mut f32, reference: sys::CUtexref) {
+        put(bias, f32::from_bits(known(reference)?.bound().settings.sampler.levels[0]))
+    }
+
+    fn cuTexRefGetMipmapLevelClamp(least: *mut f32, most: *mut f32, reference: sys::CUtexref) {
+        let levels = known(reference)?.bound().settings.sampler.levels.map(f32::from_bits);
+        put_if(least, levels[1]);
+        put_if(most, levels[2]);
+        Ok(())
+    }
+
+    fn cuTexRefGetMaxAnisotropy(most: *mut c_int, reference: sys::CUtexref) {
+        put(most, known(reference)?.bound().settings.sampler.anisotropy as c_int)
+    }
+
+    fn cuTexRefGetBorderColor(color: *mut f32, reference: sys::CUtexref) {
+        let border = known(reference)?.bound().settings.sampler.border;
+        put(color.cast::<[f32; 4]>(), border.map(f32::from_bits))
+    }
+
+    fn cuTexRefGetFlags(flags: *mut c_uint, reference: sys::CUtexref) {
+        put(flags, known(reference)?.bound().settings.sampler.flags)
+    }
+
+    fn cuSurfRefSetArray(reference: sys::CUsurfref, array: sys::CUarray, flags: c_uint) {
+        if flags != 0 {
+            return Err(sys::CUDA_ERROR_INVALID_VALUE);
+        }
+        let session = session()?;
+        let array = session.arrays.get(array)?.handle;
+        session.references.get(of(reference), true)?.change(|it| {
+            it.resource = Some(Resource::Array(array));
+            Ok(())
+        })
+    }
+
+    fn cuSurfRefGetArray(array: *mut sys::CUarray, reference: sys::CUsurfref) {
+        match session()?.references.get(of(reference), true)?.bound().resource {
+            Some(Resource::Array(handle)) => put(array, to_pointer(handle)),
+            _ => Err(sys::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+fn module_of(module: sys::CUmodule) -> Result<Arc<Module>> {
+    let modules = &session()?.modules.modules;
+    modules.get(of(module), sys::CUDA_ERROR_INVALID_HANDLE)
+}
+
+fn known(reference: sys::CUtexref) -> Result<Arc<Reference>> {
+    session()?.references.get(of(reference), false)
+}
+
+fn dimension_of(dimension: c_int) -> Result<usize> {
+    let at = usize::try_from(dimension).ok().filter(|at| *at < 3);
+    at.ok_or(sys::CUDA_ERROR_INVALID_VALUE)
+}
+
+fn filter(mode: sys::CUfilter_mode) -> Result<sys::CUfilter_mode> {
+    if mode > sys::CU_TR_FILTER_MODE_LINEAR {
+        return Err(sys::CUDA_ERROR_INVALID_VALUE);
+    }
+    Ok(mode)
+}
+
+/// Binds rows of device memory.
+fn pitched(
+    reference: sys::CUtexref,
+    desc: &sys::CUDA_ARRAY_DESCRIPTOR,
+    address: sys::CUdeviceptr,
+    pitch: usize,
+) -> Result {
+    let (format, channels) = (desc.Format, desc.NumChannels);
+    let row = crate::array::element(format, channels)?.checked_mul(desc.Width as u64);
+    let (height, pitch) = (desc.Height as u64, pitch as u64);
+    let fits = row.is_some_and(|row| row > 0 && row <= pitch) && height > 0;
+    // Of the last row only what is used has to be there.
+    let whole = pitch
+        .checked_mul(height.saturating_sub(1))
+        .and_then(|bytes| bytes.checked_add(row?));
+    let whole = whole
+        .filter(|_| fits)
+        .ok_or(sys::CUDA_ERROR_INVALID_VALUE)?;
+    End::device(session()?, address, whole)?;
+    known(reference)?.change(|it| {
+        (it.settings.format, it.settings.channels) = (format, channels);
+        it.resource = Some(Resource::Pitched {
+            address,
+            format,
+            channels,
+            width: desc.Width as u64,
+            height,
+            pitch,
+        });
+        Ok(())
+    })
+}

@@ -60,6 +60,7 @@ pub const PROGRAMS: &[Program] = &[
     quick("threads", &["--steps", "2000"], &["--steps", "10000"]),
     plain("peer", &["--steps", "3000"], &["--steps", "8000"]),
     quick("driver", &["--steps", "1500"], &["--steps", "10000"]),
+    quick("textures", &["--steps", "3000"], &["--steps", "20000"]),
     quick("churn", &[], &["--steps", "20000"]),
     quick("server", &["--steps", "10000"], &["--steps", "30000"]),
     quick("longkernel", &[], &["--size", "30000000"]),

@@ -46,6 +46,11 @@ fn driver_api_program_ends_with_the_same_bytes() -> Result<()> {
 }
 
 #[test]
+fn texture_references_and_levels_end_with_the_same_bytes() -> Result<()> {
+    check("textures")
+}
+
+#[test]
 fn eight_threads_end_with_the_same_bytes() -> Result<()> {
     check("threads")
 }

@@ -1,12 +1,15 @@
-//! A session of two ranks whose disk fills up while the part of one of them is written: there is no image, and both go on.
+//! One process of a session at a bad moment: it ends in the middle of a checkpoint's stop, or there is no space for its part of
+//! the image. The others go on, and there is no image that could not be restored.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use fermata_e2e::case::{Device, Mode};
 use fermata_e2e::disk::SmallDisk;
+use fermata_e2e::halt::Halt;
 use fermata_e2e::hold::{COPIES, Hold};
-use fermata_e2e::scene::{Scene, wait_until};
+use fermata_e2e::processes::look_up;
+use fermata_e2e::scene::{Scene, kill_nine, wait_until};
 
 /// A small rank, and one with 8 MiB of device memory.
 const RANKS: [&str; 2] = ["64", "1024"];
@@ -49,12 +52,70 @@ fn goes_on(scene: &Scene, rank: usize) -> Result<()> {
     wait_until("a rank goes on", || Ok(steps()? > now + 2))
 }
 
+/// The rank that has the large field, by what it was started with.
+fn large(scene: &Scene, name: &str) -> Result<i32> {
+    let session = scene.fermata().session(name)?;
+    let is_large = |pid: &i32| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words
+            .split(|byte| *byte == 0)
+            .any(|it| it == RANKS[1].as_bytes())
+    };
+    let mut pids = session.processes.iter().map(|it| it.pid);
+    pids.find(is_large).context("no large rank")
+}
+
 /// What the ranks print goes to files, which have grown since.
 fn restore(scene: &Scene, image: &str, name: &str) -> Result<()> {
     let words = ["restore", image, "--name", name, "--ignore-changed-files"];
     let tail = ["--device", "soft", "--detach"];
     let done = scene.fermata().call(&[&words[..], &tail].concat())?;
     done.success("fermata restore").map(drop)
+}
+
+#[test]
+fn a_rank_that_ends_during_the_stop_is_no_harm_to_the_others() -> Result<()> {
+    for moment in ["parked", "detached", "dump"] {
+        let scene = Scene::new()?;
+        let fermata = scene.fermata();
+        start(&scene, "ranks", &[])?;
+        let victim = look_up(large(&scene, "ranks")?).context("no such process")?;
+        let halt = Halt::at(&scene, moment)?;
+        let attempt = std::thread::scope(|scope| {
+            let attempt = scope.spawn(|| {
+                let image = fermata.image("cut");
+                let image = image.to_str().context("a path")?;
+                fermata.call(&["checkpoint", "ranks", "-o", image])
+            });
+            let killed = halt.wait().and_then(|_| kill_nine(&victim));
+            drop(halt);
+            let attempt = attempt.join().map_err(|_| anyhow!("checkpoint thread"))?;
+            killed.and(attempt)
+        })?;
+        goes_on(&scene, 0)?;
+        wait_until("one process is left", || {
+            Ok(fermata.session("ranks")?.processes.len() == 1)
+        })?;
+        // It was tried again without the rank, or given up.
+        let there = fermata.image("cut").exists();
+        ensure!(
+            there == (attempt.status == 0),
+            "{moment}: {}",
+            attempt.stderr
+        );
+        let after = fermata.checkpoint("ranks", "after", Mode::Stop);
+        after.with_context(|| format!("{moment}: {} {}", attempt.status, attempt.stderr))?;
+        fermata.kill("ranks")?;
+        for image in ["cut", "after"].into_iter().skip(usize::from(!there)) {
+            restore(&scene, image, image).with_context(|| moment.to_owned())?;
+            let session = fermata.session(image)?;
+            ensure!(session.processes.len() == 1, "{moment}: {session:?}");
+            goes_on(&scene, 0)?;
+            fermata.kill(image)?;
+        }
+        scene.close()?;
+    }
+    Ok(())
 }
 
 #[test]

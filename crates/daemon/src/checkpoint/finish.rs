@@ -25,6 +25,8 @@ use crate::worker::{Worker, unexpected};
 
 /// How long hashing and syncing what a worker has read may take.
 const FINISH_TIME: Duration = Duration::from_secs(600);
+/// How long a process may take to end that is ending: what belongs to it goes first.
+const LAST_MOMENT: Duration = Duration::from_millis(500);
 /// How long the end of a program that is stopped for good may take.
 const STOP_TIME: Duration = Duration::from_secs(15);
 
@@ -164,7 +166,7 @@ pub(crate) fn finished(parked: &[Parked], report: &mut Report<'_>) -> Result<Tot
 }
 
 /// Brings the detached processes of a program back, all of them. Those whose worker cannot serve any more are told, so
-/// that they do not stand still for ever.
+/// that they do not stand still for ever. One that has ended meanwhile is no longer of the session; the others go on.
 pub(crate) fn bring_back(
     daemon: &Arc<Daemon>,
     session: &Arc<Session>,
@@ -172,7 +174,14 @@ pub(crate) fn bring_back(
 ) -> Result<()> {
     let back = |it: &Parked| bring_one_back(daemon, session, &it.worker, it.detached);
     let back = go_on(each_at_once(parked.iter().collect(), "reattach", back));
-    back.into_iter().collect::<Result<()>>()?;
+    let all_ended = parked.iter().all(|it| !it.detached.process.alive());
+    for (it, back) in parked.iter().zip(back) {
+        match back {
+            Err(failure) if all_ended || it.detached.process.alive() => return Err(failure),
+            Err(_) => session.agent_gone(it.detached.process),
+            Ok(()) => {}
+        }
+    }
     session.set_state(SessionState::Running);
     Ok(())
 }
@@ -187,8 +196,9 @@ fn bring_one_back(
         Ok(reattached) => return Ok(reattached),
         Err(failure) => failure,
     };
-    error!(session = %session.name, "`{}` cannot go on: {}", session.name, failure.message);
-    if detached.process.alive() {
+    if !detached.process.ends_within(LAST_MOMENT) {
+        let message = &failure.message;
+        error!(session = %session.name, "`{}` cannot go on: {message}", session.name);
         reject(daemon, session, detached, &failure.message);
     }
     Err(failure)

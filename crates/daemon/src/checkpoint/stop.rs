@@ -81,7 +81,8 @@ impl Taking<'_> {
         let taken = self
             .halt()
             .let_go(served)
-            .and_then(|()| self.both(&record, ahead, report, device));
+            .and_then(|()| self.both(&record, ahead, report, device))
+            .and_then(|taken| all_there(&parked).map(|()| taken));
         match taken {
             Ok((taken, dumped)) => {
                 dumped.note(&mut record);
@@ -129,5 +130,17 @@ impl Taking<'_> {
         });
         let dumped = host?;
         Ok((device?, dumped))
+    }
+}
+
+/// Refuses what was read of a program of which a process has ended in the stop: CRIU may have dumped the others without it.
+fn all_there(parked: &[Parked]) -> Result<()> {
+    let ended = |it: &&Parked| !it.detached.process.alive();
+    match parked.iter().find(ended) {
+        None => Ok(()),
+        Some(it) => {
+            let message = format!("process {} has ended", it.detached.process.pid);
+            Err(fail(FailureKind::NotFound, message))
+        }
     }
 }

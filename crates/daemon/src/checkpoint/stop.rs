@@ -1,5 +1,6 @@
 //! The stop of a checkpoint: all processes that use CUDA are parked and let go of, then CRIU and the workers do their parts.
 
+use std::path::Path;
 use std::time::Instant;
 
 use fermata_control::user::{Mode, Waited};
@@ -14,7 +15,7 @@ use crate::failure::{Result, fail};
 use crate::host::HostCopy;
 use crate::parallel::{beside, joined};
 use crate::progress::Report;
-use crate::record::Record;
+use crate::record::{AgentRecord, Record};
 use crate::session::Served;
 
 /// A program that stands still.
@@ -82,7 +83,7 @@ impl Taking<'_> {
             .halt()
             .let_go(served)
             .and_then(|()| self.both(&record, ahead, report, device))
-            .and_then(|taken| all_there(&parked).map(|()| taken));
+            .and_then(|taken| all_there(&self.draft.host(), &record).map(|()| taken));
         match taken {
             Ok((taken, dumped)) => {
                 dumped.note(&mut record);
@@ -133,13 +134,15 @@ impl Taking<'_> {
     }
 }
 
-/// Refuses what was read of a program of which a process has ended in the stop: CRIU may have dumped the others without it.
-fn all_there(parked: &[Parked]) -> Result<()> {
-    let ended = |it: &&Parked| !it.detached.process.alive();
-    match parked.iter().find(ended) {
+/// Refuses what CRIU has written into `host` if it lacks a process whose part of the image a worker has read: one that had
+/// ended by then. CRIU describes the memory of each living one in a file of its own.
+fn all_there(host: &Path, record: &Record) -> Result<()> {
+    let mut agents = record.agent.iter().chain(&record.others);
+    let lacks = |it: &&AgentRecord| !host.join(format!("mm-{}.img", it.pid)).exists();
+    match agents.find(lacks) {
         None => Ok(()),
         Some(it) => {
-            let message = format!("process {} has ended", it.detached.process.pid);
+            let message = format!("process {} has ended", it.pid);
             Err(fail(FailureKind::NotFound, message))
         }
     }

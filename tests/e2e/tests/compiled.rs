@@ -29,7 +29,7 @@ const LEVELS: [&[&str]; 5] = [
 ];
 
 /// Written for the driver, not for the runtime; or one that talks with a client.
-const NOT_COMPILED: [&str; 2] = ["driver", "server"];
+const NOT_COMPILED: [&str; 3] = ["driver", "server", "textures"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

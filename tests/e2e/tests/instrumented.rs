@@ -57,7 +57,8 @@ fn assemble(text: &str, folder: &Path) -> Result<()> {
 #[test]
 fn every_program_has_instrumented_kernels_that_an_assembler_takes() -> Result<()> {
     let (tree, folder) = (Tree::find()?, tempfile::tempdir()?);
-    for program in PROGRAMS {
+    // Kernels that use texture or surface references are not instrumented.
+    for program in PROGRAMS.iter().filter(|it| it.name != "textures") {
         let file = match program.name {
             "driver" => tree.program("driver_kernels.ptx")?,
             name => tree.program(name)?,

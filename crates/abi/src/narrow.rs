@@ -1,7 +1,9 @@
 //! Types of the 32-bit ABI of CUDA 3: addresses, sizes and structures of 32-bit numbers, and what they are in today's.
 //!
 //! The functions themselves (`cuMemAlloc` and its like, without `_v2`) are made by `cargo xtask exports`: each widens its
-//! arguments, calls the function that replaced it and narrows the results.
+//! arguments, calls the function that replaced it and narrows the results. Driver 580 answers `CUDA_ERROR_INVALID_CONTEXT` to
+//! `cuMemAlloc`, `cuMemGetInfo`, `cuMemsetD8` and `cuMemcpyAtoH` on an H200, also where there is a context; so no program can rely
+//! on more than is done here.
 
 use core::ffi::{c_uint, c_void};
 

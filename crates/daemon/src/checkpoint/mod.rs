@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fermata_control::user::{Checkpoint, Checkpointed, Mode, Then};
+use fermata_control::user::{Checkpoint, Checkpointed, Mode, SessionState, Then};
 use fermata_control::worker::{FailureKind, Way};
 use fermata_store::image::{Draft, sweep_drafts};
 use tracing::info;
@@ -52,11 +52,13 @@ use crate::phases::Phases;
 use crate::preflight;
 use crate::proc::{self, ProcessId};
 use crate::progress::Report;
-use crate::session::Session;
+use crate::session::{Inner, Session};
 use crate::tcp::reuse;
 use crate::turn::{ATTEMPTS, Turn};
 use crate::worker::Worker;
 
+/// How long it may take to be known where a program is that has just been started.
+const ROOT_TIME: Duration = Duration::from_secs(30);
 /// How long pages of an earlier lazy restore may take to arrive.
 const PAGES_TIME: Duration = Duration::from_secs(300);
 
@@ -137,9 +139,14 @@ impl<'a> Taking<'a> {
     ) -> Result<Self> {
         Criu::check_permitted()?;
         let criu = daemon.criu()?;
+        // A program may ask for an image before the thread that has started it has noted down where it is.
+        let known = |it: &Inner| {
+            let over = it.state == SessionState::Exited;
+            (over || it.root.is_some()).then_some(it.root)
+        };
         let root = session
-            .lock()
-            .root
+            .wait_for(ROOT_TIME, known)
+            .flatten()
             .filter(ProcessId::alive)
             .ok_or_else(|| {
                 fail(
